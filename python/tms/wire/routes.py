@@ -1,0 +1,188 @@
+"""Paths, names, media types and status numbers of `/v2`; errors as RFC 9457 problem documents.
+
+* HTTP status numbers stand only in this file.
+* `problem` and `from_problem` are inverse: the client meets the class, message and details that
+  the service raised.
+* A problem document is at most 2 KiB, whatever the error says.
+
+    {"type": "urn:tms:problem:topic-exists", "title": "Topic exists", "status": 409,
+     "detail": "…", "retriable": false, "details": {…}, "request_id": "…"}
+"""
+
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from tms.errors import Kind, TMSError, TooLarge, from_code
+from tms.model.topic import Durability, TopicName
+
+PREFIX = "/v2/namespaces"
+LIVEZ, READYZ, METRICS, OPENAPI = "/livez", "/readyz", "/metrics", "/openapi.json"
+
+JSON = "application/json"
+BLOCKS = "application/vnd.tms.blocks"
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+PROBLEM = "application/problem+json"
+
+NEXT_HEADER = "TMS-Next"  # where to go on: usable as `from` of the next fetch
+END_HEADER = "TMS-End"  # `0:123,1:456`: the offset after the last message, by partition
+REQUEST_ID_HEADER = "TMS-Request-Id"
+
+PROBLEM_BYTES_MAX = 2_048
+_TYPE = "urn:tms:problem:"
+_DETAIL_CHARS_MAX = 1_000
+_DETAIL_CHARS_SURE = 200  # fits however much JSON escapes it (6 bytes each)
+RETRY_AFTER_S = 1
+
+OK, CREATED, NO_CONTENT = 200, 201, 204
+
+STATUS: dict[Kind, int] = {
+    Kind.MALFORMED: 400,
+    Kind.INVALID: 422,
+    Kind.TOO_LARGE: 413,
+    Kind.UNSUPPORTED_MEDIA: 415,
+    Kind.NOT_ACCEPTABLE: 406,
+    Kind.FORBIDDEN: 403,
+    Kind.NOT_FOUND: 404,
+    Kind.CONFLICT: 409,
+    Kind.GONE: 410,
+    Kind.SLOW: 408,
+    Kind.OVERLOADED: 429,
+    Kind.STORAGE_FULL: 507,
+    Kind.UNAVAILABLE: 503,
+    Kind.CORRUPT: 500,
+    Kind.INTERNAL: 500,
+    Kind.ALREADY_RUNNING: 503,
+    Kind.CONFIG: 500,
+    Kind.TIMED_OUT: 504,
+    Kind.CLOSED: 503,
+}
+_STATUS_OF_CODE = {
+    "method-not-allowed": 405,
+    "uri-too-long": 414,
+    "headers-too-large": 431,
+    "not-implemented": 501,
+}
+
+
+class MethodNotAllowed(TMSError):
+    """The path exists, but not with this method; details carry `allowed`."""
+
+    code, kind = "method-not-allowed", Kind.INVALID
+
+
+class UriTooLong(TooLarge):
+    """The request's URL is over the limit."""
+
+    code = "uri-too-long"
+
+
+class HeadersTooLarge(TooLarge):
+    """The request's headers are too many or too large."""
+
+    code = "headers-too-large"
+
+
+class NotImplementedMethod(TMSError):
+    """The method is none of HTTP's."""
+
+    code, kind = "not-implemented", Kind.INVALID
+
+
+def topics_path(namespace: str) -> str:
+    """The topics of a namespace: GET lists them."""
+    return f"{PREFIX}/{quote(namespace, safe='')}/topics"
+
+
+def topic_path(name: TopicName) -> str:
+    """One topic: PUT, GET, PATCH, DELETE."""
+    return f"{topics_path(name.namespace)}/{quote(name.topic, safe='')}"
+
+
+def truncate_path(name: TopicName) -> str:
+    """POST removes the messages before a position."""
+    return f"{topic_path(name)}/truncate"
+
+
+def messages_path(name: TopicName, durability: Durability | None = None) -> str:
+    """POST publishes; see `fetch_path` for GET."""
+    query = "" if durability is None else f"?durability={durability}"
+    return f"{topic_path(name)}/messages{query}"
+
+
+def fetch_path(
+    name: TopicName, start: str, *, bytes_max: int, wait_ms: int = 0, limit: int | None = None
+) -> str:
+    """GET fetches; `start` is a position for all partitions or `bodies.positions_text`."""
+    query = f"from={start}&max_bytes={bytes_max}&wait_ms={wait_ms}"
+    if limit is not None:
+        query += f"&limit={limit}"
+    return f"{topic_path(name)}/messages?{query}"
+
+
+def inspect_path(name: TopicName, partition: int, limit: int) -> str:
+    """GET shows what is stored of a partition."""
+    return f"{topic_path(name)}/inspect?partition={partition}&limit={limit}"
+
+
+class ProblemBody(msgspec.Struct, omit_defaults=True):
+    """An RFC 9457 problem document."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    retriable: bool = False
+    details: dict[str, Any] = {}
+    request_id: str = ""
+
+
+_problem_decoder = msgspec.json.Decoder(ProblemBody)
+
+
+def status_of(error: TMSError) -> int:
+    """The HTTP status of an error."""
+    return _STATUS_OF_CODE.get(error.code) or STATUS[error.kind]
+
+
+def problem(error: TMSError, request_id: str = "") -> tuple[int, bytes]:
+    """Status and body of the answer that carries this error, at most 2 KiB."""
+    status = status_of(error)
+    made = ProblemBody(
+        type=_TYPE + error.code,
+        title=error.code.replace("-", " ").capitalize(),
+        status=status,
+        detail=_clipped(error.message, _DETAIL_CHARS_MAX),
+        retriable=error.retriable,
+        details=error.details,
+        request_id=request_id,
+    )
+    try:
+        body = msgspec.json.encode(made)
+    except (TypeError, ValueError):  # details that are no JSON are for logs only
+        made.details = {}
+        body = msgspec.json.encode(made)
+    if len(body) > PROBLEM_BYTES_MAX:
+        made.details, made.detail = {}, _clipped(error.message, _DETAIL_CHARS_SURE)
+        body = msgspec.json.encode(made)
+    return status, body
+
+
+def _clipped(message: str, chars_max: int) -> str:
+    clean = message.encode("utf-8", "backslashreplace").decode()
+    return clean if len(clean) <= chars_max else clean[: chars_max - 1] + "…"
+
+
+def from_problem(status: int, body: bytes | bytearray | memoryview) -> TMSError:
+    """The error in this answer; a plain `TMSError` with the status when it is none of TMS's."""
+    try:
+        made = _problem_decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        made = None
+    if made is None or not made.type.startswith(_TYPE):
+        return TMSError(
+            f"The answer has HTTP status {status} and no TMS problem document; is this a TMS service?",
+            status=status,
+        )
+    return from_code(made.type.removeprefix(_TYPE), made.detail, made.details)
