@@ -1,0 +1,87 @@
+# Everything works in a fresh clone; nothing has to be typed before any of these.
+#
+#   make run     the main job on real data: publish, read back, prove, show
+#   make test    every test (installs what the fault tests need, or says what to install)
+#   make check   format, lint, types, import directions
+#   make bench   the benchmarks behind the README's numbers
+#   make env     .venv with the locked dependencies and this package (all of the above call it)
+#   make lock    resolve the dependencies of pyproject.toml anew
+#   make clean   remove caches and build output (.venv stays)
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PY := .venv/bin/python
+STAMP := .venv/.installed-from-lock
+PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
+
+.PHONY: help env check test run bench lock clean system-tools
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+env: $(STAMP)
+
+$(STAMP): requirements-dev.lock requirements-installer.lock pyproject.toml
+	@if ! $(PY) -c '' 2>/dev/null; then \
+	  python=""; \
+	  for candidate in $${PYTHON:-} python3.11 python3.12 python3 python; do \
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	      python="$$candidate"; break; \
+	    fi; \
+	  done; \
+	  if [ -z "$$python" ]; then \
+	    echo "error: no Python 3.11 or newer found; install one, or name it: make env PYTHON=…" >&2; exit 1; \
+	  fi; \
+	  echo "making .venv with $$("$$python" --version)"; \
+	  "$$python" -m venv --clear .venv || { \
+	    echo "error: $$python cannot make environments; on Debian: apt-get install python3-venv" >&2; exit 1; }; \
+	fi
+	@echo "installing the locked dependencies (once; about a minute)"
+	@export PIP_DISABLE_PIP_VERSION_CHECK=1 VIRTUAL_ENV=$(CURDIR)/.venv; \
+	if $(PY) -m pip install -q --require-hashes -r requirements-installer.lock && \
+	   .venv/bin/uv pip install -q --require-hashes -r requirements-dev.lock; then :; else \
+	  echo "uv could not; trying pip"; \
+	  $(PY) -m pip install -q --require-hashes -r requirements-dev.lock; \
+	fi
+	@$(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
+	@touch $(STAMP)
+
+check: env
+	@.venv/bin/ruff format --check .
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+	@$(PY) -m pytest -q -p no:cacheprovider python/tests/test_imports.py
+
+test: env system-tools
+	@$(PY) -m pytest $(PYTEST_FLAGS)
+
+run: env
+	@$(PY) examples/flights.py
+
+bench: env
+	@cd python && ../$(PY) -m bench
+
+# strace injects the faults of the crash tests: kill, I/O error, full disk at the n-th system call.
+system-tools:
+	@if ! command -v strace >/dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing strace for the fault tests"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq strace >/dev/null; \
+	  else \
+	    echo "error: the fault tests need strace; install it with your package manager" >&2; exit 1; \
+	  fi; \
+	fi
+
+COMPILE := .venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+  --no-annotate --no-header --no-emit-index-url --no-emit-find-links
+lock: env
+	@$(COMPILE) --upgrade pyproject.toml -o requirements.lock
+	@$(COMPILE) --upgrade pyproject.toml --group dev -o requirements-dev.lock
+	@grep '^uv==' requirements-dev.lock | tr -d ' \\' | $(COMPILE) - -o requirements-installer.lock
+
+clean:
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 -r rm -rf

@@ -1,0 +1,9 @@
+"""What every test shares: how hypothesis behaves."""
+
+from hypothesis import HealthCheck, settings
+
+# Found examples are printed so that they can be kept; no deadline, because test machines stall.
+settings.register_profile(
+    "tms", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tms")

@@ -1,0 +1,183 @@
+"""Who may know whom, checked on the source text, so that a line in the wrong room fails `make check`.
+
+* Rooms import only what `MAY_IMPORT` grants; drivers are imported only in the files of `DRIVERS`.
+* Files have at most 400 lines, functions at most 50.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "tms"
+FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 50
+
+# Each room, and what it may import besides itself. Longest prefix wins; every file is in a room.
+_VALUES = {"errors", "model"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "clock": set(),
+    "model": {"errors"},
+    "wire": _VALUES,
+    "store/base": _VALUES,
+    "store": _VALUES | {"clock"},
+    "topic": _VALUES | {"clock", "store/base"},
+    "engine": _VALUES | {"clock", "store/base", "topic"},
+    "server": _VALUES | {"clock", "engine", "topic", "wire"},
+    "server/main": _VALUES | {"clock", "engine", "topic", "wire", "store"},
+    "client": _VALUES | {"clock", "wire"},
+    "cli": _VALUES | {"clock", "wire", "client", "root"},
+    # The two composition roots of the Python API: they join client, engine and store.
+    "root": _VALUES | {"clock", "client", "engine", "store", "topic"},
+    "aio": _VALUES | {"clock", "client", "engine", "store", "topic", "root"},
+}
+# Single files that may know more than their room does, and why.
+EXCEPTIONS: dict[str, set[str]] = {
+    "cli/serve.py": {"server"},  # starts the service
+    "cli/fsck.py": {"engine", "topic", "store"},  # reads a data directory below the engine
+}
+
+# Third-party modules, and the only files that may import them. A name that ends with / is a room.
+DRIVERS: dict[str, set[str]] = {
+    "plyvel": {"store/leveldb.py"},
+    "fcntl": {"store/leveldb.py", "store/lock.py"},
+    "pyarrow": {"model/", "wire/"},
+    "google_crc32c": {"model/"},
+    "uvicorn": {"server/"},
+    "uvloop": {"server/"},
+    "starlette": {"server/"},
+    "structlog": {"server/"},
+    "prometheus_client": {"server/"},
+    "pydantic": {"server/"},
+    "pydantic_settings": {"server/"},
+    "zstandard": {"server/", "client/"},
+    "httptools": {"client/", "server/"},
+    "tenacity": {"client/"},
+    "click": {"cli/"},
+    "rich": {"cli/"},
+}
+
+
+def _tree(file: str) -> ast.Module:
+    return ast.parse((PACKAGE / file).read_text(), file)
+
+
+def _imports(file: str) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything that the file imports, also within functions."""
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: relative import; write the full name"
+            assert node.module is not None
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def _module_file(dotted: str) -> str | None:
+    """The file of `tms` that a dotted name stands in; None for names outside of the package."""
+    parts = dotted.split(".")
+    if parts[0] != "tms":
+        return None
+    while len(parts) > 1:
+        path = "/".join(parts[1:])
+        for candidate in (f"{path}.py", f"{path}/__init__.py"):
+            if (PACKAGE / candidate).exists():
+                return candidate
+        parts.pop()
+    return "__init__.py"
+
+
+def _room(file: str) -> str:
+    if file == "__init__.py":
+        return "root"
+    name = file.removesuffix(".py").removesuffix("/__init__")
+    fitting = [room for room in MAY_IMPORT if name == room or name.startswith(room + "/")]
+    assert fitting, f"{file} is in no room of MAY_IMPORT; say there what it may import"
+    return max(fitting, key=len)
+
+
+def _covers(grant: str, file: str) -> bool:
+    room = _room(file)
+    return room == grant or room.startswith(grant + "/")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_room_imports_only_the_rooms_below_it(file: str) -> None:
+    room = _room(file)
+    own = room.partition("/")[0]
+    granted = MAY_IMPORT[room] | EXCEPTIONS.get(file, set()) | {own}
+    if room == "store/base":
+        granted = MAY_IMPORT[room] | {room}
+    astray = []
+    for line, dotted in _imports(file):
+        target = _module_file(dotted)
+        if target is None or (target == "__init__.py" and dotted in ("tms", "tms.__version__")):
+            continue
+        if not any(_covers(grant, target) for grant in granted):
+            astray.append(f"{file}:{line} imports {dotted} ({_room(target)})")
+    assert not astray, "\n".join(astray)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_driver_is_imported_only_in_its_files(file: str) -> None:
+    astray = [
+        f"{file}:{line} imports {dotted}; only {', '.join(sorted(allowed))} may"
+        for line, dotted in _imports(file)
+        if (allowed := DRIVERS.get(dotted.partition(".")[0])) is not None
+        and not any(file == name or (name[-1] == "/" and file.startswith(name)) for name in allowed)
+    ]
+    assert not astray, "\n".join(astray)
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file != "wire/routes.py"])
+def test_http_status_numbers_stand_only_in_wire_routes(file: str) -> None:
+    astray = []
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.keyword) and node.arg in ("status", "status_code"):
+            value: ast.expr | None = node.value
+        elif isinstance(node, ast.Compare) and "status" in ast.unparse(node.left):
+            value = node.comparators[0]
+        else:
+            continue
+        if isinstance(value, ast.Constant) and isinstance(value.value, int) and value.value >= 100:
+            astray.append(f"{file}:{node.lineno} {ast.unparse(node)}")
+    assert not astray, "\n".join(astray)
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file != "clock.py"])
+def test_time_is_read_only_by_the_clock(file: str) -> None:
+    astray = [f"{file}:{line} imports {name}" for line, name in _imports(file) if _is_clock(name)]
+    astray += [
+        f"{file}:{node.lineno} {ast.unparse(node)}"
+        for node in ast.walk(_tree(file))
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("now", "utcnow", "today")
+        and ast.unparse(node.value) in ("datetime", "datetime.datetime", "date", "datetime.date")
+    ]
+    assert not astray, "\n".join(astray)
+
+
+def _is_clock(dotted: str) -> bool:
+    return dotted == "time" or dotted.startswith("time.")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_files_and_functions_stay_short_and_say_what_they_own(file: str) -> None:
+    text = (PACKAGE / file).read_text()
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), f"{file} does not say what it owns"
+    lines = len(text.splitlines())
+    assert lines <= FILE_LINES_MAX, f"{file} has {lines} lines"
+    long = [
+        f"{file}:{node.lineno} {node.name} has {size} lines"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (size := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+    assert not long, "\n".join(long)
