@@ -1,0 +1,117 @@
+"""The store port: named, ordered maps of bytes.
+
+Invariants, held by every engine and checked by one contract suite (`tests/store_contract.py`)
+
+* Keys compare as unsigned bytes. Ranges are half open. Keys are 1 to 1,024 bytes, values up to 64 MiB.
+* `write` is all or nothing: after a crash either all of its rows are there or none.
+* A write is visible to every later call when it returns, and as durable as was asked; a `synced` write makes all earlier
+  writes to the same map durable too.
+* Values come back as they were written or an error is raised: damaged bytes are never returned (`DataCorrupt`).
+* After a failed write the map refuses every write (`StorageFull`, `StorageUnavailable`) until `recover` has reopened
+  and verified it; reads go on wherever possible. Whether the rows of the failed write are there is unknown until then,
+  so the owner calls `recover`, looks at what is stored, and only then writes again.
+* Safe to call from any thread.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from tms.errors import Invalid, TooLarge
+from tms.model.log import Buffer
+from tms.model.topic import Durability
+
+Row = tuple[bytes, Buffer]
+
+KEY_BYTES_MAX = 1_024
+VALUE_BYTES_MAX = 64 << 20
+NAME_BYTES_MAX = 200
+_NAME = re.compile(r"[a-z0-9_-][a-z0-9_.-]*(/[a-z0-9_-][a-z0-9_.-]*)*", re.ASCII)
+
+
+class Map(Protocol):
+    """An ordered map of bytes to bytes."""
+
+    def recover(self) -> None:
+        """Make the map writable again after a failed write; does nothing when it is. Raises `StorageFull` or
+        `StorageUnavailable` when that cannot be done yet; tries at most about twice a second, however often called."""
+        ...
+
+    def write(self, rows: Sequence[Row], durability: Durability) -> None:
+        """Store these rows, all or nothing. `Durability.NONE` is taken as `WRITTEN`."""
+        ...
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of `key`, None when there is none."""
+        ...
+
+    def scan(
+        self,
+        start: bytes | None,
+        stop: bytes | None,
+        bytes_max: int,
+        reverse: bool = False,
+    ) -> list[tuple[bytes, bytes]]:
+        """Rows of [start, stop) in key order (descending with `reverse`), ending once `bytes_max` bytes of keys and
+        values are reached; at least one row if there is one. None is an open end."""
+        ...
+
+    def delete(self, keys: Iterable[bytes]) -> None:
+        """Remove these keys; missing ones are ignored. Durable like `synced`."""
+        ...
+
+    def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
+        """Set `key` to `value` (None removes it) if it is `expected` now (None: absent); False if not. Synced."""
+        ...
+
+    def stored_bytes(self) -> int:
+        """About how many bytes the map takes in the store."""
+        ...
+
+
+class Store(Protocol):
+    """Maps by name. A name is parts of `[a-z0-9_.-]`, none with a dot first, joined with `/`; 1 to 200 bytes in all."""
+
+    def open(self, name: str, create: bool) -> Map:
+        """The map with this name. With `create` it must not exist, without it must (`NotFound`, `Conflict`); a map that
+        is open already is shared. A damaged map raises `DataCorrupt` and is never replaced by an empty one."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Remove the map and its space; a missing one is ignored."""
+        ...
+
+    def names(self, prefix: str) -> list[str]:
+        """Names of existing maps that begin with `prefix`, sorted."""
+        ...
+
+    def healthy(self) -> str | None:
+        """None, or a sentence that says what keeps the store from writing."""
+        ...
+
+    def close(self) -> None:
+        """Close every map. A second call does nothing."""
+        ...
+
+
+def check_name(name: str) -> str:
+    """The map name itself. Raises `Invalid`."""
+    if len(name) > NAME_BYTES_MAX or not _NAME.fullmatch(name):
+        raise Invalid(
+            f"A map name is 1 to {NAME_BYTES_MAX} of a-z 0-9 _ . - in parts joined with /, and no part begins with a "
+            f"dot; got {name[:NAME_BYTES_MAX]!r}."
+        )
+    return name
+
+
+def check_row(key: bytes, value: Buffer) -> None:
+    """Raises `Invalid` or `TooLarge` for a row that no engine takes."""
+    check_key(key)
+    if len(value) > VALUE_BYTES_MAX:
+        raise TooLarge(f"A stored value has at most {VALUE_BYTES_MAX} bytes, this one has {len(value)}.")
+
+
+def check_key(key: bytes) -> None:
+    """Raises `Invalid` for a key that no engine takes."""
+    if not 0 < len(key) <= KEY_BYTES_MAX:
+        raise Invalid(f"A key has 1 to {KEY_BYTES_MAX} bytes, this one has {len(key)}.")

@@ -1,0 +1,200 @@
+"""The data directory of a store on disk: whose it is, what it holds, and how parts of it come and go in one step.
+
+    FORMAT       {"format": 1, "store": "leveldb"}; written last, so a directory with it is whole
+    LOCK         held with flock by the process that has the directory open; contains its process id
+    maps/NAME/   one map; the slashes of its name are written as +
+    temporary/   what is being made or removed; emptied whenever the directory is opened
+
+Invariants
+
+* One owner at a time: flock against other processes, a registry of real paths against this one (network file
+  systems may grant flock to the same process twice).
+* A map appears and disappears by one rename, after its files and before its space is synced: a crash leaves either
+  the whole map or none, and leftovers only in `temporary`.
+* Nothing is created in a directory that holds something else.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound
+
+FORMAT_VERSION = 1
+_FORMAT, _LOCK, _MAPS, _TEMPORARY = "FORMAT", "LOCK", "maps", "temporary"
+_open_paths: set[str] = set()
+_open_paths_lock = threading.Lock()
+
+
+class DataDirectory:
+    """A data directory, locked until `close`.
+
+    With `create` it is made if nothing is there. Raises `NotFound`, `ConfigError`, `DataCorrupt`, `AlreadyRunning`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], store: str, *, create: bool, sync: bool) -> None:
+        self.path = Path(os.path.realpath(path))
+        self._sync = sync
+        self._numbers = count()
+        if create:
+            self.path.mkdir(parents=True, exist_ok=True)
+        elif not self.path.is_dir():
+            raise NotFound(f"There is no data directory at {self.path}.")
+        self._lock_fd = _lock(self.path)
+        try:
+            if not (self.path / _FORMAT).exists():
+                self._create(store, create)
+            check_format(self.path, store)
+            self._sweep()
+        except BaseException:
+            self.close()
+            raise
+
+    def map_path(self, name: str) -> Path:
+        """Where the map with this name is or would be."""
+        return self.path / _MAPS / name.replace("/", "+")
+
+    def names(self, prefix: str) -> list[str]:
+        """Names of the maps that begin with `prefix`, sorted."""
+        found = (entry.replace("+", "/") for entry in os.listdir(self.path / _MAPS))
+        return sorted(name for name in found if name.startswith(prefix))
+
+    def add(self, name: str, build: Callable[[Path], None]) -> None:
+        """Let `build` make the map's directory and then put it in place."""
+        made = self._temporary_path()
+        try:
+            build(made)
+            self._sync_tree(made)
+            made.rename(self.map_path(name))
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        self._sync_directory(self.path / _MAPS)
+
+    def discard(self, name: str) -> Path | None:
+        """Take the map away; the caller removes the returned directory. None if there is no such map."""
+        away = self._temporary_path()
+        try:
+            self.map_path(name).rename(away)
+        except FileNotFoundError:
+            return None
+        self._sync_directory(self.path / _MAPS)
+        return away
+
+    def probe(self, size: int) -> None:
+        """Write and sync a file of this size, and remove it. Raises OSError when the disk does not take it."""
+        path = self._temporary_path()
+        chunk = bytes(1 << 20)
+        try:
+            with path.open("wb", buffering=0) as file:
+                for start in range(0, size, len(chunk)):
+                    part = memoryview(chunk)[: size - start]
+                    while part:
+                        part = part[file.write(part) :]
+                os.fsync(file.fileno())
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def close(self) -> None:
+        """Give the directory free."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+            with _open_paths_lock:
+                _open_paths.discard(str(self.path))
+
+    def _create(self, store: str, create: bool) -> None:
+        others = set(os.listdir(self.path)) - {_LOCK, _MAPS, _TEMPORARY, _FORMAT + ".new"}
+        maps = self.path / _MAPS
+        if others or (maps.is_dir() and any(maps.iterdir())):
+            raise ConfigError(
+                f"{self.path} is not a data directory of TMS: it holds files, but no {_FORMAT} file. Choose an empty or "
+                f"new directory, or restore the {_FORMAT} file if this was one."
+            )
+        if not create:
+            raise NotFound(f"There is no data directory at {self.path}: it is empty.")
+        maps.mkdir(exist_ok=True)
+        (self.path / _TEMPORARY).mkdir(exist_ok=True)
+        new = self.path / (_FORMAT + ".new")
+        with new.open("w") as file:
+            json.dump({"format": FORMAT_VERSION, "store": store}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(self.path / _FORMAT)
+        self._sync_directory(self.path)
+        self._sync_directory(self.path.parent)
+
+    def _sweep(self) -> None:
+        temporary = self.path / _TEMPORARY
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(exist_ok=True)
+
+    def _temporary_path(self) -> Path:
+        return self.path / _TEMPORARY / str(next(self._numbers))
+
+    def _sync_tree(self, root: Path) -> None:
+        if self._sync:
+            for path in (*root.iterdir(), root):
+                sync_path(path)
+
+    def _sync_directory(self, path: Path) -> None:
+        if self._sync:
+            sync_path(path)
+
+
+def check_format(path: Path, store: str) -> None:
+    """Raises `ConfigError` if this release cannot read the directory, `DataCorrupt` if parts of it are missing."""
+    file = path / _FORMAT
+    try:
+        found = json.loads(file.read_bytes())
+        version, kind = found["format"], found["store"]
+    except (OSError, ValueError, TypeError, KeyError) as exc:
+        raise DataCorrupt(f"{file} cannot be read ({exc}); restore it from a backup.", file=str(file)) from exc
+    if kind != store:
+        raise ConfigError(f"{path} belongs to the store {kind!r}, not to {store!r}; open it with that one.")
+    if version != FORMAT_VERSION:
+        raise ConfigError(
+            f"{path} has format {version!r}, and this release of TMS reads format {FORMAT_VERSION}; use the release that "
+            "wrote it."
+        )
+    if not (path / _MAPS).is_dir():
+        raise DataCorrupt(f"{path / _MAPS} is missing; restore it from a backup.", file=str(path / _MAPS))
+
+
+def sync_path(path: Path) -> None:
+    """Make a file's bytes or a directory's entries survive power loss."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _lock(path: Path) -> int:
+    with _open_paths_lock:
+        if str(path) in _open_paths:
+            raise AlreadyRunning(
+                f"{path} is open in this process already (process {os.getpid()}); share that one, or close it first.",
+                pid=os.getpid(),
+            )
+        fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
+        except BlockingIOError as exc:
+            holder = os.pread(fd, 20, 0).decode("ascii", "replace")
+            os.close(fd)
+            raise AlreadyRunning(
+                f"{path} is in use by process {holder or 'unknown'}; stop that one, or choose another directory.",
+                **({"pid": int(holder)} if holder.isdigit() else {}),
+            ) from exc
+        _open_paths.add(str(path))
+        return fd
