@@ -17,7 +17,7 @@ time and sequence are zero when publishing):
   `"encoding": "base64"`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct as Layout
 from typing import Any, Literal, TypeVar
 
@@ -33,7 +33,7 @@ PREFIX_BYTES = 24
 BLOCK_HEADER_BYTES = 48
 BLOCKS_PER_REQUEST_MAX = 4_096
 MESSAGES_PER_REQUEST_MAX = 65_536
-CHUNK_BYTES = 64 << 10  # smaller pieces are joined up to this; a larger block goes out uncopied
+CHUNK_BYTES = 16 << 10  # smaller pieces are joined up to this; a larger block goes out uncopied
 _PREFIX = Layout(">IIQH6s")
 _ZERO = bytes(6)
 _T = TypeVar("_T")
@@ -42,9 +42,8 @@ _T = TypeVar("_T")
 # --- blocks --------------------------------------------------------------------------------------
 
 
-def frame(blocks: Iterable[StoredBlock | NewBlock]) -> list[Buffer]:
-    """The body that carries these blocks, as chunks to send one after another."""
-    chunks: list[Buffer] = []
+def frames(blocks: Iterable[StoredBlock | NewBlock]) -> Iterator[Buffer]:
+    """The body that carries these blocks, chunk by chunk: made when asked for, none kept."""
     joined = bytearray()
     for entry in blocks:
         if isinstance(entry, StoredBlock):
@@ -57,13 +56,23 @@ def frame(blocks: Iterable[StoredBlock | NewBlock]) -> list[Buffer]:
             joined += block
             if len(joined) < CHUNK_BYTES:
                 continue
-            chunks.append(joined)
+            yield joined
         else:
-            chunks += (joined, block)
+            yield joined
+            yield block
         joined = bytearray()
     if joined:
-        chunks.append(joined)
-    return chunks
+        yield joined
+
+
+def frame(blocks: Iterable[StoredBlock | NewBlock]) -> list[Buffer]:
+    """The body that carries these blocks, as chunks to send one after another."""
+    return list(frames(blocks))
+
+
+def framed_bytes(blocks: Iterable[StoredBlock | NewBlock]) -> int:
+    """How long the body of these blocks is."""
+    return sum(PREFIX_BYTES + len(entry.block) for entry in blocks)
 
 
 def unframe(body: Buffer) -> list[StoredBlock]:

@@ -182,7 +182,7 @@ def from_problem(status: int, body: bytes | bytearray | memoryview) -> TMSError:
         made = None
     if made is None or not made.type.startswith(_TYPE):
         return TMSError(
-            f"The answer has HTTP status {status} and no TMS problem document; is this a TMS service?",
+            f"The answer has status {status} and no TMS problem document; is this a TMS service?",
             status=status,
         )
     return from_code(made.type.removeprefix(_TYPE), made.detail, made.details)

@@ -1,0 +1,302 @@
+"""Messages outside of blocks: JSON in, JSON and Arrow out.
+
+    pack        the messages of a JSON publish → one block for each partition
+    placed      what the engine said of those blocks → the place of each message
+    runs        the blocks of a fetch → the messages that were asked for, unpacked
+    as_json, as_arrow     those messages as a body
+
+* `pack` checks every message before the first is stored; an error names the message by `index`.
+* `runs` unpacks block by block and stops at `limit` messages or `bytes_max` unpacked bytes,
+  whichever comes first (at least one message is let through), and says where to go on.
+* Arrow columns: id (40 hex digits), partition, offset, timestamp (UTC, ms), key, value, headers.
+"""
+
+import binascii
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from tms.errors import BadEncoding, Invalid, PartitionNotFound, TMSError, TooLarge
+from tms.model import arrow, block
+from tms.model.ids import MessageId
+from tms.model.keys import partition_for_key
+from tms.model.log import Appended, Fetched, NewBlock, StoredBlock
+from tms.model.position import Kind, Position
+from tms.wire import bodies
+from tms.wire.bodies import FetchedBody, MessageIn, MessageOut, MessagePlace, PublishedBody
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HEADER_VALUE_BYTES_MAX = 64 << 10
+
+
+class Packed(NamedTuple):
+    """Blocks to append, and for each message of the request its block and its place therein."""
+
+    blocks: list[NewBlock]
+    places: list[tuple[int, int]]
+
+
+class _Batch(NamedTuple):
+    indexes: list[int]
+    values: list[bytes | None]
+    keys: list[bytes | None]
+    headers: list[Mapping[str, bytes] | None]
+
+
+def pack(
+    messages: Sequence[MessageIn], partitions: int, spread: int, message_bytes_max: int
+) -> Packed:
+    """The blocks of a JSON publish; messages with neither key nor partition go to `spread`.
+
+    Raises `Invalid`, `TooLarge`, `BadEncoding` or `PartitionNotFound`.
+    """
+    if not messages:
+        raise Invalid("`messages` is empty; publish at least one message.")
+    if len(messages) > block.MESSAGES_MAX:
+        raise TooLarge(
+            f"One request carries at most {block.MESSAGES_MAX} messages, not {len(messages)}."
+        )
+    batches: dict[int, _Batch] = {}
+    places: list[tuple[int, int]] = []
+    for index, message in enumerate(messages):
+        try:
+            value, key, headers = _unpacked(message, message_bytes_max)
+            partition = _partition(message, key, partitions, spread)
+        except TMSError as error:
+            error.details["index"] = index
+            raise
+        batch = batches.setdefault(partition, _Batch([], [], [], []))
+        places.append((partition, len(batch.values)))
+        batch.indexes.append(index)
+        batch.values.append(value)
+        batch.keys.append(key)
+        batch.headers.append(headers)
+    order = {partition: number for number, partition in enumerate(batches)}
+    blocks = [NewBlock(partition, _encode(batch)) for partition, batch in batches.items()]
+    return Packed(blocks, [(order[partition], at) for partition, at in places])
+
+
+def _encode(batch: _Batch) -> bytearray:
+    try:
+        return block.encode(batch.values, batch.keys, batch.headers)
+    except TMSError as error:
+        if "index" in error.details:
+            error.details["index"] = batch.indexes[error.details["index"]]
+        raise
+
+
+def _unpacked(
+    message: MessageIn, message_bytes_max: int
+) -> tuple[bytes | None, bytes | None, dict[str, bytes] | None]:
+    if (message.value is UNSET) == (message.json is UNSET):
+        raise Invalid("A message has either `value` (a string or null) or `json` (any JSON value).")
+    raw = _base64 if message.encoding == "base64" else str.encode
+    if isinstance(message.json, msgspec.Raw):
+        value: bytes | None = bytes(message.json)
+    else:
+        value = raw(message.value) if isinstance(message.value, str) else None
+    key = None if message.key is None else raw(message.key)
+    headers = (
+        {name: raw(cell) for name, cell in message.headers.items()} if message.headers else None
+    )
+    size = len(value or b"") + len(key or b"")
+    for name, cell in headers.items() if headers else ():
+        if len(cell) > HEADER_VALUE_BYTES_MAX:
+            raise Invalid(
+                f"A header's value has at most {HEADER_VALUE_BYTES_MAX} bytes, "
+                f"{name[:64]!r} has {len(cell)}."
+            )
+        size += len(name.encode()) + len(cell)
+    if size > message_bytes_max:
+        raise TooLarge(
+            f"A message of this topic has at most {message_bytes_max} bytes, this one has {size}."
+        )
+    return value, key, headers
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError as exc:
+        raise BadEncoding(
+            f"A message says it is base64 (RFC 4648 §4, padded) but is not: {exc}."
+        ) from exc
+
+
+def _partition(message: MessageIn, key: bytes | None, partitions: int, spread: int) -> int:
+    if message.partition is None:
+        return spread if key is None else partition_for_key(key, partitions)
+    if not 0 <= message.partition < partitions:
+        raise PartitionNotFound(
+            f"The topic has partitions 0 to {partitions - 1}, there is no {message.partition}."
+        )
+    return message.partition
+
+
+def placed(packed: Packed, appended: Sequence[Appended]) -> bytes:
+    """The body that tells each message's place."""
+    found = []
+    for number, at in packed.places:
+        where = appended[number]
+        if where.time_ms < 0:
+            found.append(MessagePlace(where.partition, None, None, None))
+        else:
+            id = MessageId(where.time_ms, where.sequence + at)
+            place = MessagePlace(where.partition, str(id), where.base_offset + at, where.time_ms)
+            found.append(place)
+    return bodies.encode(PublishedBody(found))
+
+
+class Run(NamedTuple):
+    """Consecutive messages of a block; id and offset are those of the first."""
+
+    partition: int
+    first_id: MessageId
+    base_offset: int
+    columns: block.Columns
+
+    def ids(self) -> list[MessageId]:
+        """The ids of the messages, in order."""
+        time_ms, sequence = self.first_id.time_ms, self.first_id.sequence
+        return [MessageId(time_ms, sequence + i) for i in range(self.columns.count)]
+
+
+def runs(
+    fetched: Fetched, asked: Mapping[int, Position], limit: int, bytes_max: int
+) -> tuple[list[Run], dict[int, Position]]:
+    """The messages of `fetched` from the positions that were `asked` for, and where to go on."""
+    found: list[Run] = []
+    following = dict(fetched.next)
+    cut: set[int] = set()
+    for stored in fetched.blocks:
+        partition = stored.partition
+        if partition in cut:
+            continue
+        if limit <= 0 or bytes_max <= 0:
+            cut.add(partition)
+            if not any(run.partition == partition for run in found):
+                following[partition] = asked[partition]
+            continue
+        header = block.read_header(stored.block)
+        first = stored.last_sequence - header.count + 1
+        start = first_index(stored, header, asked[partition])
+        if start >= header.count:
+            continue
+        count = min(header.count - start, limit)
+        batch = block.decode(stored.block).record_batch().slice(start, count)
+        id = MessageId(stored.time_ms, first + start)
+        found.append(Run(partition, id, header.base_offset + start, block.Columns(batch)))
+        limit -= count
+        bytes_max -= batch.nbytes
+        following[partition] = Position.after(MessageId(stored.time_ms, first + start + count - 1))
+        if start + count < header.count:
+            cut.add(partition)
+    for partition, position in fetched.next.items():
+        if partition not in cut:
+            following[partition] = position
+    return found, following
+
+
+def first_index(stored: StoredBlock, header: block.BlockHeader, asked: Position) -> int:
+    """The block's first message that was asked for; its count (or more) when none is."""
+    if asked.kind is Kind.OFFSET:
+        return max(0, asked.number - header.base_offset)
+    if asked.kind is Kind.TIME:
+        return 0 if stored.time_ms >= asked.number else header.count
+    if asked.id is None or stored.time_ms > asked.id.time_ms:
+        return 0
+    if stored.time_ms < asked.id.time_ms:
+        return header.count
+    first = stored.last_sequence - header.count + 1
+    return max(0, asked.id.sequence - first + (asked.kind is Kind.AFTER))
+
+
+def as_json(
+    found: Sequence[Run], following: Mapping[int, Position], ends: Mapping[int, int]
+) -> bytes:
+    """The messages as a JSON body."""
+    messages = [
+        _message_out(run.partition, id, run.base_offset + at, key, value, headers)
+        for run in found
+        for at, (id, key, value, headers) in enumerate(
+            zip(
+                run.ids(),
+                run.columns.keys(),
+                run.columns.values(),
+                run.columns.headers(),
+                strict=True,
+            )
+        )
+    ]
+    text = bodies.positions_text(following)
+    return bodies.encode(FetchedBody(messages, text, {str(p): end for p, end in ends.items()}))
+
+
+def _message_out(
+    partition: int,
+    id: MessageId,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Mapping[str, bytes],
+) -> MessageOut:
+    try:
+        return MessageOut(
+            partition,
+            str(id),
+            offset,
+            id.time_ms,
+            None if key is None else key.decode(),
+            None if value is None else value.decode(),
+            {name: cell.decode() for name, cell in headers.items()},
+        )
+    except UnicodeDecodeError:
+        return MessageOut(
+            partition,
+            str(id),
+            offset,
+            id.time_ms,
+            None if key is None else b64encode(key).decode(),
+            None if value is None else b64encode(value).decode(),
+            {name: b64encode(cell).decode() for name, cell in headers.items()},
+            "base64",
+        )
+
+
+@cache
+def arrow_schema() -> "pa.Schema":
+    """The columns of a fetch as an Arrow stream."""
+    import pyarrow as pa
+
+    ours = [
+        ("id", pa.utf8()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", tz="UTC")),
+    ]
+    return pa.schema([*(pa.field(n, t, nullable=False) for n, t in ours), *arrow.schema()])
+
+
+def as_arrow(found: Sequence[Run]) -> Any:
+    """The messages as an Arrow IPC stream, one record batch for each block."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, arrow_schema()) as writer:
+        for run in found:
+            count, offset = run.columns.count, run.base_offset
+            columns = [
+                pa.array([str(id) for id in run.ids()], pa.utf8()),
+                pa.repeat(pa.scalar(run.partition, pa.int32()), count),
+                pa.array(range(offset, offset + count), pa.int64()),
+                pa.repeat(pa.scalar(run.first_id.time_ms, pa.timestamp("ms", tz="UTC")), count),
+                *run.columns.record_batch().columns,
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=arrow_schema()))
+    return sink.getvalue()
