@@ -19,6 +19,8 @@ Keys of the map `metadata`, all ASCII:
     partition/{uid:08x}/{partition:05d}   epoch and segments
     producers/{uid:08x}/{partition:05d}   snapshot of the idempotent producers' windows
     counter/topic-uid                     the last topic uid given out
+    deleted/{uid:08x}                     a deleted topic whose maps are still to be dropped
+    clock/retention                       the latest time by which retention was judged, ms
 
 Invariants
 
@@ -33,6 +35,8 @@ import google_crc32c
 METADATA_MAP = "metadata"
 BLOCK_KEY_BYTES = 10
 TOPIC_UID_COUNTER = b"counter/topic-uid"
+DELETED_PREFIX = b"deleted/"
+RETENTION_CLOCK = b"clock/retention"
 TOPIC_UID_MAX = 2**32 - 1
 SEGMENT_MAX = 99_999_999
 
@@ -91,6 +95,11 @@ def partition_key(topic_uid: int, partition: int) -> bytes:
 def producers_key(topic_uid: int, partition: int) -> bytes:
     """The key of a partition's snapshot of producers."""
     return b"producers/%08x/%05d" % (topic_uid, partition)
+
+
+def deleted_key(topic_uid: int) -> bytes:
+    """The key of the note that a deleted topic's maps are still to be dropped."""
+    return DELETED_PREFIX + b"%08x" % topic_uid
 
 
 def prefix_stop(prefix: bytes) -> bytes:

@@ -1,1 +1,2 @@
-"""Ordered maps: the only place where bytes become durable. Nothing here knows topics, blocks or messages."""
+"""Ordered maps: the only place where bytes become durable. Nothing here knows topics, blocks or
+messages."""

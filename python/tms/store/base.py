@@ -2,14 +2,17 @@
 
 Invariants, held by every engine and checked by one contract suite (`tests/store_contract.py`)
 
-* Keys compare as unsigned bytes. Ranges are half open. Keys are 1 to 1,024 bytes, values up to 64 MiB.
+* Keys compare as unsigned bytes. Ranges are half open. Keys are 1 to 1,024 bytes, values up to 64
+  MiB.
 * `write` is all or nothing: after a crash either all of its rows are there or none.
-* A write is visible to every later call when it returns, and as durable as was asked; a `synced` write makes all earlier
-  writes to the same map durable too.
-* Values come back as they were written or an error is raised: damaged bytes are never returned (`DataCorrupt`).
-* After a failed write the map refuses every write (`StorageFull`, `StorageUnavailable`) until `recover` has reopened
-  and verified it; reads go on wherever possible. Whether the rows of the failed write are there is unknown until then,
-  so the owner calls `recover`, looks at what is stored, and only then writes again.
+* A write is visible to every later call when it returns, and as durable as was asked; a `synced`
+  write makes all earlier writes to the same map durable too.
+* Values come back as they were written or an error is raised: damaged bytes are never returned
+  (`DataCorrupt`).
+* After a failed write the map refuses every write (`StorageFull`, `StorageUnavailable`) until
+  `recover` has reopened and verified it; reads go on wherever possible. Whether the rows of the
+  failed write are there is unknown until then, so the owner calls `recover`, looks at what is
+  stored, and only then writes again.
 * Safe to call from any thread.
 """
 
@@ -33,12 +36,14 @@ class Map(Protocol):
     """An ordered map of bytes to bytes."""
 
     def recover(self) -> None:
-        """Make the map writable again after a failed write; does nothing when it is. Raises `StorageFull` or
-        `StorageUnavailable` when that cannot be done yet; tries at most about twice a second, however often called."""
+        """Make the map writable again after a failed write; does nothing when it is. Raises
+        `StorageFull` or `StorageUnavailable` when that cannot be done yet; tries at most about
+        twice a second, however often called."""
         ...
 
     def write(self, rows: Sequence[Row], durability: Durability) -> None:
-        """Store these rows, all or nothing. `Durability.NONE` is taken as `WRITTEN`."""
+        """Store these rows, all or nothing. `Durability.NONE` is taken as `WRITTEN`. No rows
+        with `SYNCED`: only make everything before durable."""
         ...
 
     def get(self, key: bytes) -> bytes | None:
@@ -52,8 +57,9 @@ class Map(Protocol):
         bytes_max: int,
         reverse: bool = False,
     ) -> list[tuple[bytes, bytes]]:
-        """Rows of [start, stop) in key order (descending with `reverse`), ending once `bytes_max` bytes of keys and
-        values are reached; at least one row if there is one. None is an open end."""
+        """Rows of [start, stop) in key order (descending with `reverse`), ending once `bytes_max`
+        bytes of keys and values are reached; at least one row if there is one. None is an open
+        end."""
         ...
 
     def delete(self, keys: Iterable[bytes]) -> None:
@@ -61,7 +67,8 @@ class Map(Protocol):
         ...
 
     def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
-        """Set `key` to `value` (None removes it) if it is `expected` now (None: absent); False if not. Synced."""
+        """Set `key` to `value` (None removes it) if it is `expected` now (None: absent); False if
+        not. Synced."""
         ...
 
     def stored_bytes(self) -> int:
@@ -70,11 +77,13 @@ class Map(Protocol):
 
 
 class Store(Protocol):
-    """Maps by name. A name is parts of `[a-z0-9_.-]`, none with a dot first, joined with `/`; 1 to 200 bytes in all."""
+    """Maps by name. A name is parts of `[a-z0-9_.-]`, none with a dot first, joined with `/`; 1 to
+    200 bytes in all."""
 
     def open(self, name: str, create: bool) -> Map:
-        """The map with this name. With `create` it must not exist, without it must (`NotFound`, `Conflict`); a map that
-        is open already is shared. A damaged map raises `DataCorrupt` and is never replaced by an empty one."""
+        """The map with this name. With `create` it must not exist, without it must (`NotFound`,
+        `Conflict`); a map that is open already is shared. A damaged map raises `DataCorrupt` and
+        is never replaced by an empty one."""
         ...
 
     def drop(self, name: str) -> None:

@@ -1,0 +1,30 @@
+"""The only caller of `time.*` for decisions: everything else gets a `Clock` passed in."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall time for ids and retention, monotonic time for waiting."""
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since 1970-01-01T00:00Z. May jump in both directions."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back and do not follow the wall clock."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.clock_gettime(_MONOTONIC)
+
+
+# Where the system has it, a clock that also counts the time that the machine was suspended.
+_MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

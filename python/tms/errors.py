@@ -1,0 +1,268 @@
+"""The one error tree of TMS.
+
+Every error that a caller can meet is a `TMSError` with a stable `code` (the last part of the
+`type` of an HTTP problem document), a sentence that says what was wrong, where and what to do
+next, and JSON-able `details`.
+
+* `retriable` says whether the same call may succeed later without a change.
+* `kind` groups codes by meaning; `wire.routes` maps kinds to HTTP status numbers, `cli` maps them
+  to exit codes.
+* A code never changes once released. `from_code` rebuilds the error on the client's side.
+"""
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class Kind(StrEnum):
+    """What an error means to its caller."""
+
+    MALFORMED = "malformed"  # the bytes cannot be understood
+    INVALID = "invalid"  # understood, but not acceptable
+    TOO_LARGE = "too-large"
+    UNSUPPORTED_MEDIA = "unsupported-media"
+    NOT_ACCEPTABLE = "not-acceptable"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not-found"
+    CONFLICT = "conflict"
+    GONE = "gone"
+    SLOW = "slow"  # the caller took too long to send
+    OVERLOADED = "overloaded"
+    STORAGE_FULL = "storage-full"
+    UNAVAILABLE = "unavailable"
+    CORRUPT = "corrupt"
+    INTERNAL = "internal"
+    ALREADY_RUNNING = "already-running"
+    CONFIG = "config"
+    TIMED_OUT = "timed-out"
+    CLOSED = "closed"
+
+
+_BY_CODE: dict[str, type["TMSError"]] = {}
+
+
+class TMSError(Exception):
+    """Root of all errors that TMS raises on purpose.
+
+    `message` is a sentence for people; `details` holds JSON-able facts, e.g. `index=7` for the
+    seventh message.
+    """
+
+    code: ClassVar[str] = "internal"
+    kind: ClassVar[Kind] = Kind.INTERNAL
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "code" in cls.__dict__:
+            _BY_CODE[cls.code] = cls
+
+
+def from_code(code: str, message: str, details: dict[str, Any]) -> TMSError:
+    """The error with this code; a `TMSError` that keeps the code in its details when it is not
+    known here."""
+    cls = _BY_CODE.get(code)
+    if cls is None:
+        return TMSError(message, code=code, **{k: v for k, v in details.items() if k != "code"})
+    error = cls.__new__(cls)
+    TMSError.__init__(error, message, **details)
+    return error
+
+
+def codes() -> dict[str, type[TMSError]]:
+    """All known codes and their classes."""
+    return dict(_BY_CODE)
+
+
+class Malformed(TMSError):
+    """The request or the bytes cannot be understood."""
+
+    code, kind = "malformed", Kind.MALFORMED
+
+
+class BadJson(Malformed):
+    """The body is not the strict JSON that TMS reads (RFC 8259, UTF-8, no duplicate keys)."""
+
+    code = "bad-json"
+
+
+class BadEncoding(Malformed):
+    """The body's Content-Encoding cannot be undone, or a base64 value is wrong."""
+
+    code = "bad-encoding"
+
+
+class BadMessageId(Malformed):
+    """A message id is not 40 hexadecimal digits."""
+
+    code = "bad-message-id"
+
+
+class BadBlock(Malformed):
+    """A block's header or body is not a valid block."""
+
+    code = "bad-block"
+
+
+class CrcMismatch(BadBlock):
+    """The CRC-32C of a block's body differs from its header."""
+
+    code = "crc-mismatch"
+
+
+class Invalid(TMSError):
+    """A value is well-formed but outside of what is allowed."""
+
+    code, kind = "invalid", Kind.INVALID
+
+
+class TooLarge(TMSError):
+    """A body, batch or message is over its configured limit."""
+
+    code, kind = "too-large", Kind.TOO_LARGE
+
+
+class DecompressedTooLarge(TooLarge):
+    """A compressed body would be over the limit once decompressed."""
+
+    code = "decompressed-too-large"
+
+
+class UnsupportedMedia(TMSError):
+    """The Content-Type or Content-Encoding is none that TMS reads."""
+
+    code, kind = "unsupported-media-type", Kind.UNSUPPORTED_MEDIA
+
+
+class NotAcceptable(TMSError):
+    """The Accept header names no representation that TMS makes."""
+
+    code, kind = "not-acceptable", Kind.NOT_ACCEPTABLE
+
+
+class Forbidden(TMSError):
+    """The caller may not do this, e.g. write to the namespace `system`."""
+
+    code, kind = "forbidden", Kind.FORBIDDEN
+
+
+class NotFound(TMSError):
+    """What the path names does not exist."""
+
+    code, kind = "not-found", Kind.NOT_FOUND
+
+
+class TopicNotFound(NotFound):
+    """The topic does not exist."""
+
+    code = "topic-not-found"
+
+
+class PartitionNotFound(NotFound):
+    """The topic has no such partition."""
+
+    code = "partition-not-found"
+
+
+class Conflict(TMSError):
+    """The request contradicts what is there."""
+
+    code, kind = "conflict", Kind.CONFLICT
+
+
+class TopicExists(Conflict):
+    """The topic exists with other settings."""
+
+    code = "topic-exists"
+
+
+class FewerPartitions(Conflict):
+    """The number of partitions of a topic can only grow."""
+
+    code = "fewer-partitions"
+
+
+class OutOfOrderSequence(Conflict):
+    """A producer's block came before an earlier one of the same producer. Retriable: send the
+    missing one first."""
+
+    code, retriable = "out-of-order-sequence", True
+
+
+class SequenceReused(Conflict):
+    """A producer sent a different block under a sequence number that is stored already."""
+
+    code = "sequence-reused"
+
+
+class OffsetOutOfRange(TMSError):
+    """The offset asked for is no longer (or never was) readable; details carry `earliest` and
+    `end`."""
+
+    code, kind = "offset-out-of-range", Kind.GONE
+
+
+class SlowRequest(TMSError):
+    """The caller did not send its request in time."""
+
+    code, kind, retriable = "request-timeout", Kind.SLOW, True
+
+
+class Overloaded(TMSError):
+    """Memory in flight is at its bound; try again after `retry_after_s`."""
+
+    code, kind, retriable = "overloaded", Kind.OVERLOADED, True
+
+
+class StorageFull(TMSError):
+    """The disk is full. Nothing of the request was acknowledged; reads go on."""
+
+    code, kind, retriable = "storage-full", Kind.STORAGE_FULL, True
+
+
+class StorageUnavailable(TMSError):
+    """The store cannot be written or read at the moment; the outcome of a write is unknown until
+    retried."""
+
+    code, kind, retriable = "storage-unavailable", Kind.UNAVAILABLE, True
+
+
+class Unavailable(TMSError):
+    """The service cannot be reached, is starting or is draining."""
+
+    code, kind, retriable = "unavailable", Kind.UNAVAILABLE, True
+
+
+class DataCorrupt(TMSError):
+    """Stored bytes are damaged. TMS never delivers them; `tms fsck` names and repairs."""
+
+    code, kind = "data-corrupt", Kind.CORRUPT
+
+
+class AlreadyRunning(TMSError):
+    """Another process, or this one, has the data directory open."""
+
+    code, kind = "already-running", Kind.ALREADY_RUNNING
+
+
+class ConfigError(TMSError):
+    """The configuration is wrong; the message lists every fault with its key and source."""
+
+    code, kind = "config", Kind.CONFIG
+
+
+class TimedOut(TMSError):
+    """The call's deadline passed. A publish that timed out may or may not have been stored."""
+
+    code, kind, retriable = "timed-out", Kind.TIMED_OUT, True
+
+
+class Closed(TMSError):
+    """The object was used after it was closed."""
+
+    code, kind = "closed", Kind.CLOSED

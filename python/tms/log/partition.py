@@ -1,0 +1,224 @@
+"""The state of one partition that writer and reader share.
+
+Two locks: `owner` is held by whoever changes the partition (committing, rolling, dropping,
+opening) and may be held during store writes; `lock` guards the few published fields and is held
+for microseconds only, so that reading at the tail never waits for the disk.
+
+Invariants
+
+* `end_offset` and `last` are published only after the store has everything before them.
+* When `loaded` is false nothing published is trusted for writing: the next owner reads the end
+  from the store first.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tms.log import recovery
+from tms.log.cache import BlockCache, Tail
+from tms.log.producers import ProducerWindow
+from tms.log.records import FIRST_KEY, BlockKey, ProducersRecord, encode
+from tms.log.segments import SegmentChain
+from tms.model import keys
+from tms.model.log import StoredBlock
+from tms.model.topic import Durability
+from tms.store.base import Map, Row
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """Bounds of a partition log. Bytes and milliseconds."""
+
+    segment_bytes: int = 256 << 20
+    segment_ms: int = 24 * 3_600_000
+    snapshot_bytes: int = 64 << 20
+    queue_bytes: int = 32 << 20
+    producers: int = 2_000
+
+
+@dataclass(slots=True)
+class PartitionCounters:
+    """What happened since the partition was opened."""
+
+    messages: int = 0
+    blocks: int = 0
+    bytes: int = 0
+    writes: int = 0
+    syncs: int = 0
+
+
+class PartitionState:
+    """One partition of one topic's life."""
+
+    def __init__(
+        self,
+        chain: SegmentChain,
+        metadata: Map,
+        cache: BlockCache,
+        limits: LogLimits,
+        retention: Callable[[], tuple[int | None, int | None]],
+    ) -> None:
+        self.chain = chain
+        self.limits = limits
+        self.owner = threading.Lock()
+        self.lock = threading.Lock()
+        self.loaded = False
+        self.failed = False
+        self.end_offset = 0
+        self.last: BlockKey = FIRST_KEY
+        self.unsynced = False
+        self.producers = ProducerWindow(limits.producers)
+        self.counters = PartitionCounters()
+        self.tail = Tail(FIRST_KEY)
+        self._metadata = metadata
+        self._cache = cache
+        self._retention = retention
+        self._watchers: dict[int, Callable[[], None]] = {}
+        self._segment_bytes = 0
+        self._since_snapshot = 0
+        self._watcher_ids = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether the published end may be read by; after a failed write it is still right for
+        reading."""
+        return self.loaded or self.failed
+
+    # -- the owner's ---------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the end from the store if it is not known. The caller holds `owner`."""
+        if self.loaded:
+            return
+        if self.failed:
+            self.chain.recover()
+        end = recovery.find_end(self.chain, self._metadata, self.producers)
+        active = self.chain.active
+        self._segment_bytes = 0 if active is None else self.chain.segment_stored_bytes(active)
+        self._since_snapshot = 0
+        with self.lock:
+            self._cache.forget(self.tail, end.last)
+            self.tail = Tail(end.last)
+            self.end_offset, self.last = end
+            self.loaded, self.failed = True, False
+
+    def prepare(self, now_ms: int) -> None:
+        """Be ready to append: the end is known and a segment is open. The caller holds `owner`."""
+        self.load()
+        if self.chain.active is None:
+            self.chain.roll(now_ms, self.end_offset, self.last)
+
+    def distrust(self) -> None:
+        """A write failed: the end has to be read again."""
+        self.loaded, self.failed = False, True
+
+    def store(
+        self,
+        rows: list[Row],
+        stored: list[StoredBlock],
+        end_offset: int,
+        last: BlockKey,
+        durability: Durability,
+    ) -> None:
+        """Write blocks that continue the partition, then publish them. The caller holds `owner`."""
+        self.chain.write(rows, durability)
+        counters = self.counters
+        counters.writes += 1
+        synced = durability is Durability.SYNCED
+        counters.syncs += synced
+        self.unsynced = not synced
+        counters.messages += end_offset - self.end_offset
+        counters.blocks += len(rows)
+        size = 0
+        with self.lock:
+            for block in stored:
+                self._cache.add(self.tail, self.lock, (block.time_ms, block.last_sequence), block)
+                size += len(block.block)
+            self.end_offset, self.last = end_offset, last
+            watchers, self._watchers = self._watchers, {}
+        counters.bytes += size
+        self._segment_bytes += size
+        self._since_snapshot += size
+        for watcher in watchers.values():
+            watcher()
+
+    def maintenance_due(self) -> bool:
+        """Whether `maintain` should be called soon."""
+        return self._since_snapshot >= self.limits.snapshot_bytes or self._roll_due_by_size()
+
+    def maintain(self, now_ms: int) -> None:
+        """Snapshot the producers and roll the segment when it is due. The caller holds `owner`."""
+        active = self.chain.active
+        if not self.loaded or active is None:
+            return
+        aged = (
+            now_ms - active.created_ms >= self._segment_ms() and self.last > self.chain.record.last
+        )
+        if not (self.maintenance_due() or aged):
+            return
+        self.snapshot()
+        if aged or self._roll_due_by_size():
+            self.roll(now_ms)
+
+    def roll(self, now_ms: int) -> None:
+        """Seal the open segment and open the next. The caller holds `owner`."""
+        self.snapshot()
+        self.chain.roll(now_ms, self.end_offset, self.last)
+        self._segment_bytes = 0
+
+    def snapshot(self) -> None:
+        """Sync the segment and note the producers, so that opening reads little. The caller holds
+        `owner`."""
+        if not self.loaded or self.chain.active is None or self.last == FIRST_KEY:
+            return
+        if self.unsynced:
+            self.chain.write([], Durability.SYNCED)
+            self.counters.syncs += 1
+            self.unsynced = False
+        record = ProducersRecord(self.last, self.end_offset, self.producers.dump())
+        key = keys.producers_key(self.chain.uid, self.chain.partition)
+        self._metadata.write([(key, encode(record))], Durability.WRITTEN)
+        self._since_snapshot = 0
+
+    def _roll_due_by_size(self) -> bool:
+        limit = self.limits.segment_bytes
+        retention_bytes = self._retention()[1]
+        if retention_bytes is not None:
+            limit = min(limit, max(1 << 20, retention_bytes // 4))
+        return self._segment_bytes >= limit
+
+    def _segment_ms(self) -> int:
+        retention_ms = self._retention()[0]
+        if retention_ms is None:
+            return self.limits.segment_ms
+        return min(self.limits.segment_ms, max(1_000, retention_ms // 8))
+
+    # -- watching ------------------------------------------------------------------------------
+
+    def watch(self, seen: BlockKey, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once when something after `seen` is there, at once if it is. Returns a
+        cancel."""
+        with self.lock:
+            if self.known and self.last <= seen:
+                self._watcher_ids += 1
+                token = self._watcher_ids
+                self._watchers[token] = callback
+                return lambda: self._unwatch(token)
+        callback()
+        return _nothing
+
+    def wake(self) -> None:
+        """Call every watcher, e.g. because the topic is gone."""
+        with self.lock:
+            watchers, self._watchers = self._watchers, {}
+        for watcher in watchers.values():
+            watcher()
+
+    def _unwatch(self, token: int) -> None:
+        with self.lock:
+            self._watchers.pop(token, None)
+
+
+def _nothing() -> None:
+    return None

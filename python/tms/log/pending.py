@@ -1,0 +1,78 @@
+"""The answer of an append that may still be under way.
+
+Invariants
+
+* It is finished exactly once, when all of its blocks have an outcome; the first error wins.
+* Waiting always has a way out: a time-out, or the engine's close, which finishes everything.
+"""
+
+import threading
+from collections.abc import Callable
+
+from tms.errors import TimedOut, TMSError
+from tms.model.log import Appended
+
+
+class PendingAppend:
+    """Blocks handed to the engine, on their way into the log."""
+
+    __slots__ = ("_callbacks", "_error", "_event", "_left", "_lock", "_results")
+
+    def __init__(self, blocks: int) -> None:
+        self._results: list[Appended | None] = [None] * blocks
+        self._left = blocks
+        self._error: TMSError | None = None
+        self._event: threading.Event | None = None
+        self._callbacks: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    def done(self) -> bool:
+        """Whether `result` returns without waiting."""
+        return self._left == 0
+
+    def result(self, timeout_s: float | None = None) -> list[Appended]:
+        """Where each block went, in the order given. Raises the append's error, or `TimedOut`."""
+        if self._left:
+            with self._lock:
+                if self._left and self._event is None:
+                    self._event = threading.Event()
+                event = self._event
+            if self._left and event is not None and not event.wait(timeout_s):
+                raise TimedOut(
+                    f"The append was not finished after {timeout_s} s; its blocks may or may not "
+                    "be stored. Publish them again with the same producer sequence."
+                )
+        if self._error is not None:
+            raise self._error
+        return [result for result in self._results if result is not None]
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once when finished, from any thread; at once if that is the case
+        already."""
+        with self._lock:
+            if self._left:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def settle(self, index: int, result: Appended) -> None:
+        """The engine's: block `index` is stored as durably as was asked."""
+        self._results[index] = result
+        self._finish(1)
+
+    def fail(self, blocks: int, error: TMSError) -> None:
+        """The engine's: `blocks` blocks were not acknowledged."""
+        if self._error is None:
+            self._error = error
+        self._finish(blocks)
+
+    def _finish(self, blocks: int) -> None:
+        with self._lock:
+            self._left -= blocks
+            if self._left:
+                return
+            event, callbacks = self._event, self._callbacks
+        if event is not None:
+            event.set()
+        for callback in callbacks:
+            callback()

@@ -1,0 +1,91 @@
+"""The small records of the map `metadata`: partitions, segments, producer snapshots; for topics see
+`topic.registry`. JSON, so that people and
+Java read them; changed by compare-and-set, except where one writer is certain.
+
+    partition/UID/PARTITION        PartitionRecord; absent while nothing was ever published to it
+    producers/UID/PARTITION        ProducersRecord; a head start for recovery, never the truth
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from tms.errors import DataCorrupt
+from tms.model.ids import SEQUENCES_PER_MS
+
+T = TypeVar("T", bound=msgspec.Struct)
+BlockKey = tuple[int, int]  # publish time ms, sequence
+FIRST_KEY: BlockKey = (0, 0)
+
+
+def key_after(key: BlockKey) -> BlockKey:
+    """The smallest key greater than this one."""
+    if key[1] + 1 < SEQUENCES_PER_MS:
+        return (key[0], key[1] + 1)
+    return (key[0] + 1, 0)
+
+
+class SegmentRecord(msgspec.Struct, frozen=True):
+    """A segment; the fields after `base_offset` are set when it is sealed."""
+
+    number: int
+    epoch: int
+    created_ms: int
+    base_offset: int
+    end_offset: int | None = None
+    last: BlockKey | None = None
+    stored_bytes: int = 0
+
+    @property
+    def sealed(self) -> bool:
+        """Whether nothing will be appended any more."""
+        return self.end_offset is not None
+
+
+class PartitionRecord(msgspec.Struct, frozen=True):
+    """A partition's segments, oldest first; all but the last are sealed.
+
+    Nothing before `floor` is readable. `last` is the greatest key given before the last segment
+    began: ids stay above it even when every segment is gone.
+    """
+
+    epoch: int
+    segments: tuple[SegmentRecord, ...]
+    floor: BlockKey = FIRST_KEY
+    last: BlockKey = FIRST_KEY
+
+
+class RememberedBlock(msgspec.Struct, frozen=True, array_like=True):
+    """Where a producer's block went."""
+
+    producer_sequence: int
+    crc: int
+    time_ms: int
+    sequence: int
+    count: int
+    base_offset: int
+
+
+class ProducersRecord(msgspec.Struct, frozen=True):
+    """The producers' newest blocks as they were when the block `upto` of the last segment had been
+    appended."""
+
+    upto: BlockKey
+    end_offset: int
+    producers: dict[str, tuple[RememberedBlock, ...]]
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    """The record as JSON."""
+    return msgspec.json.encode(record)
+
+
+def decode(raw: bytes, kind: type[T], key: bytes) -> T:
+    """The record in `raw`. Raises `DataCorrupt` naming its key."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.MsgspecError as exc:
+        raise DataCorrupt(
+            f"The metadata record {key.decode(errors='replace')} is damaged ({exc}). "
+            "Run `tms fsck`."
+        ) from exc

@@ -1,0 +1,222 @@
+"""A partition as a chain of segments: which maps hold which ids, rolling to a new one, dropping
+old ones.
+
+    segment 0 (sealed)   segment 1 (sealed)   segment 2 (open)
+    ids  … last 0      < ids … last 1       < ids …
+
+Each is one map, keyed by the ids of the blocks' last messages.
+
+Invariants
+
+* The partition record names every segment. A map that no record names holds nothing that was
+  acknowledged: a crash between creating a map and recording it, or between recording a drop and
+  dropping, leaves such maps; they are swept when the partition is opened.
+* Only the last segment is appended to. Before a segment is sealed everything in it is synced.
+* The record changes by compare-and-set, so a second owner is noticed (`StorageUnavailable`), never
+  overwritten.
+"""
+
+import msgspec
+
+from tms.errors import DataCorrupt, NotFound, StorageUnavailable
+from tms.log.records import (
+    BlockKey,
+    PartitionRecord,
+    SegmentRecord,
+    decode,
+    encode,
+)
+from tms.model import keys
+from tms.model.log import StoredBlock
+from tms.model.topic import Durability
+from tms.store.base import Map, Row, Store
+
+
+class SegmentChain:
+    """The segments of one partition. Appending, rolling and dropping are the owner's, one at a
+    time; reading is free."""
+
+    def __init__(self, store: Store, metadata: Map, uid: int, partition: int) -> None:
+        self._store = store
+        self._metadata = metadata
+        self.uid = uid
+        self.partition = partition
+        self._key = keys.partition_key(uid, partition)
+        self._raw = metadata.get(self._key)
+        self.record = (
+            PartitionRecord(epoch=0, segments=())
+            if self._raw is None
+            else decode(self._raw, PartitionRecord, self._key)
+        )
+        self._maps: dict[int, Map] = {}
+        self._sweep()
+
+    # -- the open segment ----------------------------------------------------------------------
+
+    @property
+    def active(self) -> SegmentRecord | None:
+        """The segment that is appended to, None before the first append."""
+        segments = self.record.segments
+        return segments[-1] if segments and not segments[-1].sealed else None
+
+    def write(self, rows: list[Row], durability: Durability) -> None:
+        """Append rows to the open segment."""
+        self._map(self.record.segments[-1].number).write(rows, durability)
+
+    def recover(self) -> None:
+        """Make the open segment and the metadata writable after a failed write; see
+        `store.base`."""
+        self._metadata.recover()
+        if self.record.segments:
+            self._map(self.record.segments[-1].number).recover()
+
+    def stored_bytes(self) -> int:
+        """About what all segments take in the store."""
+        total = sum(segment.stored_bytes for segment in self.record.segments)
+        active = self.active
+        return total if active is None else total + self._map(active.number).stored_bytes()
+
+    def roll(self, created_ms: int, end_offset: int, last: BlockKey) -> None:
+        """Seal the open segment, if there is one, and open the next: its first offset is
+        `end_offset`, its ids are above `last`."""
+        segments = self.record.segments
+        number, epoch = 0, max(1, self.record.epoch)
+        if segments:
+            number = segments[-1].number + 1
+            sealed = msgspec.structs.replace(
+                segments[-1],
+                end_offset=end_offset,
+                last=last,
+                stored_bytes=self._map(segments[-1].number).stored_bytes(),
+            )
+            segments = (*segments[:-1], sealed)
+        self._store.drop(self._name(number))  # left by a crash before it was recorded
+        self._maps[number] = self._store.open(self._name(number), create=True)
+        new = SegmentRecord(
+            number=number, epoch=epoch, created_ms=created_ms, base_offset=end_offset
+        )
+        self._set(
+            PartitionRecord(
+                epoch=epoch, segments=(*segments, new), floor=self.record.floor, last=last
+            )
+        )
+
+    # -- the old end ---------------------------------------------------------------------------
+
+    def raise_floor(self, floor: BlockKey) -> None:
+        """Make everything before `floor` unreadable and drop the sealed segments that lie before
+        it."""
+        dropped = [s for s in self.record.segments if s.last is not None and s.last < floor]
+        kept = self.record.segments[len(dropped) :]
+        if floor <= self.record.floor and not dropped:
+            return
+        self._set(
+            msgspec.structs.replace(self.record, segments=kept, floor=max(floor, self.record.floor))
+        )
+        for segment in dropped:
+            self._maps.pop(segment.number, None)
+            self._store.drop(self._name(segment.number))
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def scan(self, start: BlockKey, stop: BlockKey, bytes_max: int) -> list[StoredBlock]:
+        """Blocks whose last message is in [start, stop), in order, at least one if there is one."""
+        found: list[StoredBlock] = []
+        room = bytes_max
+        for segment in self.record.segments:
+            if segment.last is not None and segment.last < start:
+                continue
+            rows = self._rows(segment, start, stop, max(1, room))
+            for key, value in rows:
+                time_ms, sequence = keys.split_block_key(key)
+                found.append(StoredBlock(self.partition, time_ms, sequence, value))
+                room -= len(value)
+            if room <= 0:
+                break
+            if segment.last is not None and segment.last >= stop:
+                break
+        return found
+
+    def newest(self, count: int) -> list[tuple[int, StoredBlock]]:
+        """The newest `count` blocks with their segment's number, newest first."""
+        found: list[tuple[int, StoredBlock]] = []
+        for segment in reversed(self.record.segments):
+            stop: bytes | None = None
+            while len(found) < count:
+                rows = self._map(segment.number).scan(None, stop, 1 << 20, reverse=True)
+                if not rows:
+                    break
+                for key, value in rows[: count - len(found)]:
+                    time_ms, sequence = keys.split_block_key(key)
+                    found.append(
+                        (segment.number, StoredBlock(self.partition, time_ms, sequence, value))
+                    )
+                stop = rows[-1][0]
+        return found
+
+    def last_block(self, segment: SegmentRecord) -> StoredBlock | None:
+        """The newest block of one segment."""
+        rows = self._map(segment.number).scan(None, None, 1, reverse=True)
+        if not rows:
+            return None
+        time_ms, sequence = keys.split_block_key(rows[0][0])
+        return StoredBlock(self.partition, time_ms, sequence, rows[0][1])
+
+    def cut(self, segment: SegmentRecord, start: BlockKey) -> int:
+        """Delete all blocks of a segment at or after `start`; returns how many. Only for
+        recovery."""
+        count = 0
+        while rows := self._map(segment.number).scan(keys.block_key(*start), None, 4 << 20):
+            self._map(segment.number).delete([key for key, _ in rows])
+            count += len(rows)
+        return count
+
+    def segment_stored_bytes(self, segment: SegmentRecord) -> int:
+        """About what one segment takes in the store."""
+        return segment.stored_bytes if segment.sealed else self._map(segment.number).stored_bytes()
+
+    def _rows(
+        self, segment: SegmentRecord, start: BlockKey, stop: BlockKey, bytes_max: int
+    ) -> list[tuple[bytes, bytes]]:
+        try:
+            return self._map(segment.number).scan(
+                keys.block_key(*start), keys.block_key(*stop), bytes_max
+            )
+        except NotFound:
+            # Retention dropped it between our look at the record and the scan.
+            if any(s.number == segment.number for s in self.record.segments):
+                raise
+            return []
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _name(self, number: int) -> str:
+        return keys.segment_map(self.uid, self.partition, number)
+
+    def _map(self, number: int) -> Map:
+        found = self._maps.get(number)
+        if found is None:
+            try:
+                found = self._maps[number] = self._store.open(self._name(number), create=False)
+            except NotFound as exc:
+                if all(s.number != number for s in self.record.segments):
+                    raise
+                raise DataCorrupt(
+                    f"Segment {number} of partition {self.partition} is recorded but its map "
+                    f"{self._name(number)} is missing. Run `tms fsck`."
+                ) from exc
+        return found
+
+    def _set(self, record: PartitionRecord) -> None:
+        raw = encode(record)
+        if not self._metadata.compare_and_set(self._key, self._raw, raw):
+            raise StorageUnavailable(
+                f"The record of partition {self.partition} was changed by another owner. Try again."
+            )
+        self._raw, self.record = raw, record
+
+    def _sweep(self) -> None:
+        recorded = {self._name(segment.number) for segment in self.record.segments}
+        for name in self._store.names(keys.partition_prefix(self.uid, self.partition)):
+            if name not in recorded:
+                self._store.drop(name)

@@ -1,0 +1,267 @@
+"""Appending to one partition: a queue, group commit, ids, idempotent producers.
+
+    submit ─▶ queue ─▶ take all that wait ─▶ place (ids, offsets) ─▶ one write ─▶ publish, acknowledge
+
+Whoever finds the queue without a leader leads: the first waiting caller writes for all (flat
+combining), so a lone publisher never changes threads. A leader that must not block (the event loop
+of the service) writes only what needs no sync, and leaves the rest to a background thread.
+
+Invariants
+
+* Ids and offsets are given in the order in which blocks are written; nothing is acknowledged
+  before the store has it as durably as was asked.
+* After a failed write nothing is known: the end is read from the store again before anything else
+  is written.
+* What waits is bounded in bytes; beyond it `Overloaded` is raised.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+
+from tms.clock import Clock
+from tms.errors import Closed, Overloaded, TMSError
+from tms.log.partition import PartitionState
+from tms.log.pending import PendingAppend
+from tms.log.records import RememberedBlock
+from tms.model.block import BlockHeader, place
+from tms.model.ids import SEQUENCES_PER_MS
+from tms.model.keys import block_key
+from tms.model.log import Appended, Buffer, StoredBlock
+from tms.model.topic import Durability
+from tms.store.base import Row
+
+GROUP_BYTES = 8 << 20
+FAIR_ROUNDS = 64
+_log = structlog.get_logger(__name__)
+
+
+class Entry(NamedTuple):
+    """A checked block on its way; `index` is its place in the pending append."""
+
+    index: int
+    block: Buffer
+    header: BlockHeader
+
+
+class Ticket(NamedTuple):
+    """One caller's blocks for one partition."""
+
+    pending: PendingAppend
+    entries: list[Entry]
+    bytes: int
+    durability: Durability
+
+
+class PartitionWriter:
+    """The only writer of a partition in this process."""
+
+    def __init__(
+        self,
+        state: PartitionState,
+        clock: Clock,
+        queue_bytes_max: int,
+        run_in_background: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._queue_bytes_max = queue_bytes_max
+        self._run_in_background = run_in_background
+        self._queue: deque[Ticket] = deque()
+        self._queue_bytes = 0
+        self._lock = threading.Lock()
+        self._leading = False
+        self._maintaining = False
+        self._closed = False
+
+    def submit(self, ticket: Ticket, inline: Durability | None) -> None:
+        """Queue a ticket. With `inline`, this thread writes at once what needs at most that
+        durability, if the partition is idle. Raises `Overloaded`, `Closed`."""
+        with self._lock:
+            if self._closed:
+                raise Closed("The engine is closed; nothing was stored.")
+            if self._queue_bytes and self._queue_bytes + ticket.bytes > self._queue_bytes_max:
+                raise Overloaded(
+                    f"Partition {self._state.chain.partition} has {self._queue_bytes} bytes waiting "
+                    "to be written, its bound. Try again later.",
+                    retry_after_s=0.1,
+                )
+            self._queue.append(ticket)
+            self._queue_bytes += ticket.bytes
+            if self._leading:
+                return
+            self._leading = True
+        owner = self._state.owner
+        if inline is not None and self._state.loaded and owner.acquire(blocking=False):
+            try:
+                self._round(inline)
+            finally:
+                owner.release()
+            if self._resigned():
+                return
+        self._run_in_background(self._lead)
+
+    def close(self, timeout_s: float) -> None:
+        """Refuse new tickets and wait until what is queued has been written."""
+        with self._lock:
+            self._closed = True
+            idle = not self._leading
+        if not idle:
+            done = threading.Event()
+            self._run_in_background(lambda: self._wait_idle(done))
+            done.wait(timeout_s)
+
+    def _wait_idle(self, done: threading.Event) -> None:
+        with self._state.owner:
+            while self._queue:
+                self._round(Durability.SYNCED)
+        done.set()
+
+    def _lead(self) -> None:
+        for _ in range(FAIR_ROUNDS):
+            with self._state.owner:
+                self._round(Durability.SYNCED)
+            if self._resigned():
+                return
+        self._run_in_background(self._lead)
+
+    def _resigned(self) -> bool:
+        with self._lock:
+            if self._queue:
+                return False
+            self._leading = False
+            return True
+
+    def _round(self, strongest: Durability) -> None:
+        batch: list[Ticket] = []
+        size = 0
+        with self._lock:
+            while self._queue and (not batch or size + self._queue[0].bytes <= GROUP_BYTES):
+                if self._queue[0].durability.rank > strongest.rank:
+                    break
+                ticket = self._queue.popleft()
+                size += ticket.bytes
+                batch.append(ticket)
+        if not batch:
+            return
+        try:
+            self._commit(batch)
+        except TMSError as error:
+            self._state.distrust()
+            _fail(batch, error)
+        except BaseException as error:
+            self._state.distrust()
+            _log.exception("append_failed", partition=self._state.chain.partition)
+            _fail(batch, TMSError(f"The append failed unexpectedly ({type(error).__name__})."))
+        finally:
+            with self._lock:
+                self._queue_bytes -= size
+
+    def _commit(self, batch: list[Ticket]) -> None:
+        state = self._state
+        now_ms = self._clock.now_ms()
+        state.prepare(now_ms)
+        group = _Group(state.end_offset, state.last)
+        for ticket in batch:
+            self._place(ticket, now_ms, group)
+        durability = group.durability
+        if group.rows or (durability is Durability.SYNCED and state.unsynced):
+            state.store(group.rows, group.stored, group.end_offset, group.last, durability)
+        for pending, index, appended in group.settled:
+            pending.settle(index, appended)
+        for pending, error in group.refused:
+            pending.fail(1, error)
+        if state.maintenance_due() and not self._maintaining:
+            self._maintaining = True
+            self._run_in_background(self._maintain)
+
+    def _maintain(self) -> None:
+        try:
+            with self._state.owner:
+                self._state.maintain(self._clock.now_ms())
+        except TMSError as error:
+            self._state.distrust()
+            _log.warning(
+                "partition_maintenance_failed",
+                partition=self._state.chain.partition,
+                error=error.message,
+            )
+        finally:
+            self._maintaining = False
+
+    def _place(self, ticket: Ticket, now_ms: int, group: "_Group") -> None:
+        producers, partition = self._state.producers, self._state.chain.partition
+        refused: TMSError | None = None
+        for index, block, header in ticket.entries:
+            known: RememberedBlock | None = None
+            if header.producer_id and refused is None:
+                try:
+                    known = producers.find(header)
+                except TMSError as error:
+                    refused = error
+            if refused is not None:  # what follows in the same request came after a missing block
+                group.refused.append((ticket.pending, refused))
+                continue
+            if known is None:
+                known = group.add(partition, block, header, now_ms)
+                if header.producer_id:
+                    producers.remember(header.producer_id, known)
+                duplicate = False
+            else:
+                duplicate = True
+            appended = Appended(
+                partition,
+                known.time_ms,
+                known.sequence,
+                known.count,
+                known.base_offset,
+                duplicate,
+            )
+            group.settled.append((ticket.pending, index, appended))
+        if ticket.durability.rank > group.durability.rank:
+            group.durability = ticket.durability
+
+
+class _Group:
+    """What one round writes."""
+
+    __slots__ = ("durability", "end_offset", "last", "refused", "rows", "settled", "stored")
+
+    def __init__(self, end_offset: int, last: tuple[int, int]) -> None:
+        self.end_offset = end_offset
+        self.last = last
+        self.rows: list[Row] = []
+        self.stored: list[StoredBlock] = []
+        self.durability = Durability.NONE
+        self.settled: list[tuple[PendingAppend, int, Appended]] = []
+        self.refused: list[tuple[PendingAppend, TMSError]] = []
+
+    def add(
+        self, partition: int, block: Buffer, header: BlockHeader, now_ms: int
+    ) -> RememberedBlock:
+        """Give the block its place at the end."""
+        time_ms, sequence = self.last
+        if now_ms > time_ms:
+            time_ms, sequence = now_ms, -1
+        elif sequence + header.count >= SEQUENCES_PER_MS:
+            time_ms, sequence = time_ms + 1, -1
+        first, sequence = sequence + 1, sequence + header.count
+        if isinstance(block, bytes) or (isinstance(block, memoryview) and block.readonly):
+            block = bytearray(block)
+        place(block, self.end_offset)
+        known = RememberedBlock(
+            header.producer_sequence, header.crc, time_ms, first, header.count, self.end_offset
+        )
+        self.rows.append((block_key(time_ms, sequence), block))
+        self.stored.append(StoredBlock(partition, time_ms, sequence, block))
+        self.last = (time_ms, sequence)
+        self.end_offset += header.count
+        return known
+
+
+def _fail(batch: list[Ticket], error: TMSError) -> None:
+    for ticket in batch:
+        ticket.pending.fail(len(ticket.entries), error)

@@ -1,0 +1,64 @@
+"""Message ids: 20 bytes that sort in message order and carry the publish time.
+
+    0   8  publish time, ms since 1970-01-01T00:00Z
+    8   2  sequence within that millisecond of the partition
+    10  8  payload time, ms          } zero unless the message
+    18  2  payload sequence          } was staged by a transaction
+
+Invariants
+
+* Big-endian and unsigned, so bytes, hexadecimal text and tuples all sort alike.
+* All messages of a block share one publish time and have consecutive sequences; a block never
+  crosses a millisecond.
+"""
+
+import struct
+from typing import NamedTuple, Self
+
+from tms.errors import BadMessageId
+
+ID_BYTES = 20
+SEQUENCES_PER_MS = 65_536
+TIME_MS_MAX = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
+_ID = struct.Struct(">QHQH")
+
+
+class MessageId(NamedTuple):
+    """A message's address within its partition. `str(id)` is 40 hexadecimal digits, `bytes(id)`
+    the 20 bytes."""
+
+    time_ms: int
+    sequence: int
+    payload_time_ms: int = 0
+    payload_sequence: int = 0
+
+    def __bytes__(self) -> bytes:
+        return _ID.pack(*self)
+
+    def __str__(self) -> str:
+        return _ID.pack(*self).hex()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """The id in these 20 bytes. Raises `BadMessageId`."""
+        if len(raw) != ID_BYTES:
+            raise BadMessageId(f"A message id has {ID_BYTES} bytes, this one has {len(raw)}.")
+        made = cls(*_ID.unpack(raw))
+        if made.time_ms > TIME_MS_MAX:
+            raise BadMessageId("The message id's time is after the year 9999.")
+        return made
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The id written as 40 hexadecimal digits. Raises `BadMessageId`."""
+        if len(text) != 2 * ID_BYTES or not text.isascii() or not text.isalnum():
+            raise BadMessageId(
+                f"A message id is {2 * ID_BYTES} hexadecimal digits, got {text[:64]!r}."
+            )
+        try:
+            raw = bytes.fromhex(text)
+        except ValueError as exc:
+            raise BadMessageId(
+                f"A message id is {2 * ID_BYTES} hexadecimal digits, got {text!r}."
+            ) from exc
+        return cls.from_bytes(raw)

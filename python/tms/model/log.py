@@ -1,0 +1,73 @@
+"""What goes into and comes out of a partition log: the values that engine, wire and client
+share."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tms.model.ids import MessageId
+from tms.model.position import Position
+
+Buffer = bytes | bytearray | memoryview
+
+
+class NewBlock(NamedTuple):
+    """A producer's block for a partition; the service fills in flags, base offset and CRC stays
+    the producer's."""
+
+    partition: int
+    block: Buffer
+
+
+class StoredBlock(NamedTuple):
+    """A block as it is stored, with the id of its last message."""
+
+    partition: int
+    time_ms: int
+    last_sequence: int
+    block: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a block went: its messages have `count` consecutive sequences from `sequence` and
+    offsets from `base_offset`.
+
+    With durability `none` the block is acknowledged before it has a place: `time_ms`, `sequence`
+    and `base_offset` are -1.
+    """
+
+    partition: int
+    time_ms: int
+    sequence: int
+    count: int
+    base_offset: int
+    duplicate: bool = False
+
+    def ids(self) -> list[MessageId]:
+        """The ids of the messages, in order; empty with durability `none`."""
+        if self.time_ms < 0:
+            return []
+        return [MessageId(self.time_ms, self.sequence + i) for i in range(self.count)]
+
+
+class PartitionPosition(NamedTuple):
+    """One partition of a fetch."""
+
+    partition: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The answer to a fetch.
+
+    `blocks` are in partition order and, within a partition, in message order; the first block of a
+    partition may begin before the position that was asked for, and the reader drops those
+    messages. `next` is where to go on, per partition asked for (also when nothing was found, so
+    that `latest` is resolved once). `ends` are the offsets after the last message, per partition;
+    offsets give the lag.
+    """
+
+    blocks: list[StoredBlock]
+    next: dict[int, Position]
+    ends: dict[int, int]

@@ -1,0 +1,103 @@
+"""Where a fetch begins. One small value with one spelling, used in URLs, on the command line and
+in Python.
+
+earliest               the first message that retention still holds
+latest                 after the last message at the moment of the fetch
+id:HEX or bare HEX     at this message id, inclusive
+after:HEX              after this message id, exclusive: what a consumer that goes on uses
+time:MS                the first message published at or after this time (ms since 1970)
+offset:N               at this offset; the only spelling that is refused when it is out of range
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from tms.errors import Invalid
+from tms.model.ids import TIME_MS_MAX, MessageId
+
+OFFSET_MAX = 2**63 - 1
+
+
+class Kind(StrEnum):
+    """The six ways to name a position."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    ID = "id"
+    AFTER = "after"
+    TIME = "time"
+    OFFSET = "offset"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a partition. Build it with the class methods; `str()` and `parse` are inverse."""
+
+    kind: Kind
+    id: MessageId | None = None
+    number: int = 0
+
+    @classmethod
+    def earliest(cls) -> Self:
+        """The first message that retention still holds."""
+        return cls(Kind.EARLIEST)
+
+    @classmethod
+    def latest(cls) -> Self:
+        """After the last message at the moment of the fetch."""
+        return cls(Kind.LATEST)
+
+    @classmethod
+    def at(cls, id: MessageId) -> Self:
+        """At this id, inclusive."""
+        return cls(Kind.ID, id)
+
+    @classmethod
+    def after(cls, id: MessageId) -> Self:
+        """After this id, exclusive."""
+        return cls(Kind.AFTER, id)
+
+    @classmethod
+    def time(cls, time_ms: int) -> Self:
+        """The first message at or after this time. Raises `Invalid` outside 0 .. year 9999."""
+        if not 0 <= time_ms <= TIME_MS_MAX:
+            raise Invalid(
+                f"A time is in milliseconds, 0 to {TIME_MS_MAX} (year 9999), got {time_ms}."
+            )
+        return cls(Kind.TIME, None, time_ms)
+
+    @classmethod
+    def offset(cls, offset: int) -> Self:
+        """At this offset. Raises `Invalid` outside 0 .. 2**63 - 1."""
+        if not 0 <= offset <= OFFSET_MAX:
+            raise Invalid(f"An offset is 0 to {OFFSET_MAX}, got {offset}.")
+        return cls(Kind.OFFSET, None, offset)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The position spelled by `text`. Raises `Invalid` or `BadMessageId`."""
+        if text in ("earliest", "latest"):
+            return cls(Kind(text))
+        kind, colon, rest = text.partition(":")
+        if not colon:
+            return cls.at(MessageId.parse(text))
+        if kind == "id":
+            return cls.at(MessageId.parse(rest))
+        if kind == "after":
+            return cls.after(MessageId.parse(rest))
+        if kind in ("time", "offset"):
+            if not rest.isascii() or not rest.isdigit() or len(rest) > 19:
+                raise Invalid(f"{kind}: takes a whole number, got {rest[:40]!r}.")
+            return cls.time(int(rest)) if kind == "time" else cls.offset(int(rest))
+        raise Invalid(
+            f"A position is earliest, latest, id:HEX, after:HEX, time:MS or offset:N, "
+            f"got {text[:64]!r}."
+        )
+
+    def __str__(self) -> str:
+        if self.id is not None:
+            return f"{self.kind}:{self.id}"
+        if self.kind in (Kind.TIME, Kind.OFFSET):
+            return f"{self.kind}:{self.number}"
+        return str(self.kind)

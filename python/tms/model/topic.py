@@ -1,0 +1,174 @@
+"""Topics: their names, their settings and the limits of both.
+
+A topic is `namespace:topic`; the namespace `default` may be left out and `system` is TMS's own.
+Names stay what they are: they are compared byte by byte, so `Orders` and `orders` are two topics.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+from tms.errors import Forbidden, Invalid
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9_]{1,128}", re.ASCII)
+_TOPIC = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h|d|w)?", re.ASCII)
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+DEFAULT_NAMESPACE = "default"
+SYSTEM_NAMESPACE = "system"
+PARTITIONS_MAX = 1_024
+RETENTION_MS_DEFAULT = 14 * 86_400_000
+RETENTION_MS_MIN = 1_000
+RETENTION_MS_MAX = 36_525 * 86_400_000  # 100 years
+RETENTION_BYTES_MIN = 1 << 20
+MESSAGE_BYTES_DEFAULT = 8 << 20
+MESSAGE_BYTES_MAX = 8 << 20
+
+
+class Durability(StrEnum):
+    """What an acknowledged message survives."""
+
+    NONE = "none"  # acknowledged before it is stored: a crash of the process may lose it
+    WRITTEN = "written"  # survives a crash of the process, not of the machine
+    SYNCED = "synced"  # survives power loss: fsynced
+
+    @property
+    def rank(self) -> int:
+        """0, 1, 2 from weakest to strongest."""
+        return _RANK[self]
+
+
+_RANK = {Durability.NONE: 0, Durability.WRITTEN: 1, Durability.SYNCED: 2}
+
+
+class TopicName(NamedTuple):
+    """A topic's full name. `str(name)` leaves the namespace `default` out."""
+
+    namespace: str
+    topic: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`namespace:topic` or `topic`. Raises `Invalid`."""
+        namespace, colon, topic = text.partition(":")
+        if not colon:
+            namespace, topic = DEFAULT_NAMESPACE, text
+        return cls.of(namespace, topic)
+
+    @classmethod
+    def of(cls, namespace: str, topic: str) -> Self:
+        """The name with both parts checked. Raises `Invalid`."""
+        check_namespace(namespace)
+        if not _TOPIC.fullmatch(topic) or topic.startswith("-"):
+            raise Invalid(
+                f"A topic name is 1 to 128 of A-Z a-z 0-9 _ - and does not begin with -, "
+                f"got {topic[:140]!r}."
+            )
+        return cls(namespace, topic)
+
+    def require_writable(self) -> None:
+        """Raises `Forbidden` for the namespace `system`, which only TMS itself writes."""
+        if self.namespace == SYSTEM_NAMESPACE:
+            raise Forbidden("The namespace `system` belongs to TMS; choose another one.")
+
+    def __str__(self) -> str:
+        return (
+            self.topic if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}:{self.topic}"
+        )
+
+
+def check_namespace(namespace: str) -> str:
+    """The namespace itself. Raises `Invalid`."""
+    if not _NAMESPACE.fullmatch(namespace):
+        raise Invalid(f"A namespace is 1 to 128 of A-Z a-z 0-9 _, got {namespace[:140]!r}.")
+    return namespace
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What can be said of a topic. Checked when built; raises `Invalid`.
+
+    `retention_ms` and `retention_bytes` are None for "no limit"; the byte limit is per partition.
+    """
+
+    partitions: int = 1
+    retention_ms: int | None = RETENTION_MS_DEFAULT
+    retention_bytes: int | None = None
+    durability: Durability = Durability.SYNCED
+    message_bytes_max: int = MESSAGE_BYTES_DEFAULT
+
+    def __post_init__(self) -> None:
+        _between("partitions", self.partitions, 1, PARTITIONS_MAX)
+        if self.retention_ms is not None:
+            _between("retention_ms", self.retention_ms, RETENTION_MS_MIN, RETENTION_MS_MAX)
+        if self.retention_bytes is not None:
+            _between("retention_bytes", self.retention_bytes, RETENTION_BYTES_MIN, 2**63 - 1)
+        _between("message_bytes_max", self.message_bytes_max, 1, MESSAGE_BYTES_MAX)
+        if not isinstance(self.durability, Durability):
+            object.__setattr__(self, "durability", parse_durability(self.durability))
+
+
+def _between(name: str, value: object, low: int, high: int) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise Invalid(f"{name} is a whole number from {low} to {high}, got {value!r}.", field=name)
+
+
+def parse_durability(text: str) -> Durability:
+    """`none`, `written` or `synced`. Raises `Invalid`."""
+    try:
+        return Durability(text)
+    except ValueError as exc:
+        raise Invalid(
+            f"Durability is none, written or synced, got {text[:40]!r}.", field="durability"
+        ) from exc
+
+
+def parse_retention(value: str | int | None) -> int | None:
+    """Retention in ms from `"14d"`, `"36h"`, `"forever"`, a number of ms, or None (forever).
+    Raises `Invalid`."""
+    if value is None or value == "forever":
+        return None
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value.strip())
+        if match is None:
+            raise Invalid(
+                f"Retention is a number with ms, s, m, h, d or w, or `forever`, got {value[:40]!r}.",
+                field="retention",
+            )
+        value = int(match[1]) * _UNIT_MS[match[2] or "ms"]
+    _between("retention_ms", value, RETENTION_MS_MIN, RETENTION_MS_MAX)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """What a partition holds now: readable offsets are `start_offset` (inclusive) to `end_offset`
+    (exclusive)."""
+
+    partition: int
+    epoch: int
+    segments: int
+    stored_bytes: int
+    start_offset: int
+    end_offset: int
+    first_id: str | None
+    last_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as described by the service. `partition_infos` is empty in listings."""
+
+    namespace: str
+    topic: str
+    generation: int
+    created_ms: int
+    settings: TopicSettings
+    partition_infos: tuple[PartitionInfo, ...] = ()
+
+    @property
+    def name(self) -> TopicName:
+        """The topic's full name."""
+        return TopicName(self.namespace, self.topic)

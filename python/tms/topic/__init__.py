@@ -1,0 +1,1 @@
+"""Topics over partition logs: which exist, with what settings, how long their messages stay."""

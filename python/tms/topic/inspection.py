@@ -1,0 +1,56 @@
+"""Describing a partition as it stands in the store, without changing anything."""
+
+from tms.log.records import BlockKey
+from tms.log.recovery import header_of
+from tms.log.segments import SegmentChain
+from tms.model.ids import MessageId
+from tms.model.inspection import BlockInspection, PartitionInspection, SegmentInspection
+
+
+def inspect_partition(chain: SegmentChain, floor: BlockKey, limit: int) -> PartitionInspection:
+    """Segments, oldest first, and the newest `limit` blocks, newest first. Raises `DataCorrupt`."""
+    segments = []
+    for segment in chain.record.segments:
+        last, end_offset = segment.last, segment.end_offset
+        newest = None if segment.sealed else chain.last_block(segment)
+        if newest is not None:
+            header = header_of(newest)
+            last = (newest.time_ms, newest.last_sequence)
+            end_offset = header.base_offset + header.count
+        segments.append(
+            SegmentInspection(
+                number=segment.number,
+                epoch=segment.epoch,
+                sealed=segment.sealed,
+                created_ms=segment.created_ms,
+                base_offset=segment.base_offset,
+                end_offset=end_offset,
+                last_id=None if last is None else str(MessageId(*last)),
+                stored_bytes=chain.segment_stored_bytes(segment),
+            )
+        )
+    blocks = []
+    for number, stored in chain.newest(limit):
+        header = header_of(stored)
+        first = stored.last_sequence - header.count + 1
+        blocks.append(
+            BlockInspection(
+                segment=number,
+                first_id=str(MessageId(stored.time_ms, first)),
+                last_id=str(MessageId(stored.time_ms, stored.last_sequence)),
+                base_offset=header.base_offset,
+                count=header.count,
+                bytes=len(stored.block),
+                flags=int(header.flags),
+                write_pointer=header.write_pointer,
+                producer_id=header.producer_id,
+                producer_sequence=header.producer_sequence,
+            )
+        )
+    return PartitionInspection(
+        partition=chain.partition,
+        epoch=chain.record.epoch,
+        floor_id=str(MessageId(*max(floor, chain.record.floor))),
+        segments=tuple(segments),
+        blocks=tuple(blocks),
+    )

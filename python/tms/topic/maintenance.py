@@ -1,0 +1,142 @@
+"""The background work of an engine: expired segments go, aged segments roll, failed maps recover.
+
+One thread wakes at an interval; everything that it does can also be called directly, which is what
+tests do with a clock of their own. Nothing here decides what may be read: expired messages are
+unreadable at once, whether this ran or not.
+"""
+
+import threading
+
+import structlog
+
+from tms.clock import Clock
+from tms.errors import TMSError
+from tms.log.records import FIRST_KEY, PartitionRecord, decode
+from tms.model import keys
+from tms.model.topic import Durability, TopicName
+from tms.store.base import Map
+from tms.topic.partitions import PartitionLog, Partitions
+from tms.topic.registry import Registry, TopicRecord
+from tms.topic.retention import RetentionClock, floor_by_bytes, floor_by_time
+
+_RECOVERY_S = 0.5
+_log = structlog.get_logger(__name__)
+
+
+class Maintenance:
+    """Cleans and recovers. `start` runs it in a thread, `clean` and `recover` do one pass."""
+
+    def __init__(
+        self,
+        metadata: Map,
+        clock: Clock,
+        registry: Registry,
+        partitions: Partitions,
+        retention: RetentionClock,
+        interval_s: float,
+    ) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._registry = registry
+        self._partitions = partitions
+        self._retention = retention
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin working in the background."""
+        self._thread = threading.Thread(target=self._run, name="tms-maintenance", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for its current pass."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def clean(self) -> None:
+        """One pass over every topic: roll what is old, drop what is expired."""
+        now_ms = self._retention.now_ms()
+        self._metadata.write([(keys.RETENTION_CLOCK, b"%d" % now_ms)], Durability.WRITTEN)
+        held_back_ms = self._retention.held_back_ms()
+        if held_back_ms:
+            _log.warning(
+                "retention_clock_held_back", ms=held_back_ms, next_step="confirm the clock"
+            )
+        for name, record in self._registry.all():
+            for partition in range(record.partitions):
+                try:
+                    self._clean_partition(name, record, partition, now_ms)
+                except TMSError as error:
+                    _log.warning(
+                        "cleaning_failed", topic=str(name), partition=partition, error=error.message
+                    )
+
+    def recover(self) -> None:
+        """One try to make partitions writable again whose last write failed."""
+        for log in self._partitions.opened():
+            if log.state.failed:
+                try:
+                    with log.state.owner:
+                        log.state.load()
+                    _log.info("partition_recovered", uid=log.uid, partition=log.partition)
+                except TMSError:
+                    return  # the store says when it can; the reason stands in `readiness`
+
+    def _clean_partition(
+        self, name: TopicName, topic: TopicRecord, partition: int, now_ms: int
+    ) -> None:
+        floor = floor_by_time(now_ms, topic.retention_ms)
+        if not self._partitions.is_open(topic.uid, partition) and not self._worth_opening(
+            topic, partition, floor[0]
+        ):
+            return
+        self._clean_log(self._partitions.get(name, topic, partition), topic, floor[0], now_ms)
+
+    def _worth_opening(self, topic: TopicRecord, partition: int, floor_ms: int) -> bool:
+        key = keys.partition_key(topic.uid, partition)
+        raw = self._metadata.get(key)
+        if raw is None:
+            return False
+        segments = decode(raw, PartitionRecord, key).segments
+        if topic.retention_bytes is not None and len(segments) > 1:
+            return True
+        return bool(segments) and segments[0].created_ms < floor_ms
+
+    def _clean_log(self, log: PartitionLog, topic: TopicRecord, floor_ms: int, now_ms: int) -> None:
+        state = log.state
+        with state.owner:
+            state.load()
+            state.maintain(self._clock.now_ms())
+            active = state.chain.active
+            if active is not None and state.chain.record.last < state.last < (floor_ms, 0):
+                state.roll(self._clock.now_ms())  # everything in it is expired
+            sealed = [(s.last, s.stored_bytes) for s in state.chain.record.segments if s.last]
+            open_bytes = state.chain.stored_bytes() - sum(size for _, size in sealed)
+            floor = max(
+                (floor_ms, 0), floor_by_bytes(sealed, open_bytes, topic.retention_bytes), FIRST_KEY
+            )
+            if any(last < floor for last, _ in sealed):
+                before = len(state.chain.record.segments)
+                state.chain.raise_floor(floor)
+                _log.info(
+                    "segments_dropped",
+                    topic_uid=topic.uid,
+                    partition=log.partition,
+                    segments=before - len(state.chain.record.segments),
+                )
+
+    def _run(self) -> None:
+        waited_s = 0.0
+        while not self._stop.wait(_RECOVERY_S):
+            waited_s += _RECOVERY_S
+            try:
+                self.recover()
+                if waited_s >= self._interval_s:
+                    waited_s = 0.0
+                    self.clean()
+            except TMSError as error:
+                _log.warning("maintenance_failed", error=error.message)
+            except Exception:
+                _log.exception("maintenance_failed")

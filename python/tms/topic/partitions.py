@@ -1,0 +1,112 @@
+"""The partition logs that are open in this process, opened when first asked for."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from tms.clock import Clock
+from tms.errors import PartitionNotFound
+from tms.log.cache import BlockCache
+from tms.log.partition import LogLimits, PartitionState
+from tms.log.reader import PartitionReader
+from tms.log.segments import SegmentChain
+from tms.log.writer import PartitionWriter
+from tms.model.topic import TopicName
+from tms.store.base import Map, Store
+from tms.topic.registry import Registry, TopicRecord
+
+
+class PartitionLog:
+    """One open partition: its shared state, its writer and its reader."""
+
+    __slots__ = ("partition", "reader", "state", "uid", "writer")
+
+    def __init__(
+        self, uid: int, partition: int, state: PartitionState, writer: PartitionWriter
+    ) -> None:
+        self.uid = uid
+        self.partition = partition
+        self.state = state
+        self.writer = writer
+        self.reader = PartitionReader(state)
+
+
+class Partitions:
+    """Opens partition logs and keeps them. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        metadata: Map,
+        clock: Clock,
+        registry: Registry,
+        cache: BlockCache,
+        limits: LogLimits,
+        background: ThreadPoolExecutor,
+    ) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._clock = clock
+        self._registry = registry
+        self._cache = cache
+        self._limits = limits
+        self._background = background
+        self._open: dict[tuple[int, int], PartitionLog] = {}
+        self._lock = threading.Lock()
+
+    def get(self, name: TopicName, topic: TopicRecord, partition: int) -> PartitionLog:
+        """The log of one partition. Raises `PartitionNotFound`."""
+        log = self._open.get((topic.uid, partition))
+        if log is not None:
+            return log
+        if not 0 <= partition < topic.partitions:
+            raise PartitionNotFound(
+                f"The topic {name} has partitions 0 to {topic.partitions - 1}, not {partition}.",
+                partition=partition,
+                partitions=topic.partitions,
+            )
+        with self._lock:
+            log = self._open.get((topic.uid, partition))
+            if log is None:
+                log = self._make(name, topic.uid, partition)
+                self._open[topic.uid, partition] = log
+        return log
+
+    def opened(self) -> list[PartitionLog]:
+        """Every open log."""
+        with self._lock:
+            return list(self._open.values())
+
+    def is_open(self, uid: int, partition: int) -> bool:
+        """Whether the log is open."""
+        return (uid, partition) in self._open
+
+    def forget(self, uid: int, timeout_s: float) -> None:
+        """Close the logs of a deleted topic and wake who waits for its messages."""
+        with self._lock:
+            gone = [key for key in self._open if key[0] == uid]
+            logs = [self._open.pop(key) for key in gone]
+        for log in logs:
+            log.writer.close(timeout_s)
+            log.state.wake()
+
+    def _make(self, name: TopicName, uid: int, partition: int) -> PartitionLog:
+        chain = SegmentChain(self._store, self._metadata, uid, partition)
+        state = PartitionState(
+            chain, self._metadata, self._cache, self._limits, self._retention_of(name, uid)
+        )
+        writer = PartitionWriter(
+            state, self._clock, self._limits.queue_bytes, self._background.submit
+        )
+        return PartitionLog(uid, partition, state, writer)
+
+    def _retention_of(
+        self, name: TopicName, uid: int
+    ) -> Callable[[], tuple[int | None, int | None]]:
+        def retention() -> tuple[int | None, int | None]:
+            record = self._registry.peek(name)
+            if record is None or record.uid != uid:
+                return None, None
+            return record.retention_ms, record.retention_bytes
+
+        return retention

@@ -1,0 +1,252 @@
+"""Which topics exist, with what settings; creating, changing and deleting them.
+
+Invariants
+
+* A topic exists exactly while its record does: writing the record creates it, removing the record
+  deletes it, each in one compare-and-set. A crash before or after leaves a whole topic or none.
+* A uid names the maps of one life of a topic and is never given twice, so a re-created topic can
+  never show anything of an older one. The generation counts the lives of a name.
+* The maps of a deleted topic are noted under `deleted/` before its record goes, and dropped
+  afterwards, by the next start if need be.
+"""
+
+import threading
+from collections.abc import Mapping
+
+import msgspec
+
+from tms.clock import Clock
+from tms.errors import FewerPartitions, Invalid, StorageUnavailable, TopicExists, TopicNotFound
+from tms.log.records import decode, encode
+from tms.model import keys
+from tms.model.topic import (
+    Durability,
+    TopicInfo,
+    TopicName,
+    TopicSettings,
+    check_namespace,
+    parse_durability,
+    parse_retention,
+)
+from tms.store.base import Map, Store
+
+_SCAN_BYTES = 1 << 20
+_ATTEMPTS = 16
+
+
+class TopicRecord(msgspec.Struct, frozen=True):
+    """A live topic. `uid` names its maps and is never used again."""
+
+    uid: int
+    generation: int
+    created_ms: int
+    partitions: int
+    retention_ms: int | None
+    retention_bytes: int | None
+    durability: Durability
+    message_bytes_max: int
+
+    @property
+    def settings(self) -> TopicSettings:
+        """The settings as the model knows them."""
+        return TopicSettings(
+            self.partitions,
+            self.retention_ms,
+            self.retention_bytes,
+            self.durability,
+            self.message_bytes_max,
+        )
+
+    @classmethod
+    def of(cls, uid: int, generation: int, created_ms: int, s: TopicSettings) -> "TopicRecord":
+        """A record with these settings."""
+        return cls(
+            uid,
+            generation,
+            created_ms,
+            s.partitions,
+            s.retention_ms,
+            s.retention_bytes,
+            s.durability,
+            s.message_bytes_max,
+        )
+
+
+class Registry:
+    """The topics of one store. Thread-safe."""
+
+    def __init__(self, store: Store, metadata: Map, clock: Clock) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._clock = clock
+        self._known: dict[TopicName, TopicRecord] = {}
+        self._lock = threading.Lock()
+        self._finish_deletions()
+
+    def find(self, name: TopicName) -> TopicRecord:
+        """The topic's record. Raises `TopicNotFound`."""
+        record = self._known.get(name)
+        if record is None:
+            with self._lock:
+                record = self._read(name)
+                if record is None:
+                    raise TopicNotFound(
+                        f"There is no topic {name}. Create it, or list the topics to find it.",
+                        topic=str(name),
+                    )
+                self._known[name] = record
+        return record
+
+    def peek(self, name: TopicName) -> TopicRecord | None:
+        """The topic's record as last seen, without looking into the store."""
+        return self._known.get(name)
+
+    def create(self, name: TopicName, settings: TopicSettings) -> tuple[TopicRecord, bool]:
+        """The topic's record and whether it is new. Raises `TopicExists` if it exists with other
+        settings."""
+        with self._lock:
+            existing = self._read(name)
+            if existing is None:
+                uid = self._count(keys.TOPIC_UID_COUNTER)
+                generation = self._count(keys.generation_key(*name))
+                record = TopicRecord.of(uid, generation, self._clock.now_ms(), settings)
+                if self._metadata.compare_and_set(keys.topic_key(*name), None, encode(record)):
+                    self._known[name] = record
+                    return record, True
+                existing = self._read(name)
+            if existing is not None and existing.settings == settings:
+                return existing, False
+            raise TopicExists(
+                f"The topic {name} exists with other settings. Update it, or choose another name.",
+                topic=str(name),
+            )
+
+    def update(self, name: TopicName, changes: Mapping[str, object]) -> TopicRecord:
+        """Change settings; keys are the fields of `TopicSettings` or `retention`."""
+        with self._lock:
+            old = self._read(name)
+            if old is None:
+                raise TopicNotFound(f"There is no topic {name}.", topic=str(name))
+            settings = changed(old.settings, changes)
+            if settings.partitions < old.partitions:
+                raise FewerPartitions(
+                    f"The topic {name} has {old.partitions} partitions; their number can only "
+                    f"grow, not become {settings.partitions}.",
+                    partitions=old.partitions,
+                )
+            new = TopicRecord.of(old.uid, old.generation, old.created_ms, settings)
+            key = keys.topic_key(*name)
+            if not self._metadata.compare_and_set(key, encode(old), encode(new)):
+                raise StorageUnavailable(
+                    f"The topic {name} is being changed by another one. Try again."
+                )
+            self._known[name] = new
+            return new
+
+    def delete(self, name: TopicName) -> TopicRecord:
+        """Make the topic unreadable for good. Its maps are dropped by `drop_maps`."""
+        with self._lock:
+            record = self._read(name)
+            if record is None:
+                raise TopicNotFound(f"There is no topic {name}.", topic=str(name))
+            self._metadata.write(
+                [(keys.deleted_key(record.uid), str(name).encode())], Durability.SYNCED
+            )
+            self._metadata.compare_and_set(keys.topic_key(*name), encode(record), None)
+            self._known.pop(name, None)
+            return record
+
+    def drop_maps(self, record: TopicRecord) -> None:
+        """Free the space of a deleted topic."""
+        for map_name in self._store.names(keys.topic_prefix(record.uid)):
+            self._store.drop(map_name)
+        self._forget(record.uid)
+
+    def page(
+        self, namespace: str, after: str | None, limit: int
+    ) -> list[tuple[TopicName, TopicRecord]]:
+        """Up to `limit` topics of a namespace, by name, after the one named `after`."""
+        check_namespace(namespace)
+        prefix = keys.topic_key(namespace, "")
+        start = prefix if after is None else keys.topic_key(namespace, after) + b"\0"
+        found: list[tuple[TopicName, TopicRecord]] = []
+        while len(found) < limit:
+            rows = self._metadata.scan(start, keys.prefix_stop(prefix), _SCAN_BYTES)
+            for key, raw in rows[: limit - len(found)]:
+                topic = key[len(prefix) :].decode("ascii")
+                found.append((TopicName(namespace, topic), decode(raw, TopicRecord, key)))
+            if not rows:
+                break
+            start = rows[-1][0] + b"\0"
+        return found
+
+    def all(self) -> list[tuple[TopicName, TopicRecord]]:
+        """Every topic."""
+        found: list[tuple[TopicName, TopicRecord]] = []
+        start = b"topic/"
+        while rows := self._metadata.scan(start, keys.prefix_stop(b"topic/"), _SCAN_BYTES):
+            for key, raw in rows:
+                _, namespace, topic = key.decode("ascii").split("/")
+                found.append((TopicName(namespace, topic), decode(raw, TopicRecord, key)))
+            start = rows[-1][0] + b"\0"
+        return found
+
+    def _read(self, name: TopicName) -> TopicRecord | None:
+        key = keys.topic_key(*name)
+        raw = self._metadata.get(key)
+        return None if raw is None else decode(raw, TopicRecord, key)
+
+    def _count(self, key: bytes) -> int:
+        for _ in range(_ATTEMPTS):
+            raw = self._metadata.get(key)
+            number = 1 if raw is None else int(raw) + 1
+            if self._metadata.compare_and_set(key, raw, b"%d" % number):
+                return number
+        raise StorageUnavailable("A counter is being changed by many others at once. Try again.")
+
+    def _forget(self, uid: int) -> None:
+        gone = [
+            key
+            for prefix in (keys.partition_key(uid, 0)[:-5], keys.producers_key(uid, 0)[:-5])
+            for key, _ in self._metadata.scan(prefix, keys.prefix_stop(prefix), 64 << 20)
+        ]
+        self._metadata.delete([*gone, keys.deleted_key(uid)])
+
+    def _finish_deletions(self) -> None:
+        prefix = keys.DELETED_PREFIX
+        noted = self._metadata.scan(prefix, keys.prefix_stop(prefix), 64 << 20)
+        if not noted:
+            return
+        live = {record.uid for _, record in self.all()}
+        for key, _ in noted:
+            uid = int(key[len(prefix) :], 16)
+            if uid in live:  # the crash came before the record was removed
+                self._metadata.delete([key])
+                continue
+            for map_name in self._store.names(keys.topic_prefix(uid)):
+                self._store.drop(map_name)
+            self._forget(uid)
+
+
+def changed(settings: TopicSettings, changes: Mapping[str, object]) -> TopicSettings:
+    """The settings with changes applied. Raises `Invalid`."""
+    fields = {name: getattr(settings, name) for name in TopicSettings.__slots__}
+    for key, value in changes.items():
+        if key == "retention":
+            if not isinstance(value, str | int | None):
+                raise Invalid(f"Retention is a text or a number, got {value!r}.", field=key)
+            fields["retention_ms"] = parse_retention(value)
+        elif key == "durability":
+            fields[key] = parse_durability(str(value))
+        elif key in fields:
+            fields[key] = value
+        else:
+            raise Invalid(f"A topic has no setting {key!r}; it has {', '.join(fields)}.", field=key)
+    return TopicSettings(**fields)
+
+
+def topic_info(name: TopicName, record: TopicRecord) -> TopicInfo:
+    """The record as callers see it, without partitions."""
+    return TopicInfo(
+        name.namespace, name.topic, record.generation, record.created_ms, record.settings
+    )
