@@ -59,7 +59,8 @@ class ProducerWindow:
             )
         raise OutOfOrderSequence(
             f"Producer {header.producer_id} sent sequence {header.producer_sequence} where "
-            f"{wanted} is next. Send the missing block first, or begin anew with a new producer id and sequence 0.",
+            f"{wanted} is next. Send the missing block first, or begin anew with a new "
+            "producer id and sequence 0.",
             expected=wanted,
         )
 

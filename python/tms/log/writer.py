@@ -1,6 +1,6 @@
 """Appending to one partition: a queue, group commit, ids, idempotent producers.
 
-    submit ─▶ queue ─▶ take all that wait ─▶ place (ids, offsets) ─▶ one write ─▶ publish, acknowledge
+    submit ─▶ queue ─▶ take all that wait ─▶ place (ids, offsets) ─▶ write ─▶ publish, acknowledge
 
 Whoever finds the queue without a leader leads: the first waiting caller writes for all (flat
 combining), so a lone publisher never changes threads. A leader that must not block (the event loop
@@ -85,8 +85,8 @@ class PartitionWriter:
                 raise Closed("The engine is closed; nothing was stored.")
             if self._queue_bytes and self._queue_bytes + ticket.bytes > self._queue_bytes_max:
                 raise Overloaded(
-                    f"Partition {self._state.chain.partition} has {self._queue_bytes} bytes waiting "
-                    "to be written, its bound. Try again later.",
+                    f"Partition {self._state.chain.partition} has {self._queue_bytes} bytes "
+                    "waiting to be written, its bound. Try again later.",
                     retry_after_s=0.1,
                 )
             self._queue.append(ticket)
