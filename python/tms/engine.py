@@ -15,29 +15,25 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import structlog
-
 from tms.clock import Clock
-from tms.errors import Closed, Invalid, Overloaded, TMSError
 from tms.log.cache import BlockCache
 from tms.log.partition import LogLimits
 from tms.log.pending import PendingAppend
-from tms.log.writer import Entry, Ticket
 from tms.model import keys
-from tms.model.block import check
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
-from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition, StoredBlock
+from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
 from tms.store.base import Store
+from tms.topic.fetching import Fetcher
 from tms.topic.inspection import inspect_partition
 from tms.topic.maintenance import Maintenance
 from tms.topic.partitions import PartitionLog, Partitions
+from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry, TopicRecord, topic_info
 from tms.topic.retention import RetentionClock, floor_by_time
 
-_log = structlog.get_logger(__name__)
 CLOSE_TIMEOUT_S = 30.0
 
 
@@ -102,9 +98,10 @@ class Engine:
             self._retention,
             self._config.cleaner_interval_s,
         )
-        self._in_flight = 0
-        self._hits = 0
-        self._misses = 0
+        self._publisher = Publisher(
+            self._registry, self._partitions, self._config.in_flight_bytes, self._config.block_bytes
+        )
+        self._fetcher = Fetcher(self._registry, self._partitions, self._retention, clock)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -161,15 +158,15 @@ class Engine:
         self._partitions.forget(record.uid, CLOSE_TIMEOUT_S)
         self._registry.drop_maps(record)
 
-    # -- appending -----------------------------------------------------------------------------
+    # -- messages ---------------------------------------------------------------------------------
 
     def submit(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None = None
     ) -> PendingAppend:
         """Check blocks and hand them to their partitions; the answer comes as they are stored.
         What needs no sync is written at once by the calling thread if its partition is idle.
-        Blocks are filled in where they stand."""
-        return self._submit(name, blocks, durability, Durability.WRITTEN)
+        Blocks are filled in where they stand; `durability` None is the topic's own."""
+        return self._publisher.submit(name, blocks, durability, Durability.WRITTEN)
 
     def append(
         self,
@@ -180,78 +177,7 @@ class Engine:
     ) -> list[Appended]:
         """Store blocks and return where they went, in the order given. Raises whatever kept one
         from being stored."""
-        return self._submit(name, blocks, durability, Durability.SYNCED).result(timeout_s)
-
-    def _submit(
-        self,
-        name: TopicName,
-        blocks: Sequence[NewBlock],
-        durability: Durability | None,
-        inline: Durability,
-    ) -> PendingAppend:
-        if self._closed:
-            raise Closed("The engine is closed; nothing was stored.")
-        name.require_writable()
-        topic = self._registry.find(name)
-        if durability is None:
-            durability = topic.durability
-        entries, size = self._checked(name, topic, blocks)
-        pending = PendingAppend(len(blocks))
-        self._take_off(pending, size)
-        strongest = None if durability is Durability.NONE else inline
-        logs = list(entries.items())
-        for done, (log, (its_entries, its_size)) in enumerate(logs):
-            try:
-                log.writer.submit(Ticket(pending, its_entries, its_size, durability), strongest)
-            except TMSError as error:
-                left = sum(len(rest[0]) for _, rest in logs[done:])
-                pending.fail(left, error)
-                break
-        if durability is Durability.NONE:
-            return _acknowledged(pending, blocks, entries)
-        return pending
-
-    def _checked(
-        self, name: TopicName, topic: TopicRecord, blocks: Sequence[NewBlock]
-    ) -> tuple[dict[PartitionLog, tuple[list[Entry], int]], int]:
-        if not blocks:
-            raise Invalid("There is nothing to publish: give at least one block.")
-        entries: dict[PartitionLog, tuple[list[Entry], int]] = {}
-        total = 0
-        for index, (partition, block) in enumerate(blocks):
-            log = self._partitions.get(name, topic, partition)
-            header = check(
-                block,
-                message_bytes_max=topic.message_bytes_max,
-                decompressed_bytes_max=self._config.block_bytes,
-            )
-            size = len(block)
-            total += size
-            its = entries.get(log)
-            if its is None:
-                entries[log] = ([Entry(index, block, header)], size)
-            else:
-                its[0].append(Entry(index, block, header))
-                entries[log] = (its[0], its[1] + size)
-        return entries, total
-
-    def _take_off(self, pending: PendingAppend, size: int) -> None:
-        with self._lock:
-            if self._in_flight and self._in_flight + size > self._config.in_flight_bytes:
-                raise Overloaded(
-                    f"{self._in_flight} bytes are waiting to be written, the bound of this engine. "
-                    "Try again later.",
-                    retry_after_s=0.1,
-                )
-            self._in_flight += size
-
-        def land() -> None:
-            with self._lock:
-                self._in_flight -= size
-
-        pending.add_done_callback(land)
-
-    # -- fetching ------------------------------------------------------------------------------
+        return self._publisher.submit(name, blocks, durability, Durability.SYNCED).result(timeout_s)
 
     def fetch(
         self,
@@ -260,63 +186,17 @@ class Engine:
         bytes_max: int,
         wait_s: float = 0.0,
     ) -> Fetched:
-        """Blocks from these positions on, about `bytes_max` bytes of them but at least one if
-        there is one; waits up to `wait_s` for the first. Raises `TopicNotFound`,
-        `PartitionNotFound`, `OffsetOutOfRange`."""
-        deadline_s = self._clock.monotonic_s() + wait_s
-        while True:
-            fetched = self._fetch(name, positions, bytes_max)
-            left_s = deadline_s - self._clock.monotonic_s()
-            if fetched.blocks or left_s <= 0:
-                return fetched
-            woken = threading.Event()
-            positions = [PartitionPosition(p, fetched.next[p]) for p, _ in positions]
-            cancel = self.watch(name, positions, woken.set)
-            woken.wait(left_s)
-            cancel()
+        """Blocks from these positions on, about `bytes_max` bytes of them but at least one if there
+        is one; waits up to `wait_s` for the first. Raises `TopicNotFound`, `PartitionNotFound`,
+        `OffsetOutOfRange`."""
+        return self._fetcher.fetch(name, positions, bytes_max, wait_s)
 
     def fetch_cached(
         self, name: TopicName, positions: Sequence[PartitionPosition], bytes_max: int
     ) -> Fetched | None:
         """Like `fetch` without waiting and without touching the store; None when that is not
         possible."""
-        topic = self._registry.peek(name)
-        if topic is None or self._closed:
-            return None
-        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
-        fetched = Fetched([], {}, {})
-        for partition, position in positions:
-            log = self._partitions.get(name, topic, partition)
-            read = log.reader.read_cached(position, floor, max(1, bytes_max))
-            if read is None:
-                return None
-            if bytes_max <= 0:
-                read = read._replace(blocks=[], next=position)
-            bytes_max -= _add(fetched, partition, read.blocks, read.next, read.end)
-        self._hits += 1
-        return fetched
-
-    def _fetch(
-        self, name: TopicName, positions: Sequence[PartitionPosition], bytes_max: int
-    ) -> Fetched:
-        cached = self.fetch_cached(name, positions, bytes_max)
-        if cached is not None:
-            return cached
-        if self._closed:
-            raise Closed("The engine is closed.")
-        self._misses += 1
-        topic = self._registry.find(name)
-        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
-        fetched = Fetched([], {}, {})
-        for partition, position in positions:
-            reader = self._partitions.get(name, topic, partition).reader
-            if bytes_max > 0:
-                read = reader.read(position, floor, bytes_max)
-                bytes_max -= _add(fetched, partition, read.blocks, read.next, read.end)
-            else:
-                reader.load()
-                _add(fetched, partition, [], position, reader.end_offset)
-        return fetched
+        return self._fetcher.fetch_cached(name, positions, bytes_max)
 
     def watch(
         self,
@@ -326,17 +206,7 @@ class Engine:
     ) -> Callable[[], None]:
         """Call `callback`, from any thread and at least once, when something may be there after
         these positions (as answered in `Fetched.next`). Returns a function that ends the watch."""
-        topic = self._registry.find(name)
-        cancels = [
-            self._partitions.get(name, topic, partition).reader.watch(position, callback)
-            for partition, position in positions
-        ]
-
-        def cancel() -> None:
-            for each in cancels:
-                each()
-
-        return cancel
+        return self._fetcher.watch(name, positions, callback)
 
     # -- operating -----------------------------------------------------------------------------
 
@@ -378,9 +248,9 @@ class Engine:
             syncs=sum(c.syncs for c in counters),
             partitions_open=len(logs),
             cache_bytes=self._cache.bytes,
-            cache_hits=self._hits,
-            cache_misses=self._misses,
-            in_flight_bytes=self._in_flight,
+            cache_hits=self._fetcher.hits,
+            cache_misses=self._fetcher.misses,
+            in_flight_bytes=self._publisher.in_flight_bytes,
             clock_ahead_ms=max((log.state.last[0] - now_ms for log in logs), default=0),
             retention_held_back_ms=self._retention.held_back_ms(),
         )
@@ -392,6 +262,8 @@ class Engine:
             if self._closed:
                 return
             self._closed = True
+        self._publisher.close()
+        self._fetcher.close()
         self.maintenance.stop()
         for log in self._partitions.opened():
             log.writer.close(CLOSE_TIMEOUT_S)
@@ -414,34 +286,3 @@ class Engine:
             first_id=None if first_id is None else str(first_id),
             last_id=None if first_id is None else str(MessageId(*state.last)),
         )
-
-
-def _add(
-    fetched: Fetched, partition: int, blocks: list[StoredBlock], next: Position, end: int
-) -> int:
-    fetched.blocks.extend(blocks)
-    fetched.next[partition] = next
-    fetched.ends[partition] = end
-    return sum(len(block.block) for block in blocks)
-
-
-def _acknowledged(
-    pending: PendingAppend,
-    blocks: Sequence[NewBlock],
-    entries: dict[PartitionLog, tuple[list[Entry], int]],
-) -> PendingAppend:
-    """The answer for durability `none`: given at once; what becomes of the blocks is only
-    logged."""
-
-    def report() -> None:
-        try:
-            pending.result(0)
-        except TMSError as error:
-            _log.error("unacknowledged_append_failed", error=error.message, blocks=len(blocks))
-
-    answer = PendingAppend(len(blocks))
-    for its_entries, _ in entries.values():
-        for index, _, header in its_entries:
-            answer.settle(index, Appended(blocks[index].partition, -1, -1, header.count, -1))
-    pending.add_done_callback(report)
-    return answer

@@ -126,8 +126,8 @@ class PartitionReader:
         if offset < earliest:
             raise OffsetOutOfRange(
                 f"Offset {offset} of partition {state.chain.partition} is no longer kept; the "
-                f"earliest is {earliest}, the end {state.end_offset}. Go on at `earliest` or within "
-                "these bounds.",
+                f"earliest is {earliest}, the end {state.end_offset}. Go on at `earliest` or "
+                "within these bounds.",
                 earliest=earliest,
                 end=state.end_offset,
             )
