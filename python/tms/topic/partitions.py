@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tms.clock import Clock
-from tms.errors import PartitionNotFound
+from tms.errors import PartitionNotFound, TopicNotFound
 from tms.log.cache import BlockCache
 from tms.log.partition import LogLimits, PartitionState
 from tms.log.reader import PartitionReader
@@ -52,10 +52,11 @@ class Partitions:
         self._limits = limits
         self._background = background
         self._open: dict[tuple[int, int], PartitionLog] = {}
+        self._deleted: set[int] = set()
         self._lock = threading.Lock()
 
     def get(self, name: TopicName, topic: TopicRecord, partition: int) -> PartitionLog:
-        """The log of one partition. Raises `PartitionNotFound`."""
+        """The log of one partition. Raises `PartitionNotFound`, `TopicNotFound`."""
         log = self._open.get((topic.uid, partition))
         if log is not None:
             return log
@@ -66,6 +67,8 @@ class Partitions:
                 partitions=topic.partitions,
             )
         with self._lock:
+            if topic.uid in self._deleted:
+                raise TopicNotFound(f"The topic {name} was deleted.", topic=str(name))
             log = self._open.get((topic.uid, partition))
             if log is None:
                 log = self._make(name, topic.uid, partition)
@@ -84,6 +87,7 @@ class Partitions:
     def forget(self, uid: int, timeout_s: float) -> None:
         """Close the logs of a deleted topic and wake who waits for its messages."""
         with self._lock:
+            self._deleted.add(uid)
             gone = [key for key in self._open if key[0] == uid]
             logs = [self._open.pop(key) for key in gone]
         for log in logs:

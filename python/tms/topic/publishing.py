@@ -68,7 +68,7 @@ class Publisher:
                 left = sum(len(rest[0]) for _, rest in logs[done:])
                 pending.fail(left, error)
                 break
-        if durability is Durability.NONE:
+        if durability is Durability.NONE and not pending.done():
             return _acknowledged(pending, blocks, entries)
         return pending
 
