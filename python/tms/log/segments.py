@@ -18,7 +18,7 @@ Invariants
 
 import msgspec
 
-from tms.errors import DataCorrupt, NotFound, StorageUnavailable
+from tms.errors import Closed, DataCorrupt, NotFound, StorageUnavailable
 from tms.log.records import (
     BlockKey,
     PartitionRecord,
@@ -182,7 +182,7 @@ class SegmentChain:
             return self._map(segment.number).scan(
                 keys.block_key(*start), keys.block_key(*stop), bytes_max
             )
-        except NotFound:
+        except (NotFound, Closed):
             # Retention dropped it between our look at the record and the scan.
             if any(s.number == segment.number for s in self.record.segments):
                 raise
