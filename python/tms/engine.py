@@ -33,6 +33,7 @@ from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry, TopicRecord, topic_info
 from tms.topic.retention import RetentionClock, floor_by_time
+from tms.topic.sweep import sweep
 
 CLOSE_TIMEOUT_S = 30.0
 
@@ -76,6 +77,7 @@ class Engine:
         self._store = store
         self._clock = clock
         self._metadata = store.open(keys.METADATA_MAP, create=not store.names(keys.METADATA_MAP))
+        sweep(store, self._metadata)
         self._registry = Registry(store, self._metadata, clock)
         self._cache = BlockCache(self._config.cache_bytes)
         self._threads = ThreadPoolExecutor(self._config.threads, "tms-append")

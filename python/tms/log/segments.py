@@ -49,7 +49,6 @@ class SegmentChain:
             else decode(self._raw, PartitionRecord, self._key)
         )
         self._maps: dict[int, Map] = {}
-        self._sweep()
 
     # -- the open segment ----------------------------------------------------------------------
 
@@ -214,9 +213,3 @@ class SegmentChain:
                 f"The record of partition {self.partition} was changed by another owner. Try again."
             )
         self._raw, self.record = raw, record
-
-    def _sweep(self) -> None:
-        recorded = {self._name(segment.number) for segment in self.record.segments}
-        for name in self._store.names(keys.partition_prefix(self.uid, self.partition)):
-            if name not in recorded:
-                self._store.drop(name)
