@@ -1,0 +1,5 @@
+"""What the user typed, and what he sees: the command `tms`.
+
+Standard output carries data only, standard error talk only. Nothing heavy is imported before a
+command needs it.
+"""

@@ -1,0 +1,37 @@
+"""What a check finds."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"  # works, but slower or riskier than it could
+    PROBLEM = "problem"  # does not work, or loses data
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found, and how to mend it."""
+
+    check: str
+    status: Status
+    found: str
+    fix: str | None = None
+
+
+def ok(check: str, found: str) -> Finding:
+    """Nothing to mend."""
+    return Finding(check, Status.OK, found)
+
+
+def warning(check: str, found: str, fix: str) -> Finding:
+    """It works, but `fix` would make it better."""
+    return Finding(check, Status.WARNING, found, fix)
+
+
+def problem(check: str, found: str, fix: str) -> Finding:
+    """It does not work, or not safely, until `fix` is done."""
+    return Finding(check, Status.PROBLEM, found, fix)

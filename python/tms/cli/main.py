@@ -1,0 +1,203 @@
+"""The command `tms`: its subcommands, its errors and its exit codes.
+
+* An error is three lines on standard error (what, where, what to do next), never a traceback. With
+  `--json` standard output still is valid JSON: it holds the error when nothing else was printed.
+* Exit codes: see `EXIT_CODES` and docs/cli.md.
+* A reader that goes away (`tms consume … | head`) is no error.
+"""
+
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from tms.cli.session import Session, Shared
+from tms.errors import Kind, TMSError
+
+EXIT_CODES = {
+    Kind.MALFORMED: 2,
+    Kind.INVALID: 2,
+    Kind.NOT_FOUND: 3,
+    Kind.GONE: 3,
+    Kind.CONFLICT: 4,
+    Kind.FORBIDDEN: 5,
+    Kind.UNAVAILABLE: 6,
+    Kind.OVERLOADED: 6,
+    Kind.STORAGE_FULL: 6,
+    Kind.SLOW: 6,
+    Kind.TIMED_OUT: 6,
+    Kind.ALREADY_RUNNING: 75,
+    Kind.CONFIG: 78,
+}
+USAGE, INTERRUPTED = 2, 130
+
+# What to do next, by error code. Where nothing fits, the error's own sentence has to do.
+_NEXT = {
+    "topic-not-found": "`tms topic list` shows what is there, `tms topic create` makes one",
+    "topic-exists": "`tms topic describe` shows its settings, `tms topic update` changes them",
+    "unavailable": "`tms doctor` finds out why; `tms serve` starts a service",
+    "already-running": "stop the other process, or talk to its service with --url",
+    "data-corrupt": "`tms fsck --data DIR` names what is damaged and repairs it with --repair",
+    "storage-full": "free space on the disk; the service goes on by itself",
+    "timed-out": "try again, or give it more time; `tms doctor` measures the service",
+    "offset-out-of-range": "`tms topic describe` shows the readable offsets",
+    "config": "docs/operations.md lists every setting; `tms doctor` checks the file",
+}
+
+# name → (module, help). The module is imported when the command is called; it has a `command`.
+_COMMANDS = {
+    "serve": ("tms.cli.operate.serve", "Run the service."),
+    "topic": ("tms.cli.topics", "Create, describe, list, update, truncate and delete topics."),
+    "publish": ("tms.cli.publish", "Publish lines of standard input or files."),
+    "consume": ("tms.cli.consume", "Print messages."),
+    "inspect": ("tms.cli.operate.inspect", "Show what is stored: segments, blocks, ids, flags."),
+    "fsck": ("tms.cli.operate.fsck", "Verify a data directory, and repair it with --repair."),
+    "bench": ("tms.cli.operate.bench", "Measure publish, replay and latency."),
+    "doctor": ("tms.cli.doctor.command", "Look for what is wrong with this machine and its setup."),
+}
+
+
+class _Commands(Shared, click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(_COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        from tms import __version__
+
+        click.echo(f"tms {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+def cli() -> None:
+    """TMS: an ordered, immutable, transactional message log.
+
+    Talks to the service at --url, or opens the data directory --data in this process. Shell
+    completion: eval "$(_TMS_COMPLETE=bash_source tms)", or zsh_source, or fish_source.
+    """
+
+
+def main() -> NoReturn:
+    """Run `tms` with the arguments of this process, and exit."""
+    if instruction := os.environ.get("_TMS_COMPLETE"):
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(cli, {"obj": Session()}, "tms", "_TMS_COMPLETE", instruction))
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+    sys.exit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """Run `tms` with these arguments; the exit code. Never raises for what the world does."""
+    session = Session()
+    try:
+        with cli.make_context("tms", arguments, obj=session) as context:
+            result: Any = cli.invoke(context)
+            return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.ClickException as error:
+        return _fail_usage(session, arguments, error)
+    except (KeyboardInterrupt, click.Abort):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return 0
+    except TMSError as error:
+        return _fail(session, arguments, error)
+    except OSError as error:
+        what = error.strerror or str(error)
+        where = error.filename if isinstance(error.filename, str) else None
+        return _report(session, arguments, "os-error", f"{what}.", where, None, 1, {})
+
+
+def _fail(session: Session, arguments: list[str], error: TMSError) -> int:
+    where = session.where()
+    next_step = _NEXT.get(error.code)
+    details = dict(error.details)
+    if error.kind in (Kind.UNAVAILABLE, Kind.TIMED_OUT, Kind.INTERNAL) and session.is_remote():
+        from tms.cli.doctor.probe import explain
+
+        next_step = explain(session.url_or_default()) or next_step
+    code = EXIT_CODES.get(error.kind, 1)
+    return _report(session, arguments, error.code, error.message, where, next_step, code, details)
+
+
+def _fail_usage(session: Session, arguments: list[str], error: click.ClickException) -> int:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context is not None else "tms"
+    message = error.format_message()
+    code = error.exit_code
+    return _report(session, arguments, "usage", message, path, f"`{path} --help`", code, {})
+
+
+def _report(
+    session: Session,
+    arguments: list[str],
+    code: str,
+    what: str,
+    where: str | None,
+    next_step: str | None,
+    exit_code: int,
+    details: dict[str, Any],
+) -> int:
+    _say(f"error: {what}")
+    if where:
+        _say(f"  where: {where}")
+    if request_id := details.get("request_id"):
+        _say(f"  request: {request_id}")
+    if next_step:
+        _say(f"  next:  {next_step}")
+    if session.wants_json(arguments) and not session.printed_document:
+        from tms.cli.output import json_text, write
+
+        error = {"code": code, "message": what, "where": where, "next": next_step}
+        try:
+            write(
+                json_text({"error": {**error, "exit_code": exit_code, "details": details}}) + "\n"
+            )
+        except BrokenPipeError:
+            _forget_stdout()
+    return exit_code
+
+
+def _say(text: str) -> None:
+    from tms.cli.output import say
+
+    say(text)
+
+
+def _forget_stdout() -> None:
+    """Whoever read standard output is gone: nothing may be written to it at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

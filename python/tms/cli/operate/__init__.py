@@ -1,0 +1,1 @@
+"""What operators run: the service itself, and looks at what it stores."""

@@ -1,0 +1,79 @@
+"""`tms inspect`: how a topic stands in the store: segments, blocks, ids, flags.
+
+Nothing changes: a service is asked, and of a data directory a copy is opened whose tables are
+links.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from tms.cli.output import Format, Row, table_text, write
+from tms.cli.session import TOPIC, Session, Shared
+from tms.cli.topics import time_text
+from tms.model.inspection import BlockInspection, PartitionInspection, SegmentInspection
+from tms.model.topic import TopicName
+
+if TYPE_CHECKING:
+    import tms
+
+_FLAGS = ((1, "transactional"), (2, "staged"), (4, "rolled back"), (8, "sparse"))
+
+
+@click.command("inspect", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Only this one. [all]")
+@click.option("-b", "--blocks", type=click.IntRange(0, 10_000), default=5, show_default=True)
+@click.pass_obj
+def command(session: Session, topic: TopicName, partition: int | None, blocks: int) -> None:
+    """Show segments and the newest blocks of TOPIC, as they are stored."""
+    with looking_bus(session) as bus:
+        count = bus.describe_topic(topic).settings.partitions
+        numbers = range(count) if partition is None else [partition]
+        found = [bus.inspect(topic, number, blocks) for number in numbers]
+    if session.format is Format.TABLE:
+        write("\n".join(_text(one) for one in found))
+    else:
+        rows = [_block_row(one.partition, block) for one in found for block in one.blocks]
+        session.show(msgspec.to_builtins(found), rows)
+
+
+@contextmanager
+def looking_bus(session: Session) -> Iterator["tms.Bus"]:
+    """The service, or a copy of the data directory that is gone afterwards."""
+    import tms
+
+    _, data = session.target()
+    if data is None:
+        with session.bus() as bus:
+            yield bus
+        return
+    from tms.store.leveldb import read_only_copy
+
+    with read_only_copy(data) as copy, tms.open(copy) as bus:
+        yield bus
+
+
+def flags_text(flags: int) -> str:
+    """The names of the flags of a block."""
+    return ", ".join(name for bit, name in _FLAGS if flags & bit) or "plain"
+
+
+def _text(one: PartitionInspection) -> str:
+    head = f"partition {one.partition}, epoch {one.epoch}, readable after {one.floor_id}\n"
+    segments = table_text([_segment_row(segment) for segment in one.segments])
+    blocks = table_text([_block_row(one.partition, block) for block in one.blocks])
+    return "\n".join(part for part in (head + segments, blocks) if part)
+
+
+def _segment_row(segment: SegmentInspection) -> Row:
+    made: dict[str, Any] = msgspec.to_builtins(segment)
+    return {**made, "created_ms": time_text(segment.created_ms)}
+
+
+def _block_row(partition: int, block: BlockInspection) -> Row:
+    made: dict[str, Any] = {"partition": partition, **msgspec.to_builtins(block)}
+    return {**made, "flags": flags_text(block.flags)}

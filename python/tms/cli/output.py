@@ -1,0 +1,204 @@
+"""How results are printed: as a table for people, as JSON, YAML or CSV for programs.
+
+* Standard output carries data only; `say` talks on standard error.
+* What came from elsewhere (keys, values, names) cannot steer a terminal or a spreadsheet: control
+  and bidirectional characters are escaped, and a CSV cell that a spreadsheet would run begins with
+  an apostrophe.
+* One document per command; a stream of messages is one JSON document per line.
+"""
+
+import base64
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+
+Row = Mapping[str, object]
+
+_CONTROL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+_IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_RUN_BY_SPREADSHEETS = ("=", "+", "-", "@")
+_PLAIN_YAML = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+_YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+
+
+class Format(StrEnum):
+    """The forms that every command can print."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+
+
+def say(text: str) -> None:
+    """A line for the person, on standard error; control characters but the line feed are
+    escaped."""
+    print("\n".join(escape(line) for line in text.split("\n")), file=sys.stderr, flush=True)
+
+
+def escape(text: str) -> str:
+    """`text` with everything that could steer a terminal written as an escape sequence."""
+    return _CONTROL.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    char = match[0]
+    code = ord(char)
+    return _SHORT.get(char) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def text_of(raw: bytes | None) -> str | None:
+    """Bytes as text; bytes that are not UTF-8 show as escapes."""
+    return None if raw is None else raw.decode(errors="backslashreplace")
+
+
+def json_message(
+    facts: Mapping[str, object],
+    key: bytes | None,
+    value: bytes | None,
+    headers: Mapping[str, bytes],
+) -> dict[str, object]:
+    """A message as `/v2` shows it: text, or base64 for all of it when one part is not UTF-8."""
+    try:
+        return {
+            **facts,
+            "key": None if key is None else key.decode(),
+            "value": None if value is None else value.decode(),
+            "headers": {name: raw.decode() for name, raw in headers.items()},
+            "encoding": "utf-8",
+        }
+    except UnicodeDecodeError:
+        return {
+            **facts,
+            "key": None if key is None else base64.b64encode(key).decode(),
+            "value": None if value is None else base64.b64encode(value).decode(),
+            "headers": {name: base64.b64encode(raw).decode() for name, raw in headers.items()},
+            "encoding": "base64",
+        }
+
+
+def show(form: Format, document: object, rows: Sequence[Row]) -> None:
+    """Print `document` (JSON, YAML) or its `rows` (table, CSV). All rows have the same columns."""
+    match form:
+        case Format.JSON:
+            text = json_text(document, indent=2) + "\n"
+        case Format.YAML:
+            text = "\n".join(_yaml(document, "")) + "\n"
+        case Format.CSV:
+            text = csv_text(rows)
+        case Format.TABLE:
+            text = table_text(rows)
+    write(text)
+
+
+def write(text: str) -> None:
+    """Text to standard output as UTF-8, whatever the locale."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+    sys.stdout.buffer.flush()
+
+
+def json_text(document: object, indent: int | None = None) -> str:
+    """Valid JSON that is safe to print on a terminal."""
+    text = json.dumps(document, ensure_ascii=False, indent=indent, allow_nan=False)
+    return _IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def table_text(rows: Sequence[Row]) -> str:
+    """Columns aligned under upper-case names, numbers to the right; empty text for no rows."""
+    if not rows:
+        return ""
+    names = list(rows[0])
+    cells = [[_cell(row[name]) for name in names] for row in rows]
+    right = [all(_is_number(row[name]) for row in rows) for name in names]
+    widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
+    lines = [[name.upper().replace("_", " ") for name in names], *cells]
+    return "".join(
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        + "\n"
+        for line in lines
+    )
+
+
+def facts_text(facts: Row) -> str:
+    """One fact per line, names aligned."""
+    width = max(len(name) for name in facts)
+    return "".join(
+        f"{name.replace('_', ' '):<{width}}  {_cell(value)}\n" for name, value in facts.items()
+    )
+
+
+def csv_text(rows: Iterable[Row]) -> str:
+    """RFC 4180 with a header line; cells are safe to open in a spreadsheet."""
+    made = io.StringIO()
+    writer = csv.writer(made, lineterminator="\r\n")
+    for number, row in enumerate(rows):
+        if number == 0:
+            writer.writerow(list(row))
+        writer.writerow([_csv_cell(value) for value in row.values()])
+    return made.getvalue()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return escape(str(value))
+
+
+def _csv_cell(value: object) -> object:
+    if value is None or _is_number(value):
+        return value
+    text = escape(str(value))
+    return "'" + text if text.startswith(_RUN_BY_SPREADSHEETS) else text
+
+
+def _yaml(value: object, indent: str) -> list[str]:
+    """Block style for mappings and sequences, JSON's spelling for every scalar that could be
+    misread."""
+    if isinstance(value, Mapping) and value:
+        return [
+            line
+            for name, part in value.items()
+            for line in _yaml_entry(f"{_scalar(name)}:", part, indent)
+        ]
+    if isinstance(value, list | tuple) and value:
+        return [line for part in value for line in _yaml_item(part, indent)]
+    return [indent + _scalar(value)]
+
+
+def _yaml_entry(head: str, part: object, indent: str) -> list[str]:
+    if isinstance(part, Mapping | list | tuple) and part:
+        return [indent + head, *_yaml(part, indent + "  ")]
+    return [f"{indent}{head} {_scalar(part)}"]
+
+
+def _yaml_item(part: object, indent: str) -> list[str]:
+    first, *rest = _yaml(part, indent + "  ")
+    return [f"{indent}- {first[len(indent) + 2 :]}", *rest]
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, Mapping | list | tuple):
+        return "{}" if isinstance(value, Mapping) else "[]"
+    text = json_text(value)
+    if isinstance(value, str) and _PLAIN_YAML.fullmatch(value) and value.lower() not in _YAML_WORDS:
+        return value
+    return text

@@ -1,0 +1,211 @@
+"""`tms publish`: every line of standard input or of files becomes a message.
+
+* Lines are bytes: nothing is decoded, and only the line feed at the end is taken off.
+* With `--key-field` each line must be a JSON object; the key is that field of it, the value the
+  line as it is.
+* A bad line names its file and number; the lines before it are published.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import click
+import msgspec
+
+from tms.cli.session import TOPIC, Session, Shared
+from tms.clock import Clock
+from tms.errors import Invalid, TooLarge
+from tms.model.topic import MESSAGE_BYTES_MAX, Durability, TopicName
+
+_COMPRESSIONS = ("none", "lz4", "zstd")
+_PROGRESS_EVERY = 1 << 18
+
+
+class _Line:
+    """One message to be: its bytes and where they came from."""
+
+    __slots__ = ("number", "raw", "source")
+
+    def __init__(self, source: str, number: int, raw: bytes) -> None:
+        self.source, self.number, self.raw = source, number, raw
+
+    def __str__(self) -> str:
+        return f"{self.source}, line {self.number}"
+
+
+@click.command("publish", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--ndjson", is_flag=True, help="Refuse lines that are not JSON.")
+@click.option("--key-field", help="Lines are JSON objects; this field is the key.")
+@click.option("-K", "--key-delim", help="Lines are KEY, this text, VALUE.")
+@click.option("-H", "--header", "headers", multiple=True, help="NAME=VALUE, for every message.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Instead of by key.")
+@click.option("--durability", type=click.Choice([one.value for one in Durability]))
+@click.option("--compression", type=click.Choice(_COMPRESSIONS), default="none", help="[none]")
+@click.pass_obj
+def command(
+    session: Session,
+    /,
+    topic: TopicName,
+    files: tuple[Path, ...],
+    headers: tuple[str, ...],
+    partition: int | None,
+    durability: str | None,
+    compression: str,
+    **keying: Any,
+) -> None:
+    """Publish each line of FILES, or of standard input, to TOPIC.
+
+    \b
+      echo hello | tms publish greetings
+      tms publish flights flights.ndjson --key-field carrier
+      tms publish logs -K : -H source=web01 < lines.txt
+    """
+    key_and_value = _Keying(**keying)
+    fixed = dict(_header(text) for text in headers) or None
+    count = size = 0
+    began_s = session.clock.monotonic_s()
+    with (
+        session.bus() as bus,
+        bus.producer(topic, durability=durability, compression=compression) as producer,
+        _progress(session, files) as progress,
+    ):
+        for line in _lines(files):
+            key, value = key_and_value.split(line)
+            producer.send(value, key=key, headers=fixed, partition=partition)
+            count += 1
+            size += len(line.raw) + 1
+            progress.at(count, size)
+        producer.flush()
+    seconds = session.clock.monotonic_s() - began_s
+    session.say(
+        f"published {count:,} messages ({size:,} bytes) to {topic} in {seconds:.2f} s: "
+        f"{count / seconds:,.0f} messages/s"
+    )
+    facts = {"topic": str(topic), "messages": count, "bytes": size, "seconds": round(seconds, 3)}
+    session.show_result(facts)
+
+
+class _Keying:
+    """Where a line's key is."""
+
+    def __init__(self, ndjson: bool, key_field: str | None, key_delim: str | None) -> None:
+        if key_field is not None and key_delim is not None:
+            raise click.UsageError("Choose one of --key-field and --key-delim.")
+        if key_delim == "":
+            raise click.UsageError("--key-delim needs at least one character.")
+        self._json = ndjson or key_field is not None
+        self._field = key_field
+        self._delim = None if key_delim is None else key_delim.encode(errors="surrogateescape")
+
+    def split(self, line: _Line) -> tuple[bytes | None, bytes]:
+        """The key and the value in this line. Raises `Invalid`."""
+        if self._json:
+            return self._json_key(line), line.raw
+        if self._delim is None:
+            return None, line.raw
+        key, found, value = line.raw.partition(self._delim)
+        if not found:
+            raise Invalid(f"{line} has no key: the delimiter is not in it.", line=line.number)
+        return key, value
+
+    def _json_key(self, line: _Line) -> bytes | None:
+        try:
+            document = msgspec.json.decode(line.raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            raise Invalid(f"{line} is not JSON: {exc}", line=line.number) from exc
+        if self._field is None:
+            return None
+        if not isinstance(document, dict) or self._field not in document:
+            raise Invalid(f"{line} is no object with a field {self._field!r}.", line=line.number)
+        key = document[self._field]
+        if key is None:
+            return None
+        return key.encode() if isinstance(key, str) else msgspec.json.encode(key)
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise click.BadParameter(f"A header is NAME=VALUE, got {text!r}.", param_hint="--header")
+    return name, value.encode(errors="surrogateescape")
+
+
+def _lines(files: Iterable[Path]) -> Iterator[_Line]:
+    """The lines of all files, or of standard input if there are none. Raises `TooLarge`."""
+    named = False
+    for path in files:
+        named = True
+        with path.open("rb") as stream:
+            yield from _lines_of(stream, str(path))
+    if not named:
+        yield from _lines_of(sys.stdin.buffer, "standard input")
+
+
+def _lines_of(stream: BinaryIO, source: str) -> Iterator[_Line]:
+    number = 0
+    while raw := stream.readline(MESSAGE_BYTES_MAX + 2):
+        number += 1
+        line = _Line(source, number, raw.removesuffix(b"\n"))
+        if len(line.raw) > MESSAGE_BYTES_MAX:
+            raise TooLarge(f"{line} has over {MESSAGE_BYTES_MAX:,} bytes.", line=number)
+        yield line
+
+
+class _Progress(Protocol):
+    def at(self, count: int, size: int) -> None:
+        """So many messages and bytes were sent."""
+        ...
+
+
+class _NoProgress:
+    def at(self, count: int, size: int) -> None:
+        """Nobody looks."""
+
+
+def _progress(session: Session, files: tuple[Path, ...]) -> AbstractContextManager[_Progress]:
+    """A bar with the rate, if standard error is a terminal and not the place where lines are
+    typed."""
+    if session.quiet or not sys.stderr.isatty() or (not files and sys.stdin.isatty()):
+        return nullcontext(_NoProgress())
+    return _Bar(session.clock, sum(path.stat().st_size for path in files) or None)
+
+
+class _Bar:
+    """A progress bar of rich, moved every 256 KiB."""
+
+    def __init__(self, clock: Clock, total_bytes: int | None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+        self._shown = Progress(
+            TextColumn("{task.fields[messages]:>12,} messages"),
+            BarColumn(),
+            DownloadColumn(),
+            TextColumn("{task.fields[rate]:>12,.0f} messages/s"),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._shown.add_task("", total=total_bytes, messages=0, rate=0.0)
+        self._clock = clock
+        self._began_s = clock.monotonic_s()
+        self._drawn_bytes = 0
+
+    def __enter__(self) -> "_Bar":
+        self._shown.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._shown.stop()
+
+    def at(self, count: int, size: int) -> None:
+        """So many messages and bytes were sent."""
+        if size - self._drawn_bytes < _PROGRESS_EVERY:
+            return
+        self._drawn_bytes = size
+        rate = count / (self._clock.monotonic_s() - self._began_s)
+        self._shown.update(self._task, completed=size, messages=count, rate=rate)

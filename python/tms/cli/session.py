@@ -1,0 +1,267 @@
+"""What the commands share: which log they talk to, how they print, and the kinds of arguments they
+take.
+
+* `--url`, `--data`, `--output`, `--json`, `--quiet` and `--no-input` may stand before or after the
+  command's name.
+* What was typed wins over TMS_URL and TMS_DATA; without any of them the service on this machine is
+  meant.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from tms.cli.output import Format, Row, facts_text, say, show, write
+from tms.clock import Clock, SystemClock
+from tms.errors import TMSError
+from tms.model.position import Position
+from tms.model.topic import TopicName, parse_retention
+
+if TYPE_CHECKING:
+    import tms
+
+URL_DEFAULT = "http://127.0.0.1:7070"
+_SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(i?B?)", re.ASCII | re.IGNORECASE)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass
+class Session:
+    """One run of `tms`: filled by the shared options while they are parsed."""
+
+    url: str | None = None
+    data: Path | None = None
+    form: Format | None = None
+    quiet: bool = False
+    no_input: bool = False
+    printed_document: bool = False
+    clock: Clock = field(default_factory=SystemClock)
+
+    def target(self) -> tuple[str | None, Path | None]:
+        """The URL or the data directory that is meant; exactly one of them."""
+        url, data = self.url, self.data
+        if url is None and data is None:
+            url = os.environ.get("TMS_URL") or None
+            data = Path(text) if (text := os.environ.get("TMS_DATA")) else None
+        if url is not None and data is not None:
+            raise click.UsageError(
+                "Both a URL and a data directory are given; choose one of --url and --data."
+            )
+        return (url, data) if data is not None else (url or URL_DEFAULT, None)
+
+    def is_remote(self) -> bool:
+        """Whether a service is meant."""
+        return self.data is None and (self.url is not None or not os.environ.get("TMS_DATA"))
+
+    def url_or_default(self) -> str:
+        """The URL of the service."""
+        return self.url or os.environ.get("TMS_URL") or URL_DEFAULT
+
+    def where(self) -> str:
+        """What is talked to, in words."""
+        if self.is_remote():
+            return self.url_or_default()
+        return str(self.data or os.environ.get("TMS_DATA"))
+
+    def bus(self) -> "tms.Bus":
+        """The log that is meant, opened."""
+        import tms
+
+        url, data = self.target()
+        return tms.connect(url) if url is not None else tms.open(data or Path())
+
+    @property
+    def format(self) -> Format:
+        """How to print; a table if nothing else was asked for."""
+        return self.form or Format.TABLE
+
+    def wants_json(self, arguments: Sequence[str]) -> bool:
+        """Whether JSON was asked for, even if parsing did not come that far."""
+        if self.form is not None:
+            return self.form is Format.JSON
+        asked = list(pairwise(arguments))
+        return (
+            "--json" in arguments
+            or any(text in ("--output=json", "-ojson") for text in arguments)
+            or ("--output", "json") in asked
+            or ("-o", "json") in asked
+        )
+
+    def say(self, text: str) -> None:
+        """Talk to the person, unless he asked for quiet."""
+        if not self.quiet:
+            say(text)
+
+    def show(self, document: object, rows: Sequence[Row]) -> None:
+        """Print the result of a command."""
+        self.printed_document = True
+        show(self.format, document, rows)
+
+    def show_one(self, document: object, facts: Row) -> None:
+        """Print a result that is one thing: as a table, one fact per line."""
+        self.printed_document = True
+        if self.format is Format.TABLE:
+            write(facts_text(facts))
+        else:
+            show(self.format, document, [facts])
+
+    def show_result(self, facts: Row) -> None:
+        """Print what a command did, where a program reads it; people were told already."""
+        if self.format is not Format.TABLE:
+            self.show(facts, [facts])
+
+    def confirm(self, what: str, name: str, yes: bool) -> None:
+        """Go on only if the person types `name`, or said --yes."""
+        if yes:
+            return
+        if self.no_input or not sys.stdin.isatty():
+            raise click.UsageError(f"{what} Nobody is here to confirm it: say --yes.")
+        say(what)
+        typed = click.prompt("Type its name to go on", default="", show_default=False, err=True)
+        if typed != name:
+            raise click.UsageError("That is not its name; nothing was changed.")
+
+
+def session_of(ctx: click.Context) -> Session:
+    """The session of this run."""
+    return ctx.ensure_object(Session)
+
+
+class Shared(click.Command):
+    """A command that also takes the options of `_shared`."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        own = super().get_params(ctx)
+        taken = {name for param in own for name in param.opts}
+        return [*own, *(option for option in _shared() if not taken & set(option.opts))]
+
+
+class Group(Shared, click.Group):
+    """A group of commands that all take the shared options."""
+
+
+def _shared() -> list[click.Option]:
+    def keep(field: str, convert: Any = None) -> Any:
+        def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+            if value is not None and value is not False:
+                setattr(session_of(ctx), field, convert(value) if convert else value)
+
+        return callback
+
+    def option(*names: str, keep: Any, **kwargs: Any) -> click.Option:
+        return click.Option(names, expose_value=False, callback=keep, **kwargs)
+
+    forms = click.Choice([form.value for form in Format])
+    return [
+        option("--url", keep=keep("url"), help=f"Service to talk to. [TMS_URL; {URL_DEFAULT}]"),
+        option(
+            "--data",
+            keep=keep("data", Path),
+            type=click.Path(file_okay=False),
+            help="Data directory to open in this process instead. [TMS_DATA]",
+        ),
+        option("-o", "--output", type=forms, keep=keep("form", Format), help="[table]"),
+        option("--json", "as_json", is_flag=True, keep=keep("form", lambda _: Format.JSON)),
+        option("-q", "--quiet", is_flag=True, keep=keep("quiet"), help="Say nothing but errors."),
+        option("--no-input", is_flag=True, keep=keep("no_input"), help="Never ask."),
+    ]
+
+
+class TopicType(click.ParamType[TopicName]):
+    """A topic's name; completes with the names that exist."""
+
+    name = "topic"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> TopicName:
+        try:
+            return TopicName.parse(value)
+        except TMSError as error:
+            self.fail(error.message, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        namespace, colon, _ = incomplete.partition(":")
+        try:
+            with session_of(ctx).bus() as bus:
+                infos = bus.list_topics(namespace if colon else "default")
+        except (TMSError, OSError, click.UsageError):
+            return []
+        names = [f"{namespace}:{info.topic}" if colon else str(info.name) for info in infos]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class RetentionType(click.ParamType[str]):
+    """`14d`, `36h`, `forever`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            parse_retention(value)
+        except TMSError as error:
+            self.fail(error.message, param, ctx)
+        return str(value)
+
+
+class SizeType(click.ParamType[int]):
+    """Bytes, with K, M, G or T for powers of 1,024."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            self.fail(f"A size is a number of bytes, or one with K, M, G or T, got {value!r}.")
+        return int(match[1]) * _UNITS[match[2].upper()]
+
+
+class StartType(click.ParamType[Position | int]):
+    """A place in a topic: a `Position`, or a negative number for so many messages before each
+    end."""
+
+    name = "position"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Position | int:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        text = {"beginning": "earliest", "end": "latest"}.get(value, value)
+        try:
+            if re.fullmatch(r"-[0-9]{1,15}", text):
+                return int(text)
+            if re.match(r"@|[0-9]{4}-", text):
+                return Position.time(_time_ms(text.removeprefix("@")))
+            return Position.parse(text)
+        except (TMSError, ValueError):
+            self.fail(
+                f"{value!r} is none of earliest, latest, -10 (the last ten), 2026-11-01T00:00Z, "
+                "a message id, after:ID, offset:N, time:MS.",
+                param,
+                ctx,
+            )
+
+
+def _time_ms(text: str) -> int:
+    """ISO 8601, UTC unless it names a zone."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+TOPIC, RETENTION, SIZE, START = TopicType(), RetentionType(), SizeType(), StartType()

@@ -1,0 +1,185 @@
+"""`tms topic …`: topics and their settings.
+
+Truncating and deleting ask for the topic's name first, show with `--dry-run` what they would do,
+and take `--yes`.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from tms.cli.output import Format, Row, table_text, write
+from tms.cli.session import RETENTION, SIZE, START, TOPIC, Group, Session, Shared
+from tms.model.position import Position
+from tms.model.topic import Durability, TopicInfo, TopicName
+
+_DAY_MS = 86_400_000
+_UNITS = ((_DAY_MS, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@click.group("topic", cls=Group)
+def command() -> None:
+    """Create, describe, list, update, truncate and delete topics."""
+
+
+def _settings(function: _F) -> _F:
+    """The options for a topic's settings; those that were not given are None."""
+    durability = click.Choice([one.value for one in Durability])
+    for option in (
+        click.option("--message-bytes-max", type=SIZE, help="Largest message. [8M]"),
+        click.option(
+            "--durability",
+            type=durability,
+            help="What an acknowledged message survives by default: nothing, a crash, power loss.",
+        ),
+        click.option("--retention-bytes", type=SIZE, help="Keep at most this much per partition."),
+        click.option("--retention", type=RETENTION, help="Keep this long: 36h, 14d, forever."),
+        click.option("-p", "--partitions", type=int, help="Number of partitions."),
+    ):
+        function = option(function)
+    return function
+
+
+@command.command("create", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@_settings
+@click.pass_obj
+def create(session: Session, /, topic: TopicName, **settings: Any) -> None:
+    """Create TOPIC. Doing it again with the same settings changes nothing."""
+    with session.bus() as bus:
+        _show_topic(session, bus.create_topic(topic, **_given(settings)))
+
+
+@command.command("update", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@_settings
+@click.pass_obj
+def update(session: Session, /, topic: TopicName, **settings: Any) -> None:
+    """Change settings of TOPIC; partitions can only be added."""
+    changes = _given(settings)
+    if not changes:
+        raise click.UsageError("Nothing to change was given.")
+    with session.bus() as bus:
+        _show_topic(session, bus.update_topic(topic, **changes))
+
+
+@command.command("describe", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@click.pass_obj
+def describe(session: Session, topic: TopicName) -> None:
+    """Show settings and partitions of TOPIC."""
+    with session.bus() as bus:
+        info = bus.describe_topic(topic)
+    _show_topic(session, info)
+    if session.format is Format.TABLE and info.partition_infos:
+        write("\n" + table_text([msgspec.to_builtins(part) for part in info.partition_infos]))
+
+
+@command.command("list", cls=Shared)
+@click.option("-n", "--namespace", default="default", help="[default]")
+@click.pass_obj
+def list_(session: Session, namespace: str) -> None:
+    """List the topics of a namespace."""
+    with session.bus() as bus:
+        infos = bus.list_topics(namespace)
+    if not infos and session.format is Format.TABLE:
+        session.say(f"No topics in the namespace {namespace}; `tms topic create NAME` makes one.")
+    session.show([_document(info) for info in infos], [_row(info) for info in infos])
+
+
+@command.command("truncate", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@click.option(
+    "--before",
+    type=START,
+    default="latest",
+    help="Keep what is at or after this position. [latest]",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def truncate(
+    session: Session, topic: TopicName, before: Position | int, dry_run: bool, yes: bool
+) -> None:
+    """Remove the messages of TOPIC before a position. This cannot be undone."""
+    if isinstance(before, int):
+        raise click.UsageError("--before takes one position for all partitions, not a count.")
+    with session.bus() as bus:
+        info = bus.describe_topic(topic)
+        what = f"Messages of {topic} before {before} will be removed for good ({_contents(info)})."
+        if dry_run:
+            session.say(f"dry run, nothing was changed: {what}")
+        else:
+            session.confirm(what, str(topic), yes)
+            info = bus.truncate_topic(topic, before)
+    _show_topic(session, info)
+
+
+@command.command("delete", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def delete(session: Session, topic: TopicName, dry_run: bool, yes: bool) -> None:
+    """Delete TOPIC and all its messages. This cannot be undone."""
+    with session.bus() as bus:
+        info = bus.describe_topic(topic)
+        what = f"{topic} will be deleted for good ({_contents(info)})."
+        if dry_run:
+            session.say(f"dry run, nothing was changed: {what}")
+        else:
+            session.confirm(what, str(topic), yes)
+            bus.delete_topic(topic)
+            session.say(f"deleted {topic}")
+    session.show_result({"topic": str(topic), "deleted": not dry_run})
+
+
+def duration_text(ms: int | None) -> str:
+    """`14d`, `36h`, `forever`: the largest unit that divides it."""
+    if ms is None:
+        return "forever"
+    size, unit = next((size, unit) for size, unit in _UNITS if ms % size == 0)
+    return f"{ms // size}{unit}"
+
+
+def time_text(ms: int) -> str:
+    """A time in ms since 1970 as ISO 8601 with milliseconds."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _contents(info: TopicInfo) -> str:
+    parts = info.partition_infos
+    messages = sum(part.end_offset - part.start_offset for part in parts)
+    stored = sum(part.stored_bytes for part in parts)
+    return f"{messages:,} messages, {stored:,} bytes, {len(parts)} partitions"
+
+
+def _document(info: TopicInfo) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": str(info.name), **msgspec.to_builtins(info)}
+    return made
+
+
+def _row(info: TopicInfo) -> Row:
+    settings = info.settings
+    return {
+        "name": str(info.name),
+        "partitions": settings.partitions,
+        "retention": duration_text(settings.retention_ms),
+        "retention_bytes": settings.retention_bytes,
+        "durability": settings.durability.value,
+        "message_bytes_max": settings.message_bytes_max,
+        "created": time_text(info.created_ms),
+        "generation": info.generation,
+    }
+
+
+def _show_topic(session: Session, info: TopicInfo) -> None:
+    session.show_one(_document(info), _row(info))
