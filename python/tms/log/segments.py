@@ -10,7 +10,7 @@ Invariants
 
 * The partition record names every segment. A map that no record names holds nothing that was
   acknowledged: a crash between creating a map and recording it, or between recording a drop and
-  dropping, leaves such maps; they are swept when the partition is opened.
+  dropping, leaves such maps; they are swept at the next start.
 * Only the last segment is appended to. Before a segment is sealed everything in it is synced.
 * The record changes by compare-and-set, so a second owner is noticed (`StorageUnavailable`), never
   overwritten.

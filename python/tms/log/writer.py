@@ -78,31 +78,37 @@ class PartitionWriter:
         self._closed = False
 
     def submit(self, ticket: Ticket, inline: Durability | None) -> None:
-        """Queue a ticket. With `inline`, this thread writes at once what needs at most that
+        """Take a ticket. With `inline`, this thread writes at once what needs at most that
         durability, if the partition is idle. Raises `Overloaded`, `Closed`."""
+        state = self._state
+        alone = inline is not None and ticket.durability.rank <= inline.rank and state.loaded
         with self._lock:
-            if self._closed:
-                raise Closed("The engine is closed; nothing was stored.")
-            if self._queue_bytes and self._queue_bytes + ticket.bytes > self._queue_bytes_max:
-                raise Overloaded(
-                    f"Partition {self._state.chain.partition} has {self._queue_bytes} bytes "
-                    "waiting to be written, its bound. Try again later.",
-                    retry_after_s=0.1,
-                )
-            self._queue.append(ticket)
-            self._queue_bytes += ticket.bytes
-            if self._leading:
-                return
+            self._admit(ticket)
+            alone = alone and not self._leading and state.owner.acquire(blocking=False)
+            if not alone:
+                self._queue.append(ticket)
+                self._queue_bytes += ticket.bytes
+                if self._leading:
+                    return
             self._leading = True
-        owner = self._state.owner
-        if inline is not None and self._state.loaded and owner.acquire(blocking=False):
+        if alone:
             try:
-                self._round(inline)
+                self._write([ticket])
             finally:
-                owner.release()
+                state.owner.release()
             if self._resigned():
                 return
         self._run_in_background(self._lead)
+
+    def _admit(self, ticket: Ticket) -> None:
+        if self._closed:
+            raise Closed("The engine is closed; nothing was stored.")
+        if self._queue_bytes and self._queue_bytes + ticket.bytes > self._queue_bytes_max:
+            raise Overloaded(
+                f"Partition {self._state.chain.partition} has {self._queue_bytes} bytes waiting to "
+                "be written, its bound. Try again later.",
+                retry_after_s=0.1,
+            )
 
     def close(self, timeout_s: float) -> None:
         """Refuse new tickets and wait until what is queued has been written."""
@@ -117,13 +123,13 @@ class PartitionWriter:
     def _wait_idle(self, done: threading.Event) -> None:
         with self._state.owner:
             while self._queue:
-                self._round(Durability.SYNCED)
+                self._round()
         done.set()
 
     def _lead(self) -> None:
         for _ in range(FAIR_ROUNDS):
             with self._state.owner:
-                self._round(Durability.SYNCED)
+                self._round()
             if self._resigned():
                 return
         self._run_in_background(self._lead)
@@ -135,30 +141,29 @@ class PartitionWriter:
             self._leading = False
             return True
 
-    def _round(self, strongest: Durability) -> None:
+    def _round(self) -> None:
         batch: list[Ticket] = []
         size = 0
         with self._lock:
             while self._queue and (not batch or size + self._queue[0].bytes <= GROUP_BYTES):
-                if self._queue[0].durability.rank > strongest.rank:
-                    break
                 ticket = self._queue.popleft()
                 size += ticket.bytes
                 batch.append(ticket)
-        if not batch:
-            return
+        if batch:
+            self._write(batch)
+            with self._lock:
+                self._queue_bytes -= size
+
+    def _write(self, batch: list[Ticket]) -> None:
         try:
             self._commit(batch)
         except TMSError as error:
             self._state.distrust()
             _fail(batch, error)
-        except BaseException as error:
+        except Exception as error:
             self._state.distrust()
             _log.exception("append_failed", partition=self._state.chain.partition)
             _fail(batch, TMSError(f"The append failed unexpectedly ({type(error).__name__})."))
-        finally:
-            with self._lock:
-                self._queue_bytes -= size
 
     def _commit(self, batch: list[Ticket]) -> None:
         state = self._state

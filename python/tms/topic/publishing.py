@@ -58,7 +58,7 @@ class Publisher:
             durability = topic.durability
         entries, size = self._checked(name, topic, blocks)
         pending = PendingAppend(len(blocks))
-        self._take_off(pending, size)
+        self._admit(size)
         strongest = None if durability is Durability.NONE else inline
         logs = list(entries.items())
         for done, (log, (its_entries, its_size)) in enumerate(logs):
@@ -68,6 +68,8 @@ class Publisher:
                 left = sum(len(rest[0]) for _, rest in logs[done:])
                 pending.fail(left, error)
                 break
+        if not pending.done():
+            self._count(pending, size)
         if durability is Durability.NONE and not pending.done():
             return _acknowledged(pending, blocks, entries)
         return pending
@@ -96,21 +98,24 @@ class Publisher:
                 entries[log] = (its[0], its[1] + size)
         return entries, total
 
-    def _take_off(self, pending: PendingAppend, size: int) -> None:
+    def _admit(self, size: int) -> None:
+        if self.in_flight_bytes and self.in_flight_bytes + size > self._in_flight_bytes_max:
+            raise Overloaded(
+                f"{self.in_flight_bytes} bytes are waiting to be written, the bound of this "
+                "engine. Try again later.",
+                retry_after_s=0.1,
+            )
+
+    def _count(self, pending: PendingAppend, size: int) -> None:
+        """Only what was not written at once takes part in the bound."""
         with self._lock:
-            if self.in_flight_bytes and self.in_flight_bytes + size > self._in_flight_bytes_max:
-                raise Overloaded(
-                    f"{self.in_flight_bytes} bytes are waiting to be written, the bound of this "
-                    "engine. Try again later.",
-                    retry_after_s=0.1,
-                )
             self.in_flight_bytes += size
 
-        def land() -> None:
+        def landed() -> None:
             with self._lock:
                 self.in_flight_bytes -= size
 
-        pending.add_done_callback(land)
+        pending.add_done_callback(landed)
 
 
 def _acknowledged(
