@@ -46,7 +46,7 @@ EXCEPTIONS: dict[str, set[str]] = {
 
 # Third-party modules, and the only files that may import them. A name that ends with / is a room.
 DRIVERS: dict[str, set[str]] = {
-    "plyvel": {"store/leveldb.py"},
+    "plyvel": {"store/leveldb/"},
     "fcntl": {"store/directory.py"},
     "pyarrow": {"model/", "wire/"},
     "google_crc32c": {"model/", "store/leveldb_files.py"},

@@ -117,7 +117,9 @@ def check_row(key: bytes, value: Buffer) -> None:
     """Raises `Invalid` or `TooLarge` for a row that no engine takes."""
     check_key(key)
     if len(value) > VALUE_BYTES_MAX:
-        raise TooLarge(f"A stored value has at most {VALUE_BYTES_MAX} bytes, this one has {len(value)}.")
+        raise TooLarge(
+            f"A stored value has at most {VALUE_BYTES_MAX} bytes, this one has {len(value)}."
+        )
 
 
 def check_key(key: bytes) -> None:

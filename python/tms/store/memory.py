@@ -1,31 +1,35 @@
-"""The memory engine: the reference for what every store does, and the store of tests that need no disk.
+"""The memory engine: the reference for what every store does, and the store of tests that need no
+disk.
 
 Invariants
 
-* A map is a dict and the sorted list of its keys. Keys that only grow, as those of a segment do, cost an append.
+* A map is a dict and the sorted list of its keys. Keys that only grow, as those of a segment do,
+  cost an append.
 * Values are copied when they are written, so a caller may reuse its buffer.
-* Nothing survives the process: every durability is the same here. `tms.store.faulty` simulates losing what was not synced.
+* Nothing survives the process: every durability is the same here. `tms.store.faulty` simulates
+  losing what was not synced.
 """
 
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from tms.errors import Closed, Conflict, NotFound
+from tms.errors import Closed, Conflict, NotFound, TMSError
 from tms.model.topic import Durability
 from tms.store.base import Row, check_key, check_name, check_row
+
+_CLOSED = "The memory store is closed; make a new one."
 
 
 class MemoryMap:
     """An ordered map in memory."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._keys: list[bytes] = []
         self._rows: dict[bytes, bytes] = {}
         self._bytes = 0
-        self._gone: str | None = None
+        self._gone: TMSError | None = None
 
     def recover(self) -> None:
         """Nothing to do: memory takes every write."""
@@ -92,14 +96,14 @@ class MemoryMap:
         with self._lock:
             return self._bytes
 
-    def end(self, reason: str) -> None:
-        """Refuse every later call with `Closed` and this reason."""
+    def end(self, reason: TMSError) -> None:
+        """Raise `reason` from every later call."""
         with self._lock:
             self._gone = reason
 
     def _require_open(self) -> None:
         if self._gone is not None:
-            raise Closed(f"The map {self._name} {self._gone}; open it again.")
+            raise type(self._gone)(self._gone.message)
 
     def _put(self, key: bytes, value: bytes) -> None:
         old = self._rows.get(key)
@@ -138,7 +142,7 @@ class MemoryStore:
             if create:
                 if found is not None:
                     raise Conflict(f"The map {name} exists already.")
-                found = self._maps[name] = MemoryMap(name)
+                found = self._maps[name] = MemoryMap()
             elif found is None:
                 raise NotFound(f"There is no map {name}.")
             return found
@@ -150,7 +154,7 @@ class MemoryStore:
             self._require_open()
             dropped = self._maps.pop(name, None)
         if dropped is not None:
-            dropped.end("was dropped")
+            dropped.end(NotFound(f"The map {name} was dropped."))
 
     def names(self, prefix: str) -> list[str]:
         """Names of existing maps that begin with `prefix`, sorted."""
@@ -168,8 +172,8 @@ class MemoryStore:
             self._closed = True
             maps, self._maps = list(self._maps.values()), {}
         for one in maps:
-            one.end("was closed with its store")
+            one.end(Closed(_CLOSED))
 
     def _require_open(self) -> None:
         if self._closed:
-            raise Closed("The memory store is closed; make a new one.")
+            raise Closed(_CLOSED)

@@ -1,4 +1,5 @@
-"""The data directory of a store on disk: whose it is, what it holds, and how parts of it come and go in one step.
+"""The data directory of a store on disk: whose it is, what it holds, and how parts of it come and
+go in one step.
 
     FORMAT       {"format": 1, "store": "leveldb"}; written last, so a directory with it is whole
     LOCK         held with flock by the process that has the directory open; contains its process id
@@ -7,10 +8,10 @@
 
 Invariants
 
-* One owner at a time: flock against other processes, a registry of real paths against this one (network file
-  systems may grant flock to the same process twice).
-* A map appears and disappears by one rename, after its files and before its space is synced: a crash leaves either
-  the whole map or none, and leftovers only in `temporary`.
+* One owner at a time: flock against other processes, a registry of real paths against this one
+  (network file systems may grant flock to the same process twice).
+* A map appears and disappears by one rename, after its files and before its space is synced: a
+  crash leaves either the whole map or none, and leftovers only in `temporary`.
 * Nothing is created in a directory that holds something else.
 """
 
@@ -35,10 +36,13 @@ _open_paths_lock = threading.Lock()
 class DataDirectory:
     """A data directory, locked until `close`.
 
-    With `create` it is made if nothing is there. Raises `NotFound`, `ConfigError`, `DataCorrupt`, `AlreadyRunning`.
+    With `create` it is made if nothing is there. Raises `NotFound`, `ConfigError`, `DataCorrupt`,
+    `AlreadyRunning`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], store: str, *, create: bool, sync: bool) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], store: str, *, create: bool, sync: bool
+    ) -> None:
         self.path = Path(os.path.realpath(path))
         self._sync = sync
         self._numbers = count()
@@ -70,7 +74,8 @@ class DataDirectory:
         made = self._temporary_path()
         try:
             build(made)
-            self._sync_tree(made)
+            if self._sync:
+                sync_tree(made)
             made.rename(self.map_path(name))
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
@@ -78,7 +83,8 @@ class DataDirectory:
         self._sync_directory(self.path / _MAPS)
 
     def discard(self, name: str) -> Path | None:
-        """Take the map away; the caller removes the returned directory. None if there is no such map."""
+        """Take the map away; the caller removes the returned directory. None if there is no such
+        map."""
         away = self._temporary_path()
         try:
             self.map_path(name).rename(away)
@@ -88,7 +94,8 @@ class DataDirectory:
         return away
 
     def probe(self, size: int) -> None:
-        """Write and sync a file of this size, and remove it. Raises OSError when the disk does not take it."""
+        """Write and sync a file of this size, and remove it. Raises OSError when the disk does not
+        take it."""
         path = self._temporary_path()
         chunk = bytes(1 << 20)
         try:
@@ -115,8 +122,8 @@ class DataDirectory:
         maps = self.path / _MAPS
         if others or (maps.is_dir() and any(maps.iterdir())):
             raise ConfigError(
-                f"{self.path} is not a data directory of TMS: it holds files, but no {_FORMAT} file. Choose an empty or "
-                f"new directory, or restore the {_FORMAT} file if this was one."
+                f"{self.path} is not a data directory of TMS: it holds files, but no {_FORMAT} file. "
+                f"Choose an empty or new directory, or restore the {_FORMAT} file if this was one."
             )
         if not create:
             raise NotFound(f"There is no data directory at {self.path}: it is empty.")
@@ -139,33 +146,35 @@ class DataDirectory:
     def _temporary_path(self) -> Path:
         return self.path / _TEMPORARY / str(next(self._numbers))
 
-    def _sync_tree(self, root: Path) -> None:
-        if self._sync:
-            for path in (*root.iterdir(), root):
-                sync_path(path)
-
     def _sync_directory(self, path: Path) -> None:
         if self._sync:
             sync_path(path)
 
 
 def check_format(path: Path, store: str) -> None:
-    """Raises `ConfigError` if this release cannot read the directory, `DataCorrupt` if parts of it are missing."""
+    """Raises `ConfigError` if this release cannot read the directory, `DataCorrupt` if parts of it
+    are missing."""
     file = path / _FORMAT
     try:
         found = json.loads(file.read_bytes())
         version, kind = found["format"], found["store"]
     except (OSError, ValueError, TypeError, KeyError) as exc:
-        raise DataCorrupt(f"{file} cannot be read ({exc}); restore it from a backup.", file=str(file)) from exc
+        raise DataCorrupt(
+            f"{file} cannot be read ({exc}); restore it from a backup.", file=str(file)
+        ) from exc
     if kind != store:
-        raise ConfigError(f"{path} belongs to the store {kind!r}, not to {store!r}; open it with that one.")
+        raise ConfigError(
+            f"{path} belongs to the store {kind!r}, not to {store!r}; open it with that one."
+        )
     if version != FORMAT_VERSION:
         raise ConfigError(
-            f"{path} has format {version!r}, and this release of TMS reads format {FORMAT_VERSION}; use the release that "
-            "wrote it."
+            f"{path} has format {version!r}, and this release of TMS reads format {FORMAT_VERSION}; "
+            "use the release that wrote it."
         )
     if not (path / _MAPS).is_dir():
-        raise DataCorrupt(f"{path / _MAPS} is missing; restore it from a backup.", file=str(path / _MAPS))
+        raise DataCorrupt(
+            f"{path / _MAPS} is missing; restore it from a backup.", file=str(path / _MAPS)
+        )
 
 
 def sync_path(path: Path) -> None:
@@ -177,11 +186,18 @@ def sync_path(path: Path) -> None:
         os.close(fd)
 
 
+def sync_tree(root: Path) -> None:
+    """Make the files of a directory survive power loss, and the directory itself."""
+    for path in (*root.iterdir(), root):
+        sync_path(path)
+
+
 def _lock(path: Path) -> int:
     with _open_paths_lock:
         if str(path) in _open_paths:
             raise AlreadyRunning(
-                f"{path} is open in this process already (process {os.getpid()}); share that one, or close it first.",
+                f"{path} is open in this process already (process {os.getpid()}); share that one, "
+                "or close it first.",
                 pid=os.getpid(),
             )
         fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -193,7 +209,8 @@ def _lock(path: Path) -> int:
             holder = os.pread(fd, 20, 0).decode("ascii", "replace")
             os.close(fd)
             raise AlreadyRunning(
-                f"{path} is in use by process {holder or 'unknown'}; stop that one, or choose another directory.",
+                f"{path} is in use by process {holder or 'unknown'}; stop that one, or choose "
+                "another directory.",
                 **({"pid": int(holder)} if holder.isdigit() else {}),
             ) from exc
         _open_paths.add(str(path))

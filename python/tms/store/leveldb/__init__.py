@@ -1,0 +1,13 @@
+"""The LevelDB engine: each map is a database in a directory of its own, within a data directory.
+
+store      maps by name
+map        one map: writes, reads, failing and recovering, at most so many databases open
+directory  the data directory: its format, its lock, how maps come and go in one step
+files      what LevelDB's files must look like, beyond what LevelDB checks itself
+rescue     for a data directory that nobody has open: look at a copy of it, mend a damaged map
+"""
+
+from tms.store.leveldb.rescue import read_only_copy, repair
+from tms.store.leveldb.store import LevelDBStore
+
+__all__ = ["LevelDBStore", "read_only_copy", "repair"]

@@ -1,0 +1,137 @@
+"""What the maps of a store share: how a database is opened, how many may be open, whether the disk
+takes writes.
+
+Invariants
+
+* Opening never creates: a directory is checked first, and what is damaged or not whole is refused.
+* At most `maps_open_max` databases are open, apart from those in use at this moment: the ones used
+  least recently rest.
+* The disk is probed at most once per `RETRY_S`, for all maps together.
+"""
+
+import errno
+import logging
+import os
+import threading
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+import plyvel
+
+from tms.clock import Clock
+from tms.errors import DataCorrupt, StorageFull, StorageUnavailable, TMSError
+from tms.store.leveldb.directory import DataDirectory
+from tms.store.leveldb.files import check
+
+RETRY_S = 0.5
+TABLES_OPEN = 74  # the least that LevelDB takes: 64 tables and 10 files of its own
+_FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_log = logging.getLogger("tms.store")
+
+
+class _Map(Protocol):
+    used: int
+
+    def rest(self) -> bool: ...
+
+
+class Databases:
+    """Opens the databases of one data directory."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        clock: Clock,
+        write_buffer_bytes: int,
+        block_cache_bytes: int,
+        maps_open_max: int,
+    ) -> None:
+        self.clock = clock
+        self._directory = directory
+        self._write_buffer_bytes = write_buffer_bytes
+        self._block_cache_bytes = block_cache_bytes
+        self._maps_open_max = maps_open_max
+        self._ticks = count(1)
+        self._lock = threading.Lock()  # guards _open
+        self._open: set[_Map] = set()
+        self._probing = threading.Lock()
+        self._probe_again_s = float("-inf")
+        self._probe_error: TMSError | None = None
+
+    def open(self, path: Path) -> plyvel.DB:
+        """A handle on the database in this directory. Raises `DataCorrupt` and what `translate`
+        makes."""
+        try:
+            torn = check(path)
+            db = plyvel.DB(
+                str(path),
+                create_if_missing=False,
+                paranoid_checks=True,
+                compression=None,
+                write_buffer_size=self._write_buffer_bytes,
+                lru_cache_size=self._block_cache_bytes,
+                max_open_files=TABLES_OPEN,
+            )
+        except (plyvel.Error, OSError) as exc:
+            raise translate(exc, path) from exc
+        for file, dropped_bytes in torn:
+            _log.warning("torn end of a log dropped: file=%s bytes=%d", path / file, dropped_bytes)
+        return db
+
+    def opened(self, one: _Map) -> None:
+        """Count a map as open, and let others rest if there are too many."""
+        with self._lock:
+            self._open.add(one)
+            excess = len(self._open) - self._maps_open_max
+            by_age = sorted(self._open, key=lambda each: each.used) if excess > 0 else []
+        for each in by_age:
+            excess -= each.rest()
+            if excess <= 0:
+                break
+
+    def closed(self, one: _Map) -> None:
+        """Count a map as closed."""
+        with self._lock:
+            self._open.discard(one)
+
+    def tick(self) -> int:
+        """A number that grows with every use of any map."""
+        return next(self._ticks)
+
+    def probe(self) -> None:
+        """Raises `StorageFull` or `StorageUnavailable` unless the disk takes two write buffers."""
+        with self._probing:
+            now_s = self.clock.monotonic_s()
+            if now_s >= self._probe_again_s:
+                self._probe_again_s = now_s + RETRY_S
+                self._probe_error = None
+                try:
+                    self._directory.probe(2 * self._write_buffer_bytes)
+                except OSError as exc:
+                    self._probe_error = translate(exc, self._directory.path)
+            if self._probe_error is not None:
+                raise again(self._probe_error)
+
+
+def translate(exc: Exception, path: Path) -> TMSError:
+    """What an error of LevelDB or of the operating system means."""
+    text = exc.args[0] if exc.args else ""
+    reason = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(exc)
+    if isinstance(exc, plyvel.CorruptionError) or (
+        isinstance(exc, plyvel.Error) and not isinstance(exc, plyvel.IOError)
+    ):
+        return DataCorrupt(
+            f"{path} is damaged: {reason}. Run `tms fsck --repair`, or restore it from a backup.",
+            file=str(path),
+        )
+    if any(words in reason for words in _FULL):
+        return StorageFull(
+            f"The disk is full ({reason}). Free some space; writing goes on by itself then."
+        )
+    return StorageUnavailable(f"The disk fails ({reason}). Check it; TMS tries again by itself.")
+
+
+def again(error: TMSError) -> TMSError:
+    """The same error to raise once more, without the traceback of the first time."""
+    return type(error)(error.message, **error.details)

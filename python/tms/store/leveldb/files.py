@@ -1,0 +1,357 @@
+"""LevelDB's files as bytes: the checks that LevelDB leaves out, an empty database, a copy to look
+at.
+
+    CURRENT      the name of the manifest
+    MANIFEST-n   a log of edits: which tables are live, which log is the oldest needed
+    n.log        a log of writes that are in no table yet
+    n.ldb        a table: sorted rows in checksummed blocks
+    log          blocks of 32 KiB; each holds fragments: crc 4, length 2, type 1 (little-endian), payload
+
+Invariants
+
+* LevelDB checks the checksum of every fragment when it opens a database with `paranoid_checks`, so
+  the walk here hops from header to header and looks only at what LevelDB takes for the end of a
+  log: a length that was damaged looks to it like the torn write of a crash, and it drops that
+  record and all records behind it without a word.
+* A fragment that reaches beyond the end of its file is torn only if no shorter length fits its
+  checksum.
+* A log that the manifest needs is there, always; LevelDB would go on without it.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import google_crc32c
+
+from tms.errors import DataCorrupt
+from tms.store.leveldb.directory import sync_path
+
+_BLOCK_BYTES = 32 << 10
+_HEADER = struct.Struct("<IHB")
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_LOG = re.compile(r"[0-9]+\.log")
+_TABLE = re.compile(r"[0-9]+\.(?:ldb|sst)")
+_MANIFEST = re.compile(r"MANIFEST-[0-9]+")
+_CURRENT = re.compile(r"CURRENT")
+
+
+class Torn(NamedTuple):
+    """The end of a log that a crash cut off while it was being written."""
+
+    file: str
+    dropped_bytes: int
+
+
+class _Fragment(NamedTuple):
+    offset: int
+    type: int
+    payload: memoryview
+
+
+class _Version(NamedTuple):
+    log_number: int
+    tables: dict[int, int]  # number -> bytes
+
+
+def write_empty(path: Path) -> None:
+    """Make a directory with the files of an empty database."""
+    name = b"leveldb.BytewiseComparator"
+    edit = bytes((1, len(name))) + name + bytes((2, 0, 3, 2, 4, 0))
+    path.mkdir()
+    (path / "MANIFEST-000001").write_bytes(b"".join(_framed(edit, 0)))
+    (path / "CURRENT").write_bytes(b"MANIFEST-000001\n")
+
+
+def check(path: Path) -> list[Torn]:
+    """Raises `DataCorrupt` if a file is missing or damaged in a way that LevelDB overlooks; the
+    torn ends of logs."""
+    current = _read(path / "CURRENT").decode("ascii", "replace")
+    if current[-1:] != "\n" or not _MANIFEST.fullmatch(current[:-1]):
+        raise _damaged(path / "CURRENT", "it does not name a manifest")
+    version = _version(path / current[:-1])
+    sizes = {entry.name: entry.stat().st_size for entry in os.scandir(path)}
+    for number, size in version.tables.items():
+        found = sizes.get(f"{number:06}.ldb", sizes.get(f"{number:06}.sst"))
+        if found != size:
+            state = "it is missing" if found is None else f"it has {found} bytes instead of {size}"
+            raise _damaged(path / f"{number:06}.ldb", state)
+    logs = sorted(name for name in sizes if _LOG.fullmatch(name))
+    needed = f"{version.log_number:06}.log"
+    if version.log_number and needed not in logs:
+        raise _damaged(path / needed, "it is missing")
+    torn = []
+    for name in logs:
+        if int(name.removesuffix(".log")) >= version.log_number:
+            dropped = _torn_bytes(path / name)
+            if dropped:
+                torn.append(Torn(name, dropped))
+    return torn
+
+
+class LogTail:
+    """Knows the log that a database writes to, and syncs what LevelDB leaves behind when it
+    changes to a new one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._log = ""
+
+    def look(self) -> None:
+        """Find the newest log; call it after opening the database."""
+        self._log = str(logs(self._path)[-1])
+
+    def size(self) -> int:
+        """The bytes in the log that was the newest at the last look: a write that did not make it
+        grow went to a newer one."""
+        try:
+            return os.stat(self._log).st_size
+        except FileNotFoundError:
+            return -1
+
+    def sync(self) -> None:
+        """Make all logs and their names durable, and look again."""
+        for log in logs(self._path):
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # its rows are in a table now, which is synced
+                sync_path(log)
+        sync_path(self._path)
+        self.look()
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy the files of a database, its tables as links, so that the copy can be opened without
+    touching the source.
+
+    The source may be in use. What LevelDB changes meanwhile can leave the copy without a file;
+    `check` tells.
+    """
+    target.mkdir()
+    for pattern in (_CURRENT, _MANIFEST, _TABLE, _LOG):
+        for name in filter(pattern.fullmatch, os.listdir(source)):
+            with contextlib.suppress(FileNotFoundError):
+                if pattern is _TABLE:
+                    _link(source / name, target / name)
+                else:
+                    shutil.copyfile(source / name, target / name)
+
+
+def logs(path: Path) -> list[Path]:
+    """The logs in a database's directory, oldest first."""
+    found = (name for name in os.listdir(path) if _LOG.fullmatch(name))
+    return [path / name for name in sorted(found, key=lambda name: int(name.removesuffix(".log")))]
+
+
+def salvage(log: Path) -> int:
+    """Write a log anew with only the records that are intact; the bytes of the others.
+
+    LevelDB's own repair takes over damaged records of a log as if they were good.
+    """
+    data = _read(log)
+    records = list(_intact_records(data))
+    new = log.with_suffix(".new")
+    with new.open("wb") as file:
+        for record in records:
+            for part in _framed(record, file.tell()):
+                file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+    lost = len(data) - new.stat().st_size
+    new.rename(log)
+    return max(0, lost)
+
+
+def _intact_records(data: bytes) -> Iterator[bytes]:
+    """The records whose fragments are all intact, in order; looks for the next one at every byte
+    behind damage."""
+    offset, parts = 0, list[bytes]()
+    whole = False  # whether `parts` began with a first fragment
+    while offset + _HEADER.size <= len(data):
+        left = _BLOCK_BYTES - offset % _BLOCK_BYTES
+        if left < _HEADER.size:
+            offset += left
+            continue
+        crc, length, kind = _HEADER.unpack_from(data, offset)
+        payload = data[offset + _HEADER.size : offset + _HEADER.size + length]
+        if (
+            not _FULL <= kind <= _LAST
+            or length > left - _HEADER.size
+            or len(payload) < length
+            or _masked_crc(bytes((kind,)) + payload) != crc
+        ):
+            offset, whole = offset + 1, False
+            continue
+        offset += _HEADER.size + length
+        if kind in (_FULL, _FIRST):
+            parts, whole = [], True
+        parts.append(payload)
+        if kind in (_FULL, _LAST):
+            if whole:
+                yield b"".join(parts)
+            whole = False
+
+
+def _framed(record: bytes, offset: int) -> Iterator[bytes]:
+    """The fragments of a record that is written at this offset of a log."""
+    first, rest = True, memoryview(record)
+    while True:
+        left = _BLOCK_BYTES - offset % _BLOCK_BYTES
+        if left < _HEADER.size:
+            yield bytes(left)
+            offset += left
+            continue
+        part, rest = rest[: left - _HEADER.size], rest[left - _HEADER.size :]
+        kind = (_FULL if first else _LAST) if not rest else (_FIRST if first else _MIDDLE)
+        body = bytes((kind,)) + part
+        yield _HEADER.pack(_masked_crc(body), len(part), kind) + part
+        offset, first = offset + _HEADER.size + len(part), False
+        if not rest:
+            return
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or one without links
+        target.symlink_to(source)
+
+
+def _torn_bytes(file: Path) -> int:
+    size, whole = 0, 0
+    data = _read(file)
+    for fragment in _fragments(data, file):
+        size = fragment.offset + _HEADER.size + len(fragment.payload)
+        if fragment.type in (_FULL, _LAST):
+            whole = size
+    return len(data) - whole
+
+
+def _version(manifest: Path) -> _Version:
+    log_number, tables, record = 0, dict[int, int](), b""
+    try:
+        for fragment in _fragments(_read(manifest), manifest):
+            record = (
+                bytes(fragment.payload)
+                if fragment.type in (_FULL, _FIRST)
+                else record + fragment.payload
+            )
+            if fragment.type in (_FULL, _LAST):
+                log_number = _apply(record, log_number, tables)
+    except (IndexError, ValueError) as exc:
+        raise _damaged(manifest, "an edit in it cannot be read") from exc
+    return _Version(log_number, tables)
+
+
+def _apply(edit: bytes, log_number: int, tables: dict[int, int]) -> int:
+    """Apply an edit of the manifest to `tables`; the oldest log that is needed then."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = edit[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    def skip_bytes() -> None:
+        nonlocal at
+        size = number()
+        at += size
+
+    while at < len(edit):
+        match number():
+            case 1:  # comparator
+                skip_bytes()
+            case 2:
+                log_number = number()
+            case 3 | 4 | 9:  # next file, last sequence, previous log
+                number()
+            case 5:  # compaction pointer: level, key
+                number()
+                skip_bytes()
+            case 6:  # deleted table: level, number
+                number()
+                tables.pop(number(), None)
+            case 7:  # new table: level, number, size, smallest key, largest key
+                number()
+                table = number()
+                tables[table] = number()
+                skip_bytes()
+                skip_bytes()
+            case tag:
+                raise ValueError(f"unknown tag {tag}")
+    return log_number
+
+
+def _fragments(data: bytes, file: Path) -> Iterator[_Fragment]:
+    """The fragments up to the end or to where the file was torn; raises `DataCorrupt` if it was
+    not torn but damaged."""
+    view = memoryview(data)
+    offset = 0
+    while offset < len(data):
+        left = _BLOCK_BYTES - offset % _BLOCK_BYTES
+        if left < _HEADER.size:
+            offset += left
+            continue
+        if len(data) - offset < _HEADER.size:
+            return
+        crc, length, kind = _HEADER.unpack_from(data, offset)
+        start = offset + _HEADER.size
+        if kind == 0 and length == 0:
+            if data.count(0, offset) != len(data) - offset:
+                raise _damaged(file, f"there are zeros at byte {offset}")
+            return
+        if length > left - _HEADER.size or not _FULL <= kind <= _LAST:
+            raise _damaged(file, f"the fragment at byte {offset} has a wrong header")
+        if start + length > len(data):
+            if _fits_shorter(crc, kind, view[start:]):
+                raise _damaged(file, f"the fragment at byte {offset} has a wrong length")
+            return
+        yield _Fragment(offset, kind, view[start : start + length])
+        offset = start + length
+
+
+def _fits_shorter(crc: int, kind: int, rest: memoryview) -> bool:
+    """Whether some first part of `rest` is what this checksum was made of."""
+    running = google_crc32c.value(bytes((kind,)))
+    if _mask(running) == crc:
+        return True
+    for index in range(len(rest)):
+        running = google_crc32c.extend(running, bytes(rest[index : index + 1]))
+        if _mask(running) == crc:
+            return True
+    return False
+
+
+def _masked_crc(data: bytes) -> int:
+    return _mask(google_crc32c.value(data))
+
+
+def _mask(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError as exc:
+        raise _damaged(file, "it is missing") from exc
+
+
+def _damaged(file: Path, what: str) -> DataCorrupt:
+    return DataCorrupt(
+        f"{file} is damaged: {what}. Run `tms fsck --repair`, or restore it from a backup.",
+        file=str(file),
+    )

@@ -1,0 +1,96 @@
+"""For a data directory that nobody has open: look at a copy of it, mend a damaged map.
+
+Invariants
+
+* Looking changes nothing in the directory: logs and manifests are copied, tables are linked.
+* Mending keeps the damaged map as it was in `damaged/`, and every record of it that is intact.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import plyvel
+
+from tms.errors import DataCorrupt, NotFound
+from tms.store.base import check_name
+from tms.store.leveldb.databases import TABLES_OPEN, translate
+from tms.store.leveldb.directory import DataDirectory, check_format, sync_path, sync_tree
+from tms.store.leveldb.files import check, copy, logs, salvage
+
+_COPY_ATTEMPTS = 5
+
+
+@contextmanager
+def read_only_copy(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A copy of a data directory, in use or not, to open as a store and look at; removed at the
+    end.
+
+    A map that is damaged is damaged in the copy too, and raises `DataCorrupt` when it is opened.
+    """
+    source = Path(os.path.realpath(path))
+    if not source.is_dir():
+        raise NotFound(f"There is no data directory at {source}.")
+    check_format(source, "leveldb")
+    with tempfile.TemporaryDirectory(prefix="tms-copy-") as temporary:
+        target = Path(temporary) / "data"
+        (target / "maps").mkdir(parents=True)
+        shutil.copyfile(source / "FORMAT", target / "FORMAT")
+        for name in os.listdir(source / "maps"):
+            _copy_map(source / "maps" / name, target / "maps" / name)
+        yield target
+
+
+def repair(path: str | os.PathLike[str], name: str) -> Path:
+    """Build a damaged map anew from what is intact in it; the directory that keeps the damaged one.
+
+    Raises `NotFound` if there is no such map, `AlreadyRunning` if the data directory is in use.
+    """
+    check_name(name)
+    directory = DataDirectory(path, "leveldb", create=False, sync=True)
+    try:
+        source = directory.map_path(name)
+        if not source.is_dir():
+            raise NotFound(f"There is no map {name} in {directory.path}.")
+        kept = _keep(source, directory.path / "damaged")
+        for log in logs(source):
+            salvage(log)
+        try:
+            plyvel.repair_db(
+                str(source), paranoid_checks=True, compression=None, max_open_files=TABLES_OPEN
+            )
+        except plyvel.Error as exc:
+            raise translate(exc, source) from exc
+        shutil.rmtree(source / "lost", ignore_errors=True)
+        sync_tree(source)
+        check(source)
+        return kept
+    finally:
+        directory.close()
+
+
+def _copy_map(source: Path, target: Path) -> None:
+    """Copy a map, again if it changed meanwhile. One that is damaged is copied as it is."""
+    for _ in range(_COPY_ATTEMPTS):
+        shutil.rmtree(target, ignore_errors=True)
+        if not source.exists():
+            return
+        copy(source, target)
+        try:
+            check(target)
+        except DataCorrupt:
+            continue
+        return
+
+
+def _keep(source: Path, damaged: Path) -> Path:
+    damaged.mkdir(exist_ok=True)
+    kept = next(path for n in count(1) if not (path := damaged / f"{source.name}.{n}").exists())
+    shutil.copytree(source, kept)
+    sync_tree(kept)
+    sync_path(damaged)
+    return kept

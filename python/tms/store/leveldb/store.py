@@ -1,0 +1,118 @@
+"""The store of LevelDB maps in a data directory.
+
+Invariants
+
+* A map is made in `temporary` and renamed into place, and goes the other way: a crash leaves all
+  of it or nothing.
+* Each open map has one `LevelDBMap`, shared by all callers.
+"""
+
+import os
+import shutil
+import threading
+
+from tms.clock import Clock, SystemClock
+from tms.errors import Closed, Conflict, NotFound, TMSError
+from tms.store.base import check_name
+from tms.store.leveldb.databases import Databases
+from tms.store.leveldb.directory import DataDirectory
+from tms.store.leveldb.files import write_empty
+from tms.store.leveldb.map import LevelDBMap
+
+
+class LevelDBStore:
+    """Maps in a data directory, one LevelDB database each.
+
+    With `create` the directory is made if nothing is there. A map keeps up to
+    `write_buffer_bytes`, twice that at worst, in memory before it makes a file of them. Raises
+    `NotFound`, `ConfigError`, `DataCorrupt`, `AlreadyRunning`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        create: bool,
+        clock: Clock | None = None,
+        write_buffer_bytes: int = 4 << 20,
+        block_cache_bytes: int = 256 << 10,
+        maps_open_max: int = 256,
+        sync_directories: bool = True,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._maps: dict[str, LevelDBMap] = {}
+        self._closed = False
+        self._directory = DataDirectory(path, "leveldb", create=create, sync=sync_directories)
+        self._databases = Databases(
+            self._directory,
+            clock or SystemClock(),
+            write_buffer_bytes,
+            block_cache_bytes,
+            maps_open_max,
+        )
+
+    def open(self, name: str, create: bool) -> LevelDBMap:
+        """The map with this name; raises `NotFound`, `Conflict` or `DataCorrupt`."""
+        check_name(name)
+        path = self._directory.map_path(name)
+        with self._lock:
+            self._require_open()
+            found = self._maps.get(name)
+            if create:
+                if found is not None or path.exists():
+                    raise Conflict(f"The map {name} exists already.")
+                self._directory.add(name, write_empty)
+            elif found is None and not path.exists():
+                raise NotFound(f"There is no map {name} in {self._directory.path}.")
+            if found is None:
+                found = self._maps[name] = LevelDBMap(self._databases, path)
+        found.load()
+        return found
+
+    def drop(self, name: str) -> None:
+        """Remove the map and its files."""
+        check_name(name)
+        with self._lock:
+            self._require_open()
+            found = self._maps.pop(name, None)
+            if found is not None:
+                found.end(NotFound(f"The map {name} was dropped."))
+            away = self._directory.discard(name)
+        if away is not None:
+            shutil.rmtree(away, ignore_errors=True)
+
+    def names(self, prefix: str) -> list[str]:
+        """Names of existing maps that begin with `prefix`, sorted."""
+        self._require_open()
+        return self._directory.names(prefix)
+
+    def healthy(self) -> str | None:
+        """None, or what keeps the store from writing. After a failed write this probes the disk,
+        at a bounded rate."""
+        failed = [one for one in list(self._maps.values()) if one.failed]
+        if not failed:
+            return None
+        try:
+            self._databases.probe()
+        except TMSError as error:
+            return error.message
+        return next((reason for one in failed if (reason := one.hopeless) is not None), None)
+
+    def close(self) -> None:
+        """Close every database and give the directory free."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                for one in self._maps.values():
+                    one.end(self._closed_error())
+            finally:
+                self._directory.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> Closed:
+        return Closed(f"The store at {self._directory.path} is closed; open it again.")
