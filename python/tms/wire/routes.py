@@ -9,6 +9,7 @@
      "detail": "…", "retriable": false, "details": {…}, "request_id": "…"}
 """
 
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -36,6 +37,10 @@ _DETAIL_CHARS_SURE = 200  # fits however much JSON escapes it (6 bytes each)
 RETRY_AFTER_S = 1
 
 OK, CREATED, NO_CONTENT = 200, 201, 204
+NOT_READY = 503
+STATUS_LINES = {
+    int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
 
 STATUS: dict[Kind, int] = {
     Kind.MALFORMED: 400,

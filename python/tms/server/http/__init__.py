@@ -1,0 +1,1 @@
+"""Connections, requests and responses: everything of HTTP that knows no topics."""

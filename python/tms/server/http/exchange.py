@@ -1,0 +1,269 @@
+"""One request and its response on a connection, in the order of the connection's pipeline.
+
+It is the `receive` and `send` of the ASGI application; what must be fast uses it directly:
+
+    read_into    the body straight into the caller's memory: one copy, one wake-up
+    respond      a small answer in one write
+    stream       a long answer chunk by chunk; waits whenever the consumer does not read
+
+Invariants
+
+* The body is read once, by one of `read_into` and `receive`; a sender that is too slow shows as
+  `SlowRequest`, one that is gone as `Disconnected`.
+* A response has a Content-Length and is written completely or the connection is closed.
+* What the transport holds for a consumer that does not read is one chunk.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tms.errors import TMSError
+from tms.model.log import Buffer
+from tms.wire import routes
+
+if TYPE_CHECKING:
+    from tms.server.http.protocol import Connection
+
+DISCARD_BYTES_MAX = 1 << 20  # what is left of a body that nobody wants is read up to here
+JOIN_BYTES_MAX = 16 << 10  # a body up to this size goes out in one piece with its head
+
+
+class Disconnected(Exception):
+    """The client is gone; there is nobody to answer."""
+
+
+class Exchange:
+    """A request that was received up to its headers, and the way to answer it."""
+
+    __slots__ = (
+        "_connection",
+        "_continue",
+        "_filled",
+        "_hurried",
+        "_length_left",
+        "_sink",
+        "_wake",
+        "body",
+        "content_length",
+        "disconnected",
+        "failure",
+        "keep_alive",
+        "message_event",
+        "more_body",
+        "received",
+        "request_id",
+        "response_complete",
+        "response_started",
+        "scope",
+    )
+
+    def __init__(
+        self,
+        connection: "Connection",
+        scope: dict[str, Any],
+        *,
+        content_length: int | None,
+        keep_alive: bool,
+        expect_continue: bool,
+        request_id: str,
+    ) -> None:
+        self._connection = connection
+        self._continue = expect_continue
+        self._sink: memoryview | None = None
+        self._filled = 0
+        self._hurried = False
+        self._length_left = 0
+        self._wake: asyncio.Future[None] | None = None
+        self.scope = scope
+        self.content_length = content_length  # None: chunked
+        self.keep_alive = keep_alive
+        self.request_id = request_id
+        self.body = bytearray()
+        self.received = 0
+        self.more_body = True
+        self.message_event = asyncio.Event()
+        self.failure: TMSError | None = None
+        self.disconnected = False
+        self.response_started = False
+        self.response_complete = False
+
+    # -- the connection's side -----------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """A piece of the body has arrived."""
+        self.received += len(data)
+        if self._sink is not None:
+            end = self._filled + len(data)
+            self._sink[self._filled : end] = data
+            self._filled = end
+        else:
+            self.body += data
+            self.message_event.set()
+
+    def feed_end(self) -> None:
+        """The body is complete."""
+        self.more_body = False
+        self.message_event.set()
+
+    def fail(self, failure: TMSError) -> None:
+        """Whoever reads the body meets this error."""
+        self.failure = failure
+        self.message_event.set()
+
+    def abandon(self) -> None:
+        """The connection is lost."""
+        self.disconnected = True
+        self.message_event.set()
+        self.hurry()
+
+    def hurry(self) -> None:
+        """End `sleep`, now and from now on: the service drains or the client is gone."""
+        self._hurried = True
+        self._end_sleep()
+
+    def _end_sleep(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    # -- the request ---------------------------------------------------------------------------
+
+    async def read_into(self, sink: memoryview) -> None:
+        """Fill `sink`, which has `content_length` bytes, with the body. Raises `SlowRequest`,
+        `Disconnected`."""
+        sink[: len(self.body)] = self.body
+        self._filled, self.body = len(self.body), bytearray()
+        if self.more_body:
+            self._sink = sink
+        try:
+            while self.more_body:
+                await self._more()
+        finally:
+            self._sink = None
+
+    async def receive(self) -> dict[str, Any]:
+        """ASGI: the next piece of the body. Raises `SlowRequest`."""
+        if not self.body and self.more_body and not self.response_complete:
+            await self._more(raise_disconnected=False)
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        body, self.body = bytes(self.body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    async def _more(self, raise_disconnected: bool = True) -> None:
+        if self._continue:
+            self._continue = False
+            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._connection.flow.resume_reading()
+        self.message_event.clear()
+        if not self.disconnected and self.failure is None:
+            await self.message_event.wait()
+        if self.failure is not None:
+            raise self.failure
+        if self.disconnected and raise_disconnected:
+            raise Disconnected
+
+    async def sleep(self, woken: "asyncio.Future[None]", timeout_s: float) -> None:
+        """Wait for `woken`, the time-out, the client's leaving or the service's draining."""
+        if self._hurried:
+            return
+        self._wake = woken
+        timer = woken.get_loop().call_later(timeout_s, self._end_sleep)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            self._wake = None
+
+    # -- the response --------------------------------------------------------------------------
+
+    def respond(self, status: int, head: bytes, body: Buffer = b"") -> None:
+        """Answer completely. `head` holds header lines, each with its CRLF, without the length."""
+        if self.disconnected:
+            return
+        start = self._start(status, head, len(body))
+        if len(body) <= JOIN_BYTES_MAX:
+            self._connection.write(start + body)
+        else:
+            self._connection.write(start)
+            self._connection.write(body)
+        self._complete()
+
+    async def stream(self, status: int, head: bytes, length: int, chunks: Iterable[Buffer]) -> None:
+        """Answer with `length` bytes that come in chunks; one is taken only when there is room."""
+        if self.disconnected:
+            return
+        connection = self._connection
+        pending = self._start(status, head, length)
+        for chunk in chunks:
+            if pending:
+                if len(chunk) <= JOIN_BYTES_MAX:
+                    chunk = pending + chunk
+                else:
+                    connection.write(pending)
+                pending = b""
+            connection.write(chunk)
+            if connection.flow.write_paused:
+                await connection.flow.drain()
+            if connection.transport.is_closing():
+                return
+        if pending:
+            connection.write(pending)
+        self._complete()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """ASGI: head or body of the response, which names its Content-Length."""
+        if self._connection.flow.write_paused:
+            await self._connection.flow.drain()
+        if self.disconnected:
+            return
+        if message["type"] == "http.response.start":
+            self._send_start(message)
+            return
+        body = message.get("body", b"")
+        if body and self.scope["method"] != "HEAD":
+            self._length_left -= len(body)
+            self._connection.write(body)
+        if not message.get("more_body", False):
+            if self._length_left and self.scope["method"] != "HEAD":
+                self._connection.transport.abort()
+            self._complete()
+
+    def _send_start(self, message: dict[str, Any]) -> None:
+        length, lines = 0, []
+        for name, value in message["headers"]:
+            if name == b"content-length":
+                length = int(value)
+            else:
+                lines.append(b"%b: %b\r\n" % (name, value))
+        self._length_left = length
+        self._connection.write(self._start(message["status"], b"".join(lines), length))
+
+    def _start(self, status: int, head: bytes, length: int) -> bytes:
+        self.response_started = True
+        if self.more_body and not self._worth_discarding():
+            self.keep_alive = False
+        return b"".join(
+            (
+                routes.STATUS_LINES[status],
+                self._connection.default_head(),
+                b"TMS-Request-Id: ",
+                self.request_id.encode(),
+                b"\r\n",
+                head,
+                b"" if status == routes.NO_CONTENT else b"content-length: %d\r\n" % length,
+                b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n",
+            )
+        )
+
+    def _worth_discarding(self) -> bool:
+        """Whether to read what is left of the body, so that the connection can go on. A client
+        that waits for a 100 (Continue) will not send it."""
+        if self.content_length is None or self.failure is not None or self._continue:
+            return False
+        return self.content_length - self.received <= DISCARD_BYTES_MAX
+
+    def _complete(self) -> None:
+        self.response_complete = True
+        self.message_event.set()
+        self._connection.on_response_complete()

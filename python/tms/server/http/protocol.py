@@ -1,0 +1,399 @@
+"""A connection: uvicorn's protocol over httptools, with our limits and one watchdog for all.
+
+uvicorn has no time-out for headers, bodies or writes and no bound on headers. Here
+
+* a head that is not complete, a body that makes no progress and an answer that is not read end
+  within their time-outs; one timer for the whole service looks after all connections;
+* URL, headers, pipelined requests and connections are bounded;
+* what is not HTTP/1.1 is answered with a problem document, behind the answers still owed to
+  earlier requests, and the connection is closed; what the other side still sends is read for a
+  moment, so that it sees the answer and no reset.
+
+    IDLE ──first byte──▶ HEAD ──headers──▶ BODY ──body──▶ IDLE …      (several may be in flight)
+                           └──── refused ────▶ LINGER ──▶ closed
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from enum import Enum, auto
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
+from uvicorn.server import ServerState
+
+from tms.errors import Malformed, Overloaded, SlowRequest, TMSError, Unavailable
+from tms.model.log import Buffer
+from tms.server.http.exchange import Exchange
+from tms.server.http.watchdog import TICK_S, Watchdog
+from tms.wire import routes
+from tms.wire.routes import HeadersTooLarge, NotImplementedMethod, UriTooLong
+
+LINGER_S = 2.0
+PIPELINE_MAX = 32
+TURNED_AWAY_MAX = 32  # connections beyond the limit that are told so
+WRITE_BUFFER_BYTES = 8 << 10  # more than this unsent pauses the answer
+_TLS_HANDSHAKE = 0x16
+
+Application = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+
+
+class _Phase(Enum):
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    LINGER = auto()
+
+
+class Connection(HttpToolsProtocol):
+    """One client connection."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        watchdog: Watchdog,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._watchdog = watchdog
+        self._limits = watchdog.limits
+        self._phase = _Phase.IDLE
+        self._since = self.loop.time()  # when the phase began
+        self._head_bytes = 0  # of URL and headers, as far as parsed
+        self._head_fed = 0  # since the head began, parsed or not
+        self._body_bytes = 0  # of the body since `_since`
+        self._body_at = self._since
+        self._written = 0
+        self._flushed = 0
+        self._flushed_at = self._since
+        self._running: Exchange | None = None
+        self._queued: deque[Exchange] = deque()
+        self._newest: Exchange | None = None
+        self._refusal: TMSError | None = None
+        self._answered_any = False
+        self._eof = False
+
+    # -- the transport's calls -----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
+        self.flow = FlowControl(transport)
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        surplus = len(self._watchdog.connections) - self._limits.connections_max
+        if surplus >= 0:
+            self._turn_away(surplus)
+            return
+        self.connections.add(self)
+        self._watchdog.connections.add(self)
+        self.server = get_local_addr(transport)
+        self.client = get_remote_addr(transport)
+        self.scheme = "http"
+
+    def _turn_away(self, surplus: int) -> None:
+        self._watchdog.refused += 1
+        if surplus >= TURNED_AWAY_MAX:
+            self.transport.abort()
+            return
+        self._watchdog.connections.add(self)
+        self._answer_and_close(
+            Unavailable("The service has as many connections as it takes; try again later.")
+        )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.connections.discard(self)
+        self._watchdog.connections.discard(self)
+        for exchange in (self._running, *self._queued):
+            if exchange is not None:
+                exchange.abandon()
+        self._queued.clear()
+        self.flow.resume_writing()
+        self.parser = None  # type: ignore[assignment]  # it refers back to us
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase is _Phase.LINGER or self._refusal is not None:
+            return
+        if self._phase is _Phase.IDLE:
+            self._phase, self._since, self._head_fed = _Phase.HEAD, self.loop.time(), 0
+        try:
+            self._head_fed += len(data)
+            self.parser.feed_data(data)
+            if self._phase is _Phase.HEAD:
+                self._check_head()
+        except httptools.HttpParserUpgrade:
+            # An upgrade that nobody offered is ignored, but what follows may be no HTTP.
+            if self._newest is not None:
+                self._newest.keep_alive = False
+        except httptools.HttpParserError as exc:
+            self.refuse(self._reason(exc, data))
+        except TMSError as error:
+            self.refuse(error)
+
+    def _check_head(self) -> None:
+        """A single header without end never shows in `on_header`."""
+        if self._head_fed > self._limits.header_bytes_max + self._limits.url_bytes_max:
+            raise self._headers_too_large()
+
+    def _reason(self, exc: httptools.HttpParserError, data: bytes) -> TMSError:
+        if isinstance(exc.__context__, TMSError):
+            return exc.__context__
+        if data[0] == _TLS_HANDSHAKE:
+            return Malformed(
+                "This is a TLS handshake, but the port speaks plain HTTP: use http://."
+            )
+        if isinstance(exc, httptools.HttpParserInvalidMethodError):
+            return NotImplementedMethod("The request's method is none of HTTP's.")
+        return Malformed(f"The request is not HTTP/1.1: {exc}.")
+
+    # -- the parser's calls --------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._phase is not _Phase.HEAD:  # it follows another request
+            self._phase, self._since, self._head_fed = _Phase.HEAD, self.loop.time(), 0
+        self._head_bytes = 0
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        if len(self.url) > self._limits.url_bytes_max:
+            raise UriTooLong(f"A URL has at most {self._limits.url_bytes_max} bytes.")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        headers = self.headers
+        headers.append((name.lower(), value))
+        if (
+            self._head_bytes > self._limits.header_bytes_max
+            or len(headers) > self._limits.headers_max
+        ):
+            raise self._headers_too_large()
+
+    def _headers_too_large(self) -> TMSError:
+        return HeadersTooLarge(
+            f"A request has at most {self._limits.headers_max} headers of together "
+            f"{self._limits.header_bytes_max} bytes."
+        )
+
+    def on_headers_complete(self) -> None:
+        parser, now = self.parser, self.loop.time()
+        version = parser.get_http_version()
+        length, host = self._framing(version)
+        if not host and version == "1.1":
+            raise Malformed("An HTTP/1.1 request has a Host header.")
+        url = httptools.parse_url(self.url)
+        raw_path = url.path or b"/"
+        scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "method": parser.get_method().decode("ascii"),
+            "scheme": "http",
+            "path": raw_path.decode("ascii"),
+            "raw_path": raw_path,
+            "query_string": url.query or b"",
+            "root_path": "",
+            "headers": self.headers,
+            "server": self.server,
+            "client": self.client,
+        }
+        exchange = Exchange(
+            self,
+            scope,
+            content_length=length,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            expect_continue=self.expect_100_continue,
+            request_id=self._watchdog.request_id(),
+        )
+        scope["tms.exchange"] = exchange
+        self._phase, self._since, self._body_at, self._body_bytes = _Phase.BODY, now, now, 0
+        self._newest = exchange
+        if self._running is None:
+            self._run(exchange)
+        elif len(self._queued) < PIPELINE_MAX:
+            self.flow.pause_reading()
+            self._queued.append(exchange)
+        else:
+            raise Overloaded(f"At most {PIPELINE_MAX} requests may wait on one connection.")
+
+    def _framing(self, version: str) -> tuple[int | None, bool]:
+        """Content-Length (None: chunked) and whether there is a Host; httptools has refused what
+        could be read in two ways."""
+        if version not in ("1.1", "1.0"):
+            raise Malformed(f"This service speaks HTTP/1.1, not HTTP/{version}.")
+        length: int | None = 0
+        host = False
+        for name, value in self.headers:
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"transfer-encoding":
+                if value.lower() != b"chunked":
+                    raise NotImplementedMethod("The only Transfer-Encoding read here is chunked.")
+                length = None
+            elif name == b"host":
+                host = True
+            elif name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+        return length, host
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        self._body_at = self.loop.time()
+        exchange = self._newest
+        assert exchange is not None
+        if exchange.response_complete:
+            exchange.received += len(body)
+            return
+        exchange.feed(body)
+        if len(exchange.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+
+    def on_message_complete(self) -> None:
+        self._phase, self._since = _Phase.IDLE, self.loop.time()
+        assert self._newest is not None
+        self._newest.feed_end()
+
+    # -- the exchanges' calls ------------------------------------------------------------------
+
+    def _run(self, exchange: Exchange) -> None:
+        self._running = exchange
+        task = self.loop.create_task(self._serve(exchange))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _serve(self, exchange: Exchange) -> None:
+        app: Application = self.app
+        await app(exchange.scope, exchange.receive, exchange.send)
+        if not exchange.response_complete and not exchange.disconnected:
+            self.transport.abort()
+
+    def write(self, data: Buffer) -> None:
+        """Hand bytes of an answer to the transport."""
+        self._written += len(data)
+        self.transport.write(data)
+
+    def default_head(self) -> bytes:
+        """Header lines that every answer has."""
+        return self._watchdog.default_head(self.server_state.default_headers)
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        self._answered_any = True
+        exchange, self._running = self._running, None
+        if self.transport.is_closing():
+            return
+        if exchange is not None and not exchange.keep_alive:
+            self._linger()
+        elif self._queued:
+            self._run(self._queued.popleft())
+        elif self._refusal is not None:
+            self._answer_and_close(self._refusal)
+        else:
+            self._since = self.loop.time()
+        if not self._queued:
+            self.flow.resume_reading()
+
+    # -- ends ----------------------------------------------------------------------------------
+
+    def refuse(self, error: TMSError) -> None:
+        """Answer with an error after what is still owed, then close."""
+        newest = self._newest
+        if self._phase is _Phase.BODY and newest is not None:  # its body will never be complete
+            newest.fail(error)
+            if newest.response_complete:
+                self._linger()
+                return
+        self._refusal = error
+        if self._running is None:
+            self._answer_and_close(error)
+
+    def _answer_and_close(self, error: TMSError) -> None:
+        status, body = routes.problem(error, request_id := self._watchdog.request_id())
+        lines = (
+            f"TMS-Request-Id: {request_id}\r\ncontent-type: {routes.PROBLEM}\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        head = routes.STATUS_LINES[status] + self.default_head() + lines.encode()
+        self.write(head + body)
+        self._linger()
+
+    def _linger(self) -> None:
+        self._phase, self._since = _Phase.LINGER, self.loop.time()
+        if self._eof:
+            self.transport.close()
+            return
+        self.flow.resume_reading()
+        self.transport.write_eof()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more; it may still read what it is owed, but will not wait."""
+        self._eof = True
+        if self._running is None or self._phase is not _Phase.IDLE:
+            return False  # closes
+        self._finish()
+        return True
+
+    def _finish(self) -> None:
+        """Answer what was received, without waiting, and close."""
+        if self._newest is not None:
+            self._newest.keep_alive = False
+        for exchange in (self._running, *self._queued):
+            if exchange is not None:
+                exchange.hurry()
+
+    def shutdown(self) -> None:
+        """Close once what was received is answered."""
+        if self._running is None:
+            self.transport.close()
+        else:
+            self._finish()
+
+    # -- the watchdog --------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """End this connection if it has kept the service waiting for too long."""
+        limits, unsent = self._limits, self.transport.get_write_buffer_size()
+        if unsent:
+            if self._written - unsent != self._flushed:
+                self._flushed, self._flushed_at = self._written - unsent, now
+            elif now - self._flushed_at > limits.write_timeout_s - TICK_S:
+                self._watchdog.cut_off += 1
+                self.transport.abort()
+            return
+        self._flushed_at = now
+        age = now - self._since
+        if self._phase is _Phase.LINGER:
+            if age > LINGER_S:
+                self.transport.abort()
+        elif self.flow.read_paused or self._refusal is not None:
+            self._since = self._body_at = now  # waiting for us
+        elif self._phase is _Phase.HEAD:
+            if age > limits.head_timeout_s - TICK_S:
+                self._cut_off(f"The headers were not complete within {limits.head_timeout_s} s.")
+        elif self._phase is _Phase.BODY:
+            self._look_at_body(now, age)
+        elif self._running is None and age > self._idle_s():
+            self.transport.close()
+
+    def _idle_s(self) -> float:
+        limits = self._limits
+        return limits.keep_alive_s if self._answered_any else limits.head_timeout_s - TICK_S
+
+    def _look_at_body(self, now: float, age: float) -> None:
+        window = self._limits.body_timeout_s - TICK_S
+        wanted = self._limits.body_bytes_per_s_min * window
+        if now - self._body_at > window or (age > window and self._body_bytes < wanted):
+            self._cut_off(f"The body made too little progress for {window:g} s.")
+        elif age > window:
+            self._since, self._body_bytes = now, 0
+
+    def _cut_off(self, message: str) -> None:
+        self._watchdog.cut_off += 1
+        self.refuse(SlowRequest(message + " Send it again in one go."))

@@ -1,0 +1,218 @@
+"""What a request says: names in its path, parameters, media types, and its body within bounds.
+
+* Names and parameters are decoded once, strictly: what is not UTF-8 or walks directories is refused
+  before anything looks at it, and an unknown or repeated parameter is an error, not ignored.
+* A body takes memory only after it was reserved in the service's budget.
+"""
+
+import asyncio
+import difflib
+from concurrent.futures import Executor
+from functools import lru_cache
+from urllib.parse import unquote_to_bytes
+
+from tms.errors import Invalid, Malformed, NotAcceptable, Overloaded, TooLarge, UnsupportedMedia
+from tms.model.log import Buffer
+from tms.model.topic import TopicName
+from tms.server.http.encoding import decompress
+from tms.server.http.exchange import Disconnected, Exchange
+from tms.wire import routes
+
+
+class Budget:
+    """Bytes in flight of one kind, over all requests."""
+
+    def __init__(self, what: str, bytes_max: int) -> None:
+        self.what = what
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self.refused = 0
+
+    def take(self, size: int) -> None:
+        """Reserve memory. Raises `Overloaded`."""
+        if self.bytes + size > self.bytes_max:
+            self.refused += 1
+            raise Overloaded(
+                f"{self.bytes} bytes of {self.what} are under way, the limit of this service is "
+                f"{self.bytes_max}. Try again in a moment.",
+                retry_after_s=routes.RETRY_AFTER_S,
+            )
+        self.bytes += size
+
+    def give_back(self, size: int) -> None:
+        """The memory is free again."""
+        self.bytes -= size
+
+
+class Body:
+    """A request's body and the memory reserved for it; `release` it when done."""
+
+    __slots__ = ("_budget", "_reserved", "bytes_max", "data")
+
+    def __init__(self, budget: Budget, bytes_max: int) -> None:
+        self.data: Buffer = b""
+        self.bytes_max = bytes_max
+        self._budget = budget
+        self._reserved = 0
+
+    def release(self) -> None:
+        """Give the reserved memory back."""
+        self._budget.give_back(self._reserved)
+        self._reserved = 0
+
+    def _reserve(self, size: int) -> None:
+        self._budget.take(size)
+        self._reserved += size
+
+    async def read(self, exchange: Exchange) -> None:
+        """Receive the body. Raises `TooLarge`, `Overloaded`, `SlowRequest` or `Disconnected`."""
+        length = exchange.content_length
+        if length is None:
+            await self._read_chunked(exchange)
+            return
+        if length > self.bytes_max:
+            raise self._too_large()
+        self._reserve(length)
+        data = bytearray(length)
+        if length:
+            await exchange.read_into(memoryview(data))
+        self.data = data
+
+    async def _read_chunked(self, exchange: Exchange) -> None:
+        data, more = bytearray(), True
+        while more:
+            message = await exchange.receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            piece = message["body"]
+            if len(data) + len(piece) > self.bytes_max:
+                raise self._too_large()
+            self._reserve(len(piece))
+            data += piece
+            more = message["more_body"]
+        self.data = data
+
+    async def decompress(self, coding: str, threads: Executor) -> None:
+        """Undo the Content-Encoding. Raises what `encoding.decompress` raises, and `Overloaded`."""
+        if coding in ("", "identity"):
+            return
+        self._reserve(self.bytes_max)
+        loop = asyncio.get_running_loop()
+        plain = await loop.run_in_executor(threads, decompress, coding, self.data, self.bytes_max)
+        self._budget.give_back(self._reserved - len(plain))
+        self._reserved = len(plain)
+        self.data = plain if isinstance(plain, bytearray) else bytearray(plain)
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"A body has at most {self.bytes_max} bytes; send less at once.")
+
+
+def header(exchange: Exchange, wanted: bytes) -> str:
+    """A header's value, several joined as HTTP says; empty when it is absent."""
+    headers: list[tuple[bytes, bytes]] = exchange.scope["headers"]
+    return ", ".join(value.decode("latin-1") for name, value in headers if name == wanted).strip()
+
+
+@lru_cache(maxsize=1_024)
+def topic_name(namespace: bytes, topic: bytes) -> TopicName:
+    """The topic named by two raw path segments. Raises `Malformed` or `Invalid`."""
+    return TopicName.of(path_text(namespace), path_text(topic))
+
+
+def path_text(raw: bytes) -> str:
+    """A raw path segment, decoded once. Raises `Malformed`."""
+    try:
+        text = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError as exc:
+        raise Malformed(f"The path is not UTF-8: {exc.reason} in {raw[:140]!r}.") from exc
+    if text in (".", "..") or text.startswith(("./", "../", ".\\", "..\\")) or "%" in text:
+        raise Malformed(
+            f"A name is no path and is percent-encoded at most once, got {text[:140]!r}."
+        )
+    return text
+
+
+def parameters(query: bytes, allowed: tuple[str, ...]) -> dict[str, str]:
+    """The parameters of a query. Raises `Malformed` or `Invalid`."""
+    found: dict[str, str] = {}
+    for part in query.split(b"&") if query else ():
+        raw_name, _, raw_value = part.partition(b"=")
+        try:
+            name = unquote_to_bytes(raw_name).decode()
+            value = unquote_to_bytes(raw_value).decode()
+        except UnicodeDecodeError as exc:
+            raise Malformed(f"The query is not UTF-8: {exc.reason} in {part[:140]!r}.") from exc
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, 1)
+            meant = (
+                f"did you mean {near[0]}?" if near else f"known: {', '.join(allowed) or 'none'}."
+            )
+            raise Invalid(f"There is no parameter {name[:64]!r} here; {meant}", field=name[:64])
+        if name in found:
+            raise Invalid(f"The parameter {name} is given twice.", field=name)
+        found[name] = value
+    return found
+
+
+def whole_number(given: dict[str, str], name: str, default: int, low: int, high: int) -> int:
+    """A parameter that is a whole number. Raises `Invalid`."""
+    text = given.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or not low <= int(text) <= high:
+        raise Invalid(
+            f"{name} is a whole number from {low} to {high}, got {text[:40]!r}.", field=name
+        )
+    return int(text)
+
+
+@lru_cache(maxsize=256)
+def content_type(value: str, readable: tuple[str, ...]) -> str:
+    """The media type of a body. Raises `UnsupportedMedia`."""
+    media, _, rest = value.partition(";")
+    media = media.strip().lower()
+    choice = " or ".join(readable)
+    if media not in readable:
+        got = repr(media[:100]) if media else "none"
+        raise UnsupportedMedia(f"Content-Type is {choice} here, got {got}.")
+    for parameter in rest.split(";") if rest.strip() else ():
+        name, _, setting = parameter.partition("=")
+        if name.strip().lower() == "charset" and setting.strip().strip('"').lower() != "utf-8":
+            raise UnsupportedMedia(f"Text is read as UTF-8 only, got charset {setting[:40]!r}.")
+    return media
+
+
+@lru_cache(maxsize=256)
+def accepted(value: str, made: tuple[str, ...]) -> str:
+    """Which of the media types `made` the Accept header likes best; the first of equals. Raises
+    `NotAcceptable`."""
+    ranges = [_media_range(part) for part in value.split(",") if part.strip()]
+    if not ranges:
+        return made[0]
+    quality, best = max(
+        ((_quality(media, ranges), media) for media in made), key=lambda found: found[0]
+    )
+    if quality <= 0:
+        raise NotAcceptable(f"This can be answered as {' or '.join(made)}, not as {value[:100]!r}.")
+    return best
+
+
+def _media_range(part: str) -> tuple[str, float]:
+    media, *settings = (piece.strip().lower() for piece in part.split(";"))
+    quality = 1.0
+    for setting in settings:
+        if setting.startswith("q="):
+            try:
+                quality = float(setting[2:])
+            except ValueError:
+                quality = 0.0
+    return media, quality
+
+
+def _quality(media: str, ranges: list[tuple[str, float]]) -> float:
+    """The most specific range that fits decides."""
+    wanted = dict(ranges)
+    for candidate in (media, media.partition("/")[0] + "/*", "*/*"):
+        if candidate in wanted:
+            return wanted[candidate]
+    return 0.0
