@@ -107,8 +107,8 @@ def check_name(name: str) -> str:
     """The map name itself. Raises `Invalid`."""
     if len(name) > NAME_BYTES_MAX or not _NAME.fullmatch(name):
         raise Invalid(
-            f"A map name is 1 to {NAME_BYTES_MAX} of a-z 0-9 _ . - in parts joined with /, and no part begins with a "
-            f"dot; got {name[:NAME_BYTES_MAX]!r}."
+            f"A map name is 1 to {NAME_BYTES_MAX} of a-z 0-9 _ . - in parts joined with /, and no "
+            f"part begins with a dot; got {name[:NAME_BYTES_MAX]!r}."
         )
     return name
 

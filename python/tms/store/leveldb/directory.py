@@ -122,8 +122,8 @@ class DataDirectory:
         maps = self.path / _MAPS
         if others or (maps.is_dir() and any(maps.iterdir())):
             raise ConfigError(
-                f"{self.path} is not a data directory of TMS: it holds files, but no {_FORMAT} file. "
-                f"Choose an empty or new directory, or restore the {_FORMAT} file if this was one."
+                f"{self.path} is not a data directory of TMS: it holds files, but no {_FORMAT}. "
+                "Choose an empty or new directory, or restore that file if this was one."
             )
         if not create:
             raise NotFound(f"There is no data directory at {self.path}: it is empty.")
@@ -168,8 +168,8 @@ def check_format(path: Path, store: str) -> None:
         )
     if version != FORMAT_VERSION:
         raise ConfigError(
-            f"{path} has format {version!r}, and this release of TMS reads format {FORMAT_VERSION}; "
-            "use the release that wrote it."
+            f"{path} has format {version!r}, and this release of TMS reads {FORMAT_VERSION}; use the "
+            "release that wrote it."
         )
     if not (path / _MAPS).is_dir():
         raise DataCorrupt(

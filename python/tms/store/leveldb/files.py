@@ -5,7 +5,7 @@ at.
     MANIFEST-n   a log of edits: which tables are live, which log is the oldest needed
     n.log        a log of writes that are in no table yet
     n.ldb        a table: sorted rows in checksummed blocks
-    log          blocks of 32 KiB; each holds fragments: crc 4, length 2, type 1 (little-endian), payload
+    log          blocks of 32 KiB of fragments: crc 4, length 2, type 1 (little-endian), payload
 
 Invariants
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import plyvel
 
-from tms.errors import DataCorrupt, StorageFull, StorageUnavailable, TMSError
+from tms.errors import StorageFull, StorageUnavailable, TMSError
 from tms.model.log import Buffer
 from tms.model.topic import Durability
 from tms.store.base import Row, check_key, check_row
