@@ -1,13 +1,41 @@
 """What goes into and comes out of a partition log: the values that engine, wire and client
 share."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
+
+import msgspec
 
 from tms.model.ids import MessageId
 from tms.model.position import Position
 
 Buffer = bytes | bytearray | memoryview
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Message(NamedTuple):
+    """A message as a consumer gets it. `value` is None for a tombstone, `key` for a message without one."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: MessageId
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes]
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it was published, in ms since 1970-01-01T00:00Z."""
+        return self.id.time_ms
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was published, in UTC."""
+        return _EPOCH + timedelta(milliseconds=self.id.time_ms)
 
 
 class NewBlock(NamedTuple):
@@ -27,8 +55,7 @@ class StoredBlock(NamedTuple):
     block: Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(msgspec.Struct, frozen=True):
     """Where a block went: its messages have `count` consecutive sequences from `sequence` and
     offsets from `base_offset`.
 

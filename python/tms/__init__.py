@@ -1,0 +1,92 @@
+"""TMS: an ordered, immutable, transactional message log, in one process and over HTTP.
+
+    bus = tms.open("data/")                        # an engine in this process
+    bus = tms.connect("http://localhost:7070")     # a service
+
+Both give the same `Bus`; `tms.aio` has the same names for asyncio. Importing this module loads neither the engine nor
+pyarrow.
+"""
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tms import aio
+    from tms.client.client import Bus
+    from tms.client.consumer import Batch, Consumer, Page
+    from tms.client.producer import Producer
+    from tms.errors import TMSError
+    from tms.model.ids import MessageId
+    from tms.model.log import Message
+    from tms.model.position import Position
+
+__all__ = [
+    "open",
+    "connect",
+    "aio",
+    "Bus",
+    "Producer",
+    "Consumer",
+    "Batch",
+    "Page",
+    "Message",
+    "MessageId",
+    "Position",
+    "TMSError",
+    "__version__",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Bus": "tms.client.client",
+    "Producer": "tms.client.producer",
+    "Consumer": "tms.client.consumer",
+    "Batch": "tms.client.consumer",
+    "Page": "tms.client.consumer",
+    "Message": "tms.model.log",
+    "MessageId": "tms.model.ids",
+    "Position": "tms.model.position",
+    "TMSError": "tms.errors",
+}
+
+
+def open(path: str | os.PathLike[str], *, timeout_s: float = 30.0, **config: Any) -> "Bus":
+    """The bus of an engine in this process, with its messages in the directory `path`, which is made if missing.
+
+    `config` are the fields of `tms.engine.EngineConfig`. Raises `AlreadyRunning` when the directory is in use,
+    `DataCorrupt` when it is damaged. Close the bus to release the directory.
+    """
+    from tms.client.client import Bus
+    from tms.clock import SystemClock
+    from tms.engine import Engine, EngineConfig
+    from tms.store.leveldb import LevelDBStore
+
+    settings = EngineConfig(**config)
+    clock = SystemClock()
+    store = LevelDBStore(path, create=True, clock=clock)
+    try:
+        return Bus(Engine(store, clock, settings), timeout_s=timeout_s, clock=clock)
+    except BaseException:
+        store.close()
+        raise
+
+
+def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: float = 30.0) -> "Bus":
+    """The bus of the service at `url`, `http://HOST:PORT` or https. Connects when first used.
+
+    `timeout_s` bounds every call, repetitions included. Raises `ConfigError` for a wrong URL.
+    """
+    from tms.client.client import Bus
+    from tms.client.http.transport import HttpTransport
+
+    return Bus(HttpTransport(url, timeout_s=timeout_s), timeout_s=timeout_s)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "aio":
+        return import_module("tms.aio")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'tms' has no attribute {name!r}")

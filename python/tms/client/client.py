@@ -1,0 +1,473 @@
+"""The bus: everything a program does with topics and messages, over an engine in the same process or over HTTP.
+
+Invariants
+
+* Every call has a time-out: `timeout_s`, given when the bus is made or with the call.
+* Retriable errors are met with repetitions within that time; a repetition never stores a message twice.
+* How many partitions a topic has is remembered for a minute at most, and looked up again when that proves wrong.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count, repeat
+from types import TracebackType
+from typing import NamedTuple, Self
+from weakref import WeakSet
+
+from tms.client.batching import REQUEST_BYTES, Batcher, Headers, check_partition, message_bytes
+from tms.client.consumer import (
+    FETCH_BYTES,
+    WAIT_S,
+    Consumer,
+    Cursor,
+    Page,
+    Start,
+    as_position,
+    page,
+)
+from tms.client.delivery import Delivery, Numbering
+from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, REFRESH_S, Producer
+from tms.client.transport import TIMEOUT_S, Transport, open_lane
+from tms.clock import Clock, SystemClock
+from tms.errors import Invalid, NotFound
+from tms.model.block import Compression, encode
+from tms.model.ids import MessageId
+from tms.model.inspection import PartitionInspection
+from tms.model.keys import partition_for_key
+from tms.model.log import Appended, NewBlock, PartitionPosition
+from tms.model.position import Kind, Position
+from tms.model.topic import (
+    MESSAGE_BYTES_DEFAULT,
+    Durability,
+    TopicInfo,
+    TopicName,
+    TopicSettings,
+    parse_durability,
+    parse_retention,
+)
+
+IN_FLIGHT_LIMIT = 8  # how many blocks of a producer the service remembers
+_NUMBERINGS_MAX = 256
+_KNOWN_MAX = 16_384
+
+
+class Known(NamedTuple):
+    """What publishing needs to know of a topic."""
+
+    name: TopicName
+    partitions: int
+    message_bytes_max: int
+    until_s: float
+
+
+class Bus:
+    """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or close it."""
+
+    def __init__(
+        self, transport: Transport, *, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
+    ) -> None:
+        self._transport = transport
+        self._timeout_s = timeout_s
+        self._clock = clock or SystemClock()
+        self._known: dict[str, Known] = {}
+        self._turn = count()
+        self._numberings: deque[Numbering] = deque(maxlen=_NUMBERINGS_MAX)
+        self._open: WeakSet[Producer | Consumer] = WeakSet()
+
+    # --- topics ---------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        retention: str | int | None = "14d",
+        retention_bytes: int | None = None,
+        durability: str = Durability.SYNCED,
+        message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
+    ) -> TopicInfo:
+        """Create a topic, `name` or `namespace:name`; one that exists with the same settings is left as it is.
+
+        `retention` is like `"36h"`, ms, or `"forever"`; `retention_bytes` is per partition. Raises `TopicExists`,
+        `Invalid`, `Forbidden`.
+        """
+        settings = TopicSettings(
+            partitions,
+            parse_retention(retention),
+            retention_bytes,
+            parse_durability(durability),
+            message_bytes_max,
+        )
+        return self._transport.create_topic(TopicName.parse(topic), settings)
+
+    def describe_topic(self, topic: str) -> TopicInfo:
+        """Settings, and what each partition holds. Raises `TopicNotFound`."""
+        return self._transport.describe_topic(TopicName.parse(topic))
+
+    def list_topics(self, namespace: str = "default") -> Iterator[TopicInfo]:
+        """All topics of a namespace, by name, without their partitions' infos; read in pages as they are taken."""
+        after: str | None = None
+        while found := self._transport.list_topics(namespace, after):
+            yield from found
+            after = found[-1].topic
+
+    def update_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int | None = None,
+        retention: str | int | None = None,
+        retention_bytes: int | str | None = None,
+        durability: str | None = None,
+        message_bytes_max: int | None = None,
+    ) -> TopicInfo:
+        """Change what is given; None leaves it, `"forever"` and `retention_bytes="unlimited"` lift a limit.
+
+        Raises `TopicNotFound`, `FewerPartitions`, `Invalid`.
+        """
+        changes: dict[str, object] = {}
+        if retention is not None:
+            changes["retention_ms"] = parse_retention(retention)
+        if retention_bytes is not None:
+            changes["retention_bytes"] = None if retention_bytes == "unlimited" else retention_bytes
+        if durability is not None:
+            changes["durability"] = parse_durability(durability)
+        if partitions is not None:
+            changes["partitions"] = partitions
+        if message_bytes_max is not None:
+            changes["message_bytes_max"] = message_bytes_max
+        self._known.pop(topic, None)
+        return self._transport.update_topic(TopicName.parse(topic), changes)
+
+    def truncate_topic(self, topic: str, before: Start = "latest") -> TopicInfo:
+        """Make the messages before a position unreadable, in all partitions. Raises `TopicNotFound`."""
+        return self._transport.truncate_topic(TopicName.parse(topic), as_position(before))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its messages. Raises `TopicNotFound`."""
+        self._known.pop(topic, None)
+        self._transport.delete_topic(TopicName.parse(topic))
+
+    def inspect(self, topic: str, partition: int = 0, limit: int = 20) -> PartitionInspection:
+        """How a partition stands in the store: its segments and newest blocks."""
+        return self._transport.inspect(TopicName.parse(topic), partition, limit)
+
+    # --- publishing -----------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        durability: str | None = None,
+        timeout_s: float | None = None,
+    ) -> MessageId | None:
+        """Publish one message and wait for its acknowledgement; its id, or None with durability `none`.
+
+        A key decides the partition, unless `partition` does; with neither, messages take turns. Raises `TopicNotFound`,
+        `PartitionNotFound`, `Invalid`, `TooLarge`; `TimedOut` when it is unknown whether the message is stored.
+        """
+        known = self._topic(topic)
+        message_bytes(value, key, headers, known.message_bytes_max)
+        try:
+            return self._publish(known, value, key, headers, partition, durability, timeout_s)
+        except NotFound:  # the topic may have changed since it was looked up; nothing was stored
+            known = self._look_up(topic)
+            return self._publish(known, value, key, headers, partition, durability, timeout_s)
+
+    def publish_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        partition: int | None = None,
+        durability: str | None = None,
+        compression: str = Compression.NONE,
+        timeout_s: float | None = None,
+    ) -> list[MessageId]:
+        """Publish messages and wait for all acknowledgements; their ids in this order, none with durability `none`.
+
+        Messages without key go to one partition together. What goes to one partition is stored as one block, all or
+        nothing, up to 65,536 messages and 4 MiB. Errors carry `index` where one message is the reason; then nothing
+        of the request was sent, unless it is larger than that.
+        """
+        known = self._topic(topic)
+        sticky = next(self._turn) % known.partitions if partition is None else partition
+        numbering = self._numbering()
+        batcher = Batcher(
+            known.name,
+            known.partitions,
+            known.message_bytes_max,
+            numbering,
+            batch_bytes=REQUEST_BYTES,
+            compression=as_compression(compression),
+            sticky=sticky,
+        )
+        delivery = self._delivery(known, durability, numbering, timeout_s, compression)
+        appended: list[Appended] = []
+        try:
+            for _ in batcher.add_many(values, keys, headers, partition):
+                appended += delivery.append(batcher.pack())
+            if batcher.count:
+                appended += delivery.append(batcher.pack())
+        except NotFound:
+            self._known.pop(topic, None)
+            raise
+        self._numberings.append(numbering)
+        if partition is not None or keys is None:
+            places: Iterable[int] = repeat(sticky, len(values))
+        else:
+            places = map(batcher.partition_of, keys)
+        return _ids_in_order(appended, places)
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger_ms: float = 0,
+        batch_bytes: int = BATCH_BYTES,
+        compression: str = Compression.NONE,
+        durability: str | None = None,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        timeout_s: float | None = None,
+    ) -> Producer:
+        """A producer that batches by itself; see `Producer.send`.
+
+        While a request is under way the next block fills; `linger_ms` makes every message wait that long for company.
+        A block is sent when its messages have `batch_bytes`; up to `in_flight_max` requests (1 to 8) are under way.
+        `compression` is none, lz4 or zstd. Raises `TopicNotFound`, `Invalid`.
+        """
+        _between("linger_ms", linger_ms, 0, 60_000)
+        _between("batch_bytes", batch_bytes, 1, REQUEST_BYTES)
+        _between("in_flight_max", in_flight_max, 1, IN_FLIGHT_LIMIT)
+        known = self._look_up(topic)
+        numbering = Numbering()
+        batcher = Batcher(
+            known.name,
+            known.partitions,
+            known.message_bytes_max,
+            numbering,
+            batch_bytes=batch_bytes,
+            compression=as_compression(compression),
+            sticky=next(self._turn) % known.partitions,
+        )
+        made = Producer(
+            known.name,
+            open_lane(self._transport),
+            batcher,
+            self._delivery(known, durability, numbering, timeout_s, compression),
+            self._clock,
+            lambda: self._look_up(topic).partitions,
+            durability=as_durability(durability),
+            linger_s=linger_ms / 1_000,
+            in_flight_max=in_flight_max,
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+        )
+        self._open.add(made)
+        return made
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        topic: str,
+        start: Start | Mapping[int, Start] = "earliest",
+        partitions: Sequence[int] | None = None,
+        stop_at_end: bool = False,
+        *,
+        wait_s: float = WAIT_S,
+        fetch_bytes: int = FETCH_BYTES,
+        timeout_s: float | None = None,
+    ) -> Consumer:
+        """A consumer of all partitions, or of those named.
+
+        `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime with time zone,
+        `"offset:N"`, any position's text, or a mapping of partitions to these, such as `Consumer.positions()`. With
+        `stop_at_end` the iteration ends behind the messages that were there when it began. Raises `TopicNotFound`,
+        `PartitionNotFound`, `Invalid`.
+        """
+        name = TopicName.parse(topic)
+        positions = self._positions(topic, name, start, partitions)
+        latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
+        if latest:
+            found = self._transport.fetch(name, _asked(latest), 1)
+            positions.update(page(str(name), latest, found).next)
+        made = Consumer(
+            name,
+            open_lane(self._transport),
+            Cursor(str(name), positions, stop_at_end),
+            self._clock,
+            wait_s=wait_s,
+            fetch_bytes=fetch_bytes,
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+        )
+        self._open.add(made)
+        return made
+
+    def fetch(
+        self,
+        topic: str,
+        start: Start | Mapping[int, Start] = "earliest",
+        partitions: Sequence[int] | None = None,
+        *,
+        bytes_max: int = FETCH_BYTES,
+        wait_s: float = 0,
+    ) -> Page:
+        """One fetch: batches from `start` on, about `bytes_max` bytes of them, at least one if there is one.
+
+        Waits up to `wait_s` for the first. Go on at the answer's `next`. Raises like `consumer`, and
+        `OffsetOutOfRange`.
+        """
+        name = TopicName.parse(topic)
+        positions = self._positions(topic, name, start, partitions)
+        found = self._transport.fetch(name, _asked(positions), bytes_max, wait_s)
+        return page(str(name), positions, found)
+
+    # --- closing --------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close what is still open of its producers and consumers, then the bus. A second call does nothing."""
+        try:
+            for opened in list(self._open):
+                opened.close()
+        finally:
+            self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- parts ----------------------------------------------------------------------------------------
+
+    def _topic(self, topic: str) -> Known:
+        known = self._known.get(topic)
+        if known is None or known.until_s < self._clock.monotonic_s():
+            known = self._look_up(topic)
+        return known
+
+    def _look_up(self, topic: str) -> Known:
+        name = TopicName.parse(topic)
+        self._known.pop(topic, None)
+        settings = self._transport.describe_topic(name).settings
+        until_s = self._clock.monotonic_s() + REFRESH_S
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        known = Known(name, settings.partitions, settings.message_bytes_max, until_s)
+        self._known[topic] = known
+        return known
+
+    def _publish(
+        self,
+        known: Known,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        durability: str | None,
+        timeout_s: float | None,
+    ) -> MessageId | None:
+        if partition is not None:
+            check_partition(partition, known.partitions)
+        elif key is not None:
+            partition = partition_for_key(key, known.partitions)
+        else:
+            partition = next(self._turn) % known.partitions
+        numbering = self._numbering()
+        producer_id, sequence = numbering.take((known.name, partition))
+        block = encode(
+            [value],
+            None if key is None else [key],
+            [headers] if headers else None,
+            producer_id=producer_id,
+            producer_sequence=sequence,
+        )
+        delivery = self._delivery(known, durability, numbering, timeout_s)
+        (appended,) = delivery.append([NewBlock(partition, block)])
+        self._numberings.append(numbering)
+        return MessageId(appended.time_ms, appended.sequence) if appended.time_ms >= 0 else None
+
+    def _numbering(self) -> Numbering:
+        """One that nobody else uses now; given back only after success, for then its numbers have no gap."""
+        try:
+            return self._numberings.pop()
+        except IndexError:
+            return Numbering()
+
+    def _delivery(
+        self,
+        known: Known,
+        durability: str | None,
+        numbering: Numbering,
+        timeout_s: float | None,
+        compression: str = Compression.NONE,
+    ) -> Delivery:
+        return Delivery(
+            self._transport,
+            known.name,
+            as_durability(durability),
+            numbering,
+            as_compression(compression),
+            self._clock,
+            self._timeout_s if timeout_s is None else timeout_s,
+        )
+
+    def _positions(
+        self,
+        topic: str,
+        name: TopicName,
+        start: Start | Mapping[int, Start],
+        partitions: Sequence[int] | None,
+    ) -> dict[int, Position]:
+        if isinstance(start, Mapping):
+            wanted = list(start) if partitions is None else partitions
+            missing = [partition for partition in wanted if partition not in start]
+            if missing:
+                raise Invalid(
+                    f"The start has no position for partition {missing[0]}.", field="start"
+                )
+            return {partition: as_position(start[partition]) for partition in wanted}
+        if partitions is None:
+            partitions = range(self._look_up(topic).partitions)
+        return dict.fromkeys(partitions, as_position(start))
+
+
+def as_durability(durability: str | None) -> Durability | None:
+    """None stays None: the topic's default. Raises `Invalid`."""
+    return None if durability is None else parse_durability(durability)
+
+
+def as_compression(compression: str) -> Compression:
+    """Raises `Invalid`."""
+    try:
+        return Compression(compression)
+    except ValueError as exc:
+        raise Invalid(
+            f"Compression is none, lz4 or zstd, got {compression!r:.40}.", field="compression"
+        ) from exc
+
+
+def _between(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise Invalid(f"{name} is a number from {low} to {high}, got {value!r}.", field=name)
+
+
+def _asked(positions: Mapping[int, Position]) -> list[PartitionPosition]:
+    return [PartitionPosition(*there) for there in positions.items()]
+
+
+def _ids_in_order(appended: Sequence[Appended], places: Iterable[int]) -> list[MessageId]:
+    """The ids of messages that went to these partitions, in this order; none with durability `none`."""
+    ids: dict[int, list[MessageId]] = {}
+    for block in appended:
+        ids.setdefault(block.partition, []).extend(block.ids())
+    following = {place: iter(found) for place, found in ids.items()}
+    return [next(following[place]) for place in places] if any(ids.values()) else []

@@ -1,0 +1,345 @@
+"""The consumer: positions, batches and messages, in the order of each partition.
+
+    begin fetch ──▶ answer ──▶ Cursor.accept: new positions, batches ──▶ next fetch begins ──▶ batches are handed out
+
+The next fetch is under way while the caller works on the batches of the last one, so at most two answers of
+`fetch_bytes` are in memory.
+
+Invariants
+
+* Within a partition every message comes once, in order, beginning at the position asked for.
+* `positions()` is behind what the caller was handed, never behind what was only fetched: a consumer that starts there
+  goes on with the next message.
+* Bytes that fail their CRC are never handed out (`DataCorrupt`).
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from tms.client.transport import Lane, Pending, retrying
+from tms.clock import Clock
+from tms.errors import Closed, Invalid, TimedOut
+from tms.model.block import Columns, decode, read_header
+from tms.model.ids import MessageId
+from tms.model.log import Fetched, Message, PartitionPosition, StoredBlock
+from tms.model.position import Kind, Position
+from tms.model.topic import TopicName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Start = str | MessageId | datetime | Position
+
+FETCH_BYTES = 4 << 20
+WAIT_S = 1.0
+
+
+def as_position(start: Start) -> Position:
+    """The position that a caller means: `earliest`, `latest`, `offset:N`, an id, a time, or a position's text.
+
+    Raises `Invalid` or `BadMessageId`.
+    """
+    if isinstance(start, Position):
+        return start
+    if isinstance(start, MessageId):
+        return Position.at(start)
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise Invalid(
+                f"The time {start} has no time zone; use e.g. datetime(…, tzinfo=UTC).",
+                field="start",
+            )
+        return Position.time(-(-(start - _EPOCH) // _MS))
+    if isinstance(start, str):
+        return Position.parse(start)
+    raise Invalid(
+        f"A start is text, a MessageId, a datetime or a Position, got {type(start).__name__}.",
+        field="start",
+    )
+
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_MS = timedelta(milliseconds=1)
+
+
+class Batch:
+    """Messages of one partition that were published together, unpacked column by column when asked for.
+
+    `partition`, `base_offset` (of the first message), `timestamp_ms`, and `len(batch)`. Columns have one cell per
+    message, in order. Raises `DataCorrupt` when the bytes are not what was stored.
+    """
+
+    __slots__ = ("_block", "_columns", "_count", "_skip", "base_offset", "first_sequence", "topic")
+
+    def __init__(self, topic: str, block: StoredBlock, skip: int = 0) -> None:
+        header = read_header(block.block)
+        self.topic = topic
+        self._block = block
+        self._skip = skip
+        self._count = header.count - skip
+        self.base_offset = header.base_offset + skip
+        self.first_sequence = block.last_sequence - header.count + 1 + skip
+        self._columns: Columns | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def partition(self) -> int:
+        """The partition."""
+        return self._block.partition
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When the messages were published, in ms since 1970-01-01T00:00Z."""
+        return self._block.time_ms
+
+    @property
+    def last_id(self) -> MessageId:
+        """The id of the last message: `Position.after` it is where to go on."""
+        return MessageId(self._block.time_ms, self._block.last_sequence)
+
+    def values(self) -> list[bytes | None]:
+        """The values; None is a tombstone."""
+        return self._unpacked().values()[self._skip :]
+
+    def keys(self) -> list[bytes | None]:
+        """The keys; None for messages without one."""
+        return self._unpacked().keys()[self._skip :]
+
+    def headers(self) -> list[dict[str, bytes]]:
+        """The headers; empty for messages without any."""
+        return self._unpacked().headers()[self._skip :]
+
+    def ids(self) -> list[MessageId]:
+        """The ids."""
+        time_ms, first = self._block.time_ms, self.first_sequence
+        return [MessageId(time_ms, first + i) for i in range(self._count)]
+
+    def offsets(self) -> range:
+        """The offsets."""
+        return range(self.base_offset, self.base_offset + self._count)
+
+    def to_arrow(self) -> "pa.RecordBatch":
+        """The columns key, value and headers, without copying where they are not compressed."""
+        return self._unpacked().record_batch().slice(self._skip)
+
+    def messages(self) -> list[Message]:
+        """The messages one by one."""
+        topic, partition = self.topic, self.partition
+        columns = zip(
+            self.offsets(), self.ids(), self.keys(), self.values(), self.headers(), strict=True
+        )
+        return [Message(topic, partition, *cells) for cells in columns]
+
+    def _unpacked(self) -> Columns:
+        if self._columns is None:
+            self._columns = decode(self._block.block)
+        return self._columns
+
+
+class Page(NamedTuple):
+    """The answer to `Bus.fetch`: go on at `next`; `ends` are the offsets after the last message, per partition."""
+
+    batches: list[Batch]
+    next: dict[int, Position]
+    ends: dict[int, int]
+
+    def messages(self) -> Iterator[Message]:
+        """All messages, in partition order."""
+        for batch in self.batches:
+            yield from batch.messages()
+
+
+def skipped(block: StoredBlock, position: Position) -> int:
+    """How many of the block's first messages lie before `position`."""
+    header = read_header(block.block)
+    count = header.count
+    if position.kind is Kind.OFFSET:
+        return min(count, max(0, position.number - header.base_offset))
+    if position.kind is Kind.TIME:
+        return count if block.time_ms < position.number else 0
+    if position.id is None or block.time_ms > position.id.time_ms:
+        return 0
+    if block.time_ms < position.id.time_ms:
+        return count
+    first = block.last_sequence - count + 1
+    wanted = position.id.sequence + (position.kind is Kind.AFTER)
+    return min(count, max(0, wanted - first))
+
+
+def page(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
+    """What a fetch from these positions brought, without the messages before them."""
+    batches = []
+    for block in fetched.blocks:
+        skip = skipped(block, asked[block.partition])
+        batch = Batch(topic, block, skip)
+        if len(batch):
+            batches.append(batch)
+    following = {
+        # an empty partition's `latest` would miss what comes before the next fetch; its offset does not
+        partition: Position.offset(fetched.ends[partition]) if there.kind is Kind.LATEST else there
+        for partition, there in fetched.next.items()
+    }
+    return Page(batches, following, fetched.ends)
+
+
+class Cursor:
+    """Where a consumer stands in each partition. Pure state, shared by the synchronous and the asyncio consumer."""
+
+    def __init__(self, topic: str, positions: Mapping[int, Position], stop_at_end: bool) -> None:
+        self.finished = not positions
+        self.stop_at_end = stop_at_end
+        self._topic = topic
+        self._fetched = dict(positions)  # behind what was fetched
+        self._handed = dict(positions)  # behind what the caller has
+        self._stops: dict[int, int] | None = None  # end offsets at the first answer
+        self._message: Message | None = None
+
+    def asks(self) -> list[PartitionPosition]:
+        """What to fetch next: partitions that have not reached their end."""
+        return [PartitionPosition(*there) for there in self._fetched.items()]
+
+    def accept(self, fetched: Fetched) -> list[Batch]:
+        """Go on behind an answer; its batches in order."""
+        found = page(self._topic, self._fetched, fetched)
+        self._fetched.update(found.next)
+        if self.stop_at_end:
+            self._look_for_the_end(found)
+        return found.batches
+
+    def _look_for_the_end(self, found: Page) -> None:
+        if self._stops is None:
+            self._stops = dict(found.ends)
+        for batch in found.batches:
+            if batch.base_offset + len(batch) >= self._stops.get(batch.partition, 0):
+                self._fetched.pop(batch.partition, None)
+        if not found.batches:  # nothing more to be had anywhere
+            self._fetched.clear()
+        self.finished = not self._fetched
+
+    def hand_out(self, batch: Batch) -> None:
+        """The caller gets this batch as a whole."""
+        self._message = None
+        self._handed[batch.partition] = Position.after(batch.last_id)
+
+    def hand_out_message(self, message: Message) -> None:
+        """The caller gets this message."""
+        self._message = message
+
+    def positions(self) -> dict[int, Position]:
+        """Where to go on, for each partition."""
+        if self._message is not None:
+            self._handed[self._message.partition] = Position.after(self._message.id)
+        return dict(self._handed)
+
+    def rewind(self) -> None:
+        """Forget what was fetched but not handed out."""
+        self._fetched = {p: there for p, there in self.positions().items() if p in self._fetched}
+
+
+class Consumer:
+    """Reads one topic; made by `Bus.consumer`. Iterate over it for messages, or over `batches()`.
+
+    A new iteration goes on where the last one was left. For one thread; only `close` may be called from another one.
+    """
+
+    def __init__(
+        self,
+        name: TopicName,
+        lane: Lane,
+        cursor: Cursor,
+        clock: Clock,
+        *,
+        wait_s: float,
+        fetch_bytes: int,
+        timeout_s: float,
+    ) -> None:
+        self._name = name
+        self._lane = lane
+        self._cursor = cursor
+        self._clock = clock
+        self._wait_s = 0.0 if cursor.stop_at_end else wait_s
+        self._fetch_bytes = fetch_bytes
+        self._timeout_s = timeout_s
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""
+        hand_out = self._cursor.hand_out_message
+        for batch in self._fetched():
+            for message in batch.messages():
+                hand_out(message)
+                yield message
+            self._cursor.hand_out(batch)
+
+    def batches(self) -> Iterator[Batch]:
+        """Batches: messages that were published together, for millions per second."""
+        for batch in self._fetched():
+            self._cursor.hand_out(batch)
+            yield batch
+
+    def positions(self) -> dict[int, Position]:
+        """For each partition the place behind the last message handed out; usable as `start`."""
+        return self._cursor.positions()
+
+    def close(self) -> None:
+        """End the iteration, also one that waits in another thread. A second call does nothing."""
+        self._closed = True
+        self._lane.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _fetched(self) -> Iterator[Batch]:
+        ahead: Pending[Fetched] | None = None
+        self._cursor.rewind()
+        try:
+            while not self._cursor.finished and not self._closed:
+                fetched, ahead = self._answer(ahead), None
+                batches = self._cursor.accept(fetched)
+                if not self._cursor.finished:
+                    ahead = self._begin()
+                yield from batches
+        except Closed:
+            if not self._closed:
+                raise
+        finally:
+            if ahead is not None:
+                self._lane.reset()
+
+    def _begin(self) -> Pending[Fetched] | None:
+        """Begin the next fetch; when that fails, the next answer is asked for with retries."""
+        try:
+            return self._lane.begin_fetch(
+                self._name, self._cursor.asks(), self._fetch_bytes, self._wait_s
+            )
+        except TimedOut:
+            return None
+
+    def _answer(self, ahead: Pending[Fetched] | None) -> Fetched:
+        held = [ahead]
+
+        def attempt(left_s: float) -> Fetched:
+            pending = held.pop() if held else None
+            if pending is None:
+                pending = self._lane.begin_fetch(
+                    self._name, self._cursor.asks(), self._fetch_bytes, self._wait_s
+                )
+            try:
+                return pending.result(self._wait_s + left_s)
+            except TimedOut:
+                self._lane.reset()
+                raise
+
+        return retrying(attempt, self._clock, self._timeout_s + self._wait_s)

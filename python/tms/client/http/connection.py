@@ -1,0 +1,203 @@
+"""One HTTP connection over a socket, and what its failures mean.
+
+Invariants
+
+* The socket never blocks: every wait is a poll with a deadline, so no call outlives its time-out.
+* Once it has failed, everything under way on it fails with an error that says whether the outcome is unknown
+  (`outcome="unknown"` in its details: the request may have been carried out).
+"""
+
+import select
+import socket
+from collections import deque
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from tms.client.http.exchange import Answer, AnswerReader
+from tms.clock import Clock
+from tms.errors import ConfigError, TimedOut, TMSError, Unavailable
+from tms.model.log import Buffer
+
+CONNECT_S_MAX = 5.0
+_BUFFERS_PER_SEND = 64
+
+
+class Target:
+    """Where the service is, from its URL. Raises `ConfigError`."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError as exc:
+            raise ConfigError(f"The URL {url!r} has no valid port.") from exc
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise ConfigError(
+                f"The URL of a TMS service is http://HOST:PORT or https://HOST:PORT, got {url!r}."
+            )
+        if parts.path not in ("", "/") or parts.query or parts.fragment:
+            raise ConfigError(f"The URL of a TMS service has no path, got {url!r}.")
+        self.tls = parts.scheme == "https"
+        self.host = parts.hostname
+        self.port = port or (443 if self.tls else 7070)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        self.authority = f"{host}:{self.port}"
+        self.url = f"{parts.scheme}://{self.authority}"
+
+
+def connect_error(exc: Exception, target: Target, timeout_s: float) -> TMSError:
+    """What it means that no connection could be made."""
+    if isinstance(exc, ConnectionRefusedError):
+        return Unavailable(
+            f"Nothing listens at {target.url}. Start the service with `tms serve`, or check the URL."
+        )
+    if isinstance(exc, TimeoutError):
+        return Unavailable(f"{target.url} did not accept a connection within {timeout_s:.3g} s.")
+    if isinstance(exc, socket.gaierror):
+        return Unavailable(f"The host name {target.host!r} cannot be resolved: {exc.strerror}.")
+    return exchange_error(exc, target)
+
+
+def exchange_error(exc: Exception, target: Target) -> TMSError:
+    """What it means that a connection failed with a request under way."""
+    reason = getattr(exc, "reason", "") or ""
+    if "WRONG_VERSION" in reason or "HTTP_REQUEST" in reason or "RECORD_LAYER" in reason:
+        return ConfigError(f"{target.url} does not speak TLS; write http:// instead of https://.")
+    if "CERTIFICATE" in reason:
+        return ConfigError(f"The certificate of {target.url} is not trusted: {exc}.")
+    return Unavailable(
+        f"The connection to {target.url} was lost before the answer came ({exc}).",
+        outcome="unknown",
+    )
+
+
+def ended_error(target: Target, begun: bool) -> TMSError:
+    """What it means that the service ended the connection without an answer."""
+    what = "in the middle of an answer" if begun else "without an answer"
+    return Unavailable(
+        f"{target.url} closed the connection {what}. It was stopped or restarted, or it is no TMS "
+        "service; if it speaks TLS, write https://.",
+        outcome="unknown",
+    )
+
+
+class Connection:
+    """One socket. Sending and receiving may happen in two threads, but each in one at a time."""
+
+    def __init__(self, target: Target, clock: Clock, timeout_s: float) -> None:
+        self.target = target
+        self._clock = clock
+        self._reader = AnswerReader(target.url)
+        self._answers: deque[Answer] = deque()
+        self.failure: TMSError | None = None
+        wait_s = min(timeout_s, CONNECT_S_MAX)
+        try:
+            self._socket = socket.create_connection((target.host, target.port), wait_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if target.tls:
+                self._socket = _wrap_tls(self._socket, target)
+        except OSError as exc:
+            raise connect_error(exc, target, wait_s) from exc
+        self._socket.setblocking(False)
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(self._socket, select.POLLIN)
+        self._writable.register(self._socket, select.POLLOUT)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the next call may use it: nothing under way, and the service has not ended it."""
+        return self.failure is None and self._reader.idle and not self._readable.poll(0)
+
+    def send(self, chunks: Sequence[Buffer], deadline_s: float) -> None:
+        """Send a request. A failure shows when its answer is received: the service may have answered already."""
+        views = [memoryview(chunk) for chunk in chunks]
+        try:
+            while views:
+                try:
+                    sent = self._send_some(views)
+                except (BlockingIOError, InterruptedError):
+                    self._wait(self._writable, deadline_s, "took the request")
+                    continue
+                while views and sent >= len(views[0]):
+                    sent -= len(views.pop(0))
+                if sent:
+                    views[0] = views[0][sent:]
+        except OSError as exc:
+            self.failure = exchange_error(exc, self.target)
+        except TimedOut as error:
+            self.failure = error
+
+    def _send_some(self, views: list[memoryview]) -> int:
+        if not self.target.tls:
+            return self._socket.sendmsg(views[:_BUFFERS_PER_SEND])
+        try:
+            return self._socket.send(views[0])
+        except OSError as exc:
+            raise _would_block(exc) from exc
+
+    def receive(self, deadline_s: float) -> Answer:
+        """The next answer. Raises `TimedOut`, `Unavailable`, `ConfigError`."""
+        while (answer := self.ready()) is None:
+            self._wait(self._readable, deadline_s, "answered")
+        return answer
+
+    def ready(self) -> Answer | None:
+        """The next answer if it is here. Never waits. Raises `Unavailable`, `ConfigError`."""
+        while not self._answers:
+            try:
+                count = self._receive_some()
+            except (BlockingIOError, InterruptedError):
+                if self.failure is not None:
+                    raise self.failure from None
+                return None
+            except OSError as exc:
+                raise self.failure or exchange_error(exc, self.target) from exc
+            if count:
+                self._answers.extend(self._reader.buffer_updated(count))
+            elif (last := self._reader.end()) is not None:
+                self._answers.append(last)
+            else:
+                raise self.failure or ended_error(self.target, not self._reader.idle)
+        return self._answers.popleft()
+
+    def _receive_some(self) -> int:
+        if not self.target.tls:
+            return self._socket.recv_into(self._reader.get_buffer())
+        try:
+            return self._socket.recv_into(self._reader.get_buffer())
+        except OSError as exc:
+            raise _would_block(exc) from exc
+
+    def _wait(self, ready: select.poll, deadline_s: float, what: str) -> None:
+        left_s = deadline_s - self._clock.monotonic_s()
+        if left_s <= 0 or not ready.poll(left_s * 1_000 + 1):
+            raise TimedOut(
+                f"{self.target.url} has not {what} in time; is it overloaded, stopped, or no TMS service?",
+                outcome="unknown",
+            )
+
+    def shut_down(self) -> None:
+        """Wake whoever waits; from any thread."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it has ended already
+
+    def close(self) -> None:
+        """Release the socket; only when nobody waits on it."""
+        self._socket.close()
+
+
+def _wrap_tls(plain: socket.socket, target: Target) -> socket.socket:
+    import ssl
+
+    return ssl.create_default_context().wrap_socket(plain, server_hostname=target.host)
+
+
+def _would_block(exc: OSError) -> OSError:
+    """TLS has its own errors for "not yet"."""
+    import ssl
+
+    if isinstance(exc, ssl.SSLWantReadError | ssl.SSLWantWriteError):
+        return BlockingIOError()
+    return exc

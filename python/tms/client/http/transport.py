@@ -1,0 +1,314 @@
+"""The synchronous HTTP transport: a pool of connections for single calls, and lanes that pipeline.
+
+    call ──▶ idle connection or a new one ──▶ request, answer ──▶ back to the pool
+    lane ──▶ its own connection: request k+1 leaves before answer k is read; answers come in order
+
+Invariants
+
+* In the pool are only connections without anything under way; at most `IDLE_CONNECTIONS_MAX` of them.
+* Appends are tried once: only the producer that numbered a block may repeat it. Everything else is repeated here
+  while its errors are retriable and the time lasts.
+* When a lane's connection fails, everything under way on it fails; the next request opens a new one.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from tms.client.http.connection import Connection, Target
+from tms.client.http.exchange import Answer, Call, Calls
+from tms.client.transport import TIMEOUT_S, Lane, Pending, attempt_s, is_retriable, retrying
+from tms.clock import Clock, SystemClock
+from tms.errors import Closed, NotFound, TimedOut, TMSError, Unavailable
+from tms.model.inspection import PartitionInspection
+from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.position import Kind, Position
+from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
+
+T = TypeVar("T")
+
+IDLE_CONNECTIONS_MAX = 64
+
+
+class HttpTransport:
+    """The service at `url` (`http://HOST:PORT`, or https). Thread-safe; connects when first used."""
+
+    def __init__(
+        self, url: str, *, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
+    ) -> None:
+        self.target = Target(url)
+        self.timeout_s = timeout_s
+        self.clock = clock or SystemClock()
+        self.calls = Calls(self.target.authority, self.target.url)
+        self._idle: deque[Connection] = deque()
+        self._closed = False
+
+    def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
+        return self._call(self.calls.create_topic(name, settings))
+
+    def describe_topic(self, name: TopicName) -> TopicInfo:
+        return self._call(self.calls.describe_topic(name))
+
+    def list_topics(
+        self, namespace: str, after: str | None = None, limit: int = 1000
+    ) -> list[TopicInfo]:
+        return self._call(self.calls.list_topics(namespace, after, limit))
+
+    def update_topic(self, name: TopicName, changes: Mapping[str, object]) -> TopicInfo:
+        return self._call(self.calls.update_topic(name, changes))
+
+    def truncate_topic(self, name: TopicName, before: Position) -> TopicInfo:
+        moving = before.kind is Kind.LATEST  # a repetition would remove what came in between
+        return self._call(
+            self.calls.truncate_topic(name, before), _surely_not_done if moving else is_retriable
+        )
+
+    def delete_topic(self, name: TopicName) -> None:
+        unsure: list[bool] = []
+
+        def again(error: BaseException) -> bool:
+            unsure.append(not _surely_not_done(error))
+            return is_retriable(error)
+
+        try:
+            self._call(self.calls.delete_topic(name), again)
+        except NotFound:
+            if not any(unsure[:-1]):  # an earlier attempt, whose answer was lost, has deleted it
+                raise
+
+    def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection:
+        return self._call(self.calls.inspect(name, partition, limit))
+
+    def fetch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        wait_s: float = 0,
+    ) -> Fetched:
+        return self._call(
+            self.calls.fetch(name, positions, bytes_max, wait_s), is_retriable, wait_s
+        )
+
+    def append(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        durability: Durability | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> list[Appended]:
+        return self._attempt(self.calls.append(name, blocks, durability), timeout_s)
+
+    def submit(
+        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None = None
+    ) -> Pending[list[Appended]]:
+        return self.open_lane().submit(name, blocks, durability)
+
+    def open_lane(self) -> Lane:
+        """A connection of its own for one producer or consumer."""
+        return HttpLane(self)
+
+    def close(self) -> None:
+        """Close the idle connections; calls under way finish. A second call does nothing."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def _call(
+        self,
+        call: Call[T],
+        again: Callable[[BaseException], bool] = is_retriable,
+        extra_s: float = 0,
+    ) -> T:
+        return retrying(
+            lambda left_s: self._attempt(call, left_s + extra_s),
+            self.clock,
+            self.timeout_s + extra_s,
+            again,
+        )
+
+    def _attempt(self, call: Call[T], timeout_s: float) -> T:
+        """One request and its answer."""
+        deadline_s = self.clock.monotonic_s() + timeout_s
+        connection = self._take(timeout_s)
+        try:
+            connection.send(call.chunks, deadline_s)
+            answer = connection.receive(deadline_s)
+        except BaseException:
+            connection.close()
+            raise
+        full = self._closed or len(self._idle) >= IDLE_CONNECTIONS_MAX
+        if full or not answer.keeps_open or connection.failure is not None:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return call.read(answer)
+
+    def _take(self, timeout_s: float) -> Connection:
+        if self._closed:
+            raise Closed("The bus was closed; open or connect a new one.")
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            if connection.usable:
+                return connection
+            connection.close()
+        return Connection(self.target, self.clock, timeout_s)
+
+
+def _surely_not_done(error: BaseException) -> bool:
+    return is_retriable(error) and (
+        isinstance(error, TMSError) and error.details.get("outcome") != "unknown"
+    )
+
+
+class HttpPending(Generic[T]):
+    """An answer on its way over a lane."""
+
+    __slots__ = ("_answer", "_error", "_lane", "_read", "line", "settled")
+
+    def __init__(self, lane: "HttpLane", line: "_Line", read: Callable[[Answer], T]) -> None:
+        self._lane = lane
+        self._read = read
+        self._answer: Answer | None = None
+        self._error: TMSError | None = None
+        self.line = line
+        self.settled = False
+
+    def done(self) -> bool:
+        if not self.settled:
+            self._lane.look(self)
+        return self.settled
+
+    def result(self, timeout_s: float | None = None) -> T:
+        if not self.settled:
+            self._lane.wait(self, TIMEOUT_S if timeout_s is None else timeout_s)
+        if self._error is not None:
+            raise self._error
+        assert self._answer is not None, "a settled request has an answer or an error"
+        return self._read(self._answer)
+
+    def settle(self, answer: Answer) -> None:
+        """The lane's: the answer came."""
+        self._answer = answer
+        self.settled = True
+
+    def fail(self, error: TMSError) -> None:
+        """The lane's: no answer will come."""
+        self._error = error
+        self.settled = True
+
+
+class _Line:
+    """A lane's present connection, and what waits for its answers."""
+
+    __slots__ = ("connection", "failed", "waiting")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.waiting: deque[HttpPending[Any]] = deque()
+        self.failed = False
+
+
+class HttpLane:
+    """One connection with several requests under way. One thread begins requests; any may wait for their answers."""
+
+    def __init__(self, transport: HttpTransport) -> None:
+        self._transport = transport
+        self._clock = transport.clock
+        self._send_s_max = attempt_s(transport.timeout_s)
+        self._line: _Line | None = None
+        self._reading = threading.Lock()
+        self._closed = False
+
+    def submit(
+        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
+    ) -> Pending[list[Appended]]:
+        return self._begin(self._transport.calls.append(name, blocks, durability))
+
+    def begin_fetch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        wait_s: float,
+    ) -> Pending[Fetched]:
+        return self._begin(self._transport.calls.fetch(name, positions, bytes_max, wait_s))
+
+    def reset(self) -> None:
+        self._drop(TimedOut("The request was given up.", outcome="unknown"))
+
+    def close(self) -> None:
+        self._closed = True
+        self._drop(Closed("The producer or consumer was closed."))
+
+    def look(self, pending: HttpPending[Any]) -> None:
+        """Take in what has arrived, without waiting; somebody else who is reading does it as well."""
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            while not pending.settled:
+                if (answer := pending.line.connection.ready()) is None:
+                    return
+                self._settle(pending.line, answer)
+        except TMSError as error:
+            self._fail(pending.line, error)
+        finally:
+            self._reading.release()
+
+    def wait(self, pending: HttpPending[Any], timeout_s: float) -> None:
+        """Wait until `pending` is settled. Raises `TimedOut`; the answer may still be waited for."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        if not self._reading.acquire(timeout=max(0.0, timeout_s)):
+            raise TimedOut(f"{self._transport.target.url} has not answered in {timeout_s:.3g} s.")
+        try:
+            while not pending.settled:
+                self._settle(pending.line, pending.line.connection.receive(deadline_s))
+        except TimedOut:
+            if pending.line.connection.failure is not None:
+                self._fail(pending.line, pending.line.connection.failure)
+            raise
+        except TMSError as error:
+            self._fail(pending.line, error)
+        finally:
+            self._reading.release()
+
+    def _begin(self, call: Call[T]) -> HttpPending[T]:
+        if self._closed:
+            raise Closed("The producer or consumer was closed.")
+        line = self._line
+        if line is None or line.failed or (not line.waiting and not line.connection.usable):
+            if line is not None and not line.failed:
+                line.connection.close()
+            line = self._line = _Line(
+                Connection(self._transport.target, self._clock, self._send_s_max)
+            )
+        pending = HttpPending(self, line, call.read)
+        line.waiting.append(pending)
+        line.connection.send(call.chunks, self._clock.monotonic_s() + self._send_s_max)
+        return pending
+
+    def _settle(self, line: _Line, answer: Answer) -> None:
+        line.waiting.popleft().settle(answer)
+        if not answer.keeps_open:
+            url = self._transport.target.url
+            self._fail(line, Unavailable(f"{url} closed the connection.", outcome="unknown"))
+
+    def _fail(self, line: _Line, error: TMSError) -> None:
+        """Everything under way on the line fails. The caller reads: it holds `_reading`."""
+        line.failed = True
+        line.connection.close()
+        while line.waiting:
+            line.waiting.popleft().fail(error)
+
+    def _drop(self, error: TMSError) -> None:
+        line = self._line
+        if line is None:
+            return
+        line.connection.shut_down()  # whoever reads returns at once and gives way
+        with self._reading:
+            if not line.failed:
+                self._fail(line, error)

@@ -1,0 +1,246 @@
+"""What the client needs from below: a transport, and lanes on it; and when to try again.
+
+* A `Transport` has the engine's methods; the engine itself is one, `client.http.HttpTransport` the other.
+* A `Lane` carries the appends or fetches of one producer or consumer in order, several at once. `LocalLane` makes one
+  of an engine; HTTP has its own, a connection with pipelined requests.
+* `retrying` is the only place that decides to call again: jittered exponential pauses within one deadline, never less
+  than the `retry_after_s` that the service asked for.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from tms.clock import Clock
+from tms.errors import Closed, TMSError
+from tms.model.inspection import PartitionInspection
+from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.position import Position
+from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+TIMEOUT_S = 30.0
+PAUSE_FIRST_S = 0.02
+PAUSE_MAX_S = 2.0
+_LOCAL_WAIT_S = 0.2  # how soon a waiting local fetch notices that its lane was closed
+
+
+class Pending(Protocol[T_co]):
+    """An answer that is under way."""
+
+    def done(self) -> bool:
+        """Whether `result` returns without waiting. Never waits."""
+        ...
+
+    def result(self, timeout_s: float | None = None) -> T_co:
+        """The answer. Raises its error, or `TimedOut` when it is not there yet; it may be asked for again."""
+        ...
+
+
+class Transport(Protocol):
+    """The engine's methods; see `tms.engine.Engine` for what they promise."""
+
+    def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo: ...
+
+    def describe_topic(self, name: TopicName) -> TopicInfo: ...
+
+    def list_topics(
+        self, namespace: str, after: str | None = None, limit: int = 1000
+    ) -> list[TopicInfo]: ...
+
+    def update_topic(self, name: TopicName, changes: Mapping[str, object]) -> TopicInfo: ...
+
+    def truncate_topic(self, name: TopicName, before: Position) -> TopicInfo: ...
+
+    def delete_topic(self, name: TopicName) -> None: ...
+
+    def append(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        durability: Durability | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> list[Appended]: ...
+
+    def submit(
+        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None = None
+    ) -> Pending[list[Appended]]: ...
+
+    def fetch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        wait_s: float = 0,
+    ) -> Fetched: ...
+
+    def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection: ...
+
+    def close(self) -> None: ...
+
+
+class Lane(Protocol):
+    """The requests of one producer or consumer: they are handled in the order in which they were begun."""
+
+    def submit(
+        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
+    ) -> Pending[list[Appended]]:
+        """Begin an append; the caller goes on while it is under way."""
+        ...
+
+    def begin_fetch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        wait_s: float,
+    ) -> Pending[Fetched]:
+        """Begin a fetch; the caller goes on while it is under way."""
+        ...
+
+    def reset(self) -> None:
+        """Give up on everything under way; its outcome is unknown. The lane stays usable."""
+        ...
+
+    def close(self) -> None:
+        """Like `reset`, for good: whoever waits gets `Closed` at once. From any thread."""
+        ...
+
+
+@runtime_checkable
+class OpensLanes(Protocol):
+    """A transport with a network below, where a lane is a connection of its own."""
+
+    def open_lane(self) -> Lane: ...
+
+
+def open_lane(transport: Transport) -> Lane:
+    """A lane on this transport."""
+    return transport.open_lane() if isinstance(transport, OpensLanes) else LocalLane(transport)
+
+
+class LocalLane:
+    """A lane on an engine in this process."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.closed = False
+
+    def submit(
+        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
+    ) -> Pending[list[Appended]]:
+        return self._transport.submit(name, blocks, durability)
+
+    def begin_fetch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        wait_s: float,
+    ) -> Pending[Fetched]:
+        return _LocalFetch(self, self._transport, name, positions, bytes_max, wait_s)
+
+    def reset(self) -> None:
+        pass  # nothing of a fetch is under way before its result is asked for
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _LocalFetch:
+    """A fetch that runs when its result is asked for: within one process there is nothing to win by asking ahead."""
+
+    def __init__(
+        self,
+        lane: LocalLane,
+        transport: Transport,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        wait_s: float,
+    ) -> None:
+        self._lane = lane
+        self._transport = transport
+        self._name = name
+        self._positions = positions
+        self._bytes_max = bytes_max
+        self._wait_s = wait_s
+
+    def done(self) -> bool:
+        return False
+
+    def result(self, timeout_s: float | None = None) -> Fetched:
+        left_s, positions = self._wait_s, self._positions
+        while True:
+            if self._lane.closed:
+                raise Closed("The consumer was closed while it waited.")
+            slice_s = min(left_s, _LOCAL_WAIT_S)
+            found = self._transport.fetch(self._name, positions, self._bytes_max, slice_s)
+            left_s -= slice_s
+            if found.blocks or left_s <= 0:
+                return found
+            positions = [PartitionPosition(*there) for there in found.next.items()]
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether the same call may succeed later."""
+    return isinstance(error, TMSError) and error.retriable
+
+
+def attempt_s(timeout_s: float) -> float:
+    """How long one attempt may take so that a lost answer leaves time for others within `timeout_s`."""
+    return max(min(timeout_s, 1.0), timeout_s / 3)
+
+
+def retry_options(
+    clock: Clock, deadline_s: float, again: Callable[[BaseException], bool] = is_retriable
+) -> dict[str, Any]:
+    """The options that make tenacity follow the rules of this file, for `Retrying` and `AsyncRetrying` alike."""
+    import tenacity
+
+    jitter = tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S)
+
+    def pause(state: tenacity.RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.details.get("retry_after_s", 0) if isinstance(error, TMSError) else 0
+        return max(jitter(state), float(asked))
+
+    def stop(state: tenacity.RetryCallState) -> bool:
+        return clock.monotonic_s() + state.upcoming_sleep >= deadline_s
+
+    return {
+        "wait": pause,
+        "stop": stop,
+        "retry": tenacity.retry_if_exception(again),
+        "reraise": True,
+    }
+
+
+def retrying(
+    attempt: Callable[[float], T],
+    clock: Clock,
+    timeout_s: float,
+    again: Callable[[BaseException], bool] = is_retriable,
+) -> T:
+    """`attempt(seconds it may take)`, repeated while its errors are retriable and the time lasts.
+
+    The first attempt costs nothing extra: tenacity is loaded when it fails. Raises the last attempt's error.
+    """
+    deadline_s = clock.monotonic_s() + timeout_s
+    one_s = attempt_s(timeout_s)
+    try:
+        return attempt(one_s)
+    except TMSError as error:
+        if not again(error):
+            raise
+        failed: list[TMSError] = [error]
+
+    def next_attempt() -> T:
+        if failed:
+            raise failed.pop()  # the first attempt's failure, so that tenacity counts and pauses
+        return attempt(max(0.001, min(one_s, deadline_s - clock.monotonic_s())))
+
+    import tenacity
+
+    return tenacity.Retrying(**retry_options(clock, deadline_s, again))(next_attempt)
