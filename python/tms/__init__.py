@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tms import aio
     from tms.client.client import Bus
     from tms.client.consumer import Batch, Consumer, Page
-    from tms.client.producer import Producer
+    from tms.client.publish.producer import Producer
     from tms.errors import TMSError
     from tms.model.ids import MessageId
     from tms.model.log import Message
@@ -41,7 +41,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Bus": "tms.client.client",
-    "Producer": "tms.client.producer",
+    "Producer": "tms.client.publish.producer",
     "Consumer": "tms.client.consumer",
     "Batch": "tms.client.consumer",
     "Page": "tms.client.consumer",
@@ -67,10 +67,12 @@ def open(path: str | os.PathLike[str], *, timeout_s: float = 30.0, **config: Any
     clock = SystemClock()
     store = LevelDBStore(path, create=True, clock=clock)
     try:
-        return Bus(Engine(store, clock, settings), timeout_s=timeout_s, clock=clock)
+        engine = Engine(store, clock, settings)
+        engine.start()
     except BaseException:
         store.close()
         raise
+    return Bus(engine, timeout_s=timeout_s, clock=clock)
 
 
 def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: float = 30.0) -> "Bus":

@@ -7,14 +7,11 @@ Invariants
 * How many partitions a topic has is remembered for a minute at most, and looked up again when that proves wrong.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count, repeat
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 from weakref import WeakSet
 
-from tms.client.batching import REQUEST_BYTES, Batcher, Headers, check_partition, message_bytes
 from tms.client.consumer import (
     FETCH_BYTES,
     WAIT_S,
@@ -23,19 +20,29 @@ from tms.client.consumer import (
     Page,
     Start,
     as_position,
+    asked,
     page,
+    start_positions,
 )
-from tms.client.delivery import Delivery, Numbering
-from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, REFRESH_S, Producer
+from tms.client.publish.batching import REQUEST_BYTES, Headers
+from tms.client.publish.delivery import Delivery, Numbering
+from tms.client.publish.known import (
+    Known,
+    Publishing,
+    as_compression,
+    as_durability,
+    ids_in_order,
+    only_id,
+)
+from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, check_options
 from tms.client.transport import TIMEOUT_S, Transport, open_lane
 from tms.clock import Clock, SystemClock
-from tms.errors import Invalid, NotFound
-from tms.model.block import Compression, encode
+from tms.errors import NotFound
+from tms.model.block import Compression
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
-from tms.model.keys import partition_for_key
-from tms.model.log import Appended, NewBlock, PartitionPosition
-from tms.model.position import Kind, Position
+from tms.model.log import Appended
+from tms.model.position import Kind
 from tms.model.topic import (
     MESSAGE_BYTES_DEFAULT,
     Durability,
@@ -45,19 +52,6 @@ from tms.model.topic import (
     parse_durability,
     parse_retention,
 )
-
-IN_FLIGHT_LIMIT = 8  # how many blocks of a producer the service remembers
-_NUMBERINGS_MAX = 256
-_KNOWN_MAX = 16_384
-
-
-class Known(NamedTuple):
-    """What publishing needs to know of a topic."""
-
-    name: TopicName
-    partitions: int
-    message_bytes_max: int
-    until_s: float
 
 
 class Bus:
@@ -69,9 +63,7 @@ class Bus:
         self._transport = transport
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
-        self._known: dict[str, Known] = {}
-        self._turn = count()
-        self._numberings: deque[Numbering] = deque(maxlen=_NUMBERINGS_MAX)
+        self._publishing = Publishing(self._clock)
         self._open: WeakSet[Producer | Consumer] = WeakSet()
 
     # --- topics ---------------------------------------------------------------------------------------
@@ -135,7 +127,7 @@ class Bus:
             changes["partitions"] = partitions
         if message_bytes_max is not None:
             changes["message_bytes_max"] = message_bytes_max
-        self._known.pop(topic, None)
+        self._publishing.forget(topic)
         return self._transport.update_topic(TopicName.parse(topic), changes)
 
     def truncate_topic(self, topic: str, before: Start = "latest") -> TopicInfo:
@@ -144,7 +136,7 @@ class Bus:
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its messages. Raises `TopicNotFound`."""
-        self._known.pop(topic, None)
+        self._publishing.forget(topic)
         self._transport.delete_topic(TopicName.parse(topic))
 
     def inspect(self, topic: str, partition: int = 0, limit: int = 20) -> PartitionInspection:
@@ -168,12 +160,11 @@ class Bus:
         A key decides the partition, unless `partition` does; with neither, messages take turns. Raises `TopicNotFound`,
         `PartitionNotFound`, `Invalid`, `TooLarge`; `TimedOut` when it is unknown whether the message is stored.
         """
-        known = self._topic(topic)
-        message_bytes(value, key, headers, known.message_bytes_max)
+        known = self._publishing.known(topic) or self.look_up(topic)
         try:
             return self._publish(known, value, key, headers, partition, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored
-            known = self._look_up(topic)
+            known = self.look_up(topic)
             return self._publish(known, value, key, headers, partition, durability, timeout_s)
 
     def publish_many(
@@ -193,17 +184,15 @@ class Bus:
         nothing, up to 65,536 messages and 4 MiB. Errors carry `index` where one message is the reason; then nothing
         of the request was sent, unless it is larger than that.
         """
-        known = self._topic(topic)
-        sticky = next(self._turn) % known.partitions if partition is None else partition
-        numbering = self._numbering()
-        batcher = Batcher(
-            known.name,
-            known.partitions,
-            known.message_bytes_max,
+        publishing = self._publishing
+        known = publishing.known(topic) or self.look_up(topic)
+        numbering = publishing.take_numbering()
+        batcher = publishing.batcher(
+            known,
             numbering,
             batch_bytes=REQUEST_BYTES,
-            compression=as_compression(compression),
-            sticky=sticky,
+            compression=compression,
+            partition=partition,
         )
         delivery = self._delivery(known, durability, numbering, timeout_s, compression)
         appended: list[Appended] = []
@@ -213,14 +202,10 @@ class Bus:
             if batcher.count:
                 appended += delivery.append(batcher.pack())
         except NotFound:
-            self._known.pop(topic, None)
+            publishing.forget(topic)
             raise
-        self._numberings.append(numbering)
-        if partition is not None or keys is None:
-            places: Iterable[int] = repeat(sticky, len(values))
-        else:
-            places = map(batcher.partition_of, keys)
-        return _ids_in_order(appended, places)
+        publishing.give_back(numbering)
+        return ids_in_order(appended, batcher.partitions_of(len(values), keys, partition))
 
     def producer(
         self,
@@ -239,19 +224,11 @@ class Bus:
         A block is sent when its messages have `batch_bytes`; up to `in_flight_max` requests (1 to 8) are under way.
         `compression` is none, lz4 or zstd. Raises `TopicNotFound`, `Invalid`.
         """
-        _between("linger_ms", linger_ms, 0, 60_000)
-        _between("batch_bytes", batch_bytes, 1, REQUEST_BYTES)
-        _between("in_flight_max", in_flight_max, 1, IN_FLIGHT_LIMIT)
-        known = self._look_up(topic)
+        check_options(linger_ms, batch_bytes, in_flight_max)
+        known = self.look_up(topic)
         numbering = Numbering()
-        batcher = Batcher(
-            known.name,
-            known.partitions,
-            known.message_bytes_max,
-            numbering,
-            batch_bytes=batch_bytes,
-            compression=as_compression(compression),
-            sticky=next(self._turn) % known.partitions,
+        batcher = self._publishing.batcher(
+            known, numbering, batch_bytes=batch_bytes, compression=compression
         )
         made = Producer(
             known.name,
@@ -259,7 +236,7 @@ class Bus:
             batcher,
             self._delivery(known, durability, numbering, timeout_s, compression),
             self._clock,
-            lambda: self._look_up(topic).partitions,
+            lambda: self.look_up(topic).partitions,
             durability=as_durability(durability),
             linger_s=linger_ms / 1_000,
             in_flight_max=in_flight_max,
@@ -289,10 +266,10 @@ class Bus:
         `PartitionNotFound`, `Invalid`.
         """
         name = TopicName.parse(topic)
-        positions = self._positions(topic, name, start, partitions)
+        positions = start_positions(start, partitions, lambda: self.look_up(topic).partitions)
         latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
         if latest:
-            found = self._transport.fetch(name, _asked(latest), 1)
+            found = self._transport.fetch(name, asked(latest), 1)
             positions.update(page(str(name), latest, found).next)
         made = Consumer(
             name,
@@ -321,8 +298,8 @@ class Bus:
         `OffsetOutOfRange`.
         """
         name = TopicName.parse(topic)
-        positions = self._positions(topic, name, start, partitions)
-        found = self._transport.fetch(name, _asked(positions), bytes_max, wait_s)
+        positions = start_positions(start, partitions, lambda: self.look_up(topic).partitions)
+        found = self._transport.fetch(name, asked(positions), bytes_max, wait_s)
         return page(str(name), positions, found)
 
     # --- closing --------------------------------------------------------------------------------------
@@ -348,22 +325,10 @@ class Bus:
 
     # --- parts ----------------------------------------------------------------------------------------
 
-    def _topic(self, topic: str) -> Known:
-        known = self._known.get(topic)
-        if known is None or known.until_s < self._clock.monotonic_s():
-            known = self._look_up(topic)
-        return known
-
-    def _look_up(self, topic: str) -> Known:
-        name = TopicName.parse(topic)
-        self._known.pop(topic, None)
-        settings = self._transport.describe_topic(name).settings
-        until_s = self._clock.monotonic_s() + REFRESH_S
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        known = Known(name, settings.partitions, settings.message_bytes_max, until_s)
-        self._known[topic] = known
-        return known
+    def look_up(self, topic: str) -> Known:
+        """Ask for a topic's partitions and limits, and remember them. Raises `TopicNotFound`."""
+        self._publishing.forget(topic)
+        return self._publishing.learn(topic, self.describe_topic(topic))
 
     def _publish(
         self,
@@ -375,32 +340,11 @@ class Bus:
         durability: str | None,
         timeout_s: float | None,
     ) -> MessageId | None:
-        if partition is not None:
-            check_partition(partition, known.partitions)
-        elif key is not None:
-            partition = partition_for_key(key, known.partitions)
-        else:
-            partition = next(self._turn) % known.partitions
-        numbering = self._numbering()
-        producer_id, sequence = numbering.take((known.name, partition))
-        block = encode(
-            [value],
-            None if key is None else [key],
-            [headers] if headers else None,
-            producer_id=producer_id,
-            producer_sequence=sequence,
-        )
-        delivery = self._delivery(known, durability, numbering, timeout_s)
-        (appended,) = delivery.append([NewBlock(partition, block)])
-        self._numberings.append(numbering)
-        return MessageId(appended.time_ms, appended.sequence) if appended.time_ms >= 0 else None
-
-    def _numbering(self) -> Numbering:
-        """One that nobody else uses now; given back only after success, for then its numbers have no gap."""
-        try:
-            return self._numberings.pop()
-        except IndexError:
-            return Numbering()
+        numbering = self._publishing.take_numbering()
+        block = self._publishing.block(known, value, key, headers, partition, numbering)
+        appended = self._delivery(known, durability, numbering, timeout_s).append([block])
+        self._publishing.give_back(numbering)
+        return only_id(appended)
 
     def _delivery(
         self,
@@ -419,55 +363,3 @@ class Bus:
             self._clock,
             self._timeout_s if timeout_s is None else timeout_s,
         )
-
-    def _positions(
-        self,
-        topic: str,
-        name: TopicName,
-        start: Start | Mapping[int, Start],
-        partitions: Sequence[int] | None,
-    ) -> dict[int, Position]:
-        if isinstance(start, Mapping):
-            wanted = list(start) if partitions is None else partitions
-            missing = [partition for partition in wanted if partition not in start]
-            if missing:
-                raise Invalid(
-                    f"The start has no position for partition {missing[0]}.", field="start"
-                )
-            return {partition: as_position(start[partition]) for partition in wanted}
-        if partitions is None:
-            partitions = range(self._look_up(topic).partitions)
-        return dict.fromkeys(partitions, as_position(start))
-
-
-def as_durability(durability: str | None) -> Durability | None:
-    """None stays None: the topic's default. Raises `Invalid`."""
-    return None if durability is None else parse_durability(durability)
-
-
-def as_compression(compression: str) -> Compression:
-    """Raises `Invalid`."""
-    try:
-        return Compression(compression)
-    except ValueError as exc:
-        raise Invalid(
-            f"Compression is none, lz4 or zstd, got {compression!r:.40}.", field="compression"
-        ) from exc
-
-
-def _between(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise Invalid(f"{name} is a number from {low} to {high}, got {value!r}.", field=name)
-
-
-def _asked(positions: Mapping[int, Position]) -> list[PartitionPosition]:
-    return [PartitionPosition(*there) for there in positions.items()]
-
-
-def _ids_in_order(appended: Sequence[Appended], places: Iterable[int]) -> list[MessageId]:
-    """The ids of messages that went to these partitions, in this order; none with durability `none`."""
-    ids: dict[int, list[MessageId]] = {}
-    for block in appended:
-        ids.setdefault(block.partition, []).extend(block.ids())
-    following = {place: iter(found) for place, found in ids.items()}
-    return [next(following[place]) for place in places] if any(ids.values()) else []

@@ -13,7 +13,7 @@ Invariants
 * Bytes that fail their CRC are never handed out (`DataCorrupt`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -58,6 +58,27 @@ def as_position(start: Start) -> Position:
         f"A start is text, a MessageId, a datetime or a Position, got {type(start).__name__}.",
         field="start",
     )
+
+
+def start_positions(
+    start: Start | Mapping[int, Start],
+    partitions: Sequence[int] | None,
+    count: Callable[[], int],
+) -> dict[int, Position]:
+    """Where each partition begins; `count` tells how many there are. Raises `Invalid`, `BadMessageId`."""
+    if not isinstance(start, Mapping):
+        wanted = range(count()) if partitions is None else partitions
+        return dict.fromkeys(wanted, as_position(start))
+    wanted = list(start) if partitions is None else partitions
+    for partition in wanted:
+        if partition not in start:
+            raise Invalid(f"The start has no position for partition {partition}.", field="start")
+    return {partition: as_position(start[partition]) for partition in wanted}
+
+
+def asked(positions: Mapping[int, Position]) -> list[PartitionPosition]:
+    """The positions as a fetch takes them."""
+    return [PartitionPosition(*there) for there in positions.items()]
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -200,7 +221,7 @@ class Cursor:
 
     def asks(self) -> list[PartitionPosition]:
         """What to fetch next: partitions that have not reached their end."""
-        return [PartitionPosition(*there) for there in self._fetched.items()]
+        return asked(self._fetched)
 
     def accept(self, fetched: Fetched) -> list[Batch]:
         """Go on behind an answer; its batches in order."""

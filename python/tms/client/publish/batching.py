@@ -10,8 +10,9 @@ Invariants
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 
-from tms.client.delivery import Numbering
+from tms.client.publish.delivery import Numbering
 from tms.errors import Invalid, PartitionNotFound, TooLarge
 from tms.model.block import MESSAGES_MAX, Compression, encode
 from tms.model.keys import partition_for_key
@@ -165,6 +166,14 @@ class Batcher:
     def partition_of(self, key: bytes | None) -> int:
         """Where a message with this key goes now."""
         return self._sticky if key is None else partition_for_key(key, self.partitions)
+
+    def partitions_of(
+        self, count: int, keys: Sequence[bytes | None] | None, partition: int | None
+    ) -> Iterator[int]:
+        """Where messages went that were given to `add_many` with these arguments."""
+        if partition is None and keys is not None:
+            return map(self.partition_of, keys)
+        return repeat(self._sticky if partition is None else partition, count)
 
     def next_partition(self) -> None:
         """Messages without key and partition go elsewhere from now on."""

@@ -20,20 +20,21 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from tms.client.batching import Batcher, Headers
-from tms.client.delivery import Delivery
+from tms.client.publish.batching import REQUEST_BYTES, Batcher, Headers
+from tms.client.publish.delivery import Delivery
+from tms.client.publish.known import REFRESH_S
 from tms.client.transport import Lane, Pending, attempt_s, is_retriable
 from tms.clock import Clock
-from tms.errors import Closed, TimedOut, TMSError
+from tms.errors import Closed, Invalid, TimedOut, TMSError
 from tms.model.block import read_header
 from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
 
 BATCH_BYTES = 512 << 10
 IN_FLIGHT_MAX = 2
+IN_FLIGHT_LIMIT = 8  # so many blocks of a producer the service remembers
 CALM_S = 0.000_2  # after a push, a message may have company that soon
 BUSY_S = 0.005  # how long the driver stays away while the caller fills blocks
-REFRESH_S = 60.0  # how often the number of partitions is looked up
 _DRIVER_WAIT_S = 1.0
 
 
@@ -319,3 +320,14 @@ def _await(pending: Pending[list[Appended]], timeout_s: float) -> None:
         pending.result(timeout_s)
     except TMSError:
         return
+
+
+def check_options(linger_ms: float, batch_bytes: int, in_flight_max: int) -> None:
+    """Raises `Invalid`."""
+    for name, value, low, high in (
+        ("linger_ms", linger_ms, 0, 60_000),
+        ("batch_bytes", batch_bytes, 1, REQUEST_BYTES),
+        ("in_flight_max", in_flight_max, 1, IN_FLIGHT_LIMIT),
+    ):
+        if not low <= value <= high:
+            raise Invalid(f"{name} is a number from {low} to {high}, got {value!r}.", field=name)

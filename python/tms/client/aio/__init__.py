@@ -1,0 +1,1 @@
+"""The asyncio client: the bus, producer and consumer of `tms.client` with the same names."""

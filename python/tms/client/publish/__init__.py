@@ -1,0 +1,1 @@
+"""How messages become blocks and get into the log, each exactly once."""
