@@ -168,7 +168,7 @@ def check_format(path: Path, store: str) -> None:
         )
     if version != FORMAT_VERSION:
         raise ConfigError(
-            f"{path} has format {version!r}, and this release of TMS reads {FORMAT_VERSION}; use the "
+            f"{path} has format {version!r}, and this release reads {FORMAT_VERSION}; use the "
             "release that wrote it."
         )
     if not (path / _MAPS).is_dir():
