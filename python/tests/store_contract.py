@@ -1,4 +1,4 @@
-"""What every store promises. Each engine's test class inherits `StoreContract` and says how its store is made."""
+"""What every store promises; each engine's test class inherits it and says how a store is made."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -228,7 +228,7 @@ class StoreContract:
         random, model = Random(7), dict[bytes, bytes]()
         store = reopen()
         one = store.open("m", create=True)
-        for step in range(1_500):
+        for _ in range(1_500):
             key = random.randbytes(random.randint(1, 2))
             choice = random.random()
             if choice < 0.5:

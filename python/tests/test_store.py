@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.store_contract import DurableStoreContract, StoreContract
 
+from tests.store_contract import DurableStoreContract, StoreContract
 from tms.store.base import Store
 from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore

@@ -2,10 +2,12 @@
 
 Invariants
 
-* Deterministic: what fails is scripted by counting calls, never by time or chance; a crash that keeps a random part of
-  the unsynced writes takes its `Random` from the caller.
-* A fault looks like the real one: a failed write was stored or not, and the map then refuses writes until `recover`.
-* Only what is written through this store is undone by `crash`; creating and dropping maps is durable at once.
+* Deterministic: what fails is scripted by counting calls, never by time or chance; a crash that
+  keeps a random part of the unsynced writes takes its `Random` from the caller.
+* A fault looks like the real one: a failed write was stored or not, and the map then refuses writes
+  until `recover`.
+* Only what is written through this store is undone by `crash`; creating and dropping maps is
+  durable at once.
 """
 
 import threading
@@ -34,8 +36,8 @@ class _Fault:
 class FaultyStore:
     """Maps of `inner` that fail on demand.
 
-    `before(operation, map name)` is called ahead of every operation on a map: to count, to block on an event, to move a
-    clock, or to raise.
+    `before(operation, map name)` is called ahead of every operation on a map: to count, to block on
+    an event, to move a clock, or to raise.
     """
 
     def __init__(
@@ -52,10 +54,10 @@ class FaultyStore:
         self._faults: list[_Fault] = []
 
     def fail_write(self, nth: int, *, stored: bool, prefix: str = "", refusals: int = 0) -> None:
-        """Let the nth write from now on (1 is the next) to a map whose name begins with `prefix` fail.
+        """Let the nth write from now on (1 is the next) to maps named `prefix…` fail.
 
-        `stored` says whether its rows are there nevertheless; `recover` fails `refusals` times before it succeeds.
-        Deletions and successful comparisons count as writes.
+        `stored` says whether its rows are there nevertheless; `recover` fails `refusals` times
+        before it succeeds. Deletions and successful comparisons count as writes.
         """
         with self._lock:
             self._faults.append(_Fault(nth, stored, prefix, refusals))
@@ -79,7 +81,7 @@ class FaultyStore:
         """
         with self._lock:
             self.crashed = True
-            for name, one in sorted(self._maps.items()):
+            for _, one in sorted(self._maps.items()):
                 one.lose(0 if random is None else random.randint(0, len(one.undo)))
             return self.inner
 
@@ -164,13 +166,13 @@ class FaultyMap:
                 self._failure = self.hopeless = None
                 return
             self.hopeless = self._failure.message
-            raise self._failure
+            raise self._fail(self._failure)
 
     def write(self, rows: Sequence[Row], durability: Durability) -> None:
         """Store these rows, or fail as scripted."""
         with self._lock:
+            self._enter_writing("write")
             self._change(
-                "write",
                 [key for key, _ in rows],
                 lambda: self._inner.write(rows, durability),
                 durability is Durability.SYNCED,
@@ -180,19 +182,17 @@ class FaultyMap:
         """Remove these keys, or fail as scripted."""
         wanted = list(keys)
         with self._lock:
-            self._change("delete", wanted, lambda: self._inner.delete(wanted), synced=True)
+            self._enter_writing("delete")
+            self._change(wanted, lambda: self._inner.delete(wanted), synced=True)
 
     def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
         """Set `key` if it is `expected` now, or fail as scripted."""
         with self._lock:
+            self._enter_writing("compare_and_set")
             if self._inner.get(key) != expected:
-                self._store.enter("compare_and_set", self._name)
                 return False
             self._change(
-                "compare_and_set",
-                [key],
-                lambda: self._inner.compare_and_set(key, expected, value),
-                synced=True,
+                [key], lambda: self._inner.compare_and_set(key, expected, value), synced=True
             )
             return True
 
@@ -225,16 +225,17 @@ class FaultyMap:
                 )
             self.undo = []
 
-    def _change(
-        self, operation: str, keys: list[bytes], change: Callable[[], object], synced: bool
-    ) -> None:
+    def _enter_writing(self, operation: str) -> None:
         self._store.enter(operation, self._name)
         if self._failure is not None:
-            raise self._failure
+            raise type(self._failure)(self._failure.message)
+
+    def _change(self, keys: list[bytes], change: Callable[[], object], synced: bool) -> None:
+        if not keys:
+            return
         fault = self._store.next_fault(self._name)
         if self._store.full:
-            self._failure = StorageFull("The disk is full.")
-            raise self._failure
+            raise self._fail(StorageFull("The disk is full."))
         if fault is None or fault.stored:
             self.undo.append([(key, self._inner.get(key)) for key in dict.fromkeys(keys)])
             change()
@@ -242,10 +243,11 @@ class FaultyMap:
                 self.undo = []
         if fault is not None:
             self._refusals = fault.refusals
-            self._failure = StorageUnavailable(
-                "The disk failed; the outcome of the write is unknown."
-            )
-            raise self._failure
+            raise self._fail(StorageUnavailable("The disk failed; was it written? Unknown."))
+
+    def _fail(self, error: TMSError) -> TMSError:
+        self._failure = error
+        return type(error)(error.message)
 
     def _check(self, keys: list[bytes]) -> None:
         for key in keys:
