@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from tms.clock import Clock
 from tms.log.cache import BlockCache
+from tms.log.inflight import InFlight
 from tms.log.partition import LogLimits
 from tms.log.pending import PendingAppend
 from tms.model import keys
@@ -80,6 +81,7 @@ class Engine:
         sweep(store, self._metadata)
         self._registry = Registry(store, self._metadata, clock)
         self._cache = BlockCache(self._config.cache_bytes)
+        self._in_flight = InFlight(self._config.in_flight_bytes)
         self._threads = ThreadPoolExecutor(self._config.threads, "tms-append")
         self._partitions = Partitions(
             store,
@@ -88,6 +90,7 @@ class Engine:
             self._registry,
             self._cache,
             self._config.log,
+            self._in_flight,
             self._threads,
         )
         judged = self._metadata.get(keys.RETENTION_CLOCK)
@@ -100,9 +103,7 @@ class Engine:
             self._retention,
             self._config.cleaner_interval_s,
         )
-        self._publisher = Publisher(
-            self._registry, self._partitions, self._config.in_flight_bytes, self._config.block_bytes
-        )
+        self._publisher = Publisher(self._registry, self._partitions, self._config.block_bytes)
         self._fetcher = Fetcher(self._registry, self._partitions, self._retention, clock)
         self._lock = threading.Lock()
         self._closed = False
@@ -224,6 +225,7 @@ class Engine:
         """How a partition stands in the store, with its newest `limit` blocks."""
         topic = self._registry.find(name)
         log = self._partitions.get(name, topic, partition)
+        log.reader.load()
         floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
         return inspect_partition(log.state.chain, floor, limit)
 
@@ -252,8 +254,8 @@ class Engine:
             cache_bytes=self._cache.bytes,
             cache_hits=self._fetcher.hits,
             cache_misses=self._fetcher.misses,
-            in_flight_bytes=self._publisher.in_flight_bytes,
-            clock_ahead_ms=max((log.state.last[0] - now_ms for log in logs), default=0),
+            in_flight_bytes=self._in_flight.bytes,
+            clock_ahead_ms=max(0, *(log.state.last[0] - now_ms for log in logs), 0),
             retention_held_back_ms=self._retention.held_back_ms(),
         )
 
@@ -267,9 +269,7 @@ class Engine:
         self._publisher.close()
         self._fetcher.close()
         self.maintenance.stop()
-        for log in self._partitions.opened():
-            log.writer.close(CLOSE_TIMEOUT_S)
-            log.state.wake()
+        self._partitions.close(CLOSE_TIMEOUT_S)
         self._threads.shutdown(wait=True)
         self._store.close()
 

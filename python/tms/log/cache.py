@@ -79,23 +79,22 @@ class BlockCache:
         with self._lock:
             self.bytes += len(block.block)
             self._order.append((tail, lock))
-            while self.bytes > self.bytes_max and self._order:
+            while self.bytes > self.bytes_max:
                 oldest, its_lock = self._order[0]
                 mine = its_lock is lock
                 if not mine and not its_lock.acquire(blocking=False):
                     return
                 self._order.popleft()
                 try:
-                    if len(oldest):
-                        self.bytes -= oldest.evict()
+                    self.bytes -= oldest.evict()
                 finally:
                     if not mine:
                         its_lock.release()
 
-    def forget(self, tail: Tail, covered_after: BlockKey) -> None:
+    def forget(self, tail: Tail) -> None:
         """Drop all of a tail's blocks, e.g. before its partition is read again. The caller holds
         the partition's lock."""
         with self._lock:
             while len(tail):
                 self.bytes -= tail.evict()
-        tail.covered_after = covered_after
+            self._order = deque(entry for entry in self._order if entry[0] is not tail)

@@ -6,15 +6,21 @@ for microseconds only, so that reading at the tail never waits for the disk.
 
 Invariants
 
-* `end_offset` and `last` are published only after the store has everything before them.
-* When `loaded` is false nothing published is trusted for writing: the next owner reads the end
-  from the store first.
+* `end_offset` and `last` are published only after the store has everything before them. Once
+  `known` they are right for reading, whatever fails.
+* While `loaded` is false they are not trusted for writing, and neither is the record: the next
+  owner reads both from the store first. Whatever fails while the partition is being changed makes
+  it so.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import structlog
+
+from tms.errors import TMSError
 from tms.log import recovery
 from tms.log.cache import BlockCache, Tail
 from tms.log.producers import ProducerWindow
@@ -24,6 +30,8 @@ from tms.model import keys
 from tms.model.log import StoredBlock
 from tms.model.topic import Durability
 from tms.store.base import Map, Row
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +71,9 @@ class PartitionState:
         self.limits = limits
         self.owner = threading.Lock()
         self.lock = threading.Lock()
+        self.known = False
         self.loaded = False
-        self.failed = False
+        self.failed = False  # `loaded` went because of a failure; recovering may help
         self.end_offset = 0
         self.last: BlockKey = FIRST_KEY
         self.unsynced = False
@@ -78,30 +87,52 @@ class PartitionState:
         self._segment_bytes = 0
         self._since_snapshot = 0
         self._watcher_ids = 0
+        self._retired = False
 
     @property
-    def known(self) -> bool:
-        """Whether the published end may be read by; after a failed write it is still right for
-        reading."""
-        return self.loaded or self.failed
+    def ready(self) -> bool:
+        """Whether an append needs nothing but its own write."""
+        return self.loaded and self.chain.active is not None
 
     # -- the owner's ---------------------------------------------------------------------------
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Own the partition for a change; if it fails, what took effect is looked up in the store
+        before the next one."""
+        with self.owner:
+            try:
+                yield
+            except BaseException:
+                self.distrust()
+                raise
 
     def load(self) -> None:
         """Read the end from the store if it is not known. The caller holds `owner`."""
         if self.loaded:
             return
-        if self.failed:
-            self.chain.recover()
-        end = recovery.find_end(self.chain, self._metadata, self.producers)
+        try:
+            if self.failed:
+                self.chain.recover()
+            else:
+                self.chain.refresh()
+            end = recovery.find_end(self.chain, self._metadata, self.producers)
+        except TMSError as error:
+            self.failed = error.retriable
+            raise
         active = self.chain.active
         self._segment_bytes = 0 if active is None else self.chain.segment_stored_bytes(active)
-        self._since_snapshot = 0
+        self._since_snapshot = end.unsaved_bytes
+        # What is found may have been written without a sync by another process or a failed write.
+        self.unsynced = end.last > self.chain.record.last
         with self.lock:
-            self._cache.forget(self.tail, end.last)
-            self.tail = Tail(end.last)
-            self.end_offset, self.last = end
-            self.loaded, self.failed = True, False
+            if end.last != self.last or not self.known:
+                self._cache.forget(self.tail)
+                self.tail = Tail(end.last)
+            self.end_offset, self.last = end.end_offset, end.last
+            self.known, self.loaded, self.failed = True, True, False
+            watchers = self._take_watchers()
+        _call(watchers)
 
     def prepare(self, now_ms: int) -> None:
         """Be ready to append: the end is known and a segment is open. The caller holds `owner`."""
@@ -110,7 +141,8 @@ class PartitionState:
             self.chain.roll(now_ms, self.end_offset, self.last)
 
     def distrust(self) -> None:
-        """A write failed: the end has to be read again."""
+        """A change failed: the end and the record have to be read again. The caller holds
+        `owner`."""
         self.loaded, self.failed = False, True
 
     def store(
@@ -136,12 +168,11 @@ class PartitionState:
                 self._cache.add(self.tail, self.lock, (block.time_ms, block.last_sequence), block)
                 size += len(block.block)
             self.end_offset, self.last = end_offset, last
-            watchers, self._watchers = self._watchers, {}
+            watchers = self._take_watchers()
         counters.bytes += size
         self._segment_bytes += size
         self._since_snapshot += size
-        for watcher in watchers.values():
-            watcher()
+        _call(watchers)
 
     def maintenance_due(self) -> bool:
         """Whether `maintain` should be called soon."""
@@ -157,9 +188,10 @@ class PartitionState:
         )
         if not (self.maintenance_due() or aged):
             return
-        self.snapshot()
         if aged or self._roll_due_by_size():
             self.roll(now_ms)
+        else:
+            self.snapshot()
 
     def roll(self, now_ms: int) -> None:
         """Seal the open segment and open the next. The caller holds `owner`."""
@@ -200,7 +232,7 @@ class PartitionState:
         """Call `callback` once when something after `seen` is there, at once if it is. Returns a
         cancel."""
         with self.lock:
-            if self.known and self.last <= seen:
+            if self.known and not self._retired and self.last <= seen:
                 self._watcher_ids += 1
                 token = self._watcher_ids
                 self._watchers[token] = callback
@@ -208,16 +240,31 @@ class PartitionState:
         callback()
         return _nothing
 
-    def wake(self) -> None:
-        """Call every watcher, e.g. because the topic is gone."""
+    def retire(self) -> None:
+        """Nothing more will come, because the topic is gone or the engine is closing: call every
+        watcher, now and from now on, and leave the cache."""
         with self.lock:
-            watchers, self._watchers = self._watchers, {}
-        for watcher in watchers.values():
-            watcher()
+            self._retired = True
+            self._cache.forget(self.tail)
+            watchers = self._take_watchers()
+        _call(watchers)
+
+    def _take_watchers(self) -> list[Callable[[], None]]:
+        watchers = list(self._watchers.values())
+        self._watchers.clear()
+        return watchers
 
     def _unwatch(self, token: int) -> None:
         with self.lock:
             self._watchers.pop(token, None)
+
+
+def _call(watchers: list[Callable[[], None]]) -> None:
+    for watcher in watchers:
+        try:
+            watcher()
+        except Exception:
+            _log.exception("watcher_failed")
 
 
 def _nothing() -> None:

@@ -9,8 +9,12 @@ Invariants
 import threading
 from collections.abc import Callable
 
+import structlog
+
 from tms.errors import TimedOut, TMSError
 from tms.model.log import Appended
+
+_log = structlog.get_logger(__name__)
 
 
 class PendingAppend:
@@ -75,4 +79,7 @@ class PendingAppend:
         if event is not None:
             event.set()
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:
+                _log.exception("append_callback_failed")

@@ -5,6 +5,8 @@ Invariants
 * Only published blocks are delivered, in key order, as they are stored.
 * Nothing before the floor (truncation) or before now − retention is delivered, whatever position
   was asked for.
+* When nothing was there, going on at the answered position waits for new messages only: `latest`
+  is resolved once, and what is unreadable is stepped over.
 * Reading at the tail takes no store access and waits for no writer.
 """
 
@@ -15,6 +17,7 @@ from tms.errors import OffsetOutOfRange
 from tms.log.partition import PartitionState
 from tms.log.records import FIRST_KEY, BlockKey, key_after
 from tms.log.recovery import header_of
+from tms.log.trimming import trimmed
 from tms.model.ids import MessageId
 from tms.model.log import StoredBlock
 from tms.model.position import Kind, Position
@@ -43,9 +46,9 @@ class PartitionReader:
             last, end = state.last, state.end_offset
             start = max(_start(position, last), floor, state.chain.record.floor)
             if start > last:
-                return Read([], _unchanged(position, last), end)
+                return Read([], _beyond(position, last), end)
             blocks = state.tail.read(start, bytes_max)
-        return None if blocks is None else Read(blocks, _after(blocks[-1]), end)
+        return None if blocks is None else self._found(blocks, end)
 
     def read(self, position: Position, floor: BlockKey, bytes_max: int) -> Read:
         """Blocks from `position` on, at least one if there is one. Raises `OffsetOutOfRange` for
@@ -60,13 +63,17 @@ class PartitionReader:
         cached = self.read_cached(position, floor, bytes_max)
         if cached is not None:
             return cached
-        with state.lock:
-            last, end = state.last, state.end_offset
+        last, end = self._end()
         start = max(_start(position, last), floor, state.chain.record.floor)
         blocks = state.chain.scan(start, key_after(last), bytes_max)
-        if not blocks:
-            return Read([], _unchanged(position, last), end)
-        return Read(blocks, _after(blocks[-1]), end)
+        return self._found(blocks, end) if blocks else Read([], _beyond(position, last), end)
+
+    def skip(self, position: Position) -> Read:
+        """What `read` would answer if nothing had room: only `latest` is resolved."""
+        self.load()
+        last, end = self._end()
+        latest = position.kind is Kind.LATEST
+        return Read([], Position.after(MessageId(*last)) if latest else position, end)
 
     def load(self) -> None:
         """Make the partition's end known."""
@@ -76,28 +83,26 @@ class PartitionReader:
                 if not state.known:
                     state.load()
 
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last message."""
-        return self._state.end_offset
-
     def watch(self, position: Position, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when something is there at or after `position`, at once if it is.
         Returns a cancel."""
-        state = self._state
-        if position.kind is Kind.OFFSET:
-            return state.watch(state.last, callback)
-        return state.watch(_before(_start(position, state.last)), callback)
+        last, end = self._end()
+        if position.kind is not Kind.OFFSET:
+            last = _before(_start(position, last))
+        elif position.number < end:
+            last = FIRST_KEY
+        return self._state.watch(last, callback)
 
     def truncate(self, before: Position, now_ms: int) -> None:
         """Make everything before a position unreadable for good and free whole segments."""
         state = self._state
         self.load()
         if before.kind is Kind.OFFSET:
-            located = self._at_offset(before.number, FIRST_KEY)
-            before = Position.latest() if located is None else located
-        with state.owner:
+            before = self._boundary(before.number)
+        with state.changing():
             state.load()
+            if not state.chain.record.segments:
+                return
             floor = min(_start(before, state.last), key_after(state.last))
             if state.chain.active is not None and state.chain.record.last < state.last < floor:
                 state.roll(now_ms)
@@ -105,54 +110,69 @@ class PartitionReader:
 
     def start(self, floor: BlockKey) -> tuple[int, MessageId | None]:
         """Offset and id of the first readable message; the end and None when there is none."""
-        state = self._state
-        start = max(floor, state.chain.record.floor)
-        blocks = state.chain.scan(start, key_after(state.last), 1) if start <= state.last else []
+        last, end = self._end()
+        start = max(floor, self._state.chain.record.floor)
+        blocks = self._state.chain.scan(start, key_after(last), 1) if start <= last else []
         if not blocks:
-            return state.end_offset, None
+            return end, None
         header = header_of(blocks[0])
         first = blocks[0].last_sequence - header.count + 1
         skipped = max(0, start[1] - first) if start[0] == blocks[0].time_ms else 0
         return header.base_offset + skipped, MessageId(blocks[0].time_ms, first + skipped)
 
+    def _end(self) -> tuple[BlockKey, int]:
+        state = self._state
+        with state.lock:
+            return state.last, state.end_offset
+
+    def _found(self, blocks: list[StoredBlock], end: int) -> Read:
+        return Read(trimmed(blocks, self._state.chain.record.floor), _after(blocks[-1]), end)
+
     def _at_offset(self, offset: int, floor: BlockKey) -> Position | None:
         """The id at an offset; None when the offset is not used yet."""
-        state = self._state
-        if offset > state.end_offset:
+        last, end = self._end()
+        if offset > end:
             return None
-        if offset == state.end_offset:
-            return Position.after(MessageId(*state.last))
+        if offset == end:
+            return Position.after(MessageId(*last))
         earliest, _ = self.start(floor)
-        if offset < earliest:
+        located = None if offset < earliest else self._locate(offset, last)
+        if located is None:
             raise OffsetOutOfRange(
-                f"Offset {offset} of partition {state.chain.partition} is no longer kept; the "
-                f"earliest is {earliest}, the end {state.end_offset}. Go on at `earliest` or "
-                "within these bounds.",
+                f"Offset {offset} of partition {self._state.chain.partition} is no longer kept; "
+                f"the earliest is {earliest}, the end {end}. Go on at `earliest` or within these "
+                "bounds.",
                 earliest=earliest,
-                end=state.end_offset,
+                end=end,
             )
-        return Position.at(self._locate(offset, max(floor, state.chain.record.floor)))
+        return Position.at(located)
 
-    def _locate(self, offset: int, low: BlockKey) -> MessageId:
-        """Halve the space of keys: offsets grow with keys."""
-        state = self._state
-        low_number, high_number = _number(low), _number(state.last)
-        while low_number <= high_number:
-            middle = (low_number + high_number) // 2
-            block = state.chain.scan(_key(middle), key_after(state.last), 1)[0]
+    def _boundary(self, offset: int) -> Position:
+        """The id at an offset, or the nearer end if it is out of range."""
+        last, end = self._end()
+        if offset >= end:
+            return Position.latest()
+        located = self._locate(offset, last)
+        return Position.earliest() if located is None else Position.at(located)
+
+    def _locate(self, offset: int, last: BlockKey) -> MessageId | None:
+        """Halve the space of keys: offsets grow with keys. None when retention dropped it."""
+        low, high = 0, _number(last)
+        while low <= high:
+            middle = (low + high) // 2
+            blocks = self._state.chain.scan(_key(middle), key_after(last), 1)
+            if not blocks:
+                return None
+            block = blocks[0]
             header = header_of(block)
             if offset < header.base_offset:
-                high_number = middle - 1
+                high = middle - 1
             elif offset >= header.base_offset + header.count:
-                low_number = _number((block.time_ms, block.last_sequence)) + 1
+                low = _number((block.time_ms, block.last_sequence)) + 1
             else:
                 first = block.last_sequence - header.count + 1
                 return MessageId(block.time_ms, first + offset - header.base_offset)
-        raise OffsetOutOfRange(
-            f"Offset {offset} of partition {state.chain.partition} was lost with a power failure: "
-            "it was never acknowledged as synced. Go on at the next offset.",
-            end=state.end_offset,
-        )
+        return None
 
 
 def _start(position: Position, last: BlockKey) -> BlockKey:
@@ -164,9 +184,10 @@ def _start(position: Position, last: BlockKey) -> BlockKey:
     return key_after(last) if position.kind is Kind.LATEST else (0, 0)
 
 
-def _unchanged(position: Position, last: BlockKey) -> Position:
-    """Where to go on when nothing was there: `latest` and `earliest` become a place."""
-    if position.kind in (Kind.LATEST, Kind.EARLIEST):
+def _beyond(position: Position, last: BlockKey) -> Position:
+    """Where to go on when nothing readable was there: after the end, or at the position if that
+    lies beyond."""
+    if position.kind is Kind.LATEST or _start(position, last) <= last:
         return Position.after(MessageId(*last))
     return position
 

@@ -34,10 +34,12 @@ _log = structlog.get_logger(__name__)
 
 
 class LogEnd(NamedTuple):
-    """Where a partition ends: the offset of the next message and the greatest key so far."""
+    """Where a partition ends: the offset of the next message, the greatest key so far, and how
+    many bytes came after the snapshot of the producers."""
 
     end_offset: int
     last: BlockKey
+    unsaved_bytes: int = 0
 
 
 def header_of(stored: StoredBlock) -> BlockHeader:
@@ -90,7 +92,13 @@ def _follow(
             return end
         for stored in blocks:
             header = header_of(stored)
-            if header.base_offset != end.end_offset:
+            if header.base_offset < end.end_offset:
+                raise DataCorrupt(
+                    f"The block at {stored.time_ms}:{stored.last_sequence} of partition "
+                    f"{chain.partition} has offset {header.base_offset}, which an earlier block "
+                    "has too. Run `tms fsck`."
+                )
+            if header.base_offset > end.end_offset:
                 lost = chain.cut(segment, (stored.time_ms, stored.last_sequence))
                 _log.warning(
                     "partition_end_cut",
@@ -101,7 +109,11 @@ def _follow(
                     found_offset=header.base_offset,
                 )
                 return end
-            end = LogEnd(header.base_offset + header.count, (stored.time_ms, stored.last_sequence))
+            end = LogEnd(
+                header.base_offset + header.count,
+                (stored.time_ms, stored.last_sequence),
+                end.unsaved_bytes + len(stored.block),
+            )
             if header.producer_id:
                 producers.remember(
                     header.producer_id,

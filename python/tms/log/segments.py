@@ -31,6 +31,8 @@ from tms.model.log import StoredBlock
 from tms.model.topic import Durability
 from tms.store.base import Map, Row, Store
 
+_NOTHING = PartitionRecord(epoch=0, segments=())
+
 
 class SegmentChain:
     """The segments of one partition. Appending, rolling and dropping are the owner's, one at a
@@ -42,13 +44,15 @@ class SegmentChain:
         self.uid = uid
         self.partition = partition
         self._key = keys.partition_key(uid, partition)
-        self._raw = metadata.get(self._key)
-        self.record = (
-            PartitionRecord(epoch=0, segments=())
-            if self._raw is None
-            else decode(self._raw, PartitionRecord, self._key)
-        )
+        self._raw: bytes | None = None
+        self.record = _NOTHING
         self._maps: dict[int, Map] = {}
+
+    def refresh(self) -> None:
+        """Read the record; nothing here is true before. The owner's."""
+        raw = self._metadata.get(self._key)
+        self.record = _NOTHING if raw is None else decode(raw, PartitionRecord, self._key)
+        self._raw = raw
 
     # -- the open segment ----------------------------------------------------------------------
 
@@ -63,9 +67,11 @@ class SegmentChain:
         self._map(self.record.segments[-1].number).write(rows, durability)
 
     def recover(self) -> None:
-        """Make the open segment and the metadata writable after a failed write; see
-        `store.base`."""
+        """After a failed write: make the metadata and the open segment writable, see `store.base`,
+        and read the record again, because a change of it may have taken effect and failed
+        nevertheless."""
         self._metadata.recover()
+        self.refresh()
         if self.record.segments:
             self._map(self.record.segments[-1].number).recover()
 

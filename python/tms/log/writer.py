@@ -12,7 +12,8 @@ Invariants
   before the store has it as durably as was asked.
 * After a failed write nothing is known: the end is read from the store again before anything else
   is written.
-* What waits is bounded in bytes; beyond it `Overloaded` is raised.
+* What waits is bounded in bytes, here and over all partitions: room is reserved before a ticket
+  is handed over, and given back before its caller is answered.
 """
 
 import threading
@@ -23,7 +24,8 @@ from typing import NamedTuple
 import structlog
 
 from tms.clock import Clock
-from tms.errors import Closed, Overloaded, TMSError
+from tms.errors import Closed, Overloaded, StorageUnavailable, TMSError
+from tms.log.inflight import InFlight
 from tms.log.partition import PartitionState
 from tms.log.pending import PendingAppend
 from tms.log.records import RememberedBlock
@@ -40,9 +42,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Entry(NamedTuple):
-    """A checked block on its way; `index` is its place in the pending append."""
+    """A checked block on its way; `number` is its place in the pending append."""
 
-    index: int
+    number: int
     block: Buffer
     header: BlockHeader
 
@@ -64,11 +66,13 @@ class PartitionWriter:
         state: PartitionState,
         clock: Clock,
         queue_bytes_max: int,
+        in_flight: InFlight,
         run_in_background: Callable[[Callable[[], None]], object],
     ) -> None:
         self._state = state
         self._clock = clock
         self._queue_bytes_max = queue_bytes_max
+        self._in_flight = in_flight
         self._run_in_background = run_in_background
         self._queue: deque[Ticket] = deque()
         self._queue_bytes = 0
@@ -77,54 +81,65 @@ class PartitionWriter:
         self._maintaining = False
         self._closed = False
 
-    def submit(self, ticket: Ticket, inline: Durability | None) -> None:
-        """Take a ticket. With `inline`, this thread writes at once what needs at most that
-        durability, if the partition is idle. Raises `Overloaded`, `Closed`."""
-        state = self._state
-        alone = inline is not None and ticket.durability.rank <= inline.rank and state.loaded
+    def reserve(self, size: int) -> None:
+        """Make room for a ticket of `size` bytes, which `submit` or `release` must follow. Raises
+        `Overloaded`, `Closed`."""
         with self._lock:
-            self._admit(ticket)
-            alone = alone and not self._leading and state.owner.acquire(blocking=False)
-            if not alone:
-                self._queue.append(ticket)
-                self._queue_bytes += ticket.bytes
-                if self._leading:
-                    return
-            self._leading = True
-        if alone:
+            if self._closed:
+                raise _closed()
+            if self._queue_bytes and self._queue_bytes + size > self._queue_bytes_max:
+                raise Overloaded(
+                    f"Partition {self._state.chain.partition} has {self._queue_bytes} bytes "
+                    "waiting to be written, its bound. Try again later.",
+                    retry_after_s=0.1,
+                )
+            self._in_flight.take(size)
+            self._queue_bytes += size
+
+    def release(self, size: int) -> None:
+        """Give reserved room back."""
+        with self._lock:
+            self._queue_bytes -= size
+        self._in_flight.give(size)
+
+    def submit(self, ticket: Ticket, inline: Durability | None) -> None:
+        """Take a ticket; it always gets an answer. With `inline`, this thread writes at once what
+        needs at most that durability, if the partition is idle."""
+        state = self._state
+        alone = inline is not None and ticket.durability.rank <= inline.rank and state.ready
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                alone = alone and not self._leading and state.owner.acquire(blocking=False)
+                if not alone:
+                    self._queue.append(ticket)
+                others_lead, self._leading = self._leading, True
+        if closed:
+            self._fail([ticket], _closed())
+        elif alone:
             try:
                 self._write([ticket])
             finally:
                 state.owner.release()
-            if self._resigned():
-                return
-        self._run_in_background(self._lead)
-
-    def _admit(self, ticket: Ticket) -> None:
-        if self._closed:
-            raise Closed("The engine is closed; nothing was stored.")
-        if self._queue_bytes and self._queue_bytes + ticket.bytes > self._queue_bytes_max:
-            raise Overloaded(
-                f"Partition {self._state.chain.partition} has {self._queue_bytes} bytes waiting to "
-                "be written, its bound. Try again later.",
-                retry_after_s=0.1,
-            )
+                if not self._resigned():
+                    self._in_background(self._lead)
+        elif not others_lead:
+            self._in_background(self._lead)
 
     def close(self, timeout_s: float) -> None:
-        """Refuse new tickets and wait until what is queued has been written."""
+        """Refuse new tickets and write what is queued; what cannot be written in time fails."""
         with self._lock:
             self._closed = True
-            idle = not self._leading
-        if not idle:
-            done = threading.Event()
-            self._run_in_background(lambda: self._wait_idle(done))
-            done.wait(timeout_s)
-
-    def _wait_idle(self, done: threading.Event) -> None:
-        with self._state.owner:
-            while self._queue:
-                self._round()
-        done.set()
+        if self._state.owner.acquire(timeout=timeout_s):
+            try:
+                while self._queue:
+                    self._round()
+            finally:
+                self._state.owner.release()
+        with self._lock:
+            left = list(self._queue)
+            self._queue.clear()
+        self._fail(left, _closed())
 
     def _lead(self) -> None:
         for _ in range(FAIR_ROUNDS):
@@ -132,7 +147,7 @@ class PartitionWriter:
                 self._round()
             if self._resigned():
                 return
-        self._run_in_background(self._lead)
+        self._in_background(self._lead)
 
     def _resigned(self) -> bool:
         with self._lock:
@@ -151,21 +166,29 @@ class PartitionWriter:
                 batch.append(ticket)
         if batch:
             self._write(batch)
-            with self._lock:
-                self._queue_bytes -= size
 
     def _write(self, batch: list[Ticket]) -> None:
+        """Write and answer. The caller owns the partition."""
         try:
-            self._commit(batch)
+            group = self._commit(batch)
         except TMSError as error:
             self._state.distrust()
-            _fail(batch, error)
-        except Exception as error:
+            self._fail(batch, error)
+        except BaseException as error:
             self._state.distrust()
             _log.exception("append_failed", partition=self._state.chain.partition)
-            _fail(batch, TMSError(f"The append failed unexpectedly ({type(error).__name__})."))
+            kind = type(error).__name__
+            self._fail(batch, StorageUnavailable(f"The append failed unexpectedly ({kind})."))
+            if not isinstance(error, Exception):  # e.g. a control-C while this thread led
+                raise
+        else:
+            self._release(batch)
+            group.answer()
+            if self._state.maintenance_due() and not self._maintaining:
+                self._maintaining = True
+                self._in_background(self._maintain)
 
-    def _commit(self, batch: list[Ticket]) -> None:
+    def _commit(self, batch: list[Ticket]) -> "_Group":
         state = self._state
         now_ms = self._clock.now_ms()
         state.prepare(now_ms)
@@ -175,25 +198,35 @@ class PartitionWriter:
         durability = group.durability
         if group.rows or (durability is Durability.SYNCED and state.unsynced):
             state.store(group.rows, group.stored, group.end_offset, group.last, durability)
-        for pending, index, appended in group.settled:
-            pending.settle(index, appended)
-        for pending, error in group.refused:
-            pending.fail(1, error)
-        if state.maintenance_due() and not self._maintaining:
-            self._maintaining = True
-            self._run_in_background(self._maintain)
+        return group
+
+    def _in_background(self, work: Callable[[], None]) -> None:
+        try:
+            self._run_in_background(work)
+        except RuntimeError:  # no thread is left, or the engine is closing: better here than never
+            work()
+
+    def _fail(self, batch: list[Ticket], error: TMSError) -> None:
+        self._release(batch)
+        for ticket in batch:
+            ticket.pending.fail(len(ticket.entries), error)
+
+    def _release(self, batch: list[Ticket]) -> None:
+        if batch:
+            self.release(sum(ticket.bytes for ticket in batch))
 
     def _maintain(self) -> None:
         try:
-            with self._state.owner:
+            with self._state.changing():
                 self._state.maintain(self._clock.now_ms())
         except TMSError as error:
-            self._state.distrust()
             _log.warning(
                 "partition_maintenance_failed",
                 partition=self._state.chain.partition,
                 error=error.message,
             )
+        except Exception:
+            _log.exception("partition_maintenance_failed", partition=self._state.chain.partition)
         finally:
             self._maintaining = False
 
@@ -266,7 +299,13 @@ class _Group:
         self.end_offset += header.count
         return known
 
+    def answer(self) -> None:
+        """Tell everybody what became of their blocks."""
+        for pending, index, appended in self.settled:
+            pending.settle(index, appended)
+        for pending, error in self.refused:
+            pending.fail(1, error)
 
-def _fail(batch: list[Ticket], error: TMSError) -> None:
-    for ticket in batch:
-        ticket.pending.fail(len(ticket.entries), error)
+
+def _closed() -> Closed:
+    return Closed("The engine is closed; nothing was stored.")

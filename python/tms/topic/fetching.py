@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from tms.clock import Clock
 from tms.errors import Closed
-from tms.model.log import Fetched, PartitionPosition, StoredBlock
-from tms.model.position import Position
+from tms.log.reader import Read
+from tms.model.log import Fetched, PartitionPosition
 from tms.model.topic import TopicName
 from tms.topic.partitions import Partitions
 from tms.topic.registry import Registry
@@ -46,6 +46,7 @@ class Fetcher:
         wait_s: float = 0.0,
     ) -> Fetched:
         """See `Engine.fetch`."""
+        bytes_max = max(1, bytes_max)
         deadline_s = self._clock.monotonic_s() + wait_s
         while True:
             fetched = self._fetch(name, positions, bytes_max)
@@ -68,13 +69,16 @@ class Fetcher:
         floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
         fetched = Fetched([], {}, {})
         for partition, position in positions:
-            log = self._partitions.get(name, topic, partition)
-            read = log.reader.read_cached(position, floor, max(1, bytes_max))
-            if read is None:
+            log = self._partitions.peek(topic, partition)
+            if log is None or not log.state.known:
                 return None
             if bytes_max <= 0:
-                read = read._replace(blocks=[], next=position)
-            bytes_max -= _add(fetched, partition, read.blocks, read.next, read.end)
+                read = log.reader.skip(position)
+            elif (cached := log.reader.read_cached(position, floor, bytes_max)) is None:
+                return None
+            else:
+                read = cached
+            bytes_max -= _add(fetched, partition, read)
         self.hits += 1
         return fetched
 
@@ -94,10 +98,9 @@ class Fetcher:
             reader = self._partitions.get(name, topic, partition).reader
             if bytes_max > 0:
                 read = reader.read(position, floor, bytes_max)
-                bytes_max -= _add(fetched, partition, read.blocks, read.next, read.end)
             else:
-                reader.load()
-                _add(fetched, partition, [], position, reader.end_offset)
+                read = reader.skip(position)
+            bytes_max -= _add(fetched, partition, read)
         return fetched
 
     def watch(
@@ -108,9 +111,12 @@ class Fetcher:
     ) -> Callable[[], None]:
         """See `Engine.watch`."""
         topic = self._registry.find(name)
+        readers = [
+            self._partitions.get(name, topic, partition).reader for partition, _ in positions
+        ]
         cancels = [
-            self._partitions.get(name, topic, partition).reader.watch(position, callback)
-            for partition, position in positions
+            reader.watch(position, callback)
+            for reader, (_, position) in zip(readers, positions, strict=True)
         ]
 
         def cancel() -> None:
@@ -120,10 +126,8 @@ class Fetcher:
         return cancel
 
 
-def _add(
-    fetched: Fetched, partition: int, blocks: list[StoredBlock], next: Position, end: int
-) -> int:
-    fetched.blocks.extend(blocks)
-    fetched.next[partition] = next
-    fetched.ends[partition] = end
-    return sum(len(block.block) for block in blocks)
+def _add(fetched: Fetched, partition: int, read: Read) -> int:
+    fetched.blocks.extend(read.blocks)
+    fetched.next[partition] = read.next
+    fetched.ends[partition] = read.end
+    return sum(len(block.block) for block in read.blocks)

@@ -74,21 +74,26 @@ class Maintenance:
                     )
 
     def recover(self) -> None:
-        """One try to make partitions writable again whose last write failed."""
+        """One try to make everything writable again whose last write failed."""
+        try:
+            self._metadata.recover()
+        except TMSError:
+            return  # the store says when it can; the reason stands in `readiness`
         for log in self._partitions.opened():
             if log.state.failed:
                 try:
                     with log.state.owner:
                         log.state.load()
                     _log.info("partition_recovered", uid=log.uid, partition=log.partition)
-                except TMSError:
-                    return  # the store says when it can; the reason stands in `readiness`
+                except TMSError as error:
+                    if error.retriable:
+                        return
 
     def _clean_partition(
         self, name: TopicName, topic: TopicRecord, partition: int, now_ms: int
     ) -> None:
         floor = floor_by_time(now_ms, topic.retention_ms)
-        if not self._partitions.is_open(topic.uid, partition) and not self._worth_opening(
+        if self._partitions.peek(topic, partition) is None and not self._worth_opening(
             topic, partition, floor[0]
         ):
             return
@@ -106,7 +111,7 @@ class Maintenance:
 
     def _clean_log(self, log: PartitionLog, topic: TopicRecord, floor_ms: int, now_ms: int) -> None:
         state = log.state
-        with state.owner:
+        with state.changing():
             state.load()
             state.maintain(self._clock.now_ms())
             active = state.chain.active

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tms.clock import Clock
-from tms.errors import PartitionNotFound, TopicNotFound
+from tms.errors import Closed, PartitionNotFound, TopicNotFound
 from tms.log.cache import BlockCache
+from tms.log.inflight import InFlight
 from tms.log.partition import LogLimits, PartitionState
 from tms.log.reader import PartitionReader
 from tms.log.segments import SegmentChain
@@ -30,6 +31,11 @@ class PartitionLog:
         self.writer = writer
         self.reader = PartitionReader(state)
 
+    def close(self, timeout_s: float) -> None:
+        """Write what is queued, let nothing new in, and wake who waits."""
+        self.writer.close(timeout_s)
+        self.state.retire()
+
 
 class Partitions:
     """Opens partition logs and keeps them. Thread-safe."""
@@ -42,6 +48,7 @@ class Partitions:
         registry: Registry,
         cache: BlockCache,
         limits: LogLimits,
+        in_flight: InFlight,
         background: ThreadPoolExecutor,
     ) -> None:
         self._store = store
@@ -50,9 +57,11 @@ class Partitions:
         self._registry = registry
         self._cache = cache
         self._limits = limits
+        self._in_flight = in_flight
         self._background = background
         self._open: dict[tuple[int, int], PartitionLog] = {}
         self._deleted: set[int] = set()
+        self._closed = False
         self._lock = threading.Lock()
 
     def get(self, name: TopicName, topic: TopicRecord, partition: int) -> PartitionLog:
@@ -67,6 +76,8 @@ class Partitions:
                 partitions=topic.partitions,
             )
         with self._lock:
+            if self._closed:
+                raise Closed("The engine is closed.")
             if topic.uid in self._deleted:
                 raise TopicNotFound(f"The topic {name} was deleted.", topic=str(name))
             log = self._open.get((topic.uid, partition))
@@ -75,14 +86,14 @@ class Partitions:
                 self._open[topic.uid, partition] = log
         return log
 
+    def peek(self, topic: TopicRecord, partition: int) -> PartitionLog | None:
+        """The log of one partition if it is open."""
+        return self._open.get((topic.uid, partition))
+
     def opened(self) -> list[PartitionLog]:
         """Every open log."""
         with self._lock:
             return list(self._open.values())
-
-    def is_open(self, uid: int, partition: int) -> bool:
-        """Whether the log is open."""
-        return (uid, partition) in self._open
 
     def forget(self, uid: int, timeout_s: float) -> None:
         """Close the logs of a deleted topic and wake who waits for its messages."""
@@ -91,8 +102,15 @@ class Partitions:
             gone = [key for key in self._open if key[0] == uid]
             logs = [self._open.pop(key) for key in gone]
         for log in logs:
-            log.writer.close(timeout_s)
-            log.state.wake()
+            log.close(timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Write what is queued, let nothing new in, and wake who waits."""
+        with self._lock:
+            self._closed = True
+            logs = list(self._open.values())
+        for log in logs:
+            log.close(timeout_s)
 
     def _make(self, name: TopicName, uid: int, partition: int) -> PartitionLog:
         chain = SegmentChain(self._store, self._metadata, uid, partition)
@@ -100,7 +118,11 @@ class Partitions:
             chain, self._metadata, self._cache, self._limits, self._retention_of(name, uid)
         )
         writer = PartitionWriter(
-            state, self._clock, self._limits.queue_bytes, self._background.submit
+            state,
+            self._clock,
+            self._limits.queue_bytes,
+            self._in_flight,
+            self._background.submit,
         )
         return PartitionLog(uid, partition, state, writer)
 

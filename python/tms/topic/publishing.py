@@ -2,16 +2,15 @@
 
 Invariants
 
-* Every block of a request is checked completely before any of them is handed on.
-* The bytes of all requests that have no answer yet are bounded; beyond it `Overloaded` is raised.
+* Every block of a request is checked completely, and room for all of them is reserved, before any
+  of them is handed on: what is refused (`Overloaded` as well) was not stored by halves.
 """
 
-import threading
 from collections.abc import Sequence
 
 import structlog
 
-from tms.errors import Closed, Invalid, Overloaded, TMSError
+from tms.errors import Closed, Invalid, TMSError
 from tms.log.pending import PendingAppend
 from tms.log.writer import Entry, Ticket
 from tms.model.block import check
@@ -20,22 +19,18 @@ from tms.model.topic import Durability, TopicName
 from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.registry import Registry, TopicRecord
 
+Entries = dict[PartitionLog, tuple[list[Entry], int]]
 _log = structlog.get_logger(__name__)
 
 
 class Publisher:
     """The way in. Thread-safe."""
 
-    def __init__(
-        self, registry: Registry, partitions: Partitions, in_flight_bytes_max: int, block_bytes: int
-    ) -> None:
+    def __init__(self, registry: Registry, partitions: Partitions, block_bytes: int) -> None:
         self._registry = registry
         self._partitions = partitions
-        self._in_flight_bytes_max = in_flight_bytes_max
         self._block_bytes = block_bytes
-        self._lock = threading.Lock()
         self._closed = False
-        self.in_flight_bytes = 0
 
     def close(self) -> None:
         """Refuse everything from now on."""
@@ -56,31 +51,20 @@ class Publisher:
         topic = self._registry.find(name)
         if durability is None:
             durability = topic.durability
-        entries, size = self._checked(name, topic, blocks)
+        entries = self._checked(name, topic, blocks)
+        _reserve(entries)
         pending = PendingAppend(len(blocks))
-        self._admit(size)
         strongest = None if durability is Durability.NONE else inline
-        logs = list(entries.items())
-        for done, (log, (its_entries, its_size)) in enumerate(logs):
-            try:
-                log.writer.submit(Ticket(pending, its_entries, its_size, durability), strongest)
-            except TMSError as error:
-                left = sum(len(rest[0]) for _, rest in logs[done:])
-                pending.fail(left, error)
-                break
-        if not pending.done():
-            self._count(pending, size)
-        if durability is Durability.NONE and not pending.done():
+        for log, (its_entries, its_size) in entries.items():
+            log.writer.submit(Ticket(pending, its_entries, its_size, durability), strongest)
+        if durability is Durability.NONE:
             return _acknowledged(pending, blocks, entries)
         return pending
 
-    def _checked(
-        self, name: TopicName, topic: TopicRecord, blocks: Sequence[NewBlock]
-    ) -> tuple[dict[PartitionLog, tuple[list[Entry], int]], int]:
+    def _checked(self, name: TopicName, topic: TopicRecord, blocks: Sequence[NewBlock]) -> Entries:
         if not blocks:
             raise Invalid("There is nothing to publish: give at least one block.")
-        entries: dict[PartitionLog, tuple[list[Entry], int]] = {}
-        total = 0
+        entries: Entries = {}
         for index, (partition, block) in enumerate(blocks):
             log = self._partitions.get(name, topic, partition)
             header = check(
@@ -89,39 +73,32 @@ class Publisher:
                 decompressed_bytes_max=self._block_bytes,
             )
             size = len(block)
-            total += size
             its = entries.get(log)
             if its is None:
                 entries[log] = ([Entry(index, block, header)], size)
             else:
                 its[0].append(Entry(index, block, header))
                 entries[log] = (its[0], its[1] + size)
-        return entries, total
+        return entries
 
-    def _admit(self, size: int) -> None:
-        if self.in_flight_bytes and self.in_flight_bytes + size > self._in_flight_bytes_max:
-            raise Overloaded(
-                f"{self.in_flight_bytes} bytes are waiting to be written, the bound of this "
-                "engine. Try again later.",
-                retry_after_s=0.1,
-            )
 
-    def _count(self, pending: PendingAppend, size: int) -> None:
-        """Only what was not written at once takes part in the bound."""
-        with self._lock:
-            self.in_flight_bytes += size
-
-        def landed() -> None:
-            with self._lock:
-                self.in_flight_bytes -= size
-
-        pending.add_done_callback(landed)
+def _reserve(entries: Entries) -> None:
+    """Make room in all partitions or in none. Raises `Overloaded`, `Closed`."""
+    reserved: list[tuple[PartitionLog, int]] = []
+    try:
+        for log, (_, size) in entries.items():
+            log.writer.reserve(size)
+            reserved.append((log, size))
+    except TMSError:
+        for log, size in reserved:
+            log.writer.release(size)
+        raise
 
 
 def _acknowledged(
     pending: PendingAppend,
     blocks: Sequence[NewBlock],
-    entries: dict[PartitionLog, tuple[list[Entry], int]],
+    entries: Entries,
 ) -> PendingAppend:
     """The answer for durability `none`: given at once; what becomes of the blocks is only
     logged."""

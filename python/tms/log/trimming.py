@@ -1,0 +1,31 @@
+"""Taking the truncated messages off a block that a truncation cut in the middle.
+
+Blocks are passed on as they are stored; this one kind is packed again, so that no reader, of
+whatever representation, is shown what was made unreadable.
+"""
+
+from tms.log.records import BlockKey
+from tms.log.recovery import header_of
+from tms.model.block import decode, encode, place
+from tms.model.log import StoredBlock
+
+
+def trimmed(blocks: list[StoredBlock], floor: BlockKey) -> list[StoredBlock]:
+    """The blocks without what lies before `floor` in the first of them. Raises `DataCorrupt`."""
+    first = blocks[0]
+    if first.time_ms != floor[0]:
+        return blocks
+    header = header_of(first)
+    skip = floor[1] - (first.last_sequence - header.count + 1)
+    if skip <= 0:
+        return blocks
+    columns = decode(first.block)
+    block = encode(
+        columns.values()[skip:],
+        columns.keys()[skip:],
+        columns.headers()[skip:],
+        producer_id=header.producer_id,
+        producer_sequence=header.producer_sequence,
+    )
+    place(block, header.base_offset + skip)
+    return [first._replace(block=block), *blocks[1:]]
