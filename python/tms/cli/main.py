@@ -140,6 +140,12 @@ def run(arguments: list[str]) -> int:
         what = error.strerror or str(error)
         where = error.filename if isinstance(error.filename, str) else None
         return _report(session, arguments, "os-error", f"{what}.", where, None, 1, {})
+    except Exception as error:
+        if os.environ.get("TMS_TRACEBACK"):
+            raise
+        what = f"This is a defect of TMS: {type(error).__name__}: {error}"
+        next_step = "report it, with what the same command prints under TMS_TRACEBACK=1"
+        return _report(session, arguments, "internal", what, session.where(), next_step, 1, {})
 
 
 def _fail(session: Session, arguments: list[str], error: TMSError) -> int:

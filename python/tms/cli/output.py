@@ -149,6 +149,11 @@ def csv_text(rows: Iterable[Row]) -> str:
     return made.getvalue()
 
 
+def yaml_item(document: object) -> str:
+    """One item of a YAML sequence, for streams."""
+    return "\n".join(_yaml_item(document, ""))
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 

@@ -18,7 +18,7 @@ import msgspec
 from tms.cli.session import TOPIC, Session, Shared
 from tms.clock import Clock
 from tms.errors import Invalid, TooLarge
-from tms.model.topic import MESSAGE_BYTES_MAX, Durability, TopicName
+from tms.model.topic import MESSAGE_BYTES_MAX, Durability
 
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _PROGRESS_EVERY = 1 << 18
@@ -50,7 +50,7 @@ class _Line:
 def command(
     session: Session,
     /,
-    topic: TopicName,
+    topic: str,
     files: tuple[Path, ...],
     headers: tuple[str, ...],
     partition: int | None,
@@ -86,7 +86,7 @@ def command(
         f"published {count:,} messages ({size:,} bytes) to {topic} in {seconds:.2f} s: "
         f"{count / seconds:,.0f} messages/s"
     )
-    facts = {"topic": str(topic), "messages": count, "bytes": size, "seconds": round(seconds, 3)}
+    facts = {"topic": topic, "messages": count, "bytes": size, "seconds": round(seconds, 3)}
     session.show_result(facts)
 
 

@@ -176,16 +176,14 @@ def _shared() -> list[click.Option]:
     ]
 
 
-class TopicType(click.ParamType[TopicName]):
+class TopicType(click.ParamType[str]):
     """A topic's name; completes with the names that exist."""
 
     name = "topic"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> TopicName:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            return TopicName.parse(value)
+            return str(TopicName.parse(value))
         except TMSError as error:
             self.fail(error.message, param, ctx)
 
@@ -195,7 +193,7 @@ class TopicType(click.ParamType[TopicName]):
         namespace, colon, _ = incomplete.partition(":")
         try:
             with session_of(ctx).bus() as bus:
-                infos = bus.list_topics(namespace if colon else "default")
+                infos = list(bus.list_topics(namespace if colon else "default"))
         except (TMSError, OSError, click.UsageError):
             return []
         names = [f"{namespace}:{info.topic}" if colon else str(info.name) for info in infos]
@@ -215,14 +213,19 @@ class RetentionType(click.ParamType[str]):
         return str(value)
 
 
-class SizeType(click.ParamType[int]):
-    """Bytes, with K, M, G or T for powers of 1,024."""
+class SizeType(click.ParamType[int | str]):
+    """Bytes, with K, M, G or T for powers of 1,024; where it is a limit, `unlimited` too."""
 
     name = "size"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
+    def __init__(self, *, limit: bool = False) -> None:
+        self._limit = limit
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        if isinstance(value, int) or (self._limit and value == "unlimited"):
+            return value  # type: ignore[no-any-return]
         match = _SIZE.fullmatch(value.strip())
         if match is None:
             self.fail(f"A size is a number of bytes, or one with K, M, G or T, got {value!r}.")
@@ -264,4 +267,5 @@ def _time_ms(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-TOPIC, RETENTION, SIZE, START = TopicType(), RetentionType(), SizeType(), StartType()
+TOPIC, RETENTION, START = TopicType(), RetentionType(), StartType()
+SIZE, LIMIT = SizeType(), SizeType(limit=True)

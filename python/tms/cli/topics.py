@@ -12,9 +12,9 @@ import click
 import msgspec
 
 from tms.cli.output import Format, Row, table_text, write
-from tms.cli.session import RETENTION, SIZE, START, TOPIC, Group, Session, Shared
+from tms.cli.session import LIMIT, RETENTION, SIZE, START, TOPIC, Group, Session, Shared
 from tms.model.position import Position
-from tms.model.topic import Durability, TopicInfo, TopicName
+from tms.model.topic import Durability, TopicInfo
 
 _DAY_MS = 86_400_000
 _UNITS = ((_DAY_MS, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
@@ -36,7 +36,7 @@ def _settings(function: _F) -> _F:
             type=durability,
             help="What an acknowledged message survives by default: nothing, a crash, power loss.",
         ),
-        click.option("--retention-bytes", type=SIZE, help="Keep at most this much per partition."),
+        click.option("--retention-bytes", type=LIMIT, help="Keep at most this much per partition."),
         click.option("--retention", type=RETENTION, help="Keep this long: 36h, 14d, forever."),
         click.option("-p", "--partitions", type=int, help="Number of partitions."),
     ):
@@ -48,8 +48,10 @@ def _settings(function: _F) -> _F:
 @click.argument("topic", type=TOPIC)
 @_settings
 @click.pass_obj
-def create(session: Session, /, topic: TopicName, **settings: Any) -> None:
+def create(session: Session, /, topic: str, **settings: Any) -> None:
     """Create TOPIC. Doing it again with the same settings changes nothing."""
+    if settings["retention_bytes"] == "unlimited":
+        settings["retention_bytes"] = None
     with session.bus() as bus:
         _show_topic(session, bus.create_topic(topic, **_given(settings)))
 
@@ -58,7 +60,7 @@ def create(session: Session, /, topic: TopicName, **settings: Any) -> None:
 @click.argument("topic", type=TOPIC)
 @_settings
 @click.pass_obj
-def update(session: Session, /, topic: TopicName, **settings: Any) -> None:
+def update(session: Session, /, topic: str, **settings: Any) -> None:
     """Change settings of TOPIC; partitions can only be added."""
     changes = _given(settings)
     if not changes:
@@ -70,7 +72,7 @@ def update(session: Session, /, topic: TopicName, **settings: Any) -> None:
 @command.command("describe", cls=Shared)
 @click.argument("topic", type=TOPIC)
 @click.pass_obj
-def describe(session: Session, topic: TopicName) -> None:
+def describe(session: Session, topic: str) -> None:
     """Show settings and partitions of TOPIC."""
     with session.bus() as bus:
         info = bus.describe_topic(topic)
@@ -85,7 +87,7 @@ def describe(session: Session, topic: TopicName) -> None:
 def list_(session: Session, namespace: str) -> None:
     """List the topics of a namespace."""
     with session.bus() as bus:
-        infos = bus.list_topics(namespace)
+        infos = list(bus.list_topics(namespace))
     if not infos and session.format is Format.TABLE:
         session.say(f"No topics in the namespace {namespace}; `tms topic create NAME` makes one.")
     session.show([_document(info) for info in infos], [_row(info) for info in infos])
@@ -103,7 +105,7 @@ def list_(session: Session, namespace: str) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def truncate(
-    session: Session, topic: TopicName, before: Position | int, dry_run: bool, yes: bool
+    session: Session, topic: str, before: Position | int, dry_run: bool, yes: bool
 ) -> None:
     """Remove the messages of TOPIC before a position. This cannot be undone."""
     if isinstance(before, int):
@@ -114,7 +116,7 @@ def truncate(
         if dry_run:
             session.say(f"dry run, nothing was changed: {what}")
         else:
-            session.confirm(what, str(topic), yes)
+            session.confirm(what, topic, yes)
             info = bus.truncate_topic(topic, before)
     _show_topic(session, info)
 
@@ -124,7 +126,7 @@ def truncate(
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def delete(session: Session, topic: TopicName, dry_run: bool, yes: bool) -> None:
+def delete(session: Session, topic: str, dry_run: bool, yes: bool) -> None:
     """Delete TOPIC and all its messages. This cannot be undone."""
     with session.bus() as bus:
         info = bus.describe_topic(topic)
@@ -132,10 +134,10 @@ def delete(session: Session, topic: TopicName, dry_run: bool, yes: bool) -> None
         if dry_run:
             session.say(f"dry run, nothing was changed: {what}")
         else:
-            session.confirm(what, str(topic), yes)
+            session.confirm(what, topic, yes)
             bus.delete_topic(topic)
             session.say(f"deleted {topic}")
-    session.show_result({"topic": str(topic), "deleted": not dry_run})
+    session.show_result({"topic": topic, "deleted": not dry_run})
 
 
 def duration_text(ms: int | None) -> str:

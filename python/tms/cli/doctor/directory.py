@@ -15,7 +15,7 @@ from pathlib import Path
 from tms.cli.doctor.finding import Finding, ok, problem, warning
 from tms.cli.doctor.machine import MIB, Machine
 from tms.errors import TMSError
-from tms.store.directory import check_format
+from tms.store.leveldb.directory import check_format
 
 _SYNCS = 9
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "glusterfs", "lustre", "virtiofs"}

@@ -15,7 +15,6 @@ from tms.cli.output import Format, Row, table_text, write
 from tms.cli.session import TOPIC, Session, Shared
 from tms.cli.topics import time_text
 from tms.model.inspection import BlockInspection, PartitionInspection, SegmentInspection
-from tms.model.topic import TopicName
 
 if TYPE_CHECKING:
     import tms
@@ -28,7 +27,7 @@ _FLAGS = ((1, "transactional"), (2, "staged"), (4, "rolled back"), (8, "sparse")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Only this one. [all]")
 @click.option("-b", "--blocks", type=click.IntRange(0, 10_000), default=5, show_default=True)
 @click.pass_obj
-def command(session: Session, topic: TopicName, partition: int | None, blocks: int) -> None:
+def command(session: Session, topic: str, partition: int | None, blocks: int) -> None:
     """Show segments and the newest blocks of TOPIC, as they are stored."""
     with looking_bus(session) as bus:
         count = bus.describe_topic(topic).settings.partitions

