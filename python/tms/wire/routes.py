@@ -37,7 +37,7 @@ _DETAIL_CHARS_SURE = 200  # fits however much JSON escapes it (6 bytes each)
 RETRY_AFTER_S = 1
 
 OK, CREATED, NO_CONTENT = 200, 201, 204
-NOT_READY = 503
+NOT_READY, METHOD_NOT_ALLOWED = 503, 405
 STATUS_LINES = {
     int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
@@ -64,7 +64,7 @@ STATUS: dict[Kind, int] = {
     Kind.CLOSED: 503,
 }
 _STATUS_OF_CODE = {
-    "method-not-allowed": 405,
+    "method-not-allowed": METHOD_NOT_ALLOWED,
     "uri-too-long": 414,
     "headers-too-large": 431,
     "not-implemented": 501,

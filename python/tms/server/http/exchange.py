@@ -40,7 +40,6 @@ class Exchange:
         "_connection",
         "_continue",
         "_filled",
-        "_hurried",
         "_length_left",
         "_sink",
         "_wake",
@@ -48,6 +47,7 @@ class Exchange:
         "content_length",
         "disconnected",
         "failure",
+        "hurried",
         "keep_alive",
         "message_event",
         "more_body",
@@ -56,6 +56,7 @@ class Exchange:
         "response_complete",
         "response_started",
         "scope",
+        "status",
     )
 
     def __init__(
@@ -72,7 +73,6 @@ class Exchange:
         self._continue = expect_continue
         self._sink: memoryview | None = None
         self._filled = 0
-        self._hurried = False
         self._length_left = 0
         self._wake: asyncio.Future[None] | None = None
         self.scope = scope
@@ -85,6 +85,8 @@ class Exchange:
         self.message_event = asyncio.Event()
         self.failure: TMSError | None = None
         self.disconnected = False
+        self.hurried = False
+        self.status = 0  # of the answer; 0 while there is none
         self.response_started = False
         self.response_complete = False
 
@@ -119,12 +121,12 @@ class Exchange:
 
     def hurry(self) -> None:
         """End `sleep`, now and from now on: the service drains or the client is gone."""
-        self._hurried = True
+        self.hurried = True
         self._end_sleep()
 
     def _end_sleep(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        if self._wake is not None:
+            settle(self._wake)
 
     # -- the request ---------------------------------------------------------------------------
 
@@ -165,7 +167,7 @@ class Exchange:
 
     async def sleep(self, woken: "asyncio.Future[None]", timeout_s: float) -> None:
         """Wait for `woken`, the time-out, the client's leaving or the service's draining."""
-        if self._hurried:
+        if self.hurried:
             return
         self._wake = woken
         timer = woken.get_loop().call_later(timeout_s, self._end_sleep)
@@ -226,7 +228,7 @@ class Exchange:
             self._connection.write(body)
         if not message.get("more_body", False):
             if self._length_left and self.scope["method"] != "HEAD":
-                self._connection.transport.abort()
+                self.abort()
             self._complete()
 
     def _send_start(self, message: dict[str, Any]) -> None:
@@ -240,7 +242,7 @@ class Exchange:
         self._connection.write(self._start(message["status"], b"".join(lines), length))
 
     def _start(self, status: int, head: bytes, length: int) -> bytes:
-        self.response_started = True
+        self.response_started, self.status = True, status
         if self.more_body and not self._worth_discarding():
             self.keep_alive = False
         return b"".join(
@@ -263,7 +265,23 @@ class Exchange:
             return False
         return self.content_length - self.received <= DISCARD_BYTES_MAX
 
+    def abort(self) -> None:
+        """End a response that cannot be completed; the client sees that it was cut."""
+        self._connection.transport.abort()
+
     def _complete(self) -> None:
         self.response_complete = True
         self.message_event.set()
         self._connection.on_response_complete()
+
+
+def settle(woken: "asyncio.Future[None]") -> None:
+    """Finish a future that others may have finished."""
+    if not woken.done():
+        woken.set_result(None)
+
+
+def settle_from_thread(loop: asyncio.AbstractEventLoop, woken: "asyncio.Future[None]") -> None:
+    """Finish a future of `loop` from any thread."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(settle, woken)

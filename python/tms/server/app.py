@@ -1,0 +1,138 @@
+"""The ASGI application: messages go straight to their endpoints, everything else through Starlette.
+
+* Paths are matched as they were sent; a name is decoded once, by `request.topic_name`.
+* Every error leaves as a problem document; one that nobody expected says no more than its request
+  id, and the log has the rest. A failed request is logged at most once.
+"""
+
+import asyncio
+from typing import Any
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.routing import Router
+
+from tms.errors import Kind, NotFound, TMSError
+from tms.server import operating, topics
+from tms.server.http.exchange import Disconnected, Exchange
+from tms.server.messages.fetch import Fetching
+from tms.server.messages.publish import Publishing
+from tms.server.service import Service
+from tms.wire import routes
+from tms.wire.routes import MethodNotAllowed
+
+_log = structlog.get_logger("tms.server")
+_OURS = frozenset((Kind.UNAVAILABLE, Kind.STORAGE_FULL, Kind.CORRUPT, Kind.INTERNAL, Kind.CLOSED))
+_WORTH_RETRYING = frozenset((Kind.OVERLOADED, Kind.UNAVAILABLE, Kind.STORAGE_FULL))
+_MESSAGES_METHODS = ("GET", "POST")
+
+
+class App:
+    """Called once for each request."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._publish = Publishing(service)
+        self._fetch = Fetching(service)
+        self._rest = Router(
+            [*topics.routes_of(service), *operating.routes_of(service)],
+            redirect_slashes=False,
+            default=_nowhere,
+        )
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """ASGI; the connection is one of ours."""
+        exchange: Exchange = scope["tms.exchange"]
+        loop = asyncio.get_running_loop()
+        started, route = loop.time(), "other"
+        if self._service.draining:
+            exchange.keep_alive = False
+        try:
+            parts = scope["raw_path"].split(b"/")
+            if _is_messages(parts):
+                if scope["method"] == "POST":
+                    route = "publish"
+                    await self._publish(exchange, parts[3], parts[5])
+                elif scope["method"] == "GET":
+                    route = "fetch"
+                    await self._fetch(exchange, parts[3], parts[5])
+                else:
+                    raise _not_allowed(scope["method"], _MESSAGES_METHODS)
+            else:
+                scope["app"] = self  # Starlette: raise, do not answer
+                await self._rest(scope, receive, send)
+        except Disconnected:
+            return
+        except TMSError as error:
+            self._answer(exchange, error, route)
+        except HTTPException as exc:
+            self._answer(exchange, _translated(exc, scope), route)
+        except Exception as exc:
+            self._unexpected(exchange, exc, route)
+        metrics = self._service.metrics
+        metrics.answers[route, exchange.status] += 1
+        if route in metrics.seconds:
+            metrics.seconds[route].observe(loop.time() - started)
+
+    def _answer(self, exchange: Exchange, error: TMSError, route: str) -> None:
+        if error.kind in _OURS:
+            _log.warning(
+                "request_failed", **_facts(exchange, route), code=error.code, why=str(error)
+            )
+        if exchange.response_started:
+            exchange.abort()
+            return
+        status, body = routes.problem(error, exchange.request_id)
+        head = f"content-type: {routes.PROBLEM}\r\n"
+        if error.kind in _WORTH_RETRYING:
+            head += f"retry-after: {routes.RETRY_AFTER_S}\r\n"
+        if isinstance(error, MethodNotAllowed):
+            head += f"allow: {', '.join(error.details['allowed'])}\r\n"
+        exchange.respond(status, head.encode(), body)
+
+    def _unexpected(self, exchange: Exchange, exc: Exception, route: str) -> None:
+        _log.error("request_broke", **_facts(exchange, route), exc_info=exc)
+        error = TMSError(
+            "The service met an error of its own. Its log has the details under this request id."
+        )
+        if exchange.response_started:
+            exchange.abort()
+        else:
+            status, body = routes.problem(error, exchange.request_id)
+            exchange.respond(status, f"content-type: {routes.PROBLEM}\r\n".encode(), body)
+
+
+def _is_messages(parts: list[bytes]) -> bool:
+    return (
+        len(parts) == 7
+        and parts[6] == b"messages"
+        and parts[4] == b"topics"
+        and parts[2] == b"namespaces"
+        and parts[1] == b"v2"
+    )
+
+
+async def _nowhere(scope: Any, receive: Any, send: Any) -> None:
+    raise NotFound(f"There is nothing at {scope['path'][:200]!r}; see {routes.OPENAPI}.")
+
+
+def _translated(exc: HTTPException, scope: dict[str, Any]) -> TMSError:
+    if exc.status_code == routes.METHOD_NOT_ALLOWED and exc.headers is not None:
+        return _not_allowed(scope["method"], sorted(exc.headers["Allow"].split(", ")))
+    return TMSError(exc.detail)
+
+
+def _not_allowed(method: str, allowed: Any) -> MethodNotAllowed:
+    return MethodNotAllowed(
+        f"The method {method} is not for this path; use {' or '.join(allowed)}.",
+        allowed=list(allowed),
+    )
+
+
+def _facts(exchange: Exchange, route: str) -> dict[str, Any]:
+    return {
+        "request_id": exchange.request_id,
+        "route": route,
+        "method": exchange.scope["method"],
+        "path": exchange.scope["path"][:300],
+    }

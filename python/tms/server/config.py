@@ -1,0 +1,296 @@
+"""The configuration of the service: a TOML file, the environment and flags, in rising precedence.
+
+    data = "/var/lib/tms"           TMS__DATA            --data
+    [server]
+    port = 7070                     TMS__SERVER__PORT    --port
+
+* All faults are reported at once, each with its key, what is wrong and where it was said.
+* An unknown key is a fault, also in the environment below `TMS__`, and names the nearest one.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from tms.engine import EngineConfig
+from tms.errors import ConfigError
+from tms.log.partition import LogLimits
+from tms.server.http.watchdog import ConnectionLimits
+from tms.server.service import RequestLimits
+
+ENV_PREFIX = "TMS__"
+_SEPARATOR = "__"
+_ENGINE, _LOG, _REQUESTS, _CONNECTIONS = (
+    EngineConfig(),
+    LogLimits(),
+    RequestLimits(),
+    ConnectionLimits(),
+)
+_MIB = 1 << 20
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServerSection(_Section):
+    """Where the service listens and how it logs."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=7070, ge=0, le=65_535)
+    insecure: bool = False
+    drain_s: float = Field(default=10.0, ge=0, le=3_600)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "text"] = "auto"
+
+    @model_validator(mode="after")
+    def _only_local(self) -> Self:
+        if not self.insecure and not _is_local(self.host):
+            raise ValueError(
+                f"{self.host} can be reached from other machines, and TMS has no authentication "
+                "yet; listen on 127.0.0.1, or accept that with --insecure"
+            )
+        return self
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class LimitsSection(_Section):
+    """Bounds of requests and connections. Beyond them: 4xx, or the connection is closed."""
+
+    body_bytes_max: int = Field(default=_REQUESTS.body_bytes_max, ge=1_024, le=1 << 30)
+    publish_bytes_in_flight_max: int = Field(default=_REQUESTS.publish_bytes_in_flight_max, ge=_MIB)
+    fetch_bytes_in_flight_max: int = Field(default=_REQUESTS.fetch_bytes_in_flight_max, ge=_MIB)
+    fetch_bytes_max: int = Field(default=_REQUESTS.fetch_bytes_max, ge=1, le=1 << 30)
+    fetch_wait_ms_max: int = Field(default=_REQUESTS.fetch_wait_ms_max, ge=0, le=3_600_000)
+    publish_timeout_s: float = Field(default=_REQUESTS.publish_timeout_s, gt=0, le=3_600)
+    threads: int = Field(default=_REQUESTS.threads, ge=1, le=256)
+    connections_max: int = Field(default=_CONNECTIONS.connections_max, ge=1)
+    url_bytes_max: int = Field(default=_CONNECTIONS.url_bytes_max, ge=256, le=_MIB)
+    header_bytes_max: int = Field(default=_CONNECTIONS.header_bytes_max, ge=1_024, le=_MIB)
+    headers_max: int = Field(default=_CONNECTIONS.headers_max, ge=10, le=10_000)
+    head_timeout_s: float = Field(default=_CONNECTIONS.head_timeout_s, ge=1, le=600)
+    body_timeout_s: float = Field(default=_CONNECTIONS.body_timeout_s, ge=1, le=600)
+    body_bytes_per_s_min: int = Field(default=_CONNECTIONS.body_bytes_per_s_min, ge=0)
+    write_timeout_s: float = Field(default=_CONNECTIONS.write_timeout_s, ge=1, le=600)
+    keep_alive_s: float = Field(default=_CONNECTIONS.keep_alive_s, ge=1, le=86_400)
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> Self:
+        if self.publish_bytes_in_flight_max < self.body_bytes_max:
+            raise ValueError("publish_bytes_in_flight_max is less than body_bytes_max")
+        return self
+
+    def requests(self) -> RequestLimits:
+        """The part that concerns requests."""
+        return RequestLimits(**{f.name: getattr(self, f.name) for f in fields(RequestLimits)})
+
+    def connections(self, connections_max: int) -> ConnectionLimits:
+        """The part that concerns connections, at most `connections_max` of them."""
+        given = {f.name: getattr(self, f.name) for f in fields(ConnectionLimits)}
+        given["connections_max"] = min(self.connections_max, connections_max)
+        return ConnectionLimits(**given)
+
+
+class EngineSection(_Section):
+    """Bounds of the engine."""
+
+    cache_bytes: int = Field(default=_ENGINE.cache_bytes, ge=0)
+    in_flight_bytes: int = Field(default=_ENGINE.in_flight_bytes, ge=_MIB)
+    block_bytes: int = Field(default=_ENGINE.block_bytes, ge=_MIB)
+    topics: int = Field(default=_ENGINE.topics, ge=1)
+    threads: int = Field(default=_ENGINE.threads, ge=1, le=256)
+    cleaner_interval_s: float = Field(default=_ENGINE.cleaner_interval_s, gt=0)
+    segment_bytes: int = Field(default=_LOG.segment_bytes, ge=_MIB)
+    segment_ms: int = Field(default=_LOG.segment_ms, ge=1_000)
+    queue_bytes: int = Field(default=_LOG.queue_bytes, ge=_MIB)
+    producers: int = Field(default=_LOG.producers, ge=1)
+
+    def config(self) -> EngineConfig:
+        """As the engine wants it."""
+        given = self.model_dump()
+        names = {f.name for f in fields(LogLimits)}
+        log = LogLimits(**{name: given.pop(name) for name in names & given.keys()})
+        return EngineConfig(**given, log=log)
+
+
+class Settings(BaseSettings):
+    """Everything that can be configured; see docs/operations.md. `load` reads it."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter=_SEPARATOR, extra="forbid", frozen=True
+    )
+
+    data: Path
+    server: ServerSection = ServerSection()
+    limits: LimitsSection = LimitsSection()
+    engine: EngineSection = EngineSection()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """`load` has merged the sources, so that it can say where a fault was said."""
+        return (init_settings,)
+
+
+def load(file: Path | None, flags: Mapping[str, object]) -> Settings:
+    """The settings from a file, the environment and flags (`{"server.port": 7070}`).
+
+    Raises `ConfigError` that lists every fault.
+    """
+    text, values = _read(file)
+    sources = _Sources(file, text, values, flags)
+    faults = list(sources.unknown_variables())
+    environment = EnvSettingsSource(Settings)()
+    merged = _merged(_merged(values, environment), _nested(flags))
+    try:
+        settings = Settings(**merged)
+    except ValidationError as exc:
+        faults += [_fault(error, sources) for error in exc.errors()]
+    if faults:
+        count = "a fault" if len(faults) == 1 else f"{len(faults)} faults"
+        raise ConfigError(f"The configuration has {count}:\n  " + "\n  ".join(faults))
+    return settings
+
+
+class _Sources:
+    """Where a value was said."""
+
+    def __init__(
+        self, file: Path | None, text: str, values: dict[str, Any], flags: Mapping[str, object]
+    ) -> None:
+        self._file = file
+        self._text = text
+        self._values = values
+        self._flags = flags
+        self._variables = {name.upper(): name for name in os.environ}
+
+    def unknown_variables(self) -> Iterator[str]:
+        """Variables below `TMS__` that are no key; those of known sections are found later."""
+        for upper, name in sorted(self._variables.items()):
+            first = upper.removeprefix(ENV_PREFIX).partition(_SEPARATOR)[0].lower()
+            if upper.startswith(ENV_PREFIX) and first not in Settings.model_fields:
+                yield _unknown((first,), f"environment variable {name}")
+
+    def place(self, keys: tuple[str, ...]) -> str:
+        """The flag, variable or line that said these keys; the strongest one."""
+        if ".".join(keys) in self._flags:
+            return f"flag --{keys[-1].replace('_', '-')}"
+        variable = ENV_PREFIX + _SEPARATOR.join(keys).upper()
+        if variable in self._variables:
+            return f"environment variable {self._variables[variable]}"
+        if self._file is not None and _has(self._values, keys):
+            return f"{self._file}, line {self._line(keys)}"
+        return "not given"
+
+    def _line(self, keys: tuple[str, ...]) -> int:
+        table: tuple[str, ...] = ()
+        for number, line in enumerate(self._text.splitlines(), 1):
+            if header := re.match(r"\s*\[\s*([\w.-]+)\s*\]", line):
+                table = tuple(header[1].split("."))
+                if table == keys:
+                    return number
+            elif (said := re.match(r"\s*([\w.-]+)\s*=", line)) and (
+                table + tuple(said[1].split("."))
+            ) in (keys, keys[:-1]):
+                return number
+        return 1
+
+
+def _read(file: Path | None) -> tuple[str, dict[str, Any]]:
+    if file is None:
+        return "", {}
+    try:
+        text = file.read_text("utf-8")
+        return text, tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigError(f"The configuration file {file} is not TOML: {exc}.") from exc
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"The configuration file {file} cannot be read: {exc}.") from exc
+
+
+def _fault(error: Any, sources: _Sources) -> str:
+    keys = tuple(str(part) for part in error["loc"])
+    place = sources.place(keys)
+    if error["type"] == "extra_forbidden":
+        return _unknown(keys, place)
+    if error["type"] == "missing":
+        name = ".".join(keys)
+        return f"{name}: missing; give --{keys[-1]}, {ENV_PREFIX}{name.upper()} or a file"
+    got = "" if isinstance(error["input"], dict | BaseModel) else f", got {error['input']!r:.80}"
+    return f"{'.'.join(keys)}: {error['msg'].removeprefix('Value error, ')}{got} ({place})"
+
+
+def _unknown(keys: tuple[str, ...], place: str) -> str:
+    """Says which known key is nearest: in the same section, else anywhere."""
+    known = list(_known_keys())
+    name = ".".join(keys)
+    near = difflib.get_close_matches(name, known, 1, 0.7)
+    if not near:
+        last = {key.rpartition(".")[2]: key for key in known}
+        near = [last[key] for key in difflib.get_close_matches(keys[-1], last, 1, 0.6)]
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{name}: there is no such key{hint} ({place})"
+
+
+def _known_keys() -> Iterator[str]:
+    for name, field in Settings.model_fields.items():
+        yield name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, _Section):
+            yield from (f"{name}.{key}" for key in field.annotation.model_fields)
+
+
+def _nested(flags: Mapping[str, object]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in flags.items():
+        *sections, key = name.split(".")
+        inner = made
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[key] = value
+    return made
+
+
+def _merged(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
+    made = dict(weak)
+    for name, value in strong.items():
+        below = made.get(name)
+        if isinstance(below, dict) and isinstance(value, dict):
+            made[name] = _merged(below, value)
+        else:
+            made[name] = value
+    return made
+
+
+def _has(values: Mapping[str, Any], keys: tuple[str, ...]) -> bool:
+    inner: Any = values
+    for key in keys:
+        if not isinstance(inner, dict) or key not in inner:
+            return False
+        inner = inner[key]
+    return True

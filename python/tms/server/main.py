@@ -1,0 +1,172 @@
+"""The composition root of `tms serve`: store, engine, application and uvicorn, from settings.
+
+    serve(settings)     blocks until SIGTERM or SIGINT; raises ConfigError, AlreadyRunning, …
+
+* The port is bound before the store is opened, and the event `ready` with the url is logged when
+  requests are answered.
+* SIGTERM: /readyz says draining, no new work is taken, what was received is answered within
+  `server.drain_s`, then the engine is closed. A second signal ends the waiting.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import structlog
+import uvicorn
+import uvloop
+
+from tms.clock import SystemClock
+from tms.engine import Engine
+from tms.errors import ConfigError
+from tms.server import logs
+from tms.server.app import App
+from tms.server.config import ServerSection, Settings
+from tms.server.http.protocol import Connection
+from tms.server.service import Service
+from tms.store.leveldb.store import LevelDBStore
+
+_log = structlog.get_logger("tms.server")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_MMAP_THRESHOLD_BYTES = 32 << 20  # the most that glibc takes
+_TRIM_THRESHOLD_BYTES = 16 << 20
+_ARENAS = 2
+_DRAIN_LOOK_S = 0.1  # for a second signal
+_BACKLOG = 2_048
+
+
+def serve(settings: Settings) -> None:
+    """Serve until a signal comes."""
+    logs.configure(settings.server.log_level, settings.server.log_format)
+    _keep_memory()
+    connections_max = _raise_descriptor_limit() // 2
+    listener = _listen(settings.server)
+    try:
+        clock = SystemClock()
+        store = LevelDBStore(settings.data, create=True, clock=clock)
+        engine = Engine(store, clock, settings.engine.config())
+        try:
+            engine.start()
+            limits = settings.limits
+            service = Service(engine, limits.requests(), limits.connections(connections_max))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(_serve(service, settings.server, listener))
+        finally:
+            engine.close()
+    finally:
+        listener.close()
+    _log.info("stopped")
+
+
+async def _serve(service: Service, section: ServerSection, listener: socket.socket) -> None:
+    server = Server(service, section.drain_s)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.ask_to_stop)
+    await server.serve(sockets=[listener])
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with start and end as this service wants them. Runs in any thread."""
+
+    def __init__(self, service: Service, drain_s: float) -> None:
+        http: Any = partial(Connection, watchdog=service.watchdog)
+        app: Any = App(service)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=http,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                backlog=_BACKLOG,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._service = service
+        self._drain_s = drain_s
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM or SIGINT."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn would raise them again at the end; `_serve` has handlers of its own."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer and say so."""
+        self._service.watchdog.start(asyncio.get_running_loop())
+        await super().startup(sockets)
+        assert sockets is not None
+        host, port = sockets[0].getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
+        _log.info("ready", url=f"http://{host}:{port}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what was received, up to the drain time, then close everything."""
+        service, loop = self._service, asyncio.get_running_loop()
+        service.draining = True
+        _log.info("draining", requests=len(self.server_state.tasks))
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        deadline = loop.time() + self._drain_s
+        while self.server_state.tasks and not self.force_exit and loop.time() < deadline:
+            await asyncio.wait(list(self.server_state.tasks), timeout=_DRAIN_LOOK_S)
+        if self.server_state.tasks:
+            _log.warning("drain_incomplete", requests=len(self.server_state.tasks))
+        await super().shutdown(sockets)
+        service.watchdog.stop()
+        service.threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _listen(section: ServerSection) -> socket.socket:
+    where = f"{section.host} port {section.port}"
+    try:
+        found = socket.getaddrinfo(section.host, section.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as exc:
+        raise ConfigError(
+            f"The service cannot listen on {where}: {exc.strerror}. Is another one running there? "
+            "Choose another port with --port (server.port), 0 for any free one."
+        ) from exc
+    return listener
+
+
+def _raise_descriptor_limit() -> int:
+    """As many descriptors as the system lets us have; returns how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def _keep_memory() -> None:
+    """Let glibc reuse blocks of memory instead of giving each back to the system: page faults cost
+    more than the copies. Another C library does as it likes."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
+    mallopt(_M_ARENA_MAX, _ARENAS)

@@ -1,0 +1,166 @@
+"""GET …/messages: blocks as they are stored, or messages in JSON or as an Arrow stream.
+
+* What is in the cache is answered by the event loop itself, everything else by a few threads.
+* A long poll costs a watch and no thread; it ends when something may be there, at its time-out,
+  when the client leaves and when the service drains.
+* Bytes on their way to consumers are bounded: when memory is short, answers get smaller, and what
+  would have to be read from the store is refused (`Overloaded`). Blocks go out uncopied, one chunk
+  at a time, so a consumer that does not read holds no more than the blocks it asked for.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from tms.errors import Invalid
+from tms.model.log import Buffer, Fetched, PartitionPosition
+from tms.model.position import Position
+from tms.model.topic import TopicName
+from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
+from tms.server.http.request import accepted, header, parameters, topic_name, whole_number
+from tms.server.service import Service
+from tms.wire import bodies, messages, routes
+
+_MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM)
+_PARAMETERS = ("from", "max_bytes", "wait_ms", "limit")
+FETCH_BYTES_DEFAULT = 1 << 20
+LIMIT_DEFAULT = 1_000
+LIMIT_MAX = 10_000
+GRANT_BYTES_MIN = 64 << 10
+_INLINE_BYTES = 32 << 10  # blocks up to this size are unpacked by the event loop itself
+
+
+class _Request(NamedTuple):
+    name: TopicName
+    media: str
+    positions: list[PartitionPosition]
+    bytes_max: int
+    wait_s: float
+    limit: int
+
+
+class Fetching:
+    """Answers fetches."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, exchange: Exchange, namespace: bytes, topic: bytes) -> None:
+        """Raises what was wrong."""
+        self._service.require_open()
+        request = await self._read(exchange, topic_name(namespace, topic))
+        budget = self._service.fetching
+        held = 0
+        try:
+            fetched = await self._fetch(request)
+            if not fetched.blocks and request.wait_s > 0:
+                request, fetched = await self._wait(exchange, request, fetched)
+            held = bodies.framed_bytes(fetched.blocks)
+            budget.bytes += held
+            if request.media == routes.BLOCKS:
+                await self._send_blocks(exchange, fetched, held)
+            else:
+                following, body = await self._unpacked(request, fetched)
+                budget.bytes += len(body)
+                held += len(body)
+                head = _head(request.media, following, fetched.ends)
+                await self._send(exchange, head, body)
+        finally:
+            budget.give_back(held)
+
+    async def _read(self, exchange: Exchange, name: TopicName) -> _Request:
+        limits = self._service.limits
+        given = parameters(exchange.scope["query_string"], _PARAMETERS)
+        media = accepted(header(exchange, b"accept"), _MADE)
+        if media == routes.BLOCKS and "limit" in given:
+            raise Invalid("`limit` counts messages; blocks are limited by `max_bytes`.")
+        asked = bodies.parse_positions(given.get("from", "earliest"))
+        if isinstance(asked, Position):
+            topic = await self._service.in_thread(self._service.engine.describe_topic, name)
+            asked = [PartitionPosition(p, asked) for p in range(topic.settings.partitions)]
+        return _Request(
+            name,
+            media,
+            asked,
+            whole_number(given, "max_bytes", FETCH_BYTES_DEFAULT, 1, limits.fetch_bytes_max),
+            whole_number(given, "wait_ms", 0, 0, limits.fetch_wait_ms_max) / 1_000,
+            whole_number(given, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX),
+        )
+
+    async def _fetch(self, request: _Request) -> Fetched:
+        engine, budget = self._service.engine, self._service.fetching
+        free = budget.bytes_max - budget.bytes
+        grant = min(request.bytes_max, max(free // 2, GRANT_BYTES_MIN))
+        fetched = engine.fetch_cached(request.name, request.positions, grant)
+        if fetched is not None:
+            return fetched
+        budget.take(grant)
+        try:
+            return await self._service.in_thread(
+                engine.fetch, request.name, request.positions, grant
+            )
+        finally:
+            budget.give_back(grant)
+
+    async def _wait(
+        self, exchange: Exchange, request: _Request, fetched: Fetched
+    ) -> tuple[_Request, Fetched]:
+        """The first blocks, or none at the end of the wait."""
+        service, loop = self._service, asyncio.get_running_loop()
+        deadline = loop.time() + request.wait_s
+        service.metrics.long_polls += 1
+        try:
+            while not fetched.blocks:
+                positions = [PartitionPosition(p, fetched.next[p]) for p, _ in request.positions]
+                request = request._replace(positions=positions)
+                woken = loop.create_future()
+                cancel = service.engine.watch(
+                    request.name, positions, partial(settle_from_thread, loop, woken)
+                )
+                try:
+                    await exchange.sleep(woken, deadline - loop.time())
+                finally:
+                    cancel()
+                if exchange.disconnected:
+                    raise Disconnected
+                fetched = await self._fetch(request)
+                if exchange.hurried or loop.time() >= deadline:
+                    break
+        finally:
+            service.metrics.long_polls -= 1
+        return request, fetched
+
+    async def _send_blocks(self, exchange: Exchange, fetched: Fetched, length: int) -> None:
+        head = _head(routes.BLOCKS, fetched.next, fetched.ends)
+        self._service.metrics.bytes_out += length
+        await exchange.stream(routes.OK, head, length, bodies.frames(fetched.blocks))
+
+    async def _unpacked(
+        self, request: _Request, fetched: Fetched
+    ) -> tuple[Mapping[int, Position], Buffer]:
+        asked = dict(request.positions)
+
+        def unpack() -> tuple[Mapping[int, Position], Buffer]:
+            found, following = messages.runs(fetched, asked, request.limit, request.bytes_max)
+            if request.media == routes.ARROW_STREAM:
+                return following, memoryview(messages.as_arrow(found))
+            return following, messages.as_json(found, following, fetched.ends)
+
+        if sum(len(stored.block) for stored in fetched.blocks) <= _INLINE_BYTES:
+            return unpack()
+        return await self._service.in_thread(unpack)
+
+    async def _send(self, exchange: Exchange, head: bytes, body: Buffer) -> None:
+        self._service.metrics.bytes_out += len(body)
+        view, size = memoryview(body), bodies.CHUNK_BYTES
+        chunks: Sequence[Buffer] = [view[at : at + size] for at in range(0, len(view), size)]
+        await exchange.stream(routes.OK, head, len(view), chunks)
+
+
+def _head(media: str, following: Mapping[int, Position], ends: Mapping[int, int]) -> bytes:
+    return (
+        f"content-type: {media}\r\n"
+        f"{routes.NEXT_HEADER}: {bodies.positions_text(following)}\r\n"
+        f"{routes.END_HEADER}: {bodies.ends_text(ends)}\r\n"
+    ).encode()

@@ -1,0 +1,108 @@
+"""POST …/messages: blocks as a producer packed them, or messages in JSON.
+
+* Memory for the body is reserved before it is read; blocks are views of the body, and the engine
+  fills in their headers where they stand.
+* A publish that the engine finishes at once never leaves the event loop's thread.
+* All messages of a request are checked before one is stored.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from itertools import count
+
+import msgspec
+
+from tms.errors import BadEncoding
+from tms.model.log import Appended, NewBlock
+from tms.model.topic import Durability, TopicName, parse_durability
+from tms.server.http.exchange import Exchange, settle, settle_from_thread
+from tms.server.http.request import Body, content_type, parameters, topic_name
+from tms.server.service import Service
+from tms.wire import bodies, messages, routes
+from tms.wire.bodies import AppendedBody, PublishBody
+from tms.wire.strict import decode_strict
+
+_READABLE = (routes.JSON, routes.BLOCKS)
+_HEAD = f"content-type: {routes.JSON}\r\n".encode()
+_INLINE_BYTES = 32 << 10  # JSON up to this size is read by the event loop itself
+
+
+class Publishing:
+    """Answers publishes."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._decoder = msgspec.json.Decoder(PublishBody)
+        self._turns = count()
+
+    async def __call__(self, exchange: Exchange, namespace: bytes, topic: bytes) -> None:
+        """Raises what was wrong; nothing is stored then."""
+        service = self._service
+        name = topic_name(namespace, topic)
+        durability = _durability(exchange.scope["query_string"])
+        media, coding = _content(exchange)
+        name.require_writable()
+        service.require_open()
+        body = Body(service.publishing, service.limits.body_bytes_max)
+        try:
+            await body.read(exchange)
+            if coding:
+                await body.decompress(coding, service.threads)
+            service.metrics.bytes_in += len(body.data)
+            if media == routes.BLOCKS:
+                appended = await self._append(name, bodies.unframe_new(body.data), durability)
+                answer = bodies.encode(AppendedBody(appended))
+            else:
+                answer = await self._json(name, body, durability)
+        finally:
+            body.release()
+        exchange.respond(routes.OK, _HEAD, answer)
+
+    async def _append(
+        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
+    ) -> list[Appended]:
+        pending = self._service.engine.submit(name, blocks, durability)
+        if not pending.done():
+            loop = asyncio.get_running_loop()
+            done = loop.create_future()
+            timer = loop.call_later(self._service.limits.publish_timeout_s, settle, done)
+            pending.add_done_callback(partial(settle_from_thread, loop, done))
+            try:
+                await done
+            finally:
+                timer.cancel()
+        return pending.result(0)
+
+    async def _json(self, name: TopicName, body: Body, durability: Durability | None) -> bytes:
+        service = self._service
+        topic = await service.in_thread(service.engine.describe_topic, name)
+        settings = topic.settings
+        turn = next(self._turns) % settings.partitions
+
+        def pack() -> messages.Packed:
+            asked = decode_strict(body.data, self._decoder).messages
+            return messages.pack(asked, settings.partitions, turn, settings.message_bytes_max)
+
+        small = len(body.data) <= _INLINE_BYTES
+        packed = pack() if small else await service.in_thread(pack)
+        return messages.placed(packed, await self._append(name, packed.blocks, durability))
+
+
+@lru_cache(maxsize=64)
+def _durability(query: bytes) -> Durability | None:
+    text = parameters(query, ("durability",)).get("durability")
+    return None if text is None else parse_durability(text)
+
+
+def _content(exchange: Exchange) -> tuple[str, str]:
+    """Media type and Content-Encoding of the body."""
+    media = coding = ""
+    for name, value in exchange.scope["headers"]:
+        if name == b"content-type":
+            media = value.decode("latin-1")
+        elif name == b"content-encoding":
+            if coding:
+                raise BadEncoding("Content-Encoding is given twice.")
+            coding = value.decode("latin-1").strip().lower()
+    return content_type(media, _READABLE), coding

@@ -1,0 +1,163 @@
+"""What the service counts, in the text format of Prometheus.
+
+* Counting costs the hot path a few additions: the numbers are plain and become metrics when asked.
+* The number of series is fixed: labels are routes and statuses, never topics or clients.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics_core import Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from tms.engine import EngineStats
+from tms.server.http.request import Budget
+from tms.server.http.watchdog import Watchdog
+
+SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+_GAUGES = {
+    "partitions_open": "Partition logs that are open.",
+    "cache_bytes": "Bytes of recent blocks in memory.",
+    "in_flight_bytes": "Bytes handed to the engine that are not stored yet.",
+    "clock_ahead_ms": "How far the clock of the furthest partition is ahead of the wall clock.",
+    "retention_held_back_ms": "How far retention stays behind the wall clock after a jump of it.",
+}
+_COUNTERS = {
+    "messages": "Messages stored.",
+    "blocks": "Blocks stored.",
+    "bytes": "Bytes of blocks stored.",
+    "writes": "Writes to the store; each takes all blocks that wait (group commit).",
+    "syncs": "Writes that were synced to the disk.",
+    "cache_hits": "Fetches answered from memory.",
+    "cache_misses": "Fetches that read the store.",
+}
+
+
+class Histogram:
+    """How often something took how long."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(SECONDS) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(SECONDS, seconds)] += 1
+        self.sum += seconds
+
+    def buckets(self) -> Iterator[tuple[str, float]]:
+        """Upper bound and cumulative count, as Prometheus wants them."""
+        total = 0
+        for bound, count in zip((*map(str, SECONDS), "+Inf"), self.counts, strict=True):
+            total += count
+            yield bound, total
+
+
+class Metrics(Collector):
+    """All numbers of a service. Changed by the event loop only."""
+
+    def __init__(
+        self,
+        stats: Callable[[], EngineStats],
+        ready: Callable[[], bool],
+        watchdog: Watchdog,
+        budgets: Iterable[Budget],
+    ) -> None:
+        self.answers: Counter[tuple[str, int]] = Counter()
+        self.seconds = {"publish": Histogram(), "fetch": Histogram()}
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.long_polls = 0
+        self._stats = stats
+        self._ready = ready
+        self._watchdog = watchdog
+        self._budgets = tuple(budgets)
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """The metrics as text and its media type, Prometheus or OpenMetrics as `accept` says."""
+        encoder, media = choose_encoder(accept)
+        return encoder(self._registry), media
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks."""
+        answers = CounterMetricFamily(
+            "tms_http_answers", "Answers by route and status.", labels=("route", "status")
+        )
+        for (route, status), count in list(self.answers.items()):
+            answers.add_metric((route, str(status)), count)
+        yield answers
+        for name, histogram in self.seconds.items():
+            yield HistogramMetricFamily(
+                f"tms_http_{name}_seconds",
+                f"Seconds from the headers of a {name} to its answer, long polls included.",
+                buckets=list(histogram.buckets()),
+                sum_value=histogram.sum,
+            )
+        yield from self._of_http()
+        yield from self._of_engine()
+
+    def _of_http(self) -> Iterator[Metric]:
+        yield _counter("tms_http_received_bytes", "Bytes of published bodies.", self.bytes_in)
+        yield _counter("tms_http_sent_bytes", "Bytes of fetched bodies.", self.bytes_out)
+        yield _counter(
+            "tms_http_connections_refused",
+            "Connections beyond the limit.",
+            self._watchdog.refused,
+        )
+        yield _counter(
+            "tms_http_connections_cut_off",
+            "Connections closed because the other side was too slow.",
+            self._watchdog.cut_off,
+        )
+        yield _gauge(
+            "tms_http_connections", "Connections open now.", len(self._watchdog.connections)
+        )
+        yield _gauge("tms_http_long_polls", "Fetches waiting for a message.", self.long_polls)
+        held = GaugeMetricFamily(
+            "tms_http_in_flight_bytes", "Bytes of bodies in memory.", labels=("kind",)
+        )
+        limit = GaugeMetricFamily(
+            "tms_http_in_flight_limit_bytes", "Their configured bound.", labels=("kind",)
+        )
+        refused = CounterMetricFamily(
+            "tms_http_overloaded", "Requests refused at that bound.", labels=("kind",)
+        )
+        for budget in self._budgets:
+            held.add_metric((budget.what,), budget.bytes)
+            limit.add_metric((budget.what,), budget.bytes_max)
+            refused.add_metric((budget.what,), budget.refused)
+        yield from (held, limit, refused)
+
+    def _of_engine(self) -> Iterator[Metric]:
+        yield _gauge("tms_ready", "1 when the service is ready, see /readyz.", self._ready())
+        stats = self._stats()
+        for field in fields(stats):
+            name, value = field.name, getattr(stats, field.name)
+            if name in _COUNTERS:
+                yield _counter(f"tms_{name}", _COUNTERS[name], value)
+            elif name in _GAUGES:
+                yield _gauge(f"tms_{name}", _GAUGES[name], value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value)

@@ -1,0 +1,67 @@
+"""What all requests share: the engine, the limits, the memory in flight, threads and numbers."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from tms.engine import Engine
+from tms.errors import Unavailable
+from tms.model.topic import MESSAGE_BYTES_MAX
+from tms.server.http.request import Budget
+from tms.server.http.watchdog import ConnectionLimits, Watchdog
+from tms.server.metrics import Metrics
+
+DRAINING = "The service is draining; go to another instance or try again."
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Bounds of requests and of all of them together."""
+
+    body_bytes_max: int = 16 << 20
+    publish_bytes_in_flight_max: int = 64 << 20
+    fetch_bytes_in_flight_max: int = 24 << 20
+    fetch_bytes_max: int = MESSAGE_BYTES_MAX
+    fetch_wait_ms_max: int = 60_000
+    publish_timeout_s: float = 30.0
+    threads: int = 8
+
+
+class Service:
+    """One running service. Used by the event loop's thread only, but for `threads`."""
+
+    def __init__(
+        self, engine: Engine, limits: RequestLimits, connection_limits: ConnectionLimits
+    ) -> None:
+        self.engine = engine
+        self.limits = limits
+        self.watchdog = Watchdog(connection_limits)
+        self.publishing = Budget("publish", limits.publish_bytes_in_flight_max)
+        self.fetching = Budget("fetch", limits.fetch_bytes_in_flight_max)
+        self.threads = ThreadPoolExecutor(limits.threads, "tms-http")
+        self.metrics = Metrics(
+            engine.stats,
+            lambda: not self.reasons(),
+            self.watchdog,
+            (self.publishing, self.fetching),
+        )
+        self.draining = False
+
+    def reasons(self) -> list[str]:
+        """Why the service is not ready; empty when it is."""
+        return ([DRAINING] if self.draining else []) + self.engine.readiness()
+
+    def require_open(self) -> None:
+        """Raises `Unavailable` while the service drains."""
+        if self.draining:
+            raise Unavailable(DRAINING)
+
+    async def in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Do what may wait for the store, or takes long, outside of the event loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.threads, lambda: work(*args, **kwargs))

@@ -1,0 +1,177 @@
+"""The endpoints of topics: list, create, describe, update, delete, truncate, inspect."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tms.errors import Invalid, TopicNotFound
+from tms.model.position import Position
+from tms.model.topic import PARTITIONS_MAX, TopicName, check_namespace
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import (
+    Body,
+    accepted,
+    content_type,
+    header,
+    parameters,
+    path_text,
+    topic_name,
+    whole_number,
+)
+from tms.server.service import Service
+from tms.wire import bodies, routes
+from tms.wire.bodies import SettingsBody, TopicsBody, TruncateBody
+from tms.wire.strict import decode_strict
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+_T = TypeVar("_T")
+
+TOPICS_DEFAULT = 1_000
+TOPICS_MAX = 10_000
+BLOCKS_DEFAULT = 20
+BLOCKS_MAX = 1_000
+BODY_BYTES_MAX = 64 << 10
+_JSON_ONLY = (routes.JSON,)
+_SETTINGS = msgspec.json.Decoder(SettingsBody)
+_TRUNCATE = msgspec.json.Decoder(TruncateBody)
+
+
+class _RawSegment(Convertor[str]):
+    """A path segment as it was sent, also an empty one: names are checked, not missed."""
+
+    regex = "[^/]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("raw", _RawSegment())
+
+
+def routes_of(service: Service) -> list[Route]:
+    """The routes of topics."""
+    topics = Topics(service)
+    listing = f"{routes.PREFIX}/{{namespace:raw}}/topics"
+    topic = listing + "/{topic:raw}"
+    return [
+        Route(listing, topics.list, methods=["GET"]),
+        Route(topic, topics.create, methods=["PUT"]),
+        Route(topic, topics.describe, methods=["GET"]),
+        Route(topic, topics.update, methods=["PATCH"]),
+        Route(topic, topics.delete, methods=["DELETE"]),
+        Route(topic + "/truncate", topics.truncate, methods=["POST"]),
+        Route(topic + "/inspect", topics.inspect, methods=["GET"]),
+    ]
+
+
+class Topics:
+    """Each method answers one route; what the engine may wait for is done in a thread."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._engine = service.engine
+
+    async def list(self, request: Request) -> Response:
+        """GET …/topics"""
+        namespace = check_namespace(path_text(request.path_params["namespace"].encode()))
+        given = _parameters(request, "after", "limit")
+        limit = whole_number(given, "limit", TOPICS_DEFAULT, 1, TOPICS_MAX)
+        after = given.get("after")
+        if after is not None:
+            after = TopicName.of(namespace, after).topic
+        found = await self._service.in_thread(self._engine.list_topics, namespace, after, limit)
+        following = found[-1].topic if len(found) == limit else None
+        return _answer(routes.OK, TopicsBody(found, following))
+
+    async def create(self, request: Request) -> Response:
+        """PUT …/topics/{topic}"""
+        name = _name(request)
+        _parameters(request)
+        name.require_writable()
+        settings = (await self._body(request, _SETTINGS)).settings()
+        try:
+            await self._service.in_thread(self._engine.describe_topic, name)
+            status = routes.OK
+        except TopicNotFound:
+            status = routes.CREATED
+        info = await self._service.in_thread(self._engine.create_topic, name, settings)
+        return _answer(status, info)
+
+    async def describe(self, request: Request) -> Response:
+        """GET …/topics/{topic}"""
+        name = _name(request)
+        _parameters(request)
+        info = await self._service.in_thread(self._engine.describe_topic, name)
+        return _answer(routes.OK, info)
+
+    async def update(self, request: Request) -> Response:
+        """PATCH …/topics/{topic}"""
+        name = _name(request)
+        _parameters(request)
+        name.require_writable()
+        changes = (await self._body(request, _SETTINGS)).changes()
+        if not changes:
+            raise Invalid("The body changes nothing; name at least one setting.")
+        info = await self._service.in_thread(self._engine.update_topic, name, changes)
+        return _answer(routes.OK, info)
+
+    async def delete(self, request: Request) -> Response:
+        """DELETE …/topics/{topic}"""
+        name = _name(request)
+        _parameters(request)
+        await self._service.in_thread(self._engine.delete_topic, name)
+        return Response(status_code=routes.NO_CONTENT)
+
+    async def truncate(self, request: Request) -> Response:
+        """POST …/topics/{topic}/truncate"""
+        name = _name(request)
+        _parameters(request)
+        name.require_writable()
+        before = Position.parse((await self._body(request, _TRUNCATE)).before)
+        info = await self._service.in_thread(self._engine.truncate_topic, name, before)
+        return _answer(routes.OK, info)
+
+    async def inspect(self, request: Request) -> Response:
+        """GET …/topics/{topic}/inspect"""
+        name = _name(request)
+        given = _parameters(request, "partition", "limit")
+        partition = whole_number(given, "partition", 0, 0, PARTITIONS_MAX - 1)
+        limit = whole_number(given, "limit", BLOCKS_DEFAULT, 1, BLOCKS_MAX)
+        found = await self._service.in_thread(self._engine.inspect, name, partition, limit)
+        return _answer(routes.OK, found)
+
+    async def _body(self, request: Request, decoder: "msgspec.json.Decoder[_T]") -> _T:
+        service = self._service
+        exchange: Exchange = request.scope["tms.exchange"]
+        content_type(header(exchange, b"content-type"), _JSON_ONLY)
+        service.require_open()
+        body = Body(service.publishing, min(BODY_BYTES_MAX, service.limits.body_bytes_max))
+        try:
+            await body.read(exchange)
+            await body.decompress(header(exchange, b"content-encoding").lower(), service.threads)
+            return decode_strict(body.data, decoder)
+        finally:
+            body.release()
+
+
+def _name(request: Request) -> TopicName:
+    given = request.path_params
+    return topic_name(given["namespace"].encode(), given["topic"].encode())
+
+
+def _parameters(request: Request, *allowed: str) -> dict[str, str]:
+    """The parameters, once it is clear that the answer can be JSON."""
+    accepted(header(request.scope["tms.exchange"], b"accept"), _JSON_ONLY)
+    return parameters(request.scope["query_string"], allowed)
+
+
+def _answer(status: int, value: Any) -> Response:
+    return Response(bodies.encode(value), status, media_type=routes.JSON)

@@ -1,0 +1,274 @@
+"""The OpenAPI 3.1 document of the service, with schemas taken from the structs that it speaks."""
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from tms.errors import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    Malformed,
+    NotAcceptable,
+    NotFound,
+    OffsetOutOfRange,
+    Overloaded,
+    SlowRequest,
+    StorageFull,
+    StorageUnavailable,
+    TMSError,
+    TooLarge,
+    UnsupportedMedia,
+)
+from tms.model.inspection import PartitionInspection
+from tms.model.topic import Durability, TopicInfo
+from tms.wire import bodies, routes
+
+_JSON_SCHEMAS = (
+    TopicInfo,
+    PartitionInspection,
+    bodies.TopicsBody,
+    bodies.SettingsBody,
+    bodies.TruncateBody,
+    bodies.PublishBody,
+    bodies.PublishedBody,
+    bodies.AppendedBody,
+    bodies.FetchedBody,
+    bodies.ReadinessBody,
+    bodies.RootBody,
+    routes.ProblemBody,
+)
+_ANY: tuple[type[TMSError], ...] = (Malformed, Invalid, NotAcceptable, SlowRequest, Overloaded)
+_BODY: tuple[type[TMSError], ...] = (TooLarge, UnsupportedMedia)
+_NAMED: tuple[type[TMSError], ...] = (NotFound,)
+_STORES: tuple[type[TMSError], ...] = (Forbidden, StorageFull, StorageUnavailable)
+_BYTES = {"type": "string", "contentMediaType": "application/octet-stream"}
+
+
+@cache
+def document(version: str) -> dict[str, Any]:
+    """The document."""
+    _, schemas = msgspec.json.schema_components(
+        _JSON_SCHEMAS, ref_template="#/components/schemas/{name}"
+    )
+    schemas["MessageIn"]["properties"]["json"] = {"description": "Any JSON value."}
+    topics = f"{routes.PREFIX}/{{namespace}}/topics"
+    topic = f"{topics}/{{topic}}"
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "TMS",
+            "version": version,
+            "description": "An ordered, immutable message log. See docs/http.md.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": {
+            topics: {"parameters": [_NAMESPACE], "get": _list_topics()},
+            topic: {"parameters": [_NAMESPACE, _TOPIC], **_topic()},
+            f"{topic}/truncate": {"parameters": [_NAMESPACE, _TOPIC], "post": _truncate()},
+            f"{topic}/inspect": {"parameters": [_NAMESPACE, _TOPIC], "get": _inspect()},
+            f"{topic}/messages": {
+                "parameters": [_NAMESPACE, _TOPIC],
+                "post": _publish(),
+                "get": _fetch(),
+            },
+            **_operating(),
+        },
+        "components": {"schemas": schemas},
+    }
+
+
+def _path_parameter(name: str, pattern: str) -> dict[str, Any]:
+    schema = {"type": "string", "pattern": pattern}
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _query(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+_NAMESPACE = _path_parameter("namespace", "^[A-Za-z0-9_]{1,128}$")
+_TOPIC = _path_parameter("topic", "^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$")
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _json(name: str) -> dict[str, Any]:
+    return {routes.JSON: {"schema": _ref(name)}}
+
+
+def _operation(
+    id: str,
+    summary: str,
+    answers: dict[int, dict[str, Any]],
+    errors: tuple[type[TMSError], ...] = (),
+    **more: Any,
+) -> dict[str, Any]:
+    responses: dict[str, Any] = {
+        str(status): {"description": summary, **answer} for status, answer in answers.items()
+    }
+    for error in errors:
+        responses.setdefault(
+            str(routes.STATUS[error.kind]),
+            {
+                "description": (error.__doc__ or "").partition("\n")[0],
+                "content": {routes.PROBLEM: {"schema": _ref("ProblemBody")}},
+            },
+        )
+    responses["default"] = {
+        "description": "Any other error.",
+        "content": {routes.PROBLEM: {"schema": _ref("ProblemBody")}},
+    }
+    return {"operationId": id, "summary": summary, "responses": responses, **more}
+
+
+def _request(content: dict[str, Any]) -> dict[str, Any]:
+    return {"required": True, "content": content}
+
+
+def _list_topics() -> dict[str, Any]:
+    return _operation(
+        "listTopics",
+        "The topics of a namespace, in the order of their names.",
+        {routes.OK: {"content": _json("TopicsBody")}},
+        _ANY,
+        parameters=[
+            _query("after", "Begin after this topic: `next` of the page before.", type="string"),
+            _query("limit", "Topics in a page.", type="integer", minimum=1, maximum=10_000),
+        ],
+    )
+
+
+def _topic() -> dict[str, Any]:
+    info = {"content": _json("TopicInfo")}
+    return {
+        "put": _operation(
+            "createTopic",
+            "Create the topic; 200 when it exists with the same settings.",
+            {routes.CREATED: info, routes.OK: info},
+            _ANY + _BODY + _STORES + (Conflict,),
+            requestBody=_request(_json("SettingsBody")),
+        ),
+        "get": _operation(
+            "describeTopic",
+            "The topic with its partitions.",
+            {routes.OK: info},
+            _ANY + _NAMED,
+        ),
+        "patch": _operation(
+            "updateTopic",
+            "Change settings; what is left out stays. Partitions can only grow.",
+            {routes.OK: info},
+            _ANY + _BODY + _NAMED + _STORES + (Conflict,),
+            requestBody=_request(_json("SettingsBody")),
+        ),
+        "delete": _operation(
+            "deleteTopic",
+            "Delete the topic and everything in it.",
+            {routes.NO_CONTENT: {}},
+            _ANY + _NAMED + _STORES,
+        ),
+    }
+
+
+def _truncate() -> dict[str, Any]:
+    return _operation(
+        "truncateTopic",
+        "Make all messages before a position unreadable, in every partition.",
+        {routes.OK: {"content": _json("TopicInfo")}},
+        _ANY + _BODY + _NAMED + _STORES,
+        requestBody=_request(_json("TruncateBody")),
+    )
+
+
+def _inspect() -> dict[str, Any]:
+    return _operation(
+        "inspectPartition",
+        "How a partition stands in the store: segments, and the newest blocks.",
+        {routes.OK: {"content": _json("PartitionInspection")}},
+        _ANY + _NAMED,
+        parameters=[
+            _query("partition", "Which partition.", type="integer", minimum=0),
+            _query("limit", "How many blocks.", type="integer", minimum=1, maximum=1_000),
+        ],
+    )
+
+
+def _publish() -> dict[str, Any]:
+    answer = {
+        "content": {
+            routes.JSON: {"schema": {"anyOf": [_ref("PublishedBody"), _ref("AppendedBody")]}}
+        }
+    }
+    return _operation(
+        "publish",
+        "Store messages: all of them, or none. JSON is answered with places, blocks with ranges.",
+        {routes.OK: answer},
+        _ANY + _BODY + _NAMED + _STORES + (Conflict,),
+        parameters=[
+            _query(
+                "durability",
+                "What the messages survive once acknowledged; left out: as the topic says.",
+                type="string",
+                enum=[level.value for level in Durability],
+            )
+        ],
+        requestBody=_request({**_json("PublishBody"), routes.BLOCKS: {"schema": _BYTES}}),
+    )
+
+
+def _fetch() -> dict[str, Any]:
+    text = {"schema": {"type": "string"}}
+    answer = {
+        "headers": {
+            routes.NEXT_HEADER: {"description": "`from` of the next fetch.", **text},
+            routes.END_HEADER: {"description": "PARTITION:OFFSET after the last message.", **text},
+        },
+        "content": {
+            **_json("FetchedBody"),
+            routes.BLOCKS: {"schema": _BYTES},
+            routes.ARROW_STREAM: {"schema": _BYTES},
+        },
+    }
+    return _operation(
+        "fetch",
+        "Read messages from a position on; may wait for the first one (long poll).",
+        {routes.OK: answer},
+        _ANY + _NAMED + (OffsetOutOfRange,),
+        parameters=[
+            _query(
+                "from",
+                "earliest, latest, id:HEX, after:HEX, time:MS or offset:N for all partitions, or "
+                "PARTITION:POSITION separated by commas.",
+                type="string",
+            ),
+            _query("max_bytes", "About how much to answer.", type="integer", minimum=1),
+            _query("wait_ms", "How long to wait for a message.", type="integer", minimum=0),
+            _query(
+                "limit", "Messages in JSON or Arrow.", type="integer", minimum=1, maximum=10_000
+            ),
+        ],
+    )
+
+
+def _operating() -> dict[str, Any]:
+    def get(id: str, summary: str, content: dict[str, Any], *also: int) -> dict[str, Any]:
+        answers = {status: {"content": content} for status in (routes.OK, *also)}
+        return {"get": _operation(id, summary, answers)}
+
+    return {
+        "/": get("root", "Name, version and links.", _json("RootBody")),
+        routes.LIVEZ: get("live", "200 while the process serves.", _json("ReadinessBody")),
+        routes.READYZ: get(
+            "ready", "Whether publishing would work.", _json("ReadinessBody"), routes.NOT_READY
+        ),
+        routes.METRICS: get(
+            "metrics", "Prometheus metrics.", {"text/plain": {"schema": {"type": "string"}}}
+        ),
+        routes.OPENAPI: get(
+            "openapi", "This document.", {routes.JSON: {"schema": {"type": "object"}}}
+        ),
+    }
