@@ -3,8 +3,8 @@
     bus = tms.open("data/")                        # an engine in this process
     bus = tms.connect("http://localhost:7070")     # a service
 
-Both give the same `Bus`; `tms.aio` has the same names for asyncio. Importing this module loads neither the engine nor
-pyarrow.
+Both give the same `Bus`; `tms.aio` has the same names for asyncio. Importing this module loads
+neither the engine nor pyarrow.
 """
 
 import os
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tms.client.client import Bus
     from tms.client.consumer import Batch, Consumer, Page
     from tms.client.publish.producer import Producer
+    from tms.engine import Engine
     from tms.errors import TMSError
     from tms.model.ids import MessageId
     from tms.model.log import Message
@@ -53,18 +54,24 @@ _HOMES = {
 
 
 def open(path: str | os.PathLike[str], *, timeout_s: float = 30.0, **config: Any) -> "Bus":
-    """The bus of an engine in this process, with its messages in the directory `path`, which is made if missing.
+    """The bus of an engine in this process, with its messages in the directory `path`, which is
+    made if missing.
 
-    `config` are the fields of `tms.engine.EngineConfig`. Raises `AlreadyRunning` when the directory is in use,
-    `DataCorrupt` when it is damaged. Close the bus to release the directory.
+    `config` are the fields of `tms.engine.EngineConfig`. Raises `AlreadyRunning` when the directory
+    is in use, `DataCorrupt` when it is damaged. Close the bus to release the directory.
     """
     from tms.client.client import Bus
+
+    return Bus(open_engine(path, **config), timeout_s=timeout_s)
+
+
+def open_engine(path: str | os.PathLike[str], **config: Any) -> "Engine":
+    """The engine below `open`: LevelDB in `path`, the machine's clock."""
     from tms.clock import SystemClock
     from tms.engine import Engine, EngineConfig
-    from tms.store.leveldb import LevelDBStore
+    from tms.store.leveldb.store import LevelDBStore
 
-    settings = EngineConfig(**config)
-    clock = SystemClock()
+    settings, clock = EngineConfig(**config), SystemClock()
     store = LevelDBStore(path, create=True, clock=clock)
     try:
         engine = Engine(store, clock, settings)
@@ -72,7 +79,7 @@ def open(path: str | os.PathLike[str], *, timeout_s: float = 30.0, **config: Any
     except BaseException:
         store.close()
         raise
-    return Bus(engine, timeout_s=timeout_s, clock=clock)
+    return engine
 
 
 def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: float = 30.0) -> "Bus":

@@ -1,10 +1,13 @@
-"""The bus: everything a program does with topics and messages, over an engine in the same process or over HTTP.
+"""The bus: everything a program does with topics and messages, over an engine in the same process
+or over HTTP.
 
 Invariants
 
 * Every call has a time-out: `timeout_s`, given when the bus is made or with the call.
-* Retriable errors are met with repetitions within that time; a repetition never stores a message twice.
-* How many partitions a topic has is remembered for a minute at most, and looked up again when that proves wrong.
+* Retriable errors are met with repetitions within that time; a repetition never stores a message
+  twice.
+* How many partitions a topic has is remembered for a minute at most, and looked up again when that
+  proves wrong.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +58,8 @@ from tms.model.topic import (
 
 
 class Bus:
-    """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or close it."""
+    """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
+    close it."""
 
     def __init__(
         self, transport: Transport, *, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
@@ -66,7 +70,7 @@ class Bus:
         self._publishing = Publishing(self._clock)
         self._open: WeakSet[Producer | Consumer] = WeakSet()
 
-    # --- topics ---------------------------------------------------------------------------------------
+    # --- topics -----------------------------------------------------------------------------------
 
     def create_topic(
         self,
@@ -77,10 +81,11 @@ class Bus:
         durability: str = Durability.SYNCED,
         message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
     ) -> TopicInfo:
-        """Create a topic, `name` or `namespace:name`; one that exists with the same settings is left as it is.
+        """Create a topic, `name` or `namespace:name`; one that exists with the same settings is
+        left as it is.
 
-        `retention` is like `"36h"`, ms, or `"forever"`; `retention_bytes` is per partition. Raises `TopicExists`,
-        `Invalid`, `Forbidden`.
+        `retention` is like `"36h"`, ms, or `"forever"`; `retention_bytes` is per partition. Raises
+        `TopicExists`, `Invalid`, `Forbidden`.
         """
         settings = TopicSettings(
             partitions,
@@ -96,7 +101,8 @@ class Bus:
         return self._transport.describe_topic(TopicName.parse(topic))
 
     def list_topics(self, namespace: str = "default") -> Iterator[TopicInfo]:
-        """All topics of a namespace, by name, without their partitions' infos; read in pages as they are taken."""
+        """All topics of a namespace, by name, without their partitions' infos; read in pages as
+        they are taken."""
         after: str | None = None
         while found := self._transport.list_topics(namespace, after):
             yield from found
@@ -112,7 +118,8 @@ class Bus:
         durability: str | None = None,
         message_bytes_max: int | None = None,
     ) -> TopicInfo:
-        """Change what is given; None leaves it, `"forever"` and `retention_bytes="unlimited"` lift a limit.
+        """Change what is given; None leaves it, `"forever"` and `retention_bytes="unlimited"` lift
+        a limit.
 
         Raises `TopicNotFound`, `FewerPartitions`, `Invalid`.
         """
@@ -131,7 +138,8 @@ class Bus:
         return self._transport.update_topic(TopicName.parse(topic), changes)
 
     def truncate_topic(self, topic: str, before: Start = "latest") -> TopicInfo:
-        """Make the messages before a position unreadable, in all partitions. Raises `TopicNotFound`."""
+        """Make the messages before a position unreadable, in all partitions. Raises
+        `TopicNotFound`."""
         return self._transport.truncate_topic(TopicName.parse(topic), as_position(before))
 
     def delete_topic(self, topic: str) -> None:
@@ -143,7 +151,7 @@ class Bus:
         """How a partition stands in the store: its segments and newest blocks."""
         return self._transport.inspect(TopicName.parse(topic), partition, limit)
 
-    # --- publishing -----------------------------------------------------------------------------------
+    # --- publishing -------------------------------------------------------------------------------
 
     def publish(
         self,
@@ -155,10 +163,12 @@ class Bus:
         durability: str | None = None,
         timeout_s: float | None = None,
     ) -> MessageId | None:
-        """Publish one message and wait for its acknowledgement; its id, or None with durability `none`.
+        """Publish one message and wait for its acknowledgement; its id, or None with durability
+        `none`.
 
-        A key decides the partition, unless `partition` does; with neither, messages take turns. Raises `TopicNotFound`,
-        `PartitionNotFound`, `Invalid`, `TooLarge`; `TimedOut` when it is unknown whether the message is stored.
+        A key decides the partition, unless `partition` does; with neither, messages take turns.
+        Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`; `TimedOut` when it is
+        unknown whether the message is stored.
         """
         known = self._publishing.known(topic) or self.look_up(topic)
         try:
@@ -178,11 +188,12 @@ class Bus:
         compression: str = Compression.NONE,
         timeout_s: float | None = None,
     ) -> list[MessageId]:
-        """Publish messages and wait for all acknowledgements; their ids in this order, none with durability `none`.
+        """Publish messages and wait for all acknowledgements; their ids in this order, none with
+        durability `none`.
 
-        Messages without key go to one partition together. What goes to one partition is stored as one block, all or
-        nothing, up to 65,536 messages and 4 MiB. Errors carry `index` where one message is the reason; then nothing
-        of the request was sent, unless it is larger than that.
+        Messages without key go to one partition together. What goes to one partition is stored as
+        one block, all or nothing, up to 65,536 messages and 4 MiB. Errors carry `index` where one
+        message is the reason; then nothing of the request was sent, unless it is larger than that.
         """
         publishing = self._publishing
         known = publishing.known(topic) or self.look_up(topic)
@@ -220,9 +231,10 @@ class Bus:
     ) -> Producer:
         """A producer that batches by itself; see `Producer.send`.
 
-        While a request is under way the next block fills; `linger_ms` makes every message wait that long for company.
-        A block is sent when its messages have `batch_bytes`; up to `in_flight_max` requests (1 to 8) are under way.
-        `compression` is none, lz4 or zstd. Raises `TopicNotFound`, `Invalid`.
+        While a request is under way the next block fills; `linger_ms` makes every message wait that
+        long for company. A block is sent when its messages have `batch_bytes`; up to
+        `in_flight_max` requests (1 to 8) are under way. `compression` is none, lz4 or zstd. Raises
+        `TopicNotFound`, `Invalid`.
         """
         check_options(linger_ms, batch_bytes, in_flight_max)
         known = self.look_up(topic)
@@ -245,7 +257,7 @@ class Bus:
         self._open.add(made)
         return made
 
-    # --- reading --------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def consumer(
         self,
@@ -260,10 +272,10 @@ class Bus:
     ) -> Consumer:
         """A consumer of all partitions, or of those named.
 
-        `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime with time zone,
-        `"offset:N"`, any position's text, or a mapping of partitions to these, such as `Consumer.positions()`. With
-        `stop_at_end` the iteration ends behind the messages that were there when it began. Raises `TopicNotFound`,
-        `PartitionNotFound`, `Invalid`.
+        `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
+        with time zone, `"offset:N"`, any position's text, or a mapping of partitions to these, such
+        as `Consumer.positions()`. With `stop_at_end` the iteration ends behind the messages that
+        were there when it began. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
         name = TopicName.parse(topic)
         positions = start_positions(start, partitions, lambda: self.look_up(topic).partitions)
@@ -292,20 +304,22 @@ class Bus:
         bytes_max: int = FETCH_BYTES,
         wait_s: float = 0,
     ) -> Page:
-        """One fetch: batches from `start` on, about `bytes_max` bytes of them, at least one if there is one.
+        """One fetch: batches from `start` on, about `bytes_max` bytes of them, at least one if
+        there is one.
 
-        Waits up to `wait_s` for the first. Go on at the answer's `next`. Raises like `consumer`, and
-        `OffsetOutOfRange`.
+        Waits up to `wait_s` for the first. Go on at the answer's `next`. Raises like `consumer`,
+        and `OffsetOutOfRange`.
         """
         name = TopicName.parse(topic)
         positions = start_positions(start, partitions, lambda: self.look_up(topic).partitions)
         found = self._transport.fetch(name, asked(positions), bytes_max, wait_s)
         return page(str(name), positions, found)
 
-    # --- closing --------------------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close what is still open of its producers and consumers, then the bus. A second call does nothing."""
+        """Close what is still open of its producers and consumers, then the bus. A second call does
+        nothing."""
         try:
             for opened in list(self._open):
                 opened.close()
@@ -323,7 +337,7 @@ class Bus:
     ) -> None:
         self.close()
 
-    # --- parts ----------------------------------------------------------------------------------------
+    # --- parts ------------------------------------------------------------------------------------
 
     def look_up(self, topic: str) -> Known:
         """Ask for a topic's partitions and limits, and remember them. Raises `TopicNotFound`."""

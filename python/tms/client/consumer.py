@@ -1,15 +1,15 @@
 """The consumer: positions, batches and messages, in the order of each partition.
 
-    begin fetch ──▶ answer ──▶ Cursor.accept: new positions, batches ──▶ next fetch begins ──▶ batches are handed out
+    fetch begins ──▶ answer ──▶ Cursor.accept ──▶ next fetch begins ──▶ batches handed out
 
-The next fetch is under way while the caller works on the batches of the last one, so at most two answers of
-`fetch_bytes` are in memory.
+The next fetch is under way while the caller works on the batches of the last one, so at most two
+answers of `fetch_bytes` are in memory.
 
 Invariants
 
 * Within a partition every message comes once, in order, beginning at the position asked for.
-* `positions()` is behind what the caller was handed, never behind what was only fetched: a consumer that starts there
-  goes on with the next message.
+* `positions()` is behind what the caller was handed, never behind what was only fetched: a consumer
+  that starts there goes on with the next message.
 * Bytes that fail their CRC are never handed out (`DataCorrupt`).
 """
 
@@ -37,7 +37,8 @@ WAIT_S = 1.0
 
 
 def as_position(start: Start) -> Position:
-    """The position that a caller means: `earliest`, `latest`, `offset:N`, an id, a time, or a position's text.
+    """The position that a caller means: `earliest`, `latest`, `offset:N`, an id, a time, or a
+    position's text.
 
     Raises `Invalid` or `BadMessageId`.
     """
@@ -65,7 +66,8 @@ def start_positions(
     partitions: Sequence[int] | None,
     count: Callable[[], int],
 ) -> dict[int, Position]:
-    """Where each partition begins; `count` tells how many there are. Raises `Invalid`, `BadMessageId`."""
+    """Where each partition begins; `count` tells how many there are. Raises `Invalid`,
+    `BadMessageId`."""
     if not isinstance(start, Mapping):
         wanted = range(count()) if partitions is None else partitions
         return dict.fromkeys(wanted, as_position(start))
@@ -86,10 +88,12 @@ _MS = timedelta(milliseconds=1)
 
 
 class Batch:
-    """Messages of one partition that were published together, unpacked column by column when asked for.
+    """Messages of one partition that were published together, unpacked column by column when asked
+    for.
 
-    `partition`, `base_offset` (of the first message), `timestamp_ms`, and `len(batch)`. Columns have one cell per
-    message, in order. Raises `DataCorrupt` when the bytes are not what was stored.
+    `partition`, `base_offset` (of the first message), `timestamp_ms`, and `len(batch)`. Columns
+    have one cell per message, in order. Raises `DataCorrupt` when the bytes are not what was
+    stored.
     """
 
     __slots__ = ("_block", "_columns", "_count", "_skip", "base_offset", "first_sequence", "topic")
@@ -162,7 +166,8 @@ class Batch:
 
 
 class Page(NamedTuple):
-    """The answer to `Bus.fetch`: go on at `next`; `ends` are the offsets after the last message, per partition."""
+    """The answer to `Bus.fetch`: go on at `next`; `ends` are the offsets after the last message,
+    per partition."""
 
     batches: list[Batch]
     next: dict[int, Position]
@@ -208,7 +213,8 @@ def page(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
 
 
 class Cursor:
-    """Where a consumer stands in each partition. Pure state, shared by the synchronous and the asyncio consumer."""
+    """Where a consumer stands in each partition. Pure state, shared by the synchronous and the
+    asyncio consumer."""
 
     def __init__(self, topic: str, positions: Mapping[int, Position], stop_at_end: bool) -> None:
         self.finished = not positions
@@ -264,7 +270,8 @@ class Cursor:
 class Consumer:
     """Reads one topic; made by `Bus.consumer`. Iterate over it for messages, or over `batches()`.
 
-    A new iteration goes on where the last one was left. For one thread; only `close` may be called from another one.
+    A new iteration goes on where the last one was left. For one thread; only `close` may be called
+    from another one.
     """
 
     def __init__(

@@ -1,10 +1,11 @@
 """What the client needs from below: a transport, and lanes on it; and when to try again.
 
-* A `Transport` has the engine's methods; the engine itself is one, `client.http.HttpTransport` the other.
-* A `Lane` carries the appends or fetches of one producer or consumer in order, several at once. `LocalLane` makes one
-  of an engine; HTTP has its own, a connection with pipelined requests.
-* `retrying` is the only place that decides to call again: jittered exponential pauses within one deadline, never less
-  than the `retry_after_s` that the service asked for.
+* A `Transport` has the engine's methods; the engine itself is one, `client.http.HttpTransport` the
+  other.
+* A `Lane` carries the appends or fetches of one producer or consumer in order, several at once.
+  `LocalLane` makes one of an engine; HTTP has its own, a connection with pipelined requests.
+* `retrying` is the only place that decides to call again: jittered exponential pauses within one
+  deadline, never less than the `retry_after_s` that the service asked for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,8 @@ class Pending(Protocol[T_co]):
         ...
 
     def result(self, timeout_s: float | None = None) -> T_co:
-        """The answer. Raises its error, or `TimedOut` when it is not there yet; it may be asked for again."""
+        """The answer. Raises its error, or `TimedOut` when it is not there yet; it may be asked for
+        again."""
         ...
 
 
@@ -81,7 +83,8 @@ class Transport(Protocol):
 
 
 class Lane(Protocol):
-    """The requests of one producer or consumer: they are handled in the order in which they were begun."""
+    """The requests of one producer or consumer: they are handled in the order in which they were
+    begun."""
 
     def submit(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
@@ -149,7 +152,8 @@ class LocalLane:
 
 
 class _LocalFetch:
-    """A fetch that runs when its result is asked for: within one process there is nothing to win by asking ahead."""
+    """A fetch that runs when its result is asked for: within one process there is nothing to win by
+    asking ahead."""
 
     def __init__(
         self,
@@ -189,14 +193,16 @@ def is_retriable(error: BaseException) -> bool:
 
 
 def attempt_s(timeout_s: float) -> float:
-    """How long one attempt may take so that a lost answer leaves time for others within `timeout_s`."""
+    """How long one attempt may take so that a lost answer leaves time for others within
+    `timeout_s`."""
     return max(min(timeout_s, 1.0), timeout_s / 3)
 
 
 def retry_options(
     clock: Clock, deadline_s: float, again: Callable[[BaseException], bool] = is_retriable
 ) -> dict[str, Any]:
-    """The options that make tenacity follow the rules of this file, for `Retrying` and `AsyncRetrying` alike."""
+    """The options that make tenacity follow the rules of this file, for `Retrying` and
+    `AsyncRetrying` alike."""
     import tenacity
 
     jitter = tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S)
@@ -225,7 +231,8 @@ def retrying(
 ) -> T:
     """`attempt(seconds it may take)`, repeated while its errors are retriable and the time lasts.
 
-    The first attempt costs nothing extra: tenacity is loaded when it fails. Raises the last attempt's error.
+    The first attempt costs nothing extra: tenacity is loaded when it fails. Raises the last
+    attempt's error.
     """
     deadline_s = clock.monotonic_s() + timeout_s
     one_s = attempt_s(timeout_s)

@@ -17,7 +17,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Message(NamedTuple):
-    """A message as a consumer gets it. `value` is None for a tombstone, `key` for a message without one."""
+    """A message as a consumer gets it. `value` is None for a tombstone, `key` for a message without
+    one."""
 
     topic: str
     partition: int

@@ -1,1 +1,2 @@
-"""The client's side of HTTP/1.1: bytes without I/O, sockets, and the two transports, synchronous and asyncio."""
+"""The client's side of HTTP/1.1: bytes without I/O, sockets, and the two transports, synchronous
+and asyncio."""

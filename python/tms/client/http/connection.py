@@ -3,8 +3,8 @@
 Invariants
 
 * The socket never blocks: every wait is a poll with a deadline, so no call outlives its time-out.
-* Once it has failed, everything under way on it fails with an error that says whether the outcome is unknown
-  (`outcome="unknown"` in its details: the request may have been carried out).
+* Once it has failed, everything under way on it fails with an error that says whether the outcome
+  is unknown (`outcome="unknown"` in its details: the request may have been carried out).
 """
 
 import select
@@ -49,7 +49,8 @@ def connect_error(exc: Exception, target: Target, timeout_s: float) -> TMSError:
     """What it means that no connection could be made."""
     if isinstance(exc, ConnectionRefusedError):
         return Unavailable(
-            f"Nothing listens at {target.url}. Start the service with `tms serve`, or check the URL."
+            f"Nothing listens at {target.url}. Start the service with `tms serve`, or check the "
+            "URL."
         )
     if isinstance(exc, TimeoutError):
         return Unavailable(f"{target.url} did not accept a connection within {timeout_s:.3g} s.")
@@ -109,7 +110,8 @@ class Connection:
         return self.failure is None and self._reader.idle and not self._readable.poll(0)
 
     def send(self, chunks: Sequence[Buffer], deadline_s: float) -> None:
-        """Send a request. A failure shows when its answer is received: the service may have answered already."""
+        """Send a request. A failure shows when its answer is received: the service may have
+        answered already."""
         views = [memoryview(chunk) for chunk in chunks]
         try:
             while views:
@@ -172,7 +174,8 @@ class Connection:
         left_s = deadline_s - self._clock.monotonic_s()
         if left_s <= 0 or not ready.poll(left_s * 1_000 + 1):
             raise TimedOut(
-                f"{self.target.url} has not {what} in time; is it overloaded, stopped, or no TMS service?",
+                f"{self.target.url} has not {what} in time; is it overloaded, stopped, or no TMS "
+                "service?",
                 outcome="unknown",
             )
 

@@ -1,9 +1,12 @@
-"""HTTP/1.1 without I/O: calls to bytes, bytes to answers. Shared by the synchronous and the asyncio client.
+"""HTTP/1.1 without I/O: calls to bytes, bytes to answers. Shared by the synchronous and the asyncio
+client.
 
-    Calls ──▶ Call(chunks to send, how to read the answer)        AnswerReader ◀── bytes as they arrive
+    Calls ──▶ Call(chunks to send, how to read the answer)
+    bytes as they arrive ──▶ AnswerReader ──▶ Answer
 
-* `AnswerReader` offers the buffer to receive into, so that a big body is written where it stays: first a small buffer
-  for heads, then one of exactly the body's length. Answers come out in order; several may share one read.
+* `AnswerReader` offers the buffer to receive into, so that a big body is written where it stays:
+  first a small buffer for heads, then one of exactly the body's length. Answers come out in order;
+  several may share one read.
 * What is not HTTP is recognised by its first bytes, and the error names what it probably is.
 * The request's head is built once per topic and durability; publishing adds only its length.
 """
@@ -193,8 +196,8 @@ class Calls:
 class AnswerReader:
     """Turns what one connection receives into answers.
 
-    Receive into `get_buffer()`, then say how much came with `buffer_updated`; asyncio's `BufferedProtocol` has the
-    same two methods.
+    Receive into `get_buffer()`, then say how much came with `buffer_updated`; asyncio's
+    `BufferedProtocol` has the same two methods.
     """
 
     def __init__(self, peer: str) -> None:
@@ -222,7 +225,8 @@ class AnswerReader:
         return memoryview(self._small)[self._filled :]
 
     def buffer_updated(self, count: int) -> list[Answer]:
-        """`count` bytes were received; the answers that are complete now. Raises `ConfigError`, `Malformed`."""
+        """`count` bytes were received; the answers that are complete now. Raises `ConfigError`,
+        `Malformed`."""
         if self._body is not None:
             self._got += count
             return [self._finish(self._body)] if self._got == len(self._body) else []
@@ -245,7 +249,8 @@ class AnswerReader:
         return None
 
     def _step(self, at: int) -> tuple[int, Answer | None] | None:
-        """One step from `at` in the small buffer: a head, a chunk or a body; None when more bytes are needed."""
+        """One step from `at` in the small buffer: a head, a chunk or a body; None when more bytes
+        are needed."""
         if self._head is None:
             return self._read_head(at)
         if self._chunks is None:

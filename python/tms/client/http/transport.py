@@ -5,10 +5,12 @@
 
 Invariants
 
-* In the pool are only connections without anything under way; at most `IDLE_CONNECTIONS_MAX` of them.
-* Appends are tried once: only the producer that numbered a block may repeat it. Everything else is repeated here
-  while its errors are retriable and the time lasts.
-* When a lane's connection fails, everything under way on it fails; the next request opens a new one.
+* In the pool are only connections without anything under way; at most `IDLE_CONNECTIONS_MAX` of
+  them.
+* Appends are tried once: only the producer that numbered a block may repeat it. Everything else is
+  repeated here while its errors are retriable and the time lasts.
+* When a lane's connection fails, everything under way on it fails; the next request opens a new
+  one.
 """
 
 import threading
@@ -32,7 +34,8 @@ IDLE_CONNECTIONS_MAX = 64
 
 
 class HttpTransport:
-    """The service at `url` (`http://HOST:PORT`, or https). Thread-safe; connects when first used."""
+    """The service at `url` (`http://HOST:PORT`, or https). Thread-safe; connects when first
+    used."""
 
     def __init__(
         self, url: str, *, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
@@ -214,7 +217,8 @@ class _Line:
 
 
 class HttpLane:
-    """One connection with several requests under way. One thread begins requests; any may wait for their answers."""
+    """One connection with several requests under way. One thread begins requests; any may wait for
+    their answers."""
 
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
@@ -246,7 +250,8 @@ class HttpLane:
         self._drop(Closed("The producer or consumer was closed."))
 
     def look(self, pending: HttpPending[Any]) -> None:
-        """Take in what has arrived, without waiting; somebody else who is reading does it as well."""
+        """Take in what has arrived, without waiting; somebody else who is reading does it as
+        well."""
         if not self._reading.acquire(blocking=False):
             return
         try:
@@ -260,7 +265,8 @@ class HttpLane:
             self._reading.release()
 
     def wait(self, pending: HttpPending[Any], timeout_s: float) -> None:
-        """Wait until `pending` is settled. Raises `TimedOut`; the answer may still be waited for."""
+        """Wait until `pending` is settled. Raises `TimedOut`; the answer may still be waited
+        for."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         if not self._reading.acquire(timeout=max(0.0, timeout_s)):
             raise TimedOut(f"{self._transport.target.url} has not answered in {timeout_s:.3g} s.")

@@ -5,7 +5,8 @@
 Invariants
 
 * A message that was accepted is in a filling or in a packed block; a refused one is in neither.
-* A filling has less than `batch_bytes` and one more message or slice, and never more than a block holds.
+* A filling has less than `batch_bytes` and one more message or slice, and never more than a block
+  holds.
 * Messages without key and partition go to one partition until `next_partition` is called.
 """
 
@@ -67,7 +68,8 @@ class Batcher:
     def add(
         self, value: bytes | None, key: bytes | None, headers: Headers | None, partition: int | None
     ) -> bool:
-        """Take one message; True when it is time to pack. Raises `Invalid`, `TooLarge`, `PartitionNotFound`."""
+        """Take one message; True when it is time to pack. Raises `Invalid`, `TooLarge`,
+        `PartitionNotFound`."""
         size = message_bytes(value, key, headers, self._message_bytes_max)
         if partition is None:
             partition = self.partition_of(key)
@@ -206,7 +208,8 @@ def check_partition(partition: int, partitions: int) -> None:
 def message_bytes(
     value: bytes | None, key: bytes | None, headers: Headers | None, limit: int
 ) -> int:
-    """The size of a message. Raises `Invalid` for what no block can hold, `TooLarge` beyond `limit`."""
+    """The size of a message. Raises `Invalid` for what no block can hold, `TooLarge` beyond
+    `limit`."""
     size = 0
     if value is not None:
         if type(value) is not bytes:

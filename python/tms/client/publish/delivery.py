@@ -1,17 +1,20 @@
 """Numbered blocks into the log, each exactly once: numbering, repeating, and beginning anew.
 
     append ──▶ acknowledged
-       └─ failed, retriable ──▶ the same bytes again; the service answers a repetition with the first ids
-       └─ out of order ──▶ block by block; the first one that is still refused begins anew under a new producer id
+       └─ failed, retriable ──▶ the same bytes again; a repetition is answered with the first ids
+       └─ out of order ──▶ block by block; one that is still refused begins anew, with a new id
 
-Why beginning anew cannot store a block twice: the service refuses a block out of order when it does not know the block
-before it. That one was acknowledged or has just been appended here, so the service has forgotten this producer, and it
-will refuse every copy of the block that is still on its way for the same reason.
+Why beginning anew cannot store a block twice: the service refuses a block out of order when it does
+not know the block before it. That one was acknowledged or has just been appended here, so the
+service has forgotten this producer, and it will refuse every copy of the block that is still on its
+way for the same reason.
 
 Invariants
 
-* The blocks of a partition are numbered 0, 1, 2 … under one producer id; a number stands for one block's bytes.
-* Blocks are appended in the order given. When an error is raised, blocks after the one that failed are not sent.
+* The blocks of a partition are numbered 0, 1, 2 … under one producer id; a number stands for one
+  block's bytes.
+* Blocks are appended in the order given. When an error is raised, blocks after the one that failed
+  are not sent.
 """
 
 import os
@@ -62,7 +65,8 @@ def _new_producer_id() -> int:
 
 
 class Renewal:
-    """What is left to append block by block, and which partitions have begun anew already. Pure state."""
+    """What is left to append block by block, and which partitions have begun anew already. Pure
+    state."""
 
     def __init__(
         self,
@@ -78,8 +82,8 @@ class Renewal:
         self._renewed: set[int] = set()
 
     def begin_anew(self, error: OutOfOrderSequence) -> None:
-        """The first block left was refused: number it and its partition's later ones anew. Raises `error` when that
-        was done before."""
+        """The first block left was refused: number it and its partition's later ones anew. Raises
+        `error` when that was done before."""
         partition = self.left[0].partition
         if partition in self._renewed:
             raise error
@@ -137,20 +141,16 @@ class Delivery:
         self._timeout_s = timeout_s
 
     def append(self, blocks: Sequence[NewBlock]) -> list[Appended]:
-        """Append in one request, or block by block where that fails. Raises the last attempt's error."""
-        deadline_s = self._clock.monotonic_s() + self._timeout_s
-        if len(blocks) > 1:
-            try:
-                return self._repeat(blocks, self._timeout_s)
-            except OutOfOrderSequence:
-                pass
-        return self._one_by_one(blocks, deadline_s)
+        """Append in one request, or block by block where that fails. Raises the last attempt's
+        error."""
+        try:
+            return self._repeat(blocks, self._timeout_s)
+        except OutOfOrderSequence:
+            return self.repeat(blocks)
 
     def repeat(self, blocks: Sequence[NewBlock]) -> list[Appended]:
         """Append what an earlier attempt may have stored, block by block."""
-        return self._one_by_one(blocks, self._clock.monotonic_s() + self._timeout_s)
-
-    def _one_by_one(self, blocks: Sequence[NewBlock], deadline_s: float) -> list[Appended]:
+        deadline_s = self._clock.monotonic_s() + self._timeout_s
         work = Renewal(self._name, blocks, self._numbering, self._compression)
         appended: list[Appended] = []
         while work.left:

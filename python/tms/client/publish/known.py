@@ -1,9 +1,11 @@
-"""What a bus remembers for publishing: topics, turns and numberings. Pure state, shared with the asyncio bus.
+"""What a bus remembers for publishing: topics, turns and numberings. Pure state, shared with the
+asyncio bus.
 
 Invariants
 
 * What is known of a topic is looked up again after `REFRESH_S`, and when it proves wrong.
-* A numbering belongs to one publish at a time and comes back only after success, so its numbers have no gap.
+* A numbering belongs to one publish at a time and comes back only after success, so its numbers
+  have no gap.
 """
 
 from collections import deque
@@ -114,7 +116,8 @@ class Publishing:
         compression: str,
         partition: int | None = None,
     ) -> Batcher:
-        """A batcher for this topic; messages without key go to `partition`, or to whose turn it is."""
+        """A batcher for this topic; messages without key go to `partition`, or to whose turn it
+        is."""
         return Batcher(
             known.name,
             known.partitions,
@@ -133,7 +136,8 @@ def only_id(appended: Sequence[Appended]) -> MessageId | None:
 
 
 def ids_in_order(appended: Iterable[Appended], partitions: Iterable[int]) -> list[MessageId]:
-    """The ids of messages that went to these partitions, in this order; none with durability `none`."""
+    """The ids of messages that went to these partitions, in this order; none with durability
+    `none`."""
     ids: dict[int, list[MessageId]] = {}
     for place in appended:
         ids.setdefault(place.partition, []).extend(place.ids())

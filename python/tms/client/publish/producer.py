@@ -1,17 +1,20 @@
-"""The producer: messages to blocks to the log, without delaying a lone message and without a duplicate.
+"""The producer: messages to blocks to the log, without delaying a lone message and without a
+duplicate.
 
     send ──▶ batcher ──▶ push: pack and submit ──▶ in flight ──▶ settle: answer taken, or recovered
 
-When is pushed: by the calling thread, at once, when nothing is in flight and the last push is not a moment ago; by the
-calling thread when a block is full; otherwise by the driver, a thread that makes progress when the caller stops
-calling. The driver stays out of the way while the caller fills blocks by itself: waking it would cost the caller the
-interpreter lock at each answer.
+When is pushed: by the calling thread, at once, when nothing is in flight and the last push is not a
+moment ago; by the calling thread when a block is full; otherwise by the driver, a thread that makes
+progress when the caller stops calling. The driver stays out of the way while the caller fills
+blocks by itself: waking it would cost the caller the interpreter lock at each answer.
 
 Invariants
 
-* Every accepted message is acknowledged, or an error says that it was not: at the next send, flush or close.
+* Every accepted message is acknowledged, or an error says that it was not: at the next send, flush
+  or close.
 * At most `in_flight_max` requests are under way and one is being filled; beyond that `send` waits.
-* A request that failed is repeated block by block, in order, byte for byte; nothing else is sent meanwhile.
+* A request that failed is repeated block by block, in order, byte for byte; nothing else is sent
+  meanwhile.
 """
 
 import threading
@@ -39,7 +42,8 @@ _DRIVER_WAIT_S = 1.0
 
 
 class Producer:
-    """Publishes to one topic; made by `Bus.producer`. Thread-safe. Use it as a context manager, or close it."""
+    """Publishes to one topic; made by `Bus.producer`. Thread-safe. Use it as a context manager, or
+    close it."""
 
     def __init__(
         self,
@@ -87,9 +91,10 @@ class Producer:
     ) -> None:
         """Publish one message; it is acknowledged when a later `flush` or `close` returns.
 
-        A key decides the partition, unless `partition` does; with neither, messages are spread in blocks. `None` as
-        value is a tombstone. Returns at once, or waits while `in_flight_max` requests are under way. Raises `Invalid`,
-        `TooLarge` or `PartitionNotFound` for this message, any other error for messages before it.
+        A key decides the partition, unless `partition` does; with neither, messages are spread in
+        blocks. `None` as value is a tombstone. Returns at once, or waits while `in_flight_max`
+        requests are under way. Raises `Invalid`, `TooLarge` or `PartitionNotFound` for this
+        message, any other error for messages before it.
         """
         with self._lock:
             if self._failure is not None or self._closed:
@@ -127,7 +132,8 @@ class Producer:
             self._finish()
 
     def close(self) -> None:
-        """Flush and release. A second call does nothing. Raises an error that no call has raised yet."""
+        """Flush and release. A second call does nothing. Raises an error that no call has raised
+        yet."""
         with self._lock:
             if self._closed:
                 return
@@ -158,7 +164,7 @@ class Producer:
         except TMSError as second:
             error.add_note(f"The producer could not be closed cleanly: {second}")
 
-    # --- pushing; the caller of these holds the lock --------------------------------------------------
+    # --- pushing; the caller of these holds the lock ----------------------------------------------
 
     def _push_full(self) -> None:
         self._full_pushes += 1
@@ -263,7 +269,7 @@ class Producer:
         self._told = True
         raise self._failure
 
-    # --- the driver -----------------------------------------------------------------------------------
+    # --- the driver -------------------------------------------------------------------------------
 
     def _drive(self) -> None:
         seen = 0

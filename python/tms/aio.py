@@ -1,0 +1,36 @@
+"""TMS for asyncio: the same names as `tms`.
+
+async with tms.aio.connect("http://localhost:7070") as bus:
+    async for message in bus.consumer("flights", start="earliest", stop_at_end=True):
+        print(message.value)
+"""
+
+import os
+from typing import Any
+
+from tms import open_engine
+from tms.client.aio.bus import AsyncBus
+from tms.client.aio.consumer import AsyncConsumer
+from tms.client.aio.lanes import AsyncLocalLane
+from tms.client.aio.producer import AsyncProducer
+from tms.client.client import Bus
+from tms.client.http.aio import AsyncHttpLane
+from tms.client.http.transport import HttpTransport
+
+__all__ = ["open", "connect", "AsyncBus", "AsyncProducer", "AsyncConsumer"]
+
+
+def open(path: str | os.PathLike[str], *, timeout_s: float = 30.0, **config: Any) -> AsyncBus:
+    """See `tms.open`. Opening blocks for some milliseconds."""
+    engine = open_engine(path, **config)
+    bus = Bus(engine, timeout_s=timeout_s)
+    return AsyncBus(bus, lambda: AsyncLocalLane(engine), timeout_s=timeout_s)
+
+
+def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: float = 30.0) -> AsyncBus:
+    """See `tms.connect`."""
+    transport = HttpTransport(url, timeout_s=timeout_s)
+    bus = Bus(transport, timeout_s=timeout_s)
+    return AsyncBus(
+        bus, lambda: AsyncHttpLane(transport.target, transport.calls), timeout_s=timeout_s
+    )

@@ -1,0 +1,347 @@
+"""The asyncio bus: the same names as `tms.client.client.Bus`.
+
+Publishing and reading run on the event loop. Administration is rare and runs on the synchronous bus
+in a thread.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from weakref import WeakSet
+
+from tms.client.aio.consumer import AsyncConsumer
+from tms.client.aio.lanes import AsyncDelivery, AsyncLane, retrying
+from tms.client.aio.producer import AsyncProducer
+from tms.client.client import Bus
+from tms.client.consumer import (
+    FETCH_BYTES,
+    WAIT_S,
+    Cursor,
+    Page,
+    Start,
+    asked,
+    page,
+    start_positions,
+)
+from tms.client.publish.batching import REQUEST_BYTES, Batcher, Headers
+from tms.client.publish.delivery import Numbering
+from tms.client.publish.known import (
+    Known,
+    Publishing,
+    as_compression,
+    as_durability,
+    ids_in_order,
+    only_id,
+)
+from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, check_options
+from tms.client.transport import TIMEOUT_S
+from tms.clock import Clock, SystemClock
+from tms.errors import NotFound, TMSError
+from tms.model.block import Compression
+from tms.model.ids import MessageId
+from tms.model.inspection import PartitionInspection
+from tms.model.log import Appended
+from tms.model.position import Kind, Position
+from tms.model.topic import TopicInfo, TopicName
+
+T = TypeVar("T")
+
+LANES_MAX = 64
+
+
+class AsyncBus:
+    """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
+    `async with`."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        open_lane: Callable[[], AsyncLane],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self._bus = bus
+        self._open_lane = open_lane
+        self._timeout_s = timeout_s
+        self._clock = clock or SystemClock()
+        self._publishing = Publishing(self._clock)
+        self._lanes: deque[AsyncLane] = deque()
+        self._places = asyncio.Semaphore(LANES_MAX)
+        self._open: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    async def create_topic(self, topic: str, *args: Any, **settings: Any) -> TopicInfo:
+        """See `Bus.create_topic`."""
+        return await asyncio.to_thread(self._bus.create_topic, topic, *args, **settings)
+
+    async def describe_topic(self, topic: str) -> TopicInfo:
+        """See `Bus.describe_topic`."""
+        return await asyncio.to_thread(self._bus.describe_topic, topic)
+
+    async def list_topics(self, namespace: str = "default") -> AsyncIterator[TopicInfo]:
+        """See `Bus.list_topics`."""
+        found = self._bus.list_topics(namespace)
+        while (info := await asyncio.to_thread(next, found, None)) is not None:
+            yield info
+
+    async def update_topic(self, topic: str, **changes: Any) -> TopicInfo:
+        """See `Bus.update_topic`."""
+        self._publishing.forget(topic)
+        return await asyncio.to_thread(self._bus.update_topic, topic, **changes)
+
+    async def truncate_topic(self, topic: str, before: Start = "latest") -> TopicInfo:
+        """See `Bus.truncate_topic`."""
+        return await asyncio.to_thread(self._bus.truncate_topic, topic, before)
+
+    async def delete_topic(self, topic: str) -> None:
+        """See `Bus.delete_topic`."""
+        self._publishing.forget(topic)
+        await asyncio.to_thread(self._bus.delete_topic, topic)
+
+    async def inspect(self, topic: str, partition: int = 0, limit: int = 20) -> PartitionInspection:
+        """See `Bus.inspect`."""
+        return await asyncio.to_thread(self._bus.inspect, topic, partition, limit)
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        durability: str | None = None,
+        timeout_s: float | None = None,
+    ) -> MessageId | None:
+        """See `Bus.publish`. When it is cancelled, the message may or may not be stored."""
+        known = self._publishing.known(topic) or await self._look_up(topic)
+        try:
+            return await self._publish(known, value, key, headers, partition, durability, timeout_s)
+        except NotFound:  # the topic may have changed since it was looked up; nothing was stored
+            known = await self._look_up(topic)
+            return await self._publish(known, value, key, headers, partition, durability, timeout_s)
+
+    async def publish_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        partition: int | None = None,
+        durability: str | None = None,
+        compression: str = Compression.NONE,
+        timeout_s: float | None = None,
+    ) -> list[MessageId]:
+        """See `Bus.publish_many`."""
+        publishing = self._publishing
+        known = publishing.known(topic) or await self._look_up(topic)
+        numbering = publishing.take_numbering()
+        batcher = publishing.batcher(
+            known,
+            numbering,
+            batch_bytes=REQUEST_BYTES,
+            compression=compression,
+            partition=partition,
+        )
+        delivery = self._delivery(known.name, durability, numbering, timeout_s, compression)
+        appended: list[Appended] = []
+        try:
+            async with self._lane() as lane:
+                for _ in batcher.add_many(values, keys, headers, partition):
+                    appended += await delivery.append(lane, batcher.pack())
+                if batcher.count:
+                    appended += await delivery.append(lane, batcher.pack())
+        except NotFound:
+            publishing.forget(topic)
+            raise
+        publishing.give_back(numbering)
+        return ids_in_order(appended, batcher.partitions_of(len(values), keys, partition))
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger_ms: float = 0,
+        batch_bytes: int = BATCH_BYTES,
+        compression: str = Compression.NONE,
+        durability: str | None = None,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        timeout_s: float | None = None,
+    ) -> AsyncProducer:
+        """See `Bus.producer`."""
+        check_options(linger_ms, batch_bytes, in_flight_max)
+        name, numbering = TopicName.parse(topic), Numbering()
+
+        async def batcher() -> Batcher:
+            return self._publishing.batcher(
+                await self._look_up(topic),
+                numbering,
+                batch_bytes=batch_bytes,
+                compression=compression,
+            )
+
+        made = AsyncProducer(
+            name,
+            self._open_lane(),
+            batcher,
+            self._delivery(name, durability, numbering, timeout_s, compression),
+            durability=as_durability(durability),
+            linger_s=linger_ms / 1_000,
+            in_flight_max=in_flight_max,
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+        )
+        self._open.add(made)
+        return made
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        topic: str,
+        start: Start | Mapping[int, Start] = "earliest",
+        partitions: Sequence[int] | None = None,
+        stop_at_end: bool = False,
+        *,
+        wait_s: float = WAIT_S,
+        fetch_bytes: int = FETCH_BYTES,
+        timeout_s: float | None = None,
+    ) -> AsyncConsumer:
+        """See `Bus.consumer`; `latest` is as of entering or iterating."""
+        name = TopicName.parse(topic)
+
+        async def cursor() -> Cursor:
+            positions = await self._positions(topic, start, partitions)
+            latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
+            if latest:
+                positions.update((await self._fetch(name, latest, 1, 0)).next)
+            return Cursor(str(name), positions, stop_at_end)
+
+        made = AsyncConsumer(
+            name,
+            self._open_lane(),
+            cursor,
+            self._clock,
+            wait_s=0 if stop_at_end else wait_s,
+            fetch_bytes=fetch_bytes,
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+        )
+        self._open.add(made)
+        return made
+
+    async def fetch(
+        self,
+        topic: str,
+        start: Start | Mapping[int, Start] = "earliest",
+        partitions: Sequence[int] | None = None,
+        *,
+        bytes_max: int = FETCH_BYTES,
+        wait_s: float = 0,
+    ) -> Page:
+        """See `Bus.fetch`."""
+        positions = await self._positions(topic, start, partitions)
+        return await self._fetch(TopicName.parse(topic), positions, bytes_max, wait_s)
+
+    # --- closing ----------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close what is still open of its producers and consumers, then the bus."""
+        try:
+            for opened in list(self._open):
+                await opened.close()
+        finally:
+            while self._lanes:
+                self._lanes.pop().close()
+            await asyncio.to_thread(self._bus.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    async def _look_up(self, topic: str) -> Known:
+        self._publishing.forget(topic)
+        return self._publishing.learn(topic, await self.describe_topic(topic))
+
+    async def _publish(
+        self,
+        known: Known,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        durability: str | None,
+        timeout_s: float | None,
+    ) -> MessageId | None:
+        numbering = self._publishing.take_numbering()
+        block = self._publishing.block(known, value, key, headers, partition, numbering)
+        delivery = self._delivery(known.name, durability, numbering, timeout_s)
+        async with self._lane() as lane:
+            appended = await delivery.append(lane, [block])
+        self._publishing.give_back(numbering)
+        return only_id(appended)
+
+    async def _fetch(
+        self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float
+    ) -> Page:
+        async with self._lane() as lane:
+            found = await retrying(
+                lambda left_s: lane.fetch(name, asked(positions), bytes_max, wait_s, left_s),
+                self._clock,
+                self._timeout_s + wait_s,
+            )
+        return page(str(name), positions, found)
+
+    async def _positions(
+        self,
+        topic: str,
+        start: Start | Mapping[int, Start],
+        partitions: Sequence[int] | None,
+    ) -> dict[int, Position]:
+        needed = partitions is None and not isinstance(start, Mapping)
+        known = await self._look_up(topic) if needed else None
+        return start_positions(start, partitions, lambda: known.partitions if known else 0)
+
+    def _delivery(
+        self,
+        name: TopicName,
+        durability: str | None,
+        numbering: Numbering,
+        timeout_s: float | None,
+        compression: str = Compression.NONE,
+    ) -> AsyncDelivery:
+        return AsyncDelivery(
+            name,
+            as_durability(durability),
+            numbering,
+            as_compression(compression),
+            self._clock,
+            self._timeout_s if timeout_s is None else timeout_s,
+        )
+
+    @asynccontextmanager
+    async def _lane(self) -> AsyncIterator[AsyncLane]:
+        """A lane for one caller; the newest idle one, so that few stay in use."""
+        async with self._places:
+            lane = self._lanes.pop() if self._lanes else self._open_lane()
+            try:
+                yield lane
+            except BaseException as error:
+                if not isinstance(error, TMSError):
+                    lane.reset()  # cancelled: nobody waits for its answer any more
+                raise
+            finally:
+                self._lanes.append(lane)

@@ -1,0 +1,148 @@
+"""The asyncio consumer: the same cursor and the same promises as `tms.client.consumer`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from tms.client.aio.lanes import AsyncLane, retrying
+from tms.client.consumer import Batch, Cursor
+from tms.clock import Clock
+from tms.errors import Closed
+from tms.model.log import Fetched, Message
+from tms.model.position import Position
+from tms.model.topic import TopicName
+
+
+class AsyncConsumer:
+    """Reads one topic; made by `AsyncBus.consumer`. `async for` over it, or over `batches()`.
+
+    The topic is looked up, and `latest` is meant, on entering or when the first iteration begins. A
+    new iteration goes on where the last one was left. For one task; only `close` may be called from
+    another one.
+    """
+
+    def __init__(
+        self,
+        name: TopicName,
+        lane: AsyncLane,
+        make_cursor: Callable[[], Awaitable[Cursor]],
+        clock: Clock,
+        *,
+        wait_s: float,
+        fetch_bytes: int,
+        timeout_s: float,
+    ) -> None:
+        self._name = name
+        self._lane = lane
+        self._make_cursor = make_cursor
+        self._cursor_made: Cursor | None = None
+        self._clock = clock
+        self._wait_s = wait_s
+        self._fetch_bytes = fetch_bytes
+        self._timeout_s = timeout_s
+        self._ahead: asyncio.Task[Fetched] | None = None
+        self._closed = False
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""
+        async for batch in self._fetched():
+            hand_out = self._cursor.hand_out_message
+            for message in batch.messages():
+                hand_out(message)
+                yield message
+            self._cursor.hand_out(batch)
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Batches: messages that were published together, for millions per second."""
+        async for batch in self._fetched():
+            self._cursor.hand_out(batch)
+            yield batch
+
+    def positions(self) -> dict[int, Position]:
+        """For each partition the place behind the last message handed out; usable as `start`.
+
+        Empty before the consumer was entered or iterated over.
+        """
+        return {} if self._cursor_made is None else self._cursor_made.positions()
+
+    async def close(self) -> None:
+        """End the iteration, also one that waits in another task. A second call does nothing."""
+        self._closed = True
+        self._lane.close()
+        self._abandon(self._ahead)
+
+    async def __aenter__(self) -> Self:
+        await self._begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def _cursor(self) -> Cursor:
+        assert self._cursor_made is not None, "every way in begins with _begin"
+        return self._cursor_made
+
+    async def _begin(self) -> None:
+        """Find out where to start. Raises `TopicNotFound`."""
+        if self._cursor_made is None:
+            self._cursor_made = await self._make_cursor()
+
+    async def _fetched(self) -> AsyncIterator[Batch]:
+        self._abandon(self._ahead)
+        await self._begin()
+        self._cursor.rewind()
+        mine: asyncio.Task[Fetched] | None = None
+        try:
+            while not self._cursor.finished and not self._closed:
+                fetched = await self._answer(mine)
+                batches = self._cursor.accept(fetched)
+                mine = None
+                if not self._cursor.finished:
+                    mine = self._ahead = asyncio.create_task(self._fetch(self._timeout_s))
+                for batch in batches:
+                    yield batch
+        except Closed:
+            if not self._closed:
+                raise
+        finally:
+            self._abandon(mine)
+
+    def _abandon(self, ahead: asyncio.Task[Fetched] | None) -> None:
+        """The answer that is under way for nobody, unless a newer iteration has its own."""
+        if ahead is None or ahead is not self._ahead:
+            return
+        self._ahead = None
+        if not ahead.done():
+            self._lane.reset()
+        ahead.cancel()
+        ahead.add_done_callback(_forget)
+
+    async def _answer(self, ahead: asyncio.Task[Fetched] | None) -> Fetched:
+        held = [] if ahead is None else [ahead]
+
+        async def attempt(left_s: float) -> Fetched:
+            if not held:
+                return await self._fetch(left_s)
+            try:
+                return await held.pop()
+            finally:
+                self._ahead = None
+
+        return await retrying(attempt, self._clock, self._timeout_s + self._wait_s)
+
+    async def _fetch(self, left_s: float) -> Fetched:
+        return await self._lane.fetch(
+            self._name, self._cursor.asks(), self._fetch_bytes, self._wait_s, left_s
+        )
+
+
+def _forget(task: asyncio.Task[Fetched]) -> None:
+    if not task.cancelled():
+        task.exception()

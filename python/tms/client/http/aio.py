@@ -1,0 +1,180 @@
+"""HTTP lanes for asyncio: one connection, requests pipelined, answers in order.
+
+Invariants
+
+* Requests leave in the order in which `append` and `fetch` were called; answers settle them in that
+  order.
+* A cancelled or timed-out call does not disturb the others: its answer, if it still comes, is
+  dropped.
+* When the connection fails, everything under way on it fails; the next request opens a new one.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeVar
+
+from tms.client.http.connection import (
+    CONNECT_S_MAX,
+    Target,
+    connect_error,
+    ended_error,
+    exchange_error,
+)
+from tms.client.http.exchange import Answer, AnswerReader, Call, Calls
+from tms.errors import Closed, TimedOut, TMSError, Unavailable
+from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
+from tms.model.topic import Durability, TopicName
+
+T = TypeVar("T")
+
+
+class AsyncHttpLane:
+    """A lane to the service at `target`. For one event loop."""
+
+    def __init__(self, target: Target, calls: Calls) -> None:
+        self._target = target
+        self._calls = calls
+        self._line: _Line | None = None
+        self._sending = asyncio.Lock()
+        self._closed = False
+
+    async def append(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        durability: Durability | None,
+        timeout_s: float,
+    ) -> list[Appended]:
+        return await self._exchange(self._calls.append(name, blocks, durability), timeout_s)
+
+    async def fetch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        wait_s: float,
+        timeout_s: float,
+    ) -> Fetched:
+        call = self._calls.fetch(name, positions, bytes_max, wait_s)
+        return await self._exchange(call, wait_s + timeout_s)
+
+    def reset(self) -> None:
+        if self._line is not None:
+            self._line.fail(Unavailable("The connection was given up.", outcome="unknown"))
+
+    def close(self) -> None:
+        self._closed = True
+        if self._line is not None:
+            self._line.fail(Closed("It was closed while it waited."))
+
+    async def _exchange(self, call: Call[T], timeout_s: float) -> T:
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._sending:
+                    line = await self._connected(timeout_s)
+                    answered = line.send(call.chunks)
+                    await line.sent()
+                answer = await answered
+        except TimeoutError as exc:
+            self.reset()
+            raise TimedOut(
+                f"{self._target.url} has not answered within {timeout_s:.3g} s; is it overloaded, "
+                "stopped, or no TMS service?",
+                outcome="unknown",
+            ) from exc
+        return call.read(answer)
+
+    async def _connected(self, timeout_s: float) -> "_Line":
+        if self._closed:
+            raise Closed("The bus, producer or consumer was closed.")
+        if self._line is not None and self._line.usable:
+            return self._line
+        target, wait_s = self._target, min(timeout_s, CONNECT_S_MAX)
+        try:
+            async with asyncio.timeout(wait_s):
+                _, self._line = await asyncio.get_running_loop().create_connection(
+                    lambda: _Line(target),
+                    target.host,
+                    target.port,
+                    ssl=ssl.create_default_context() if target.tls else None,
+                )
+        except OSError as exc:
+            raise connect_error(exc, target, wait_s) from exc
+        return self._line
+
+
+class _Line(asyncio.BufferedProtocol):
+    """One connection, and what waits for its answers."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._reader = AnswerReader(target.url)
+        self._waiting: deque[asyncio.Future[Answer]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.usable = True
+
+    def send(self, chunks: Sequence[Buffer]) -> asyncio.Future[Answer]:
+        """Send a request; its answer will come."""
+        assert self._transport is not None, "a line is used once it is connected"
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append(answered)
+        self._transport.writelines(chunks)
+        return answered
+
+    async def sent(self) -> None:
+        """Wait while the service takes no more."""
+        await self._writable.wait()
+
+    def fail(self, error: TMSError) -> None:
+        """Everything under way fails; nothing more can be sent."""
+        self.usable = False
+        self._writable.set()
+        while self._waiting:
+            answered = self._waiting.popleft()
+            if not answered.done():
+                answered.set_exception(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            answers = self._reader.buffer_updated(nbytes)
+        except TMSError as error:
+            self.fail(error)
+            return
+        for answer in answers:
+            self._settle(answer)
+
+    def eof_received(self) -> None:
+        if (last := self._reader.end()) is not None:
+            self._settle(last)
+        self.fail(ended_error(self._target, not self._reader.idle))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        begun = not self._reader.idle
+        self.fail(exchange_error(exc, self._target) if exc else ended_error(self._target, begun))
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def _settle(self, answer: Answer) -> None:
+        if self._waiting:
+            answered = self._waiting.popleft()
+            if not answered.done():
+                answered.set_result(answer)
+        if not self._waiting and not answer.keeps_open:
+            self.fail(ended_error(self._target, False))
