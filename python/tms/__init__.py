@@ -3,8 +3,8 @@
     bus = tms.open("data/")                        # an engine in this process
     bus = tms.connect("http://localhost:7070")     # a service
 
-Both give the same `Bus`; `tms.aio` has the same names for asyncio. Importing this module loads
-neither the engine nor pyarrow.
+Both give the same `Bus`; `import tms.aio` brings the same names for asyncio. Importing this module
+loads neither the engine nor pyarrow.
 """
 
 import os
@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tms import aio
     from tms.client.client import Bus
     from tms.client.consumer import Batch, Consumer, Page
     from tms.client.publish.producer import Producer
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "open",
     "connect",
-    "aio",
     "Bus",
     "Producer",
     "Consumer",
@@ -93,9 +91,11 @@ def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: float = 30.0) -> "
     return Bus(HttpTransport(url, timeout_s=timeout_s), timeout_s=timeout_s)
 
 
-def __getattr__(name: str) -> Any:
-    if name == "aio":
-        return import_module("tms.aio")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'tms' has no attribute {name!r}")
+if not TYPE_CHECKING:  # type checkers see the imports above, and a misspelt name
+
+    def __getattr__(name: str) -> Any:
+        if name == "aio":
+            return import_module("tms.aio")
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'tms' has no attribute {name!r}")

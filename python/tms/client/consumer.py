@@ -205,7 +205,7 @@ def page(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
         if len(batch):
             batches.append(batch)
     following = {
-        # an empty partition's `latest` would miss what comes before the next fetch; its offset does not
+        # `latest` of an empty partition would miss what comes before the next fetch
         partition: Position.offset(fetched.ends[partition]) if there.kind is Kind.LATEST else there
         for partition, there in fetched.next.items()
     }
