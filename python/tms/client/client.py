@@ -23,7 +23,7 @@ from tms.client.consumer import (
     Page,
     Start,
     as_position,
-    asked,
+    asks,
     page,
     start_positions,
 )
@@ -45,7 +45,7 @@ from tms.model.block import Compression
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended
-from tms.model.position import Kind
+from tms.model.position import Kind, Position
 from tms.model.topic import (
     MESSAGE_BYTES_DEFAULT,
     Durability,
@@ -281,8 +281,7 @@ class Bus:
         positions = start_positions(start, partitions, lambda: self.look_up(topic).partitions)
         latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
         if latest:
-            found = self._transport.fetch(name, asked(latest), 1)
-            positions.update(page(str(name), latest, found).next)
+            positions.update(self._fetch(name, latest, 1, 0).next)
         made = Consumer(
             name,
             open_lane(self._transport),
@@ -312,8 +311,7 @@ class Bus:
         """
         name = TopicName.parse(topic)
         positions = start_positions(start, partitions, lambda: self.look_up(topic).partitions)
-        found = self._transport.fetch(name, asked(positions), bytes_max, wait_s)
-        return page(str(name), positions, found)
+        return self._fetch(name, positions, bytes_max, wait_s)
 
     # --- closing ----------------------------------------------------------------------------------
 
@@ -359,6 +357,14 @@ class Bus:
         appended = self._delivery(known, durability, numbering, timeout_s).append([block])
         self._publishing.give_back(numbering)
         return only_id(appended)
+
+    def _fetch(
+        self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float
+    ) -> Page:
+        turns = asks(positions)
+        each = max(1, bytes_max // max(1, len(turns)))
+        answers = (self._transport.fetch(name, turn, each, wait_s / len(turns)) for turn in turns)
+        return page(str(name), positions, answers)
 
     def _delivery(
         self,

@@ -13,14 +13,14 @@ Invariants
 * Bytes that fail their CRC are never handed out (`DataCorrupt`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tms.client.transport import Lane, Pending, retrying
 from tms.clock import Clock
-from tms.errors import Closed, Invalid, TimedOut
+from tms.errors import Closed, Invalid, TimedOut, TMSError
 from tms.model.block import Columns, decode, read_header
 from tms.model.ids import MessageId
 from tms.model.log import Fetched, Message, PartitionPosition, StoredBlock
@@ -34,6 +34,7 @@ Start = str | MessageId | datetime | Position
 
 FETCH_BYTES = 4 << 20
 WAIT_S = 1.0
+PARTITIONS_PER_FETCH = 128  # their positions must fit into a URL of 8 KiB
 
 
 def as_position(start: Start) -> Position:
@@ -78,9 +79,13 @@ def start_positions(
     return {partition: as_position(start[partition]) for partition in wanted}
 
 
-def asked(positions: Mapping[int, Position]) -> list[PartitionPosition]:
-    """The positions as a fetch takes them."""
-    return [PartitionPosition(*there) for there in positions.items()]
+def asks(positions: Mapping[int, Position]) -> list[list[PartitionPosition]]:
+    """The positions as one fetch or, when they are many, several fetches take them."""
+    all_of_them = [PartitionPosition(*there) for there in positions.items()]
+    return [
+        all_of_them[at : at + PARTITIONS_PER_FETCH]
+        for at in range(0, len(all_of_them), PARTITIONS_PER_FETCH)
+    ]
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -196,7 +201,18 @@ def skipped(block: StoredBlock, position: Position) -> int:
     return min(count, max(0, wanted - first))
 
 
-def page(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
+def page(topic: str, asked: Mapping[int, Position], answers: Iterable[Fetched]) -> Page:
+    """What fetches from these positions brought together."""
+    whole = Page([], {}, {})
+    for fetched in answers:
+        part = _page(topic, asked, fetched)
+        whole.batches.extend(part.batches)
+        whole.next.update(part.next)
+        whole.ends.update(part.ends)
+    return whole
+
+
+def _page(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
     """What a fetch from these positions brought, without the messages before them."""
     batches = []
     for block in fetched.blocks:
@@ -222,29 +238,40 @@ class Cursor:
         self._topic = topic
         self._fetched = dict(positions)  # behind what was fetched
         self._handed = dict(positions)  # behind what the caller has
-        self._stops: dict[int, int] | None = None  # end offsets at the first answer
+        self._stops: dict[int, int] = {}  # end offsets at each partition's first answer
         self._message: Message | None = None
+        self._round = 0
 
-    def asks(self) -> list[PartitionPosition]:
-        """What to fetch next: partitions that have not reached their end."""
-        return asked(self._fetched)
+    def ask(self, wait_s: float) -> tuple[list[PartitionPosition], float]:
+        """What to fetch next, of partitions that have not reached their end, and how long to wait.
+
+        When they are many they take turns, and each gets its part of the time.
+        """
+        turns = asks(self._fetched)
+        self._round += 1
+        return turns[self._round % len(turns)], 0 if self.stop_at_end else wait_s / len(turns)
 
     def accept(self, fetched: Fetched) -> list[Batch]:
         """Go on behind an answer; its batches in order."""
-        found = page(self._topic, self._fetched, fetched)
-        self._fetched.update(found.next)
+        found = _page(self._topic, self._fetched, fetched)
+        self._fetched.update(
+            (partition, there)
+            for partition, there in found.next.items()
+            if partition in self._fetched
+        )
         if self.stop_at_end:
             self._look_for_the_end(found)
         return found.batches
 
     def _look_for_the_end(self, found: Page) -> None:
-        if self._stops is None:
-            self._stops = dict(found.ends)
+        for partition, end in found.ends.items():
+            self._stops.setdefault(partition, end)
         for batch in found.batches:
-            if batch.base_offset + len(batch) >= self._stops.get(batch.partition, 0):
+            if batch.base_offset + len(batch) >= self._stops[batch.partition]:
                 self._fetched.pop(batch.partition, None)
-        if not found.batches:  # nothing more to be had anywhere
-            self._fetched.clear()
+        if not found.batches:  # nothing more to be had in any of those that were asked for
+            for partition in found.next:
+                self._fetched.pop(partition, None)
         self.finished = not self._fetched
 
     def hand_out(self, batch: Batch) -> None:
@@ -289,7 +316,7 @@ class Consumer:
         self._lane = lane
         self._cursor = cursor
         self._clock = clock
-        self._wait_s = 0.0 if cursor.stop_at_end else wait_s
+        self._wait_s = wait_s
         self._fetch_bytes = fetch_bytes
         self._timeout_s = timeout_s
         self._closed = False
@@ -349,11 +376,13 @@ class Consumer:
     def _begin(self) -> Pending[Fetched] | None:
         """Begin the next fetch; when that fails, the next answer is asked for with retries."""
         try:
-            return self._lane.begin_fetch(
-                self._name, self._cursor.asks(), self._fetch_bytes, self._wait_s
-            )
-        except TimedOut:
+            return self._ask()
+        except TMSError:
             return None
+
+    def _ask(self) -> Pending[Fetched]:
+        positions, wait_s = self._cursor.ask(self._wait_s)
+        return self._lane.begin_fetch(self._name, positions, self._fetch_bytes, wait_s)
 
     def _answer(self, ahead: Pending[Fetched] | None) -> Fetched:
         held = [ahead]
@@ -361,9 +390,7 @@ class Consumer:
         def attempt(left_s: float) -> Fetched:
             pending = held.pop() if held else None
             if pending is None:
-                pending = self._lane.begin_fetch(
-                    self._name, self._cursor.asks(), self._fetch_bytes, self._wait_s
-                )
+                pending = self._ask()
             try:
                 return pending.result(self._wait_s + left_s)
             except TimedOut:

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import WeakSet
@@ -22,7 +23,7 @@ from tms.client.consumer import (
     Cursor,
     Page,
     Start,
-    asked,
+    asks,
     page,
     start_positions,
 )
@@ -227,7 +228,7 @@ class AsyncBus:
             self._open_lane(),
             cursor,
             self._clock,
-            wait_s=0 if stop_at_end else wait_s,
+            wait_s=wait_s,
             fetch_bytes=fetch_bytes,
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
         )
@@ -297,13 +298,14 @@ class AsyncBus:
     async def _fetch(
         self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float
     ) -> Page:
+        turns = asks(positions)
+        each, wait_s = max(1, bytes_max // max(1, len(turns))), wait_s / max(1, len(turns))
+        answers = []
         async with self._lane() as lane:
-            found = await retrying(
-                lambda left_s: lane.fetch(name, asked(positions), bytes_max, wait_s, left_s),
-                self._clock,
-                self._timeout_s + wait_s,
-            )
-        return page(str(name), positions, found)
+            for turn in turns:
+                fetch = partial(lane.fetch, name, turn, each, wait_s)
+                answers.append(await retrying(fetch, self._clock, self._timeout_s))
+        return page(str(name), positions, answers)
 
     async def _positions(
         self,

@@ -135,12 +135,11 @@ class AsyncConsumer:
             finally:
                 self._ahead = None
 
-        return await retrying(attempt, self._clock, self._timeout_s + self._wait_s)
+        return await retrying(attempt, self._clock, self._timeout_s)
 
     async def _fetch(self, left_s: float) -> Fetched:
-        return await self._lane.fetch(
-            self._name, self._cursor.asks(), self._fetch_bytes, self._wait_s, left_s
-        )
+        positions, wait_s = self._cursor.ask(self._wait_s)
+        return await self._lane.fetch(self._name, positions, self._fetch_bytes, wait_s, left_s)
 
 
 def _forget(task: asyncio.Task[Fetched]) -> None:
