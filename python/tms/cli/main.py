@@ -149,14 +149,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _fail(session: Session, arguments: list[str], error: TMSError) -> int:
-    where = session.where()
-    next_step = _NEXT.get(error.code)
     details = dict(error.details)
-    if error.kind in (Kind.UNAVAILABLE, Kind.TIMED_OUT, Kind.INTERNAL) and session.is_remote():
-        from tms.cli.doctor.probe import explain
-
-        next_step = explain(session.url_or_default()) or next_step
+    next_step = details.pop("next", None) or _NEXT.get(error.code)
     code = EXIT_CODES.get(error.kind, 1)
+    where = None if error.kind is Kind.CONFIG else session.where()
     return _report(session, arguments, error.code, error.message, where, next_step, code, details)
 
 

@@ -22,7 +22,7 @@ from click.shell_completion import CompletionItem
 
 from tms.cli.output import Format, Row, facts_text, say, show, write
 from tms.clock import Clock, SystemClock
-from tms.errors import TMSError
+from tms.errors import ConfigError, TMSError, Unavailable
 from tms.model.position import Position
 from tms.model.topic import TopicName, parse_retention
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import tms
 
 URL_DEFAULT = "http://127.0.0.1:7070"
+_FIRST_ANSWER_S = 5.0
 _SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(i?B?)", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -77,7 +78,16 @@ class Session:
         import tms
 
         url, data = self.target()
-        return tms.connect(url) if url is not None else tms.open(data or Path())
+        if url is None:
+            return tms.open(data or Path())
+        from tms.cli.doctor.probe import Who, ask
+
+        answer = ask(url, "/", _FIRST_ANSWER_S)  # says at once, and best, what is wrong
+        if answer.who is Who.BAD_URL:
+            raise ConfigError(answer.found, next=answer.next)
+        if answer.who is not Who.TMS:
+            raise Unavailable(answer.found, next=answer.next)
+        return tms.connect(url)
 
     @property
     def format(self) -> Format:

@@ -21,7 +21,7 @@ _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "red"}
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="Configuration file of the service to check too. [TMS_CONFIG]",
+    help="Configuration file of the service to check too.",
 )
 @click.option("--all", "all_", is_flag=True, help="Show also what is fine.")
 @click.pass_obj

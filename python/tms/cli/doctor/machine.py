@@ -25,6 +25,7 @@ _MEMORY_BYTES = 256 * MIB
 _UNLIMITED_CGROUP = 1 << 60
 _BORN_MS = 1_767_225_600_000  # 2026-01-01: no clock of a machine that runs this TMS is before it
 _NATIVE = ("plyvel", "pyarrow", "google_crc32c", "uvloop", "httptools", "msgspec", "zstandard")
+_VARIABLES = ("TMS_URL", "TMS_DATA", "TMS_TRACEBACK")
 _SLOW_SWITCHES = ("PYTHONDEVMODE", "PYTHONASYNCIODEBUG", "PYTHONMALLOC", "PYTHONTRACEMALLOC")
 
 
@@ -289,21 +290,19 @@ def _switches(machine: Machine) -> Finding:
 
 
 def _variables(machine: Machine) -> Finding:
-    from tms.cli.doctor.configuration import variable_names
-
-    known = variable_names()
-    strange = [
+    """Names below `TMS__` belong to the configuration of the service, which checks them itself."""
+    strange = sorted(
         name
         for name in machine.environ
-        if name.startswith("TMS_") and name.upper() not in known and not name.startswith("TMS_TEST")
-    ]
+        if name.startswith("TMS_") and not name.startswith("TMS__") and name not in _VARIABLES
+    )
     if strange:
-        near = [get_close_matches(name, known, 1) for name in strange]
-        hints = [f"{name} → {close[0]}" for name, close in zip(strange, near, strict=True) if close]
+        near = {name: get_close_matches(name, _VARIABLES, 1) for name in strange}
+        hints = ", ".join(f"{name} → {close[0]}" for name, close in near.items() if close)
         return warning(
             "environment",
-            f"{', '.join(sorted(strange))} mean nothing to TMS",
-            f"correct the name: {', '.join(hints)}" if hints else f"unset {' '.join(strange)}",
+            f"{', '.join(strange)}: TMS knows no such variable",
+            f"correct the name: {hints}" if hints else f"unset {' '.join(strange)}",
         )
     return ok("environment", "every TMS_ variable is known")
 

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import socket
-import ssl
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
@@ -59,12 +58,6 @@ class Answer:
     body: object = None
 
 
-def explain(url: str) -> str | None:
-    """What to do about a service that could not be used; None when TMS itself answers."""
-    answer = ask(url, "/", timeout_s=2)
-    return None if answer.who is Who.TMS else f"{answer.found} {answer.next}"
-
-
 def ask(url: str, path: str, timeout_s: float) -> Answer:
     """Who answers a GET of `path` at `url`."""
     try:
@@ -81,6 +74,8 @@ def ask(url: str, path: str, timeout_s: float) -> Answer:
     try:
         with socket.create_connection((host, port), timeout_s) as connection:
             if parts.scheme == "https":
+                import ssl  # slow to load, and rarely needed
+
                 with ssl.create_default_context().wrap_socket(
                     connection, server_hostname=host
                 ) as encrypted:
@@ -129,7 +124,11 @@ def _judge(place: str, received: bytes) -> Answer:
         body = json.loads(rest)
     except ValueError:
         body = None
-    if isinstance(body, dict) and (body.get("name") == "tms" or "reasons" in body):
+    if isinstance(body, dict) and (
+        str(body.get("name")).lower() == "tms"
+        or "reasons" in body
+        or str(body.get("type")).startswith("urn:tms:")
+    ):
         return _answer(Who.TMS, f"TMS answers at {place}.", "", headers, body)
     return _answer(
         Who.OTHER_HTTP,
@@ -140,13 +139,14 @@ def _judge(place: str, received: bytes) -> Answer:
 
 
 def _unreached(place: str, error: OSError) -> Answer:
-    if isinstance(error, ssl.SSLCertVerificationError):
+    kind = type(error).__name__  # by name, so that ssl is loaded for https only
+    if kind == "SSLCertVerificationError":
         return _answer(
             Who.BAD_CERTIFICATE,
-            f"The certificate of {place} is not trusted ({error.verify_message}).",
+            f"The certificate of {place} is not trusted ({error}).",
             "Use the name in the certificate, or make its authority known to this machine.",
         )
-    if isinstance(error, ssl.SSLError):
+    if kind.startswith("SSL"):
         return _answer(
             Who.PLAIN,
             f"What listens at {place} speaks no TLS.",

@@ -62,7 +62,7 @@ def flags_text(flags: int) -> str:
 
 
 def _text(one: PartitionInspection) -> str:
-    head = f"partition {one.partition}, epoch {one.epoch}, readable after {one.floor_id}\n"
+    head = f"partition {one.partition}, epoch {one.epoch}, readable from {one.floor_id}\n"
     segments = table_text([_segment_row(segment) for segment in one.segments])
     blocks = table_text([_block_row(one.partition, block) for block in one.blocks])
     return "\n".join(part for part in (head + segments, blocks) if part)
@@ -70,9 +70,13 @@ def _text(one: PartitionInspection) -> str:
 
 def _segment_row(segment: SegmentInspection) -> Row:
     made: dict[str, Any] = msgspec.to_builtins(segment)
-    return {**made, "created_ms": time_text(segment.created_ms)}
+    made["created"] = time_text(made.pop("created_ms"))
+    return made
 
 
 def _block_row(partition: int, block: BlockInspection) -> Row:
     made: dict[str, Any] = {"partition": partition, **msgspec.to_builtins(block)}
-    return {**made, "flags": flags_text(block.flags)}
+    made["flags"] = flags_text(block.flags)
+    made["write_pointer"] = str(block.write_pointer) if block.write_pointer else None
+    made["producer_id"] = f"{block.producer_id:016x}" if block.producer_id else None
+    return made

@@ -1,0 +1,475 @@
+"""The command `tms` on a data directory: what goes in, what comes out, and how it ends."""
+
+import csv
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tms
+from tms.cli import main
+
+TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
+
+
+@dataclass
+class Ended:
+    """How a run of `tms` ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output as JSON."""
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ended]
+
+
+def _environment(**extra: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TMS_")}
+    return {**clean, **extra}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory that does not exist yet."""
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `tms` on the data directory, in this process."""
+    for name in os.environ:
+        if name.startswith("TMS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, stdin: bytes = b"", **environment: str) -> Ended:
+        out, err = io.BytesIO(), io.BytesIO()
+        with monkeypatch.context() as patched:
+            for name, value in ({"TMS_DATA": str(data)} | environment).items():
+                patched.setenv(name, value)
+            patched.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+            patched.setattr(sys, "stdout", io.TextIOWrapper(out, write_through=True))
+            patched.setattr(sys, "stderr", io.TextIOWrapper(err, write_through=True))
+            code = main.run(list(arguments))
+            return Ended(code, out.getvalue(), err.getvalue().decode())
+
+    return run
+
+
+@pytest.fixture
+def greetings(run: Run, data: Path) -> Path:
+    """A data directory with a topic of two partitions and three messages."""
+    with tms.open(data) as bus:
+        bus.create_topic("greetings", partitions=2)
+        bus.publish("greetings", b"hi", key=b"ann", headers={"lang": b"en"}, partition=0)
+        bus.publish("greetings", b"hello", key=b"bob", partition=0)
+        bus.publish("greetings", None, key=b"cy", partition=1)
+    return data
+
+
+# --- topics --------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_described_listed_updated_and_deleted(run: Run) -> None:
+    made = run("topic", "create", "orders", "-p", "3", "--retention", "36h", "--json")
+    assert made.code == 0
+    assert made.json["settings"]["partitions"] == 3
+    assert made.json["settings"]["retention_ms"] == 36 * 3_600_000
+    assert run("topic", "create", "orders", "-p", "3", "--retention", "36h").code == 0
+    assert [one["name"] for one in run("topic", "list", "--json").json] == ["orders"]
+    changed = run("topic", "update", "orders", "--partitions", "4", "--json")
+    assert changed.json["settings"]["partitions"] == 4
+    assert len(run("topic", "describe", "orders", "--json").json["partition_infos"]) == 4
+    assert run("topic", "delete", "orders", "--yes", "--json").json == {
+        "topic": "orders",
+        "deleted": True,
+    }
+    assert run("topic", "list", "--json").json == []
+
+
+def test_a_dry_run_changes_nothing(run: Run, greetings: Path) -> None:
+    for command in ("truncate", "delete"):
+        made = run("topic", command, "greetings", "--dry-run")
+        assert made.code == 0
+        assert "3 messages" in made.err
+        assert "nothing was changed" in made.err
+    described = run("topic", "describe", "greetings", "--json").json
+    assert sum(one["end_offset"] - one["start_offset"] for one in described["partition_infos"]) == 3
+
+
+def test_destruction_without_a_person_or_yes_is_refused(run: Run, greetings: Path) -> None:
+    for command in ("truncate", "delete"):
+        made = run("topic", command, "greetings", stdin=b"greetings\n")
+        assert made.code == 2
+        assert "--yes" in made.err
+
+
+def test_truncating_removes_what_is_before(run: Run, greetings: Path) -> None:
+    assert run("topic", "truncate", "greetings", "--yes").code == 0
+    assert run("consume", "greetings", "--from", "earliest", "-e").out == b""
+
+
+def _typing(arguments: list[str], typed: bytes, cwd: Path) -> tuple[int, str]:
+    """Run `tms` on a terminal, where a person types; exit code and everything shown."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        os.execve(TMS[0], [*TMS, *arguments], _environment(TERM="xterm"))
+    os.write(terminal, typed)
+    shown = b""
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+
+
+def test_a_person_confirms_by_typing_the_name(greetings: Path, run: Run) -> None:
+    delete = ["--data", str(greetings), "topic", "delete", "greetings"]
+    code, shown = _typing(delete, b"greeting\n", greetings.parent)
+    assert code == 2
+    assert "nothing was changed" in shown
+    assert run("topic", "describe", "greetings").code == 0
+    code, shown = _typing(delete, b"greetings\n", greetings.parent)
+    assert code == 0, shown
+    assert run("topic", "describe", "greetings").code == 3
+
+
+# --- output --------------------------------------------------------------------------------------
+
+
+def test_every_form_of_output_can_be_read_by_its_programs(run: Run, greetings: Path) -> None:
+    as_json = run("topic", "list", "-o", "json").json
+    assert yaml.safe_load(run("topic", "list", "-o", "yaml").out) == as_json
+    rows = list(csv.DictReader(io.StringIO(run("topic", "list", "-o", "csv").out.decode())))
+    assert rows[0]["name"] == "greetings"
+    assert run("topic", "list").out.startswith(b"NAME ")
+
+
+def test_options_may_stand_before_or_after_the_command(run: Run, greetings: Path) -> None:
+    assert run("--json", "topic", "list").json == run("topic", "list", "--json").json
+
+
+def test_what_is_typed_wins_over_the_environment(run: Run, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    assert run("--data", str(other), "topic", "create", "here").code == 0
+    assert run("topic", "list", "--json").json == []
+    assert len(run("topic", "list", "--json", TMS_DATA=str(other)).json) == 1
+
+
+def test_quiet_leaves_only_data(run: Run, greetings: Path) -> None:
+    made = run("consume", "greetings", "--from", "earliest", "-e", "-q")
+    assert made.err == ""
+    assert made.out == b"hi\nhello\n\n"
+
+
+# --- publish -------------------------------------------------------------------------------------
+
+
+def _stored(data: Path, topic: str) -> list[tms.Message]:
+    with tms.open(data) as bus, bus.consumer(topic, start="earliest", stop_at_end=True) as consumer:
+        return sorted(consumer, key=lambda message: message.id)
+
+
+def test_lines_become_messages_byte_for_byte(run: Run, data: Path) -> None:
+    run("topic", "create", "raw")
+    made = run(
+        "publish", "raw", "--json", stdin=b"plain\n\xff\x00binary\r\n\nlast without line feed"
+    )
+    assert made.code == 0
+    assert made.json["messages"] == 4
+    values = [message.value for message in _stored(data, "raw")]
+    assert values == [b"plain", b"\xff\x00binary\r", b"", b"last without line feed"]
+
+
+def test_files_keys_headers_and_partitions_are_taken(run: Run, data: Path, tmp_path: Path) -> None:
+    run("topic", "create", "raw", "-p", "3")
+    (tmp_path / "lines").write_text("ann:hi\nbob::ho\n")
+    made = run("publish", "raw", "lines", "-K", ":", "-H", "a=b=c", "-p", "2")
+    assert made.code == 0
+    found = [(m.key, m.value, m.headers, m.partition) for m in _stored(data, "raw")]
+    assert found == [(b"ann", b"hi", {"a": b"b=c"}, 2), (b"bob", b":ho", {"a": b"b=c"}, 2)]
+
+
+def test_a_field_of_a_json_line_is_its_key(run: Run, data: Path) -> None:
+    run("topic", "create", "raw")
+    lines = b'{"k": "UA", "n": 1}\n{"k": 7}\n{"k": null}\n'
+    assert run("publish", "raw", "--key-field", "k", stdin=lines).code == 0
+    found = [(message.key, message.value) for message in _stored(data, "raw")]
+    assert found == [(b"UA", b'{"k": "UA", "n": 1}'), (b"7", b'{"k": 7}'), (None, b'{"k": null}')]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--ndjson"], b"{"),
+        (["--key-field", "k"], b"[1]"),
+        (["--key-field", "k"], b'{"other": 1}'),
+        (["-K", "|"], b"no delimiter"),
+    ],
+)
+def test_a_bad_line_is_named(run: Run, options: list[str], line: bytes) -> None:
+    run("topic", "create", "raw")
+    made = run("publish", "raw", *options, stdin=b'{"k": "a|b"}\n' + line)
+    assert made.code == 2
+    assert "standard input, line 2" in made.err
+
+
+def test_publishing_takes_durability_and_compression(run: Run, data: Path) -> None:
+    run("topic", "create", "raw")
+    made = run("publish", "raw", "--durability", "written", "--compression", "zstd", stdin=b"x\n")
+    assert made.code == 0
+    assert [message.value for message in _stored(data, "raw")] == [b"x"]
+
+
+# --- consume -------------------------------------------------------------------------------------
+
+
+def test_a_format_has_the_escapes_of_kcat(run: Run, greetings: Path) -> None:
+    template = r"%t %p %o %k=%v|%s %h %S %K 100%% \x41\t%T %i\n"
+    made = run("consume", "greetings", "--from", "earliest", "-e", "-f", template, "-p", "0")
+    first = _stored(greetings, "greetings")[0]
+    line = f"greetings 0 0 ann=hi|hi lang=en 2 3 100% A\t{first.timestamp_ms} {first.id}"
+    assert made.out.decode().splitlines()[0] == line
+
+
+def test_an_unknown_escape_is_refused(run: Run, greetings: Path) -> None:
+    assert run("consume", "greetings", "-e", "-f", "%z").code == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "offsets"),
+    [
+        ("earliest", [0, 1]),
+        ("beginning", [0, 1]),
+        ("-1", [1]),
+        ("-100", [0, 1]),
+        ("offset:1", [1]),
+        ("2020-01-01", [0, 1]),
+        ("@2020-01-01T00:00Z", [0, 1]),
+        ("2099-01-01T00:00+02:00", []),
+        ("time:1", [0, 1]),
+        ("latest", []),
+        ("end", []),
+    ],
+)
+def test_consuming_begins_where_it_was_told(
+    run: Run, greetings: Path, start: str, offsets: list[int]
+) -> None:
+    made = run("consume", "greetings", "--from", start, "-e", "-p", "0", "-f", r"%o\n")
+    assert made.code == 0, made.err
+    assert [int(line) for line in made.out.split()] == offsets
+
+
+def test_consuming_begins_at_an_id_or_after_it(run: Run, greetings: Path) -> None:
+    first = next(m for m in _stored(greetings, "greetings") if m.partition == 0)
+    for start, offsets in ((str(first.id), b"0\n1\n"), (f"after:{first.id}", b"1\n")):
+        made = run("consume", "greetings", "--from", start, "-e", "-p", "0", "-f", r"%o\n")
+        assert made.out == offsets
+
+
+def test_consuming_stops_after_so_many(run: Run, greetings: Path) -> None:
+    assert run("consume", "greetings", "--from", "earliest", "-n", "2", "-q").out.count(b"\n") == 2
+
+
+def test_consumed_json_is_one_document_per_line(run: Run, greetings: Path) -> None:
+    made = run("consume", "greetings", "--from", "earliest", "-e", "--json")
+    documents = [json.loads(line) for line in made.out.splitlines()]
+    by_key = {document["key"]: document for document in documents}
+    assert by_key["ann"]["value"] == "hi"
+    assert by_key["ann"]["headers"] == {"lang": "en"}
+    assert by_key["cy"]["value"] is None
+    assert set(by_key["ann"]) == {
+        "partition", "id", "offset", "timestamp_ms", "key", "value", "headers", "encoding",
+    }  # fmt: skip
+
+
+def test_a_value_cannot_break_out_of_csv(run: Run, data: Path) -> None:
+    with tms.open(data) as bus:
+        bus.create_topic("evil")
+        bus.publish("evil", b"a\r\n\x1b[31m", key=b"=cmd()")
+    made = run("consume", "evil", "--from", "earliest", "-e", "-o", "csv")
+    (row,) = csv.DictReader(io.StringIO(made.out.decode()))
+    assert row["key"] == "'=cmd()"
+    assert row["value"] == "a\\r\\n\\x1b[31m"
+
+
+def test_on_a_terminal_a_value_cannot_steer_it(data: Path) -> None:
+    with tms.open(data) as bus:
+        bus.create_topic("evil")
+        bus.publish("evil", b"\x1b[2Jgone")
+    shown = _typing(
+        ["--data", str(data), "consume", "evil", "--from", "earliest", "-e"], b"", data.parent
+    )[1]
+    assert "\\x1b[2Jgone" in shown
+    assert "\x1b[2J" not in shown
+
+
+# --- how it ends ---------------------------------------------------------------------------------
+
+CODES = {
+    0: ["topic", "list"],
+    2: ["topic", "create", "a/b"],
+    3: ["topic", "describe", "nothing"],
+    4: ["topic", "create", "greetings", "-p", "7"],
+    5: ["topic", "create", "system:mine"],
+    6: ["--url", "http://127.0.0.1:9", "topic", "list"],
+    78: ["--url", "nonsense", "topic", "list"],
+}
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_exit_codes_say_what_happened(run: Run, greetings: Path, code: int) -> None:
+    made = run(*CODES[code], "--json")
+    assert made.code == code
+    if code:
+        error = made.json["error"]
+        assert error["exit_code"] == code
+        assert made.err.startswith("error: ")
+        assert error["message"] in made.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topik"],
+        ["topic", "create"],
+        ["topic", "create", "x", "--partitions=x"],
+        ["topic", "create", "x", "-p", "0"],
+        ["topic", "create", "x", "--retention", "1 fortnight"],
+        ["topic", "update", "greetings"],
+        ["consume", "greetings", "--from", "yesterday"],
+        ["consume", "greetings", "-n", "0"],
+        ["publish", "greetings", "no-such-file"],
+        ["publish", "greetings", "-H", "novalue"],
+        ["publish", "greetings", "-K", ":", "--key-field", "k"],
+        ["--url", "http://x", "--data", "y", "topic", "list"],
+        ["fsck", "--url", "http://x"],
+    ],
+)
+def test_wrong_usage_ends_with_2_and_valid_json(
+    run: Run, greetings: Path, arguments: list[str]
+) -> None:
+    made = run(*arguments, "--json")
+    assert made.code == 2, made.err
+    assert made.json["error"]["exit_code"] == 2
+
+
+def test_a_data_directory_in_use_ends_with_75(run: Run, greetings: Path) -> None:
+    with tms.open(greetings):
+        made = run("topic", "list", "--json")
+    assert made.code == 75
+    assert made.json["error"]["code"] == "already-running"
+
+
+def test_a_reader_that_goes_away_is_no_error(run: Run, data: Path) -> None:
+    with tms.open(data) as bus:
+        bus.create_topic("many")
+        bus.publish_many("many", [b"x" * 1000] * 5000)
+    process = subprocess.Popen(
+        [*TMS, "--data", str(data), "consume", "many", "--from", "earliest", "-e"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=_environment(),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_ctrl_c_ends_with_130(run: Run, greetings: Path) -> None:
+    process = subprocess.Popen(
+        [*TMS, "--data", str(greetings), "consume", "greetings", "--from", "earliest"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=_environment(),
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+
+
+# --- start ---------------------------------------------------------------------------------------
+
+HEAVY = ("pyarrow", "uvicorn", "starlette", "rich", "plyvel", "pydantic", "tenacity", "structlog")
+
+
+def _imported(arguments: list[str]) -> set[str]:
+    code = (
+        "import sys; from tms.cli.main import run; run(sys.argv[1:]);"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        env=_environment(),
+        timeout=60,
+    )
+    return {name.partition(".")[0] for name in made.stderr.decode().split()}
+
+
+def test_the_version_is_printed_without_loading_anything_heavy() -> None:
+    made = subprocess.run([*TMS, "--version"], capture_output=True, timeout=60)
+    assert made.stdout.decode() == f"tms {tms.__version__}\n"
+    assert not _imported(["--version"]) & {*HEAVY, "msgspec"}
+
+
+def test_talking_to_a_service_about_topics_loads_no_engine() -> None:
+    loaded = _imported(["topic", "list", "--url", "http://127.0.0.1:9"])
+    assert not loaded & {
+        "pyarrow",
+        "uvicorn",
+        "starlette",
+        "rich",
+        "plyvel",
+        "pydantic",
+        "structlog",
+    }
+
+
+def _completed(words: str) -> Ended:
+    made = subprocess.run(
+        TMS,
+        capture_output=True,
+        timeout=60,
+        env=_environment(_TMS_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="4"),
+    )
+    return Ended(made.returncode, made.stdout, made.stderr.decode())
+
+
+def test_topic_names_complete(greetings: Path) -> None:
+    assert _completed(f"tms --data {greetings} consume gre").out == b"plain,greetings\n"
+
+
+def test_completion_stays_silent_without_a_service() -> None:
+    made = _completed("tms --url http://127.0.0.1:9 consume gre")
+    assert made.out.strip() == b""
+    assert made.err == ""
