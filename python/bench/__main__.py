@@ -1,0 +1,44 @@
+"""`python -m bench`: runs the benchmarks, prints them as a table and writes JSON lines."""
+
+import argparse
+import logging
+import tempfile
+from pathlib import Path
+
+import structlog
+
+from bench import design, group_commit, growth, latency, memory, throughput
+from bench.report import Report
+from bench.targets import Setup
+
+BENCHMARKS = {
+    "throughput": throughput.run,
+    "latency": latency.run,
+    "group_commit": group_commit.run,
+    "memory": memory.run,
+    "growth": growth.run,
+    "design": design.run,
+}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smaller amounts, within two minutes")
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
+    parser.add_argument("--runs", type=int, help="interleaved runs of each [5, quick: 2]")
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench.jsonl")
+    parser.add_argument("--folder", type=Path, help="where data is written [a temporary one]")
+    asked = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    report = Report(asked.quick, asked.json)
+    with tempfile.TemporaryDirectory(prefix="tms-bench-", dir=asked.folder) as folder:
+        setup = Setup(Path(folder), asked.quick, asked.runs or (2 if asked.quick else 5))
+        for name in asked.only:
+            BENCHMARKS[name](setup, report)
+    report.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""How long one message takes: acknowledged alone, and from publishing to a consumer that waits.
+
+* Alone: publish, wait for the acknowledgement, publish the next.
+* End to end: 1,000 messages a second are sent at times that were fixed beforehand, and each latency
+  counts from its intended time, so that a stall is seen in full. The consumer is a process of its
+  own.
+"""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import tms
+from bench.report import Goal, Report, Sample, interleaved, measured, median, more, percentile
+from bench.targets import TOPIC, Embedded, Service, Setup, raw_leveldb, values
+from tms.client.client import Bus
+from tms.model.block import encode
+from tms.model.keys import block_key
+
+PER_SECOND = 1_000
+WARM_UP = 1_000  # messages
+_STAMP = 19  # digits of a time in ns
+
+
+def run(setup: Setup, report: Report) -> None:
+    """Benchmark 3."""
+    _alone(setup, report)
+    _end_to_end(setup, report)
+
+
+def _alone(setup: Setup, report: Report) -> None:
+    report.title("A lone 1 KiB publish, acknowledged as written")
+    count = 3_000 if setup.quick else 10_000
+    samples = interleaved(
+        {
+            "encode and put, raw LevelDB": lambda: _raw(setup, count),
+            "embedded": lambda: _embedded(setup, count),
+            "HTTP": lambda: _http(setup, count),
+        },
+        setup.runs,
+    )
+    goals = {"embedded": Goal(at_most=0.03), "HTTP": Goal(at_most=0.22)}
+    for name, its in samples.items():
+        for point in ("p50_ms", "p99_ms"):
+            goal = goals.get(name) if point == "p50_ms" else None
+            value = median(its, more(point))
+            report.line("3", f"{name}, {point[:3]}", value, "ms", goal, {name: its})
+        report.line("3", f"{name}, CPU", median(its, lambda s: s.cpu_s_per_million), "s/million")
+
+
+def _raw(setup: Setup, count: int) -> Sample:
+    cells = values(1024)
+    with setup.directory() as path, raw_leveldb(path) as database:
+
+        def one(number: int) -> None:
+            database.put(block_key(number, 0), encode([cells[number % len(cells)]]))
+
+        return timed(one, count)
+
+
+def _embedded(setup: Setup, count: int) -> Sample:
+    with setup.directory() as path, Embedded.open(path) as target:
+        return timed(_publishing(target.bus), count)
+
+
+def _http(setup: Setup, count: int) -> Sample:
+    with setup.directory() as path, Service.start(path) as target:
+        return timed(_publishing(target.bus), count, target.pid)
+
+
+def _publishing(bus: Bus) -> Callable[[int], None]:
+    bus.create_topic(TOPIC, durability="written")
+    cells = values(1024)
+
+    def one(number: int) -> None:
+        bus.publish(TOPIC, cells[number % len(cells)])
+
+    return one
+
+
+def timed(one: Callable[[int], None], count: int, *pids: int) -> Sample:
+    """`one(0)`, `one(1)` …, each timed by itself, after a warm-up."""
+    for number in range(WARM_UP):
+        one(number)
+    took_ns: list[int] = []
+
+    def work() -> int:
+        clock = time.perf_counter_ns
+        for number in range(WARM_UP, WARM_UP + count):
+            begun_ns = clock()
+            one(number)
+            took_ns.append(clock() - begun_ns)
+        return count
+
+    sample = measured(work, *pids)
+    sample.more.update(_points([ns / 1e6 for ns in took_ns]))
+    return sample
+
+
+def _points(took_ms: list[float]) -> dict[str, float]:
+    return {f"p{point}_ms": percentile(took_ms, point) for point in (50, 99)}
+
+
+def _end_to_end(setup: Setup, report: Report) -> None:
+    report.title(f"Publish to consume at {PER_SECOND:,} messages a second, 100 B, through HTTP")
+    seconds = 3 if setup.quick else 10
+    samples = interleaved({"HTTP": lambda: _paced(setup, PER_SECOND * seconds)}, setup.runs)
+    for point, goal in (("p50_ms", 0.5), ("p99_ms", 3.0)):
+        value = median(samples["HTTP"], more(point))
+        report.line("3", f"end to end, {point[:3]}", value, "ms", Goal(at_most=goal), samples)
+
+
+def _paced(setup: Setup, count: int) -> Sample:
+    context = multiprocessing.get_context("spawn")
+    with setup.directory() as path, Service.start(path) as target:
+        target.bus.create_topic(TOPIC, durability="written")
+        ours, theirs = context.Pipe()
+        consumer = context.Process(
+            target=_consume, args=(target.url, count + WARM_UP, theirs), daemon=True
+        )
+        consumer.start()
+        assert ours.recv() == "waiting"
+        sample = measured(lambda: _send_paced(target.bus, count + WARM_UP), target.pid)
+        assert ours.poll(60), "the consumer did not get every message"
+        sample.more.update(_points(ours.recv()[WARM_UP:]))
+        consumer.join()
+    return sample
+
+
+def _send_paced(bus: Bus, count: int) -> int:
+    pad = values(100)[0][_STAMP:]
+    with bus.producer(TOPIC) as producer:
+        begun_ns = time.monotonic_ns() + 10_000_000
+        for number in range(count):
+            due_ns = begun_ns + number * 1_000_000_000 // PER_SECOND
+            while (left_ns := due_ns - time.monotonic_ns()) > 0:
+                time.sleep(left_ns / 1e9)
+            producer.send(b"%019d" % due_ns + pad)
+    return count
+
+
+def _consume(url: str, count: int, tell: Connection) -> None:
+    """The consumer's process: latencies in ms, in order."""
+    took_ms: list[float] = []
+    with tms.connect(url) as bus, bus.consumer(TOPIC) as consumer:
+        tell.send("waiting")
+        for batch in consumer.batches():
+            now_ns = time.monotonic_ns()
+            took_ms += [(now_ns - int(cell[:_STAMP])) / 1e6 for cell in batch.values() if cell]
+            if len(took_ms) >= count:
+                break
+    tell.send(took_ms)

@@ -1,0 +1,63 @@
+"""What the operating system tells: the machine's name, CPU time, memory, how busy others are.
+
+Linux only, as the benchmarks are: everything is read from /proc.
+"""
+
+import os
+import platform
+import resource
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+MIB = 1 << 20
+
+
+def name() -> str:
+    """Processor, cores, kernel and Python in one line."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return (
+        f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}, "
+        f"Python {platform.python_version()}"
+    )
+
+
+def own_cpu_s() -> float:
+    """CPU seconds of this process, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of another process."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / _TICKS
+
+
+def busy_s() -> float:
+    """CPU seconds that the whole machine has worked, and that its host took away."""
+    cells = [int(cell) for cell in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(cells) - cells[3] - cells[4]) / _TICKS
+
+
+def memory_mib(pid: int) -> dict[str, float]:
+    """Resident memory of a process now (`VmRSS`), at most (`VmHWM`), and without files
+    (`RssAnon`)."""
+    found = {}
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        field, _, value = line.partition(":")
+        if field in ("VmRSS", "VmHWM", "RssAnon"):
+            found[field] = int(value.split()[0]) / 1024
+    return found
+
+
+def descriptors(pid: int) -> int:
+    """How many file descriptors a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
