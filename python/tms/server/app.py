@@ -5,7 +5,6 @@
   id, and the log has the rest. A failed request is logged at most once.
 """
 
-import asyncio
 from typing import Any
 
 import structlog
@@ -43,8 +42,8 @@ class App:
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """ASGI; the connection is one of ours."""
         exchange: Exchange = scope["tms.exchange"]
-        loop = asyncio.get_running_loop()
-        started, route = loop.time(), "other"
+        clock = self._service.clock
+        started, route = clock.monotonic_s(), "other"
         if self._service.draining:
             exchange.keep_alive = False
         try:
@@ -72,7 +71,7 @@ class App:
         metrics = self._service.metrics
         metrics.answers[route, exchange.status] += 1
         if route in metrics.seconds:
-            metrics.seconds[route].observe(loop.time() - started)
+            metrics.seconds[route].observe(clock.monotonic_s() - started)
 
     def _answer(self, exchange: Exchange, error: TMSError, route: str) -> None:
         if error.kind in _OURS:

@@ -31,6 +31,7 @@ from tms.server.config import ServerSection, Settings
 from tms.server.http.protocol import Connection
 from tms.server.service import Service
 from tms.store.leveldb.store import LevelDBStore
+from tms.wire import messages
 
 _log = structlog.get_logger("tms.server")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -46,15 +47,16 @@ def serve(settings: Settings) -> None:
     logs.configure(settings.server.log_level, settings.server.log_format)
     _keep_memory()
     connections_max = _raise_descriptor_limit() // 2
-    listener = _listen(settings.server)
+    listener = listen(settings.server)
     try:
         clock = SystemClock()
         store = LevelDBStore(settings.data, create=True, clock=clock)
         engine = Engine(store, clock, settings.engine.config())
         try:
             engine.start()
+            messages.arrow_schema()  # loads pyarrow, so that the first request need not
             limits = settings.limits
-            service = Service(engine, limits.requests(), limits.connections(connections_max))
+            service = Service(engine, clock, limits.requests(), limits.connections(connections_max))
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(_serve(service, settings.server, listener))
         finally:
@@ -86,6 +88,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 backlog=_BACKLOG,
                 timeout_graceful_shutdown=1,
@@ -130,7 +133,8 @@ class Server(uvicorn.Server):
         service.threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _listen(section: ServerSection) -> socket.socket:
+def listen(section: ServerSection) -> socket.socket:
+    """The bound listener. Raises `ConfigError`."""
     where = f"{section.host} port {section.port}"
     try:
         found = socket.getaddrinfo(section.host, section.port, type=socket.SOCK_STREAM)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
+from tms.clock import Clock
 from tms.engine import Engine
 from tms.errors import Unavailable
 from tms.model.topic import MESSAGE_BYTES_MAX
@@ -36,9 +37,14 @@ class Service:
     """One running service. Used by the event loop's thread only, but for `threads`."""
 
     def __init__(
-        self, engine: Engine, limits: RequestLimits, connection_limits: ConnectionLimits
+        self,
+        engine: Engine,
+        clock: Clock,
+        limits: RequestLimits,
+        connection_limits: ConnectionLimits,
     ) -> None:
         self.engine = engine
+        self.clock = clock
         self.limits = limits
         self.watchdog = Watchdog(connection_limits)
         self.publishing = Budget("publish", limits.publish_bytes_in_flight_max)

@@ -1,0 +1,203 @@
+"""A service in this process whose limits a test chooses, and a client that sends any bytes."""
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import uvloop
+
+from tms.clock import SystemClock
+from tms.engine import Engine
+from tms.server.http.watchdog import ConnectionLimits
+from tms.server.main import Server
+from tms.server.service import RequestLimits, Service
+from tms.store.base import Store
+from tms.store.memory import MemoryStore
+from tms.wire import routes
+
+PROBLEM = "urn:tms:problem:"
+
+
+@dataclass
+class Answer:
+    """A response as it came."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def problem(self) -> str:
+        """The code of the problem; checks what every problem must be."""
+        assert self.headers["content-type"] == routes.PROBLEM, self
+        assert len(self.body) <= routes.PROBLEM_BYTES_MAX
+        assert b"Traceback" not in self.body
+        assert b"/python" not in self.body, "a path of the server"
+        said = self.json
+        assert said["status"] == self.status
+        assert said["request_id"] == self.headers["tms-request-id"]
+        assert said["type"].startswith(PROBLEM)
+        return str(said["type"].removeprefix(PROBLEM))
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, address: tuple[str, int], timeout_s: float = 20.0) -> None:
+        self.socket = socket.create_connection(address, timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._left = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def request(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        /,
+        *,
+        media: str | None = routes.JSON,
+        **headers: str,
+    ) -> Answer:
+        """Send a request and read its answer; underscores in names of headers become dashes."""
+        self.send(request(method, target, body, media=media, **headers))
+        return self.answer(method)
+
+    def answer(self, method: str = "GET") -> Answer:
+        """The next response."""
+        head = self._until(b"\r\n\r\n")
+        start, *lines = head.decode("latin-1").split("\r\n")
+        headers = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines)
+        }
+        status = int(start.split()[1])
+        if status == 100:
+            return self.answer(method)
+        length = 0 if method == "HEAD" else int(headers.get("content-length", 0))
+        while len(self._left) < length:
+            self._more()
+        body, self._left = self._left[:length], self._left[length:]
+        return Answer(status, headers, body)
+
+    def _until(self, end: bytes) -> bytes:
+        while end not in self._left:
+            self._more()
+        head, _, self._left = self._left.partition(end)
+        return head
+
+    def _more(self) -> None:
+        data = self.socket.recv(1 << 16)
+        if not data:
+            raise EOFError(f"the connection ended; unread: {self._left[:200]!r}")
+        self._left += data
+
+    def is_closed(self) -> bool:
+        """Whether the service closes the connection; waits for the socket's time-out."""
+        try:
+            return self._left == b"" and self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+
+def request(
+    method: str,
+    target: str,
+    body: bytes | None = None,
+    /,
+    *,
+    media: str | None = routes.JSON,
+    **headers: str,
+) -> bytes:
+    """A request's bytes."""
+    lines = [f"{method} {target} HTTP/1.1", "Host: test"]
+    if body is not None:
+        lines.append(f"Content-Length: {len(body)}")
+        if media is not None:
+            lines.append(f"Content-Type: {media}")
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join((*lines, "", "")).encode("latin-1") + (body or b"")
+
+
+@dataclass
+class Served:
+    """A running service."""
+
+    service: Service
+    server: Server
+    address: tuple[str, int]
+    thread: threading.Thread
+    clients: list[Client] = field(default_factory=list)
+
+    def connect(self, timeout_s: float = 20.0) -> Client:
+        """A new connection, closed with the service at the latest."""
+        client = Client(self.address, timeout_s)
+        self.clients.append(client)
+        return client
+
+    def create(self, topic: str, **settings: object) -> str:
+        """Create a topic; returns its path."""
+        path = f"/v2/namespaces/default/topics/{topic}"
+        with Client(self.address) as client:
+            answer = client.request("PUT", path, json.dumps(settings).encode())
+        assert answer.status == routes.CREATED, answer
+        return path
+
+    def stop(self) -> None:
+        """As SIGTERM does."""
+        self.server.ask_to_stop()
+
+
+@contextlib.contextmanager
+def serving(
+    store: Store | None = None,
+    limits: RequestLimits | None = None,
+    connection_limits: ConnectionLimits | None = None,
+    drain_s: float = 5.0,
+) -> Iterator[Served]:
+    """A service on a free port, with an engine of its own."""
+    engine = Engine(store or MemoryStore(), SystemClock())
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
+    started: Future[tuple[Service, Server]] = Future()
+
+    async def run() -> None:
+        service = Service(
+            engine,
+            SystemClock(),
+            limits or RequestLimits(),
+            connection_limits or ConnectionLimits(),
+        )
+        server = Server(service, drain_s)
+        started.set_result((service, server))
+        await server.serve(sockets=[listener])
+
+    thread = threading.Thread(target=lambda: uvloop.run(run()), name="service")
+    thread.start()
+    served = Served(*started.result(10), listener.getsockname()[:2], thread)
+    try:
+        yield served
+    finally:
+        served.stop()
+        for client in served.clients:
+            client.socket.close()
+        thread.join(30)
+        engine.close()
+        listener.close()
+        assert not thread.is_alive(), "the service did not stop"
