@@ -195,7 +195,7 @@ class Bus:
         one block, all or nothing, up to 65,536 messages and 4 MiB. Errors carry `index` where one
         message is the reason; then nothing of the request was sent, unless it is larger than that.
         """
-        publishing = self._publishing
+        packing, publishing = as_compression(compression), self._publishing
         known = publishing.known(topic) or self.look_up(topic)
         numbering = publishing.take_numbering()
         batcher = publishing.batcher(
@@ -205,12 +205,12 @@ class Bus:
             compression=compression,
             partition=partition,
         )
-        delivery = self._delivery(known, durability, numbering, timeout_s, compression)
+        delivery = self._delivery(known, durability, numbering, timeout_s, packing)
         appended: list[Appended] = []
         try:
             for _ in batcher.add_many(values, keys, headers, partition):
                 appended += delivery.append(batcher.pack())
-            if batcher.count:
+            if batcher.fillings:
                 appended += delivery.append(batcher.pack())
         except NotFound:
             publishing.forget(topic)
@@ -237,16 +237,17 @@ class Bus:
         `TopicNotFound`, `Invalid`.
         """
         check_options(linger_ms, batch_bytes, in_flight_max)
+        packing = as_compression(compression)
         known = self.look_up(topic)
         numbering = Numbering()
         batcher = self._publishing.batcher(
-            known, numbering, batch_bytes=batch_bytes, compression=compression
+            known, numbering, batch_bytes=batch_bytes, compression=packing
         )
         made = Producer(
             known.name,
             open_lane(self._transport),
             batcher,
-            self._delivery(known, durability, numbering, timeout_s, compression),
+            self._delivery(known, durability, numbering, timeout_s, packing),
             self._clock,
             lambda: self.look_up(topic).partitions,
             durability=as_durability(durability),
@@ -372,14 +373,14 @@ class Bus:
         durability: str | None,
         numbering: Numbering,
         timeout_s: float | None,
-        compression: str = Compression.NONE,
+        compression: Compression = Compression.NONE,
     ) -> Delivery:
         return Delivery(
             self._transport,
             known.name,
             as_durability(durability),
             numbering,
-            as_compression(compression),
+            compression,
             self._clock,
             self._timeout_s if timeout_s is None else timeout_s,
         )

@@ -140,7 +140,7 @@ class AsyncBus:
         timeout_s: float | None = None,
     ) -> list[MessageId]:
         """See `Bus.publish_many`."""
-        publishing = self._publishing
+        packing, publishing = as_compression(compression), self._publishing
         known = publishing.known(topic) or await self._look_up(topic)
         numbering = publishing.take_numbering()
         batcher = publishing.batcher(
@@ -150,13 +150,13 @@ class AsyncBus:
             compression=compression,
             partition=partition,
         )
-        delivery = self._delivery(known.name, durability, numbering, timeout_s, compression)
+        delivery = self._delivery(known.name, durability, numbering, timeout_s, packing)
         appended: list[Appended] = []
         try:
             async with self._lane() as lane:
                 for _ in batcher.add_many(values, keys, headers, partition):
                     appended += await delivery.append(lane, batcher.pack())
-                if batcher.count:
+                if batcher.fillings:
                     appended += await delivery.append(lane, batcher.pack())
         except NotFound:
             publishing.forget(topic)
@@ -177,6 +177,7 @@ class AsyncBus:
     ) -> AsyncProducer:
         """See `Bus.producer`."""
         check_options(linger_ms, batch_bytes, in_flight_max)
+        packing = as_compression(compression)
         name, numbering = TopicName.parse(topic), Numbering()
 
         async def batcher() -> Batcher:
@@ -184,14 +185,14 @@ class AsyncBus:
                 await self._look_up(topic),
                 numbering,
                 batch_bytes=batch_bytes,
-                compression=compression,
+                compression=packing,
             )
 
         made = AsyncProducer(
             name,
             self._open_lane(),
             batcher,
-            self._delivery(name, durability, numbering, timeout_s, compression),
+            self._delivery(name, durability, numbering, timeout_s, packing),
             durability=as_durability(durability),
             linger_s=linger_ms / 1_000,
             in_flight_max=in_flight_max,
@@ -323,13 +324,13 @@ class AsyncBus:
         durability: str | None,
         numbering: Numbering,
         timeout_s: float | None,
-        compression: str = Compression.NONE,
+        compression: Compression = Compression.NONE,
     ) -> AsyncDelivery:
         return AsyncDelivery(
             name,
             as_durability(durability),
             numbering,
-            as_compression(compression),
+            compression,
             self._clock,
             self._timeout_s if timeout_s is None else timeout_s,
         )

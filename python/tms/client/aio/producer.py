@@ -76,9 +76,10 @@ class AsyncProducer:
         self._check()
         if self._batcher_made is None:
             await self._begin()
+        first = not self._batcher.fillings
         if self._batcher.add(value, key, headers, partition):
             await self._push()
-        elif self._batcher.count == 1:
+        elif first:
             self._begin_waiting()
 
     async def send_many(
@@ -96,7 +97,7 @@ class AsyncProducer:
             for _ in self._batcher.add_many(values, keys, headers, partition):
                 await self._push()
         finally:
-            if self._batcher.count:
+            if self._batcher.fillings:
                 self._begin_waiting()
 
     async def flush(self) -> None:
@@ -167,14 +168,14 @@ class AsyncProducer:
     def _linger_over(self) -> None:
         self._lingering = None
         busy = self._recovering is not None or len(self._flights) >= self._in_flight_max
-        if self._batcher.count and not busy:
+        if self._batcher.fillings and not busy:
             self._launch()
 
     async def _push(self) -> None:
         while self._recovering is not None or len(self._flights) >= self._in_flight_max:
             await self._move()
             self._check()
-        if self._batcher.count:
+        if self._batcher.fillings:
             self._launch()
 
     async def _move(self) -> None:
@@ -201,7 +202,7 @@ class AsyncProducer:
                 self._flights.popleft()
             if self._flights and self._flights[0][0].done():
                 self._recovering = asyncio.create_task(self._recover())
-            elif self._batcher.count and not self._flights and self._lingering is None:
+            elif self._batcher.fillings and not self._flights and self._lingering is None:
                 self._launch()
         self._moved.set()
 
@@ -224,7 +225,7 @@ class AsyncProducer:
         finally:
             self._recovering = None
             self._moved.set()
-        if self._batcher.count and self._failure is None:
+        if self._batcher.fillings and self._failure is None:
             self._begin_waiting()
 
     def _fail(self, error: TMSError) -> None:

@@ -204,7 +204,7 @@ class AnswerReader:
         self._peer = peer
         self._small = bytearray(HEAD_BYTES_MAX)
         self._filled = 0
-        self._head: Answer | None = None  # the answer whose body is being received
+        self._head: tuple[int, dict[bytes, bytes]] | None = None  # of the body being received
         self._body: bytearray | None = None  # of exactly the body's length, when it is known
         self._got = 0
         self._chunks: bytearray | None = (
@@ -273,7 +273,7 @@ class AnswerReader:
             return None
         status, headers = self._parse_head(bytes(small[at:end]))
         at = end + 4
-        self._head = Answer(status, headers, b"")
+        self._head = (status, headers)
         if status == routes.NO_CONTENT:
             return at, self._finish(b"")
         if (coding := headers.get(_TRANSFER_ENCODING)) is not None:
@@ -322,7 +322,7 @@ class AnswerReader:
 
     def _finish(self, body: Buffer) -> Answer:
         assert self._head is not None
-        answer = self._head._replace(body=body)
+        answer = Answer(*self._head, body)
         self._head = self._body = self._chunks = None
         self._got = 0
         return answer

@@ -55,15 +55,19 @@ class Batcher:
         sticky: int,
     ) -> None:
         self.partitions = partitions
-        self.count = 0
         self._name = name
         self._numbering = numbering
         self._compression = compression
         self._message_bytes_max = message_bytes_max
         self._batch_bytes = batch_bytes
         self._bytes = 0
-        self._fillings: dict[int, _Filling] = {}
+        self.fillings: dict[int, _Filling] = {}  # what waits, by partition
         self._sticky = sticky
+
+    @property
+    def count(self) -> int:
+        """How many messages wait to be packed."""
+        return sum(len(filling.values) for filling in self.fillings.values())
 
     def add(
         self, value: bytes | None, key: bytes | None, headers: Headers | None, partition: int | None
@@ -72,8 +76,8 @@ class Batcher:
         `PartitionNotFound`."""
         size = message_bytes(value, key, headers, self._message_bytes_max)
         if partition is None:
-            partition = self.partition_of(key)
-        filling = self._fillings.get(partition)
+            partition = self._sticky if key is None else partition_for_key(key, self.partitions)
+        filling = self.fillings.get(partition)
         if filling is None:
             filling = self._open(partition)
         if key is not None and filling.keys is None:
@@ -85,7 +89,6 @@ class Batcher:
             filling.keys.append(key)
         if filling.headers is not None:
             filling.headers.append(dict(headers) if headers else None)
-        self.count += 1
         return self._grew(filling, size + MESSAGE_OVERHEAD_BYTES)
 
     def add_many(
@@ -124,7 +127,7 @@ class Batcher:
         at, total = 0, len(values)
         while at < total:
             partition = self._sticky if given is None else given
-            filling = self._fillings.get(partition) or self._open(partition)
+            filling = self.fillings.get(partition) or self._open(partition)
             room = self._batch_bytes - filling.bytes
             step = room // (len(values[at]) + MESSAGE_OVERHEAD_BYTES) + 1
             step = min(step, _SLICE_MAX, MESSAGES_MAX - len(filling.values))
@@ -133,24 +136,31 @@ class Batcher:
             while len(part) > 1 and size > 2 * self._batch_bytes:  # their sizes differ a lot
                 part = part[: len(part) // 2]
                 size = sum(map(len, part))
-            if size > self._message_bytes_max and len(part) == 1:
-                error = _too_large(size, self._message_bytes_max)
-                error.details["index"] = at
-                raise error
+            if size > self._message_bytes_max:
+                part = self._before_too_large(part, at)
+                size = sum(map(len, part))
             filling.values.extend(part)
             if filling.keys is not None:
                 filling.keys.extend([None] * len(part))
             if filling.headers is not None:
                 filling.headers.extend([None] * len(part))
-            self.count += len(part)
             at += len(part)
             if self._grew(filling, size + MESSAGE_OVERHEAD_BYTES * len(part)):
                 yield
 
+    def _before_too_large(self, part: Sequence[bytes], at: int) -> Sequence[bytes]:
+        """The messages before one that is too large; raises when that one is the first."""
+        limit = self._message_bytes_max
+        index = next((i for i, value in enumerate(part) if len(value) > limit), len(part))
+        if index == 0:
+            error = _too_large(len(part[0]), limit)
+            error.details["index"] = at
+            raise error
+        return part[:index]
+
     def pack(self) -> list[NewBlock]:
         """Everything that waits, as blocks; nothing waits any more."""
-        fillings, self._fillings = self._fillings, {}
-        self.count = self._bytes = 0
+        fillings, self.fillings, self._bytes = self.fillings, {}, 0
         blocks = []
         for partition, filling in fillings.items():
             producer_id, sequence = self._numbering.take((self._name, partition))
@@ -181,12 +191,8 @@ class Batcher:
         """Messages without key and partition go elsewhere from now on."""
         self._sticky = (self._sticky + 1) % self.partitions
 
-    def _open(self, partition: int) -> _Filling:
-        check_partition(partition, self.partitions)
-        filling = self._fillings[partition] = _Filling()
-        return filling
-
     def _grew(self, filling: _Filling, size: int) -> bool:
+        """Whether it is time to pack."""
         filling.bytes += size
         self._bytes += size
         return (
@@ -194,6 +200,11 @@ class Batcher:
             or self._bytes >= REQUEST_BYTES
             or len(filling.values) >= MESSAGES_MAX
         )
+
+    def _open(self, partition: int) -> _Filling:
+        check_partition(partition, self.partitions)
+        filling = self.fillings[partition] = _Filling()
+        return filling
 
 
 def check_partition(partition: int, partitions: int) -> None:

@@ -113,7 +113,7 @@ class Publishing:
         numbering: Numbering,
         *,
         batch_bytes: int,
-        compression: str,
+        compression: Compression,
         partition: int | None = None,
     ) -> Batcher:
         """A batcher for this topic; messages without key go to `partition`, or to whose turn it
@@ -124,7 +124,7 @@ class Publishing:
             known.message_bytes_max,
             numbering,
             batch_bytes=batch_bytes,
-            compression=as_compression(compression),
+            compression=compression,
             sticky=self.turn(known) if partition is None else partition,
         )
 

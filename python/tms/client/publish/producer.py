@@ -99,9 +99,11 @@ class Producer:
         with self._lock:
             if self._failure is not None or self._closed:
                 self._refuse()
-            if self._batcher.add(value, key, headers, partition):
+            batcher = self._batcher
+            first = not batcher.fillings
+            if batcher.add(value, key, headers, partition):
                 self._push_full()
-            elif self._batcher.count == 1:
+            elif first:
                 self._begin_waiting()
 
     def send_many(
@@ -115,13 +117,13 @@ class Producer:
         with self._lock:
             if self._failure is not None or self._closed:
                 self._refuse()
-            waited = self._batcher.count
+            first = not self._batcher.fillings
             try:
                 for _ in self._batcher.add_many(values, keys, headers, partition):
                     self._push_full()
-                    waited = 0
+                    first = True
             finally:
-                if self._batcher.count and not waited:
+                if first and self._batcher.fillings:
                     self._begin_waiting()
 
     def flush(self) -> None:
@@ -227,7 +229,7 @@ class Producer:
             self._flights.popleft()
 
     def _finish(self) -> None:
-        if self._batcher.count:
+        if self._batcher.fillings:
             self._push()
         while self._flights:
             self._settle()
@@ -275,7 +277,7 @@ class Producer:
         seen = 0
         with self._lock:
             while not self._closed:
-                idle = not self._flights and not self._batcher.count
+                idle = not self._flights and not self._batcher.fillings
                 if idle or self._failure is not None:
                     self._driver_sleeps = True
                     self._wake.wait()
@@ -298,7 +300,7 @@ class Producer:
             finally:
                 self._lock.acquire()
             self._collect()
-            if self._flights or not self._batcher.count or self._linger_s:
+            if self._flights or not self._batcher.fillings or self._linger_s:
                 return
             self._push()
         elif (pause_s := self._send_at_s - self._clock.monotonic_s()) > 0:
