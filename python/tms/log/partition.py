@@ -31,6 +31,7 @@ from tms.model.log import StoredBlock
 from tms.model.topic import Durability
 from tms.store.base import Map, Row
 
+REST_BYTES = 1 << 20
 _log = structlog.get_logger(__name__)
 
 
@@ -212,6 +213,15 @@ class PartitionState:
         key = keys.producers_key(self.chain.uid, self.chain.partition)
         self._metadata.write([(key, encode(record))], Durability.WRITTEN)
         self._since_snapshot = 0
+
+    def rest(self) -> None:
+        """Before closing: a snapshot, if the next opening would have much to read. The caller holds
+        `owner`."""
+        if self._since_snapshot >= REST_BYTES:
+            try:
+                self.snapshot()
+            except TMSError as error:
+                _log.warning("snapshot_failed", partition=self.chain.partition, error=error.message)
 
     def _roll_due_by_size(self) -> bool:
         limit = self.limits.segment_bytes

@@ -122,9 +122,9 @@ class PartitionWriter:
             finally:
                 state.owner.release()
                 if not self._resigned():
-                    self._in_background(self._lead)
+                    self._lead_in_background()
         elif not others_lead:
-            self._in_background(self._lead)
+            self._lead_in_background()
 
     def close(self, timeout_s: float) -> None:
         """Refuse new tickets and write what is queued; what cannot be written in time fails."""
@@ -134,6 +134,7 @@ class PartitionWriter:
             try:
                 while self._queue:
                     self._round()
+                self._state.rest()
             finally:
                 self._state.owner.release()
         with self._lock:
@@ -147,7 +148,13 @@ class PartitionWriter:
                 self._round()
             if self._resigned():
                 return
-        self._in_background(self._lead)
+        self._lead_in_background()
+
+    def _lead_in_background(self) -> None:
+        try:
+            self._run_in_background(self._lead)
+        except RuntimeError:  # no thread is left, or the engine is closing: better here than never
+            self._lead()
 
     def _resigned(self) -> bool:
         with self._lock:
@@ -185,8 +192,7 @@ class PartitionWriter:
             self._release(batch)
             group.answer()
             if self._state.maintenance_due() and not self._maintaining:
-                self._maintaining = True
-                self._in_background(self._maintain)
+                self._begin_maintaining()
 
     def _commit(self, batch: list[Ticket]) -> "_Group":
         state = self._state
@@ -200,12 +206,6 @@ class PartitionWriter:
             state.store(group.rows, group.stored, group.end_offset, group.last, durability)
         return group
 
-    def _in_background(self, work: Callable[[], None]) -> None:
-        try:
-            self._run_in_background(work)
-        except RuntimeError:  # no thread is left, or the engine is closing: better here than never
-            work()
-
     def _fail(self, batch: list[Ticket], error: TMSError) -> None:
         self._release(batch)
         for ticket in batch:
@@ -214,6 +214,13 @@ class PartitionWriter:
     def _release(self, batch: list[Ticket]) -> None:
         if batch:
             self.release(sum(ticket.bytes for ticket in batch))
+
+    def _begin_maintaining(self) -> None:
+        self._maintaining = True
+        try:
+            self._run_in_background(self._maintain)
+        except RuntimeError:  # as above; the next owner sees to it
+            self._maintaining = False
 
     def _maintain(self) -> None:
         try:

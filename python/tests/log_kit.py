@@ -1,0 +1,207 @@
+"""What the tests of log, topic and engine share: an engine on a store that can fail, and messages as
+plain tuples."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tests.clocks import ManualClock
+from tms.engine import Engine, EngineConfig
+from tms.log.partition import LogLimits
+from tms.model.block import decode, encode, read_header
+from tms.model.ids import MessageId
+from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition, StoredBlock
+from tms.model.position import Position
+from tms.model.topic import Durability, PartitionInfo, TopicName, TopicSettings
+from tms.store.base import Store
+from tms.store.faulty import FaultyStore
+from tms.store.memory import MemoryStore
+
+NAME = TopicName.parse("topic")
+EARLIEST, LATEST = Position.earliest(), Position.latest()
+NONE, WRITTEN, SYNCED = Durability.NONE, Durability.WRITTEN, Durability.SYNCED
+SEGMENTS = "t"  # what the names of segment maps begin with
+MANY = 1 << 30
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+
+
+class Seen(NamedTuple):
+    """A message as a reader sees it."""
+
+    offset: int
+    id: MessageId
+    value: bytes | None
+
+
+def block(*values: bytes | None, producer: int = 0, sequence: int = 0) -> bytearray:
+    """A new block of these values."""
+    return encode(values, producer_id=producer, producer_sequence=sequence)
+
+
+def seen(blocks: Sequence[StoredBlock]) -> list[Seen]:
+    """The messages of stored blocks."""
+    found = []
+    for stored in blocks:
+        base = read_header(stored.block).base_offset
+        values = decode(stored.block).values()
+        first = stored.last_sequence - len(values) + 1
+        found += [
+            Seen(base + i, MessageId(stored.time_ms, first + i), value)
+            for i, value in enumerate(values)
+        ]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds that tests make small."""
+
+    log: LogLimits = LogLimits()
+    cache_bytes: int = 1 << 20
+    in_flight_bytes: int = 1 << 20
+
+    def config(self) -> EngineConfig:
+        return EngineConfig(
+            cache_bytes=self.cache_bytes,
+            in_flight_bytes=self.in_flight_bytes,
+            threads=2,
+            log=self.log,
+        )
+
+
+class KeptStore(MemoryStore):
+    """Memory that outlives its closing, as a disk does."""
+
+    def close(self) -> None:
+        pass
+
+
+class Bench:
+    """An engine with one topic on a faulty store over `inner`, and the clock that it goes by."""
+
+    def __init__(
+        self,
+        settings: TopicSettings | None = None,
+        limits: Limits | None = None,
+        inner: Store | None = None,
+    ) -> None:
+        self.clock = ManualClock()
+        self.limits = limits or Limits()
+        self.settings = settings or TopicSettings()
+        self.store = FaultyStore(inner or KeptStore())
+        self.engine = self.open()
+        self.engine.create_topic(NAME, self.settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.engine.close()
+
+    def open(self) -> Engine:
+        """A new engine on the store as it is."""
+        return Engine(self.store, self.clock, self.limits.config())
+
+    def restart(self) -> None:
+        """Close the engine and start again."""
+        self.engine.close()
+        self.engine = self.open()
+
+    def kill(self) -> None:
+        """Crash the process and start again: what was written is still there."""
+        self.engine._threads.shutdown(wait=True)
+        self.engine = self.open()
+
+    def lose_power(self) -> None:
+        """Crash the machine and start again: what was not synced is lost."""
+        self.store = FaultyStore(self.store.crash())
+        self.engine._threads.shutdown(wait=True)
+        self.engine = self.open()
+
+    def publish(
+        self,
+        *values: bytes | None,
+        partition: int = 0,
+        durability: Durability | None = None,
+        producer: int = 0,
+        sequence: int = 0,
+    ) -> Appended:
+        """Publish one block."""
+        made = block(*values, producer=producer, sequence=sequence)
+        return self.engine.append(NAME, [NewBlock(partition, made)], durability, 10)[0]
+
+    def fetch(
+        self, position: Position, partition: int = 0, bytes_max: int = MANY, wait_s: float = 0
+    ) -> Fetched:
+        """One fetch of one partition."""
+        return self.engine.fetch(
+            NAME, [PartitionPosition(partition, position)], bytes_max, wait_s=wait_s
+        )
+
+    def read(
+        self, position: Position = EARLIEST, partition: int = 0, bytes_max: int = MANY
+    ) -> list[Seen]:
+        """Everything from a position on, by as many fetches as that takes."""
+        found: list[Seen] = []
+        while (fetched := self.fetch(position, partition, bytes_max)).blocks:
+            found += seen(fetched.blocks)
+            position = fetched.next[partition]
+        return found
+
+    def values(self, position: Position = EARLIEST, partition: int = 0) -> list[bytes | None]:
+        """The values of everything from a position on."""
+        return [one.value for one in self.read(position, partition)]
+
+    def partition(self, partition: int = 0) -> PartitionInfo:
+        """The partition as described."""
+        return self.engine.describe_topic(NAME).partition_infos[partition]
+
+    def maps(self) -> list[str]:
+        """Names of all segment maps."""
+        return self.store.inner.names(SEGMENTS)
+
+
+def small(limits: Limits | None = None, **log: int) -> Limits:
+    """Limits with these bounds of the log."""
+    limits = limits or Limits()
+    return replace(limits, log=replace(limits.log, **log))
+
+
+class Gate:
+    """Holds back writes to segments until it is opened."""
+
+    def __init__(self, store: FaultyStore) -> None:
+        self.entered = threading.Semaphore(0)
+        self._open = threading.Event()
+        store.before = self._before
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.open()
+
+    def wait_entered(self) -> None:
+        """Wait until a write stands at the gate."""
+        assert self.entered.acquire(timeout=10), "no write came"
+
+    def open(self) -> None:
+        """Let everything through from now on."""
+        self._open.set()
+
+    def _before(self, operation: str, name: str) -> None:
+        if operation == "write" and name.startswith(SEGMENTS) and not self._open.is_set():
+            self.entered.release()
+            assert self._open.wait(10), "the gate was never opened"
