@@ -115,7 +115,8 @@ def check_name(name: str) -> str:
 
 def check_row(key: bytes, value: Buffer) -> None:
     """Raises `Invalid` or `TooLarge` for a row that no engine takes."""
-    check_key(key)
+    if not 0 < len(key) <= KEY_BYTES_MAX:
+        raise Invalid(f"A key has 1 to {KEY_BYTES_MAX} bytes, this one has {len(key)}.")
     if len(value) > VALUE_BYTES_MAX:
         raise TooLarge(
             f"A stored value has at most {VALUE_BYTES_MAX} bytes, this one has {len(value)}."
@@ -124,5 +125,4 @@ def check_row(key: bytes, value: Buffer) -> None:
 
 def check_key(key: bytes) -> None:
     """Raises `Invalid` for a key that no engine takes."""
-    if not 0 < len(key) <= KEY_BYTES_MAX:
-        raise Invalid(f"A key has 1 to {KEY_BYTES_MAX} bytes, this one has {len(key)}.")
+    check_row(key, b"")

@@ -45,7 +45,8 @@ class LevelDBMap:
         self._tail = LogTail(path)
         self._pins = 0
         self._writing = threading.Lock()
-        self._gate = threading.Condition(threading.Lock())  # guards _db and _pins
+        self._gate = threading.Lock()  # guards _db and _pins
+        self._unpinned = threading.Condition(self._gate)
         self._failure: TMSError | None = None
         self._recovery_failed = False
         self._retry_at_s = 0.0
@@ -225,7 +226,7 @@ class LevelDBMap:
         with self._gate:
             self._pins -= 1
             if self._db is not db:
-                self._gate.notify_all()
+                self._unpinned.notify_all()
 
     def _opened(self) -> plyvel.DB:
         """The database, opened if need be; needs `_writing`."""
@@ -244,7 +245,7 @@ class LevelDBMap:
         """Close the database once the readers that are in it are out; needs `_writing`."""
         with self._gate:
             db, self._db = self._db, None
-            if not self._gate.wait_for(lambda: not self._pins, _DRAIN_S):
+            if not self._unpinned.wait_for(lambda: not self._pins, _DRAIN_S):
                 self._db = db
                 raise StorageUnavailable(f"Reads of {self._path} do not end, so it stays open.")
         if db is not None:

@@ -10,11 +10,12 @@ Invariants
 import os
 import shutil
 import threading
+from pathlib import Path
 
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, Conflict, NotFound, TMSError
 from tms.store.base import check_name
-from tms.store.leveldb.databases import Databases
+from tms.store.leveldb.databases import Databases, translate
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import write_empty
 from tms.store.leveldb.map import LevelDBMap
@@ -61,7 +62,7 @@ class LevelDBStore:
             if create:
                 if found is not None or path.exists():
                     raise Conflict(f"The map {name} exists already.")
-                self._directory.add(name, write_empty)
+                self._add(name, path)
             elif found is None and not path.exists():
                 raise NotFound(f"There is no map {name} in {self._directory.path}.")
             if found is None:
@@ -77,7 +78,10 @@ class LevelDBStore:
             found = self._maps.pop(name, None)
             if found is not None:
                 found.end(NotFound(f"The map {name} was dropped."))
-            away = self._directory.discard(name)
+            try:
+                away = self._directory.discard(name)
+            except OSError as exc:
+                raise translate(exc, self._directory.path) from exc
         if away is not None:
             shutil.rmtree(away, ignore_errors=True)
 
@@ -109,6 +113,12 @@ class LevelDBStore:
                     one.end(self._closed_error())
             finally:
                 self._directory.close()
+
+    def _add(self, name: str, path: Path) -> None:
+        try:
+            self._directory.add(name, write_empty)
+        except OSError as exc:
+            raise translate(exc, path) from exc
 
     def _require_open(self) -> None:
         if self._closed:

@@ -1,0 +1,100 @@
+"""Runs the writer under strace: to fail or kill it at a chosen system call, or to record it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.faults import writer
+
+CHANGING = "openat,write,pwrite64,ftruncate,fsync,fdatasync,rename,unlink,unlinkat,mkdir,rmdir,link"
+_LINE = re.compile(r"(\d+) (\w+)\((.*)\) += (-?\d+)")
+_BEGUN = re.compile(r"(\d+) (\w+\(.*) <unfinished \.\.\.>")
+_RESUMED = re.compile(r"(\d+) <\.\.\. \w+ resumed>(.*)")
+_FD = re.compile(r"(?:-?\d+|AT_FDCWD)<((?:\\x[0-9a-f]{2})*)>")
+_STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
+
+
+class Call(NamedTuple):
+    """A system call that succeeded: the file it is about, its strings, all its arguments."""
+
+    name: str
+    path: str
+    strings: tuple[bytes, ...]
+    arguments: str
+
+
+def strace() -> str:
+    """The program; fails the test, with what to do, where it is missing."""
+    found = shutil.which("strace")
+    if found is None:
+        pytest.fail("strace is missing: install it, on Debian with `apt-get install strace`")
+    return found
+
+
+def run_writer(
+    what: str, data: Path, acks: Path, *options: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the writer under strace with these options."""
+    command = [
+        strace(),
+        "-f",
+        *options,
+        sys.executable,
+        writer.__file__,
+        what,
+        str(data),
+        str(acks),
+    ]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        timeout=100,
+        env={"PYTHONPATH": ":".join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+
+
+def inject(call: str, path: Path | None, effect: str, nth: int | str) -> list[str]:
+    """Options that do something at the nth call of this name, on this path or on any."""
+    only = [] if path is None else ["-P", str(path)]
+    options = ["-o", "/dev/null", "-e", f"trace={call}"]
+    return [*options, *only, "-e", f"inject={call}:{effect}:when={nth}"]
+
+
+def record(journal: Path) -> list[str]:
+    """Options that record all calls that change files, with all their bytes."""
+    return ["-y", "-xx", "-s", "1000000", "-e", f"trace={CHANGING}", "-o", str(journal)]
+
+
+def calls(journal: Path) -> Iterator[Call]:
+    """The successful calls of a recording, in the order in which they ended."""
+    begun: dict[str, str] = {}
+    for line in journal.read_text().splitlines():
+        if match := _BEGUN.fullmatch(line):
+            begun[match[1]] = match[2]
+            continue
+        if match := _RESUMED.fullmatch(line):
+            line = f"{match[1]} {begun.pop(match[1])}{match[2]}"
+        match = _LINE.match(line)
+        if match and int(match[4]) >= 0:
+            yield _call(match[2], match[3])
+
+
+def _call(name: str, arguments: str) -> Call:
+    strings = tuple(_decode(text) for text in _STRING.findall(arguments))
+    fd = _FD.match(arguments)
+    base = _decode(fd[1]).decode() if fd else ""
+    if name in ("openat", "unlinkat"):
+        path = str(Path(base) / strings[0].decode())
+    else:
+        path = base or strings[0].decode()
+    return Call(name, path, strings, arguments)
+
+
+def _decode(text: str) -> bytes:
+    return bytes.fromhex(text.replace("\\x", ""))

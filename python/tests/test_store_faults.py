@@ -1,0 +1,244 @@
+"""Kills, power loss, failing and full disks under the LevelDB store, and what must still hold."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.clocks import ManualClock
+from tests.faults import writer
+from tests.faults.disk import Disk, Unsynced
+from tests.faults.full_disk import SmallDisk, SmallFileSystem, small_disk
+from tests.faults.strace import Call, calls, inject, record, run_writer
+from tms.errors import DataCorrupt, StorageFull
+from tms.model.topic import Durability
+from tms.store.base import Map
+from tms.store.leveldb import LevelDBStore, repair
+
+KILLS_PER_CALL = 13
+POWER_LOSSES = 120  # moments, each with every kind of loss
+LANES = 2  # processes at a time
+
+
+WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
+ALL = 1 << 40
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]]:
+    """What the undisturbed writer does: its data directory, and all calls that change files."""
+    path = tmp_path_factory.mktemp("recording")
+    done = run_writer("steps", path / "data", path / "acks", *record(path / "journal"))
+    assert done.returncode == 0, done.stderr.decode()
+    return path / "data", list(calls(path / "journal"))
+
+
+@pytest.fixture
+def fast_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where there is one: what is tried there needs no real disk."""
+    if not Path("/dev/shm").is_dir():
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir="/dev/shm") as path:
+        yield Path(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["write", "fdatasync", "fsync", "rename", "unlink", "unlinkat", "openat", "mkdir"]
+)
+def test_a_process_killed_at_any_step_loses_nothing_that_it_acknowledged(
+    name: str, recording: tuple[Path, list[Call]], fast_path: Path
+) -> None:
+    data, recorded = recording
+    moments = _moments([call for call in recorded if call.name == name], data)
+    chosen = [moments[i * len(moments) // KILLS_PER_CALL] for i in range(KILLS_PER_CALL)]
+
+    def kill(number: int) -> bool:
+        path, nth = chosen[number]
+        target = fast_path / str(number)
+        target.mkdir()
+        options = inject(name, path and target / "data" / path, "signal=KILL", nth)
+        done = run_writer("steps", target / "data", target / "acks", *options)
+        _verify(target / "data", writer.read_acks(target / "acks"))
+        shutil.rmtree(target)
+        return done.returncode != 0
+
+    with ThreadPoolExecutor(LANES) as lanes:
+        killed = sum(lanes.map(kill, range(KILLS_PER_CALL)))
+    assert killed >= KILLS_PER_CALL - 2, f"only {killed} of {KILLS_PER_CALL} runs were killed"
+
+
+@pytest.mark.parametrize("unsynced", Unsynced)
+def test_power_loss_at_any_moment_loses_nothing_that_was_synced(
+    unsynced: Unsynced, recording: tuple[Path, list[Call]], fast_path: Path
+) -> None:
+    data, recorded = recording
+    random = Random(3)
+    moments = set(random.sample(range(len(recorded)), POWER_LOSSES))
+    disk, acks_file = Disk(data), b""
+    repaired = 0
+    for number, call in enumerate(recorded):
+        if disk.concerns(call):
+            disk.play(call)
+        elif call.name == "write" and call.path == str(data.parent / "acks"):
+            acks_file += call.strings[0]
+        if number in moments:
+            target = fast_path / str(number)
+            disk.rebuild(target, unsynced, random)
+            (fast_path / "acks").write_bytes(acks_file)
+            acks = writer.read_acks(fast_path / "acks")
+            repaired += _verify_or_repair(target, acks)
+            shutil.rmtree(target)
+    print(f"{unsynced.name}: {POWER_LOSSES} moments, {repaired} needed a repair")
+    assert unsynced is Unsynced.ZEROS or not repaired
+
+
+@pytest.mark.parametrize(
+    ("call", "file", "error", "nth"),
+    [
+        ("write", "000003.log", "EIO", 3),
+        ("write", "000003.log", "ENOSPC", 7),
+        ("fdatasync", "000003.log", "EIO", 2),
+        ("openat", "000004.log", "EIO", 1),
+        ("openat", "000005.ldb", "EMFILE", 1),
+        ("write", "000005.ldb", "ENOSPC", 1),
+        ("fdatasync", "000005.ldb", "EIO", 1),
+        ("fdatasync", "MANIFEST-000002", "EIO", 2),
+    ],
+)
+def test_an_error_of_the_disk_is_reported_once_and_nothing_acknowledged_is_lost(
+    call: str, file: str, error: str, nth: int, fast_path: Path
+) -> None:
+    options = inject(call, fast_path / "data/maps/map+0.0" / file, f"error={error}", nth)
+    done = run_writer("endure", fast_path / "data", fast_path / "acks", *options)
+    assert done.returncode == 0, done.stderr.decode()
+    acks = writer.read_acks(fast_path / "acks")
+    failures = [ack for ack in acks if ack[0] == "failed"]
+    assert [ack[3] for ack in failures] == [
+        "StorageFull" if error == "ENOSPC" else "StorageUnavailable"
+    ]
+    before = [ack for ack in acks[: acks.index(failures[0])] if ack[0] == "written"]
+    readable = next(ack[2] for ack in acks if ack[0] == "readable")
+    assert readable in (2 * len(before), 2 * len(before) + 2), "reads do not go on"
+    assert sum(ack[0] == "written" for ack in acks) == 40
+    _verify(fast_path / "data", acks)
+
+
+@pytest.mark.parametrize("mount", [True, False], ids=["tmpfs", "file-size limit"])
+def test_a_full_disk_refuses_writes_not_reads_and_heals_by_itself(
+    mount: bool, tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    with small_disk(tmp_path / "disk", mount) as disk:
+        path = disk.path / "data"
+        store = LevelDBStore(path, create=True, clock=clock, write_buffer_bytes=64 << 10)
+        one, other = (store.open(name, create=True) for name in ("map/one", "map/other"))
+        written = _write_until_full(one, disk)
+        assert written > 5
+
+        assert writer.check_rows("map/one", one) >= set(range(written)), "reads do not go on"
+        for refused in (
+            lambda: one.write(writer.pair("map/one", 0), WRITTEN),
+            lambda: one.delete([b"a000000"]),
+            lambda: one.compare_and_set(b"a", None, b""),
+            one.recover,
+        ):
+            with pytest.raises(StorageFull):
+                refused()
+        if isinstance(disk, SmallFileSystem):
+            with pytest.raises(StorageFull):
+                store.open("map/new", create=True)
+        assert "full" in (store.healthy() or "")
+        _write_until_full(other, disk)
+        store.drop("map/other")  # frees space even now
+        assert store.names("") == ["map/one"]
+
+        disk.free()
+        clock.pass_ms(600)
+        one.recover()
+        assert store.healthy() is None
+        for number in range(100, 140):
+            one.write(writer.pair("map/one", number), SYNCED)
+        store.close()
+        store = LevelDBStore(path, create=False)
+        numbers = writer.check_rows("map/one", store.open("map/one", create=False))
+        assert numbers >= {*range(written), *range(100, 140)}
+        store.close()
+
+
+def test_a_disk_that_stays_full_is_probed_twice_a_second_at_most(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with small_disk(tmp_path / "disk", mount=True) as disk:
+        store = LevelDBStore(
+            disk.path / "data", create=True, clock=clock, write_buffer_bytes=64 << 10
+        )
+        maps = [store.open(f"map/{n}", create=True) for n in range(3)]
+        for one in maps:
+            _write_until_full(one, disk)
+        probes = 0
+        for _ in range(40):  # ten seconds
+            before = (disk.path / "data/temporary").stat().st_mtime_ns
+            for one in maps:
+                with pytest.raises(StorageFull):
+                    one.recover()
+            assert store.healthy()
+            probes += (disk.path / "data/temporary").stat().st_mtime_ns != before
+            clock.pass_ms(250)
+        assert probes == 20
+        store.close()
+
+
+def _write_until_full(one: Map, disk: SmallDisk) -> int:
+    """Write until the disk is full; how many writes were acknowledged."""
+    disk.free()
+    for number in range(1_000):
+        if number == 6:
+            disk.fill(left_bytes=48 << 10)
+        try:
+            one.write(writer.pair("map/one", number), SYNCED if number % 3 == 0 else WRITTEN)
+        except StorageFull:
+            return number
+    raise AssertionError("the disk does not get full")
+
+
+def _moments(same: list[Call], data: Path) -> list[tuple[Path | None, int]]:
+    """Path within the data directory and count on that path, of every call.
+
+    strace finds no path in `unlinkat` with a descriptor: those are counted without.
+    """
+    counted: Counter[str] = Counter()
+    found: list[tuple[Path | None, int]] = []
+    for call in same:
+        path = None if call.name == "unlinkat" else Path(call.path)
+        counted[str(path)] += 1
+        if call.path.startswith(f"{data}/"):
+            found.append((path and path.relative_to(data), counted[str(path)]))
+    return found
+
+
+def _verify(data: Path, acks: list[list[object]], synced_only: bool = False) -> None:
+    store = writer.open_store(data)
+    try:
+        writer.verify(store, acks, synced_only)
+        assert store.healthy() is None
+        store.open("after/it", create=True).write(writer.pair("after/it", 1), SYNCED)
+    finally:
+        store.close()
+
+
+def _verify_or_repair(data: Path, acks: list[list[object]]) -> bool:
+    try:
+        _verify(data, acks, synced_only=True)
+        return False
+    except DataCorrupt as error:
+        damaged = Path(error.details["file"])
+        while damaged.parent.name != "maps":
+            damaged = damaged.parent
+        repair(data, damaged.name.replace("+", "/"))
+    _verify_or_repair(data, acks)
+    return True
