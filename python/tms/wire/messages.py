@@ -96,6 +96,10 @@ def _unpacked(
 ) -> tuple[bytes | None, bytes | None, dict[str, bytes] | None]:
     if (message.value is UNSET) == (message.json is UNSET):
         raise Invalid("A message has either `value` (a string or null) or `json` (any JSON value).")
+    if message.headers and len(message.headers) > arrow.HEADERS_MAX:
+        raise Invalid(
+            f"A message has at most {arrow.HEADERS_MAX} headers, this one {len(message.headers)}."
+        )
     raw = _base64 if message.encoding == "base64" else str.encode
     if isinstance(message.json, msgspec.Raw):
         value: bytes | None = bytes(message.json)

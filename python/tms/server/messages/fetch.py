@@ -158,9 +158,12 @@ class Fetching:
         await exchange.stream(routes.OK, head, len(view), chunks)
 
 
+_NO_SNIFFING = "x-content-type-options: nosniff\r\n"  # a payload is never a page
+
+
 def _head(media: str, following: Mapping[int, Position], ends: Mapping[int, int]) -> bytes:
     return (
-        f"content-type: {media}\r\n"
+        f"content-type: {media}\r\n{_NO_SNIFFING}"
         f"{routes.NEXT_HEADER}: {bodies.positions_text(following)}\r\n"
         f"{routes.END_HEADER}: {bodies.ends_text(ends)}\r\n"
     ).encode()
