@@ -62,7 +62,7 @@ run: env
 	@$(PY) examples/flights.py
 
 bench: env
-	@cd python && ../$(PY) -m bench
+	@$(PY) -m bench $(BENCH_FLAGS)
 
 # strace injects the faults of the crash tests: kill, I/O error, full disk at the n-th system call.
 system-tools:

@@ -6,9 +6,11 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,11 @@ import pytest
 import yaml
 
 import tms
+from tests.service_kit import serving
 from tms.cli import main
+from tms.clock import SystemClock
+from tms.engine import Engine
+from tms.store.memory import MemoryStore
 
 TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 
@@ -473,3 +479,99 @@ def test_completion_stays_silent_without_a_service() -> None:
     made = _completed("tms --url http://127.0.0.1:9 consume gre")
     assert made.out.strip() == b""
     assert made.err == ""
+
+
+# --- a service -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A service."""
+    engine = Engine(MemoryStore(), SystemClock())
+    try:
+        with serving(engine) as url:
+            yield url
+    finally:
+        engine.close()
+
+
+def test_every_command_works_through_a_service_too(run: Run, url: str) -> None:
+    def remote(*arguments: str, stdin: bytes = b"") -> Ended:
+        made = run("--url", url, *arguments, stdin=stdin)
+        assert made.code == 0, made.err
+        return made
+
+    remote("topic", "create", "orders", "-p", "2")
+    remote("publish", "orders", "-K", ":", stdin=b"ann:1\nbob:2\nann:3\n")
+    assert sorted(remote("consume", "orders", "--from", "earliest", "-e").out.split()) == [
+        b"1",
+        b"2",
+        b"3",
+    ]
+    inspected = remote("inspect", "orders", "--json").json
+    assert sum(block["count"] for one in inspected for block in one["blocks"]) == 3
+    assert (
+        remote("bench", "-n", "100", "--lone", "10", "--json").json["results"][0]["messages"] == 100
+    )
+    assert [one["name"] for one in remote("topic", "list", "--json").json] == ["orders"]
+    assert remote("topic", "truncate", "orders", "--yes").code == 0
+    assert remote("topic", "delete", "orders", "--yes").code == 0
+
+
+def test_an_error_of_the_service_is_told_as_well(run: Run, url: str) -> None:
+    made = run("--url", url, "topic", "describe", "nothing", "--json")
+    assert made.code == 3
+    assert made.json["error"]["code"] == "topic-not-found"
+    assert made.json["error"]["where"] == url
+
+
+def test_what_is_no_tms_is_recognised_at_once(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+        port = foreign.getsockname()[1]
+        answering = threading.Thread(target=_answer_like_redis, args=[foreign])
+        answering.start()
+        made = run("--url", f"http://127.0.0.1:{port}", "topic", "list", "--json")
+        answering.join(5)
+    assert made.code == 6
+    assert "Redis" in made.json["error"]["message"]
+
+
+def _answer_like_redis(foreign: socket.socket) -> None:
+    connection, _ = foreign.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b"-ERR unknown command 'GET'\r\n")
+
+
+def test_bench_names_what_it_measured(run: Run, tmp_path: Path) -> None:
+    made = run("bench", "-n", "200", "-s", "100", "--lone", "20", "--json")
+    assert made.code == 0
+    document = made.json
+    assert {"version", "durability", "processor", "cores", "memory_mib", "python"} <= set(document)
+    lone = next(one for one in document["results"] if one["workload"] == "lone publish")
+    assert 0 < lone["p50_ms"] <= lone["p99_ms"] <= lone["p999_ms"]
+    assert run("topic", "list", "--json").json == []
+
+
+def test_doctor_ends_with_1_if_something_is_wrong(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "tms.toml").write_text("[server]\nprot = 1\n")
+    made = run("doctor", "--config", "tms.toml", "--json")
+    assert made.code == 1
+    found = [one for one in made.json if one["check"] == "configuration"]
+    assert "did you mean server.port" in found[0]["found"]
+    assert len(made.json) >= 20
+
+
+def test_doctor_says_who_has_the_port(run: Run, tmp_path: Path, url: str) -> None:
+    port = url.rpartition(":")[2]
+    (tmp_path / "tms.toml").write_text(f"data = 'd'\n[server]\nport = {port}\n")
+    made = run("doctor", "--config", "tms.toml", "--all", "-o", "table")
+    assert f"TMS itself listens at 127.0.0.1:{port}" in made.out.decode()
+
+
+def test_wrong_configuration_ends_with_78_and_names_everything(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "tms.toml").write_text("[server]\nport = 'x'\nhots = 'y'\n")
+    made = run("serve", "--config", "tms.toml", "--json")
+    assert made.code == 78
+    assert "tms.toml, line 2" in made.err
+    assert "did you mean server.host" in made.err

@@ -79,7 +79,7 @@ class Session:
 
         url, data = self.target()
         if url is None:
-            return tms.open(data or Path())
+            return self.embedded(data or Path())
         from tms.cli.doctor.probe import Who, ask
 
         answer = ask(url, "/", _FIRST_ANSWER_S)  # says at once, and best, what is wrong
@@ -88,6 +88,13 @@ class Session:
         if answer.who is not Who.TMS:
             raise Unavailable(answer.found, next=answer.next)
         return tms.connect(url)
+
+    def embedded(self, data: Path) -> "tms.Bus":
+        """The log in a data directory, opened in this process."""
+        import tms
+
+        _log_to_stderr()
+        return tms.open(data)
 
     @property
     def format(self) -> Format:
@@ -139,6 +146,17 @@ class Session:
         typed = click.prompt("Type its name to go on", default="", show_default=False, err=True)
         if typed != name:
             raise click.UsageError("That is not its name; nothing was changed.")
+
+
+def _log_to_stderr() -> None:
+    """Warnings of the engine in this process are talk, not data."""
+    import structlog
+
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger("warning"),
+            logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        )
 
 
 def session_of(ctx: click.Context) -> Session:

@@ -43,8 +43,6 @@ def command(session: Session, topic: str, partition: int | None, blocks: int) ->
 @contextmanager
 def looking_bus(session: Session) -> Iterator["tms.Bus"]:
     """The service, or a copy of the data directory that is gone afterwards."""
-    import tms
-
     _, data = session.target()
     if data is None:
         with session.bus() as bus:
@@ -52,7 +50,7 @@ def looking_bus(session: Session) -> Iterator["tms.Bus"]:
         return
     from tms.store.leveldb import read_only_copy
 
-    with read_only_copy(data) as copy, tms.open(copy) as bus:
+    with read_only_copy(data) as copy, session.embedded(copy) as bus:
         yield bus
 
 

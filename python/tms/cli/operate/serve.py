@@ -21,7 +21,7 @@ class _Serve(Shared):
     """The command with a flag for each setting."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        flags = [_option(*setting) for setting in _settings()]
+        flags = [_option(*setting) for setting in settings()]
         return [*self.params, *flags, *super().get_params(ctx)[len(self.params) :]]
 
 
@@ -43,7 +43,7 @@ def command(session: Session, /, config: Path | None, **given: Any) -> None:
         raise click.UsageError("serve takes --host and --port instead of --url.")
     from tms.server.main import serve
 
-    keys = {_parameter(flag): key for key, flag, _, _ in _settings()}
+    keys = {_parameter(flag): key for key, flag, _, _ in settings()}
     flags: dict[str, object] = {
         keys[name]: value for name, value in given.items() if value is not None
     }
@@ -53,7 +53,7 @@ def command(session: Session, /, config: Path | None, **given: Any) -> None:
     serve(load(config, flags))
 
 
-def _settings() -> list[tuple[str, str, Any, Any]]:
+def settings() -> list[tuple[str, str, Any, Any]]:
     """Key, flag, type and default of every setting but `data`, which all commands share."""
     found = list(_keys(Settings, ""))
     times = Counter(key.rpartition(".")[2] for key, _, _ in found)
