@@ -117,6 +117,8 @@ class Bench:
     def kill(self) -> None:
         """Crash the process and start again: what was written is still there."""
         self.engine._threads.shutdown(wait=True)
+        for name in self.store.names(""):
+            self.store.open(name, create=False).recover()  # a new process knows of no failure
         self.engine = self.open()
 
     def lose_power(self) -> None:

@@ -29,14 +29,12 @@ from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, Top
 from tms.store.base import Store
 from tms.topic.fetching import Fetcher
 from tms.topic.inspection import inspect_partition
-from tms.topic.maintenance import Maintenance
+from tms.topic.maintenance import CLOSE_TIMEOUT_S, Maintenance
 from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry, TopicRecord, topic_info
 from tms.topic.retention import RetentionClock, floor_by_time
 from tms.topic.sweep import sweep
-
-CLOSE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class Engine:
         self._clock = clock
         self._metadata = store.open(keys.METADATA_MAP, create=not store.names(keys.METADATA_MAP))
         sweep(store, self._metadata)
-        self._registry = Registry(store, self._metadata, clock)
+        self._registry = Registry(store, self._metadata, clock, self._config.topics)
         self._cache = BlockCache(self._config.cache_bytes)
         self._in_flight = InFlight(self._config.in_flight_bytes)
         self._threads = ThreadPoolExecutor(self._config.threads, "tms-append")
@@ -157,9 +155,7 @@ class Engine:
         """Delete a topic and free its space; a later topic of this name never shows anything of
         it."""
         name.require_writable()
-        record = self._registry.delete(name)
-        self._partitions.forget(record.uid, CLOSE_TIMEOUT_S)
-        self._registry.drop_maps(record)
+        self.maintenance.finish_deletion(self._registry.delete(name).uid)
 
     # -- messages ---------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from tms.errors import TMSError
+from tms.errors import Closed, TMSError
 from tms.log import recovery
 from tms.log.cache import BlockCache, Tail
 from tms.log.producers import ProducerWindow
@@ -100,8 +100,10 @@ class PartitionState:
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Own the partition for a change; if it fails, what took effect is looked up in the store
-        before the next one."""
+        before the next one. Raises `Closed` once the partition is retired."""
         with self.owner:
+            if self._retired:
+                raise Closed(f"Partition {self.chain.partition} is closed.")
             try:
                 yield
             except BaseException:

@@ -226,6 +226,8 @@ class PartitionWriter:
         try:
             with self._state.changing():
                 self._state.maintain(self._clock.now_ms())
+        except Closed:
+            pass  # nothing is to be maintained any more
         except TMSError as error:
             _log.warning(
                 "partition_maintenance_failed",

@@ -10,7 +10,7 @@ import threading
 import structlog
 
 from tms.clock import Clock
-from tms.errors import TMSError
+from tms.errors import Closed, TMSError, TopicNotFound
 from tms.log.records import FIRST_KEY, PartitionRecord, decode
 from tms.model import keys
 from tms.model.topic import Durability, TopicName
@@ -19,6 +19,7 @@ from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.registry import Registry, TopicRecord
 from tms.topic.retention import RetentionClock, floor_by_bytes, floor_by_time
 
+CLOSE_TIMEOUT_S = 30.0
 _RECOVERY_S = 0.5
 _log = structlog.get_logger(__name__)
 
@@ -56,7 +57,7 @@ class Maintenance:
             self._thread.join()
 
     def clean(self) -> None:
-        """One pass over every topic: roll what is old, drop what is expired."""
+        """One pass over every topic: roll what is old, drop what is expired or deleted."""
         now_ms = self._retention.now_ms()
         self._metadata.write([(keys.RETENTION_CLOCK, b"%d" % now_ms)], Durability.WRITTEN)
         held_back_ms = self._retention.held_back_ms()
@@ -64,14 +65,27 @@ class Maintenance:
             _log.warning(
                 "retention_clock_held_back", ms=held_back_ms, next_step="confirm the clock"
             )
+        for uid in self._registry.deleted():
+            self.finish_deletion(uid)
         for name, record in self._registry.all():
             for partition in range(record.partitions):
                 try:
                     self._clean_partition(name, record, partition, now_ms)
+                except (TopicNotFound, Closed):
+                    pass  # deleted meanwhile
                 except TMSError as error:
                     _log.warning(
                         "cleaning_failed", topic=str(name), partition=partition, error=error.message
                     )
+
+    def finish_deletion(self, uid: int) -> None:
+        """Close the partitions of a deleted topic and free its space; what fails is tried again
+        by the next pass."""
+        self._partitions.forget(uid, CLOSE_TIMEOUT_S)
+        try:
+            self._registry.drop_maps(uid)
+        except TMSError as error:
+            _log.warning("deleting_unfinished", topic_uid=uid, error=error.message)
 
     def recover(self) -> None:
         """One try to make everything writable again whose last write failed."""

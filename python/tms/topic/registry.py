@@ -7,7 +7,7 @@ Invariants
 * A uid names the maps of one life of a topic and is never given twice, so a re-created topic can
   never show anything of an older one. The generation counts the lives of a name.
 * The maps of a deleted topic are noted under `deleted/` before its record goes, and dropped
-  afterwards, by the next start if need be.
+  afterwards, by the cleaner or the next start if need be.
 """
 
 import threading
@@ -16,7 +16,14 @@ from collections.abc import Mapping
 import msgspec
 
 from tms.clock import Clock
-from tms.errors import FewerPartitions, Invalid, StorageUnavailable, TopicExists, TopicNotFound
+from tms.errors import (
+    Conflict,
+    FewerPartitions,
+    Invalid,
+    StorageUnavailable,
+    TopicExists,
+    TopicNotFound,
+)
 from tms.log.records import decode, encode
 from tms.model import keys
 from tms.model.topic import (
@@ -75,13 +82,16 @@ class TopicRecord(msgspec.Struct, frozen=True):
 class Registry:
     """The topics of one store. Thread-safe."""
 
-    def __init__(self, store: Store, metadata: Map, clock: Clock) -> None:
+    def __init__(self, store: Store, metadata: Map, clock: Clock, topics_max: int) -> None:
         self._store = store
         self._metadata = metadata
         self._clock = clock
+        self._topics_max = topics_max
         self._known: dict[TopicName, TopicRecord] = {}
         self._lock = threading.Lock()
-        self._finish_deletions()
+        self._topics = len(self.all())
+        for uid in self.deleted():
+            self.drop_maps(uid)
 
     def find(self, name: TopicName) -> TopicRecord:
         """The topic's record. Raises `TopicNotFound`."""
@@ -107,11 +117,18 @@ class Registry:
         with self._lock:
             existing = self._read(name)
             if existing is None:
+                if self._topics >= self._topics_max:
+                    raise Conflict(
+                        f"There are {self._topics} topics, the bound of this engine. Delete some "
+                        "that nobody needs, or raise the bound.",
+                        topics_max=self._topics_max,
+                    )
                 uid = self._count(keys.TOPIC_UID_COUNTER)
                 generation = self._count(keys.generation_key(*name))
                 record = TopicRecord.of(uid, generation, self._clock.now_ms(), settings)
                 if self._metadata.compare_and_set(keys.topic_key(*name), None, encode(record)):
                     self._known[name] = record
+                    self._topics += 1
                     return record, True
                 existing = self._read(name)
             if existing is not None and existing.settings == settings:
@@ -135,11 +152,7 @@ class Registry:
                     partitions=old.partitions,
                 )
             new = TopicRecord.of(old.uid, old.generation, old.created_ms, settings)
-            key = keys.topic_key(*name)
-            if not self._metadata.compare_and_set(key, encode(old), encode(new)):
-                raise StorageUnavailable(
-                    f"The topic {name} is being changed by another one. Try again."
-                )
+            self._set(name, old, new)
             self._known[name] = new
             return new
 
@@ -152,21 +165,41 @@ class Registry:
             self._metadata.write(
                 [(keys.deleted_key(record.uid), str(name).encode())], Durability.SYNCED
             )
-            self._metadata.compare_and_set(keys.topic_key(*name), encode(record), None)
-            self._known.pop(name, None)
+            self._set(name, record, None)
+            self._topics -= 1
             return record
 
-    def drop_maps(self, record: TopicRecord) -> None:
+    def deleted(self) -> list[int]:
+        """The uids of deleted topics whose maps are still to be dropped."""
+        prefix = keys.DELETED_PREFIX
+        with self._lock:
+            noted = self._metadata.scan(prefix, keys.prefix_stop(prefix), _SCAN_BYTES)
+            if not noted:
+                return []
+            uids = {int(key[len(prefix) :], 16) for key, _ in noted}
+            live = {record.uid for _, record in self.all()}
+            # Deleting a live one ended after the note was made.
+            self._metadata.delete([keys.deleted_key(uid) for uid in sorted(uids & live)])
+            return sorted(uids - live)
+
+    def drop_maps(self, uid: int) -> None:
         """Free the space of a deleted topic."""
-        for map_name in self._store.names(keys.topic_prefix(record.uid)):
+        for map_name in self._store.names(keys.topic_prefix(uid)):
             self._store.drop(map_name)
-        self._forget(record.uid)
+        gone = [
+            key
+            for prefix in (keys.partition_key(uid, 0)[:-5], keys.producers_key(uid, 0)[:-5])
+            for key, _ in self._metadata.scan(prefix, keys.prefix_stop(prefix), 64 << 20)
+        ]
+        self._metadata.delete([*gone, keys.deleted_key(uid)])
 
     def page(
         self, namespace: str, after: str | None, limit: int
     ) -> list[tuple[TopicName, TopicRecord]]:
         """Up to `limit` topics of a namespace, by name, after the one named `after`."""
         check_namespace(namespace)
+        if after is not None:
+            TopicName.of(namespace, after)
         prefix = keys.topic_key(namespace, "")
         start = prefix if after is None else keys.topic_key(namespace, after) + b"\0"
         found: list[tuple[TopicName, TopicRecord]] = []
@@ -204,28 +237,13 @@ class Registry:
                 return number
         raise StorageUnavailable("A counter is being changed by many others at once. Try again.")
 
-    def _forget(self, uid: int) -> None:
-        gone = [
-            key
-            for prefix in (keys.partition_key(uid, 0)[:-5], keys.producers_key(uid, 0)[:-5])
-            for key, _ in self._metadata.scan(prefix, keys.prefix_stop(prefix), 64 << 20)
-        ]
-        self._metadata.delete([*gone, keys.deleted_key(uid)])
-
-    def _finish_deletions(self) -> None:
-        prefix = keys.DELETED_PREFIX
-        noted = self._metadata.scan(prefix, keys.prefix_stop(prefix), 64 << 20)
-        if not noted:
-            return
-        live = {record.uid for _, record in self.all()}
-        for key, _ in noted:
-            uid = int(key[len(prefix) :], 16)
-            if uid in live:  # the crash came before the record was removed
-                self._metadata.delete([key])
-                continue
-            for map_name in self._store.names(keys.topic_prefix(uid)):
-                self._store.drop(map_name)
-            self._forget(uid)
+    def _set(self, name: TopicName, old: TopicRecord, new: TopicRecord | None) -> None:
+        self._known.pop(name, None)  # if this fails, only the store knows whether it took effect
+        raw = None if new is None else encode(new)
+        if not self._metadata.compare_and_set(keys.topic_key(*name), encode(old), raw):
+            raise StorageUnavailable(
+                f"The topic {name} is being changed by another one. Try again."
+            )
 
 
 def changed(settings: TopicSettings, changes: Mapping[str, object]) -> TopicSettings:
