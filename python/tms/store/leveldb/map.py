@@ -56,9 +56,10 @@ class LevelDBMap:
         """Store these rows, all or nothing."""
         for key, value in rows:
             check_row(key, value)
-        if rows:
+        synced = durability is Durability.SYNCED
+        if rows or synced:  # an empty batch is a write to LevelDB's log too, and syncs it
             with self._writing:
-                self._commit(self._writable(), rows, durability is Durability.SYNCED)
+                self._commit(self._writable(), rows, synced)
 
     def delete(self, keys: Iterable[bytes]) -> None:
         """Remove these keys, synced."""
