@@ -2,21 +2,17 @@
 
 uvicorn has no time-out for headers, bodies or writes and no bound on headers. Here
 
-* a head that is not complete, a body that makes no progress and an answer that is not read end
-  within their time-outs; one timer for the whole service looks after all connections;
+* whoever keeps the service waiting for too long is cut off (`progress`, `watchdog`);
 * URL, headers, pipelined requests and connections are bounded;
 * what is not HTTP/1.1 is answered with a problem document, behind the answers still owed to
   earlier requests, and the connection is closed; what the other side still sends is read for a
   moment, so that it sees the answer and no reset.
-
-    IDLE ──first byte──▶ HEAD ──headers──▶ BODY ──body──▶ IDLE …      (several may be in flight)
-                           └──── refused ────▶ LINGER ──▶ closed
 """
 
 import asyncio
+import types
 from collections import deque
-from collections.abc import Awaitable, Callable
-from enum import Enum, auto
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 import httptools
@@ -29,24 +25,17 @@ from uvicorn.server import ServerState
 from tms.errors import Malformed, Overloaded, SlowRequest, TMSError, Unavailable
 from tms.model.log import Buffer
 from tms.server.http.exchange import Exchange
-from tms.server.http.watchdog import TICK_S, Watchdog
+from tms.server.http.progress import Phase, Progress, Verdict
+from tms.server.http.watchdog import Watchdog
 from tms.wire import routes
 from tms.wire.routes import HeadersTooLarge, NotImplementedMethod, UriTooLong
 
-LINGER_S = 2.0
 PIPELINE_MAX = 32
 TURNED_AWAY_MAX = 32  # connections beyond the limit that are told so
 WRITE_BUFFER_BYTES = 8 << 10  # more than this unsent pauses the answer
 _TLS_HANDSHAKE = 0x16
 
 Application = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
-
-
-class _Phase(Enum):
-    IDLE = auto()
-    HEAD = auto()
-    BODY = auto()
-    LINGER = auto()
 
 
 class Connection(HttpToolsProtocol):
@@ -64,20 +53,14 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._watchdog = watchdog
         self._limits = watchdog.limits
-        self._phase = _Phase.IDLE
-        self._since = self.loop.time()  # when the phase began
+        self._progress = Progress(watchdog.limits, self.loop.time())
         self._head_bytes = 0  # of URL and headers, as far as parsed
         self._head_fed = 0  # since the head began, parsed or not
-        self._body_bytes = 0  # of the body since `_since`
-        self._body_at = self._since
-        self._written = 0
-        self._flushed = 0
-        self._flushed_at = self._since
         self._running: Exchange | None = None
+        self._fresh: Exchange | None = None
         self._queued: deque[Exchange] = deque()
         self._newest: Exchange | None = None
         self._refusal: TMSError | None = None
-        self._answered_any = False
         self._eof = False
 
     # -- the transport's calls -----------------------------------------------------------------
@@ -117,14 +100,15 @@ class Connection(HttpToolsProtocol):
         self.parser = None  # type: ignore[assignment]  # it refers back to us
 
     def data_received(self, data: bytes) -> None:
-        if self._phase is _Phase.LINGER or self._refusal is not None:
+        progress = self._progress
+        if progress.phase is Phase.LINGER or self._refusal is not None:
             return
-        if self._phase is _Phase.IDLE:
-            self._phase, self._since, self._head_fed = _Phase.HEAD, self.loop.time(), 0
+        if progress.phase is Phase.IDLE:
+            self._begin_head()
         try:
             self._head_fed += len(data)
             self.parser.feed_data(data)
-            if self._phase is _Phase.HEAD:
+            if progress.phase is Phase.HEAD:
                 self._check_head()
         except httptools.HttpParserUpgrade:
             # An upgrade that nobody offered is ignored, but what follows may be no HTTP.
@@ -134,6 +118,11 @@ class Connection(HttpToolsProtocol):
             self.refuse(self._reason(exc, data))
         except TMSError as error:
             self.refuse(error)
+        self._begin()
+
+    def _begin_head(self) -> None:
+        self._progress.enter(Phase.HEAD, self.loop.time())
+        self._head_fed = 0
 
     def _check_head(self) -> None:
         """A single header without end never shows in `on_header`."""
@@ -154,8 +143,8 @@ class Connection(HttpToolsProtocol):
     # -- the parser's calls --------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self._phase is not _Phase.HEAD:  # it follows another request
-            self._phase, self._since, self._head_fed = _Phase.HEAD, self.loop.time(), 0
+        if self._progress.phase is not Phase.HEAD:  # it follows another request
+            self._begin_head()
         self._head_bytes = 0
         self.url = b""
         self.headers = []
@@ -183,7 +172,7 @@ class Connection(HttpToolsProtocol):
         )
 
     def on_headers_complete(self) -> None:
-        parser, now = self.parser, self.loop.time()
+        parser = self.parser
         version = parser.get_http_version()
         length, host = self._framing(version)
         if not host and version == "1.1":
@@ -213,10 +202,10 @@ class Connection(HttpToolsProtocol):
             request_id=self._watchdog.request_id(),
         )
         scope["tms.exchange"] = exchange
-        self._phase, self._since, self._body_at, self._body_bytes = _Phase.BODY, now, now, 0
+        self._progress.enter(Phase.BODY, self.loop.time())
         self._newest = exchange
         if self._running is None:
-            self._run(exchange)
+            self._running = self._fresh = exchange
         elif len(self._queued) < PIPELINE_MAX:
             self.flow.pause_reading()
             self._queued.append(exchange)
@@ -244,8 +233,7 @@ class Connection(HttpToolsProtocol):
         return length, host
 
     def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        self._body_at = self.loop.time()
+        self._progress.received(len(body), self.loop.time())
         exchange = self._newest
         assert exchange is not None
         if exchange.response_complete:
@@ -256,15 +244,23 @@ class Connection(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
-        self._phase, self._since = _Phase.IDLE, self.loop.time()
+        self._progress.enter(Phase.IDLE, self.loop.time())
         assert self._newest is not None
         self._newest.feed_end()
 
     # -- the exchanges' calls ------------------------------------------------------------------
 
-    def _run(self, exchange: Exchange) -> None:
-        self._running = exchange
-        task = self.loop.create_task(self._serve(exchange))
+    def _begin(self) -> None:
+        """Serve the fresh exchange, if any. Most are answered in one go and never need a task."""
+        exchange, self._fresh = self._fresh, None
+        if exchange is None:
+            return
+        steps = self._serve(exchange)
+        try:
+            waiting = steps.send(None)
+        except StopIteration:
+            return
+        task = self.loop.create_task(_go_on(steps, waiting))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -276,7 +272,7 @@ class Connection(HttpToolsProtocol):
 
     def write(self, data: Buffer) -> None:
         """Hand bytes of an answer to the transport."""
-        self._written += len(data)
+        self._progress.written(len(data))
         self.transport.write(data)
 
     def default_head(self) -> bytes:
@@ -285,18 +281,17 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
-        self._answered_any = True
+        self._progress.answered(self.loop.time())
         exchange, self._running = self._running, None
         if self.transport.is_closing():
             return
         if exchange is not None and not exchange.keep_alive:
             self._linger()
         elif self._queued:
-            self._run(self._queued.popleft())
+            self._running = self._fresh = self._queued.popleft()
+            self.loop.call_soon(self._begin)
         elif self._refusal is not None:
             self._answer_and_close(self._refusal)
-        else:
-            self._since = self.loop.time()
         if not self._queued:
             self.flow.resume_reading()
 
@@ -305,7 +300,9 @@ class Connection(HttpToolsProtocol):
     def refuse(self, error: TMSError) -> None:
         """Answer with an error after what is still owed, then close."""
         newest = self._newest
-        if self._phase is _Phase.BODY and newest is not None:  # its body will never be complete
+        if (
+            self._progress.phase is Phase.BODY and newest is not None
+        ):  # its body will never be complete
             newest.fail(error)
             if newest.response_complete:
                 self._linger()
@@ -325,7 +322,7 @@ class Connection(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        self._phase, self._since = _Phase.LINGER, self.loop.time()
+        self._progress.enter(Phase.LINGER, self.loop.time())
         if self._eof:
             self.transport.close()
             return
@@ -335,7 +332,7 @@ class Connection(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more; it may still read what it is owed, but will not wait."""
         self._eof = True
-        if self._running is None or self._phase is not _Phase.IDLE:
+        if self._running is None or self._progress.phase is not Phase.IDLE:
             return False  # closes
         self._finish()
         return True
@@ -359,41 +356,38 @@ class Connection(HttpToolsProtocol):
 
     def look(self, now: float) -> None:
         """End this connection if it has kept the service waiting for too long."""
-        limits, unsent = self._limits, self.transport.get_write_buffer_size()
-        if unsent:
-            if self._written - unsent != self._flushed:
-                self._flushed, self._flushed_at = self._written - unsent, now
-            elif now - self._flushed_at > limits.write_timeout_s - TICK_S:
-                self._watchdog.cut_off += 1
-                self.transport.abort()
+        verdict = self._progress.verdict(
+            now,
+            self.transport.get_write_buffer_size(),
+            busy=self._running is not None,
+            held_up=self.flow.read_paused or self._refusal is not None,
+        )
+        if verdict is Verdict.GO_ON:
             return
-        self._flushed_at = now
-        age = now - self._since
-        if self._phase is _Phase.LINGER:
-            if age > LINGER_S:
-                self.transport.abort()
-        elif self.flow.read_paused or self._refusal is not None:
-            self._since = self._body_at = now  # waiting for us
-        elif self._phase is _Phase.HEAD:
-            if age > limits.head_timeout_s - TICK_S:
-                self._cut_off(f"The headers were not complete within {limits.head_timeout_s} s.")
-        elif self._phase is _Phase.BODY:
-            self._look_at_body(now, age)
-        elif self._running is None and age > self._idle_s():
+        if verdict is Verdict.CLOSE:
             self.transport.close()
-
-    def _idle_s(self) -> float:
-        limits = self._limits
-        return limits.keep_alive_s if self._answered_any else limits.head_timeout_s - TICK_S
-
-    def _look_at_body(self, now: float, age: float) -> None:
-        window = self._limits.body_timeout_s - TICK_S
-        wanted = self._limits.body_bytes_per_s_min * window
-        if now - self._body_at > window or (age > window and self._body_bytes < wanted):
-            self._cut_off(f"The body made too little progress for {window:g} s.")
-        elif age > window:
-            self._since, self._body_bytes = now, 0
-
-    def _cut_off(self, message: str) -> None:
+            return
         self._watchdog.cut_off += 1
-        self.refuse(SlowRequest(message + " Send it again in one go."))
+        if verdict is Verdict.HEAD_TOO_SLOW:
+            seconds = self._limits.head_timeout_s
+            self.refuse(SlowRequest(f"The headers were not complete within {seconds:g} s."))
+        elif verdict is Verdict.BODY_TOO_SLOW:
+            seconds = self._limits.body_timeout_s
+            self.refuse(SlowRequest(f"The body made too little progress for {seconds:g} s."))
+        else:
+            self.transport.abort()
+
+
+@types.coroutine
+def _go_on(steps: Any, waiting: Any) -> Generator[Any, Any, None]:
+    """The rest of a coroutine that was begun outside of a task and now waits for `waiting`."""
+    while True:
+        try:
+            try:
+                value = yield waiting
+            except BaseException as exc:
+                waiting = steps.throw(exc)
+            else:
+                waiting = steps.send(value)
+        except StopIteration:
+            return
