@@ -21,7 +21,7 @@ import msgspec
 from msgspec import UNSET
 
 from tms.errors import BadEncoding, Invalid, PartitionNotFound, TMSError, TooLarge
-from tms.model import arrow, block
+from tms.model import block
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.log import Appended, Fetched, NewBlock, StoredBlock
@@ -96,9 +96,9 @@ def _unpacked(
 ) -> tuple[bytes | None, bytes | None, dict[str, bytes] | None]:
     if (message.value is UNSET) == (message.json is UNSET):
         raise Invalid("A message has either `value` (a string or null) or `json` (any JSON value).")
-    if message.headers and len(message.headers) > arrow.HEADERS_MAX:
+    if message.headers and len(message.headers) > block.HEADERS_MAX:
         raise Invalid(
-            f"A message has at most {arrow.HEADERS_MAX} headers, this one {len(message.headers)}."
+            f"A message has at most {block.HEADERS_MAX} headers, this one {len(message.headers)}."
         )
     raw = _base64 if message.encoding == "base64" else str.encode
     if isinstance(message.json, msgspec.Raw):
@@ -193,11 +193,11 @@ def runs(
         if start >= header.count:
             continue
         count = min(header.count - start, limit)
-        batch = block.decode(stored.block).record_batch().slice(start, count)
+        columns = block.decode(stored.block).slice(start, start + count)
         id = MessageId(stored.time_ms, first + start)
-        found.append(Run(partition, id, header.base_offset + start, block.Columns(batch)))
+        found.append(Run(partition, id, header.base_offset + start, columns))
         limit -= count
-        bytes_max -= batch.nbytes
+        bytes_max -= columns.cell_bytes
         following[partition] = Position.after(MessageId(stored.time_ms, first + start + count - 1))
         if start + count < header.count:
             cut.add(partition)
@@ -284,7 +284,7 @@ def arrow_schema() -> "pa.Schema":
         ("offset", pa.int64()),
         ("timestamp", pa.timestamp("ms", tz="UTC")),
     ]
-    return pa.schema([*(pa.field(n, t, nullable=False) for n, t in ours), *arrow.schema()])
+    return pa.schema([*(pa.field(n, t, nullable=False) for n, t in ours), *block.schema()])
 
 
 def as_arrow(found: Sequence[Run]) -> Any:

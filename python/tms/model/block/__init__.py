@@ -1,0 +1,104 @@
+"""The block: packed once by a producer, unpacked once by a consumer, passed on as bytes between.
+
+    0   48  header (`header`): count, CRC, base offset, producer, …     big-endian
+    48   …  body: one encapsulated Arrow IPC RecordBatch message of the columns
+            key: binary, value: binary, headers: map<utf8, binary>      little-endian (`arrow`)
+
+Invariants
+
+* The producer sends the body and its own part of the header; the service fills in the rest with
+  `place` and never touches the body.
+* What `check` passed can hurt no reader, and `decode` returns what was encoded or raises.
+* Importing this room does not import pyarrow; a lone message is never worth the wait.
+"""
+
+from tms.errors import BadBlock, CrcMismatch, DataCorrupt
+from tms.model.block import arrow
+from tms.model.block.arrow import Compression
+from tms.model.block.checking import check_body
+from tms.model.block.columns import Columns, schema
+from tms.model.block.header import (
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    MESSAGES_MAX,
+    BlockHeader,
+    Flags,
+    body_crc,
+    place,
+    read_header,
+    write_header,
+)
+from tms.model.block.packing import HEADERS_MAX, Cells, Headers, compress, pack
+from tms.model.log import Buffer
+
+__all__ = [
+    "FORMAT_VERSION",
+    "HEADERS_MAX",
+    "HEADER_BYTES",
+    "MESSAGES_MAX",
+    "BlockHeader",
+    "Columns",
+    "Compression",
+    "Flags",
+    "check",
+    "decode",
+    "encode",
+    "place",
+    "read_header",
+    "schema",
+]
+
+
+def encode(
+    values: Cells,
+    keys: Cells | None = None,
+    headers: Headers | None = None,
+    *,
+    producer_id: int = 0,
+    producer_sequence: int = 0,
+    compression: Compression = Compression.NONE,
+) -> bytearray:
+    """The whole block of these messages, with base offset 0.
+
+    Raises `Invalid` (with `index` where one message is to blame) and `TooLarge` for more than
+    `MESSAGES_MAX` messages.
+    """
+    block = pack(values, keys, headers, HEADER_BYTES)
+    if compression is not Compression.NONE:
+        block = compress(block, HEADER_BYTES, compression)
+    write_header(block, len(values), producer_id, producer_sequence)
+    return block
+
+
+def check(block: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int) -> BlockHeader:
+    """The header of an incoming block, once everything about the block is found to be right.
+
+    Raises `BadBlock`, `CrcMismatch`, `DecompressedTooLarge`, `Invalid` and `TooLarge`; the last two
+    carry the `index` of a message.
+    """
+    header = read_header(block)
+    if header.flags:
+        raise BadBlock(f"A block comes in without flags, this one has {header.flags:#04x}.")
+    crc = body_crc(block)
+    if crc != header.crc:
+        raise CrcMismatch(
+            f"The block's body has the CRC-32C {crc:08x}, but its header says {header.crc:08x}:"
+            " it was damaged on its way, send it again."
+        )
+    check_body(block, header.count, message_bytes_max, decompressed_bytes_max)
+    return header
+
+
+def decode(block: Buffer) -> Columns:
+    """The messages of a stored block. Raises `DataCorrupt` if it is not as it was stored."""
+    try:
+        header = read_header(block)
+        crc = body_crc(block)
+        if crc != header.crc:
+            raise BadBlock(f"its body has the CRC-32C {crc:08x}, its header says {header.crc:08x}.")
+        layout, body = arrow.read(block, HEADER_BYTES)
+        if layout.messages != header.count:
+            raise BadBlock(f"its header says {header.count} messages, its body {layout.messages}.")
+    except BadBlock as exc:
+        raise DataCorrupt(f"A stored block is damaged, run `tms fsck`: {exc.message}") from exc
+    return Columns(block, layout, body)

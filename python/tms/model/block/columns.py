@@ -1,0 +1,167 @@
+"""The body of a block → messages.
+
+A few messages are unpacked right here, many by pyarrow, which is imported when it is first needed.
+
+Invariants
+
+* The block passed `checking` when it came in and its CRC is right, so its ends are true.
+* One cell per message. A null map of headers reads as an empty one.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tms.errors import DataCorrupt
+from tms.model.block.arrow import (
+    HEADER_VALUE,
+    HEADERS,
+    KEY,
+    NAME,
+    SMALL_ENDS,
+    VALUE,
+    Layout,
+    decompressed_bytes,
+)
+from tms.model.block.header import HEADER_BYTES
+from tms.model.log import Buffer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@cache
+def schema() -> "pa.Schema":
+    """The schema of every block."""
+    import pyarrow as pa
+
+    headers = pa.map_(pa.utf8(), pa.binary())
+    return pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", headers)])
+
+
+def record_batch(block: Buffer, layout: Layout) -> "pa.RecordBatch":
+    """The body as Arrow knows it. Raises `pyarrow.ArrowException` and `OSError`."""
+    import pyarrow as pa
+
+    if not layout.compressed:
+        return pa.ipc.read_record_batch(pa.py_buffer(block).slice(HEADER_BYTES), schema())
+    # Only a stream can be told to decompress in this thread; handing over to others costs more.
+    stream = b"".join((schema().serialize(), memoryview(block)[HEADER_BYTES:]))
+    options = pa.ipc.IpcReadOptions(use_threads=False)
+    return pa.ipc.open_stream(stream, options=options).read_next_batch()
+
+
+class Columns:
+    """The messages of a block, column by column, each unpacked when it is asked for.
+
+    Raises `DataCorrupt` when a column cannot be unpacked.
+    """
+
+    __slots__ = ("_batch", "_block", "_body", "_first", "_layout", "count")
+
+    def __init__(self, block: Buffer, layout: Layout, body: int) -> None:
+        self.count = layout.messages
+        self._block = block
+        self._layout = layout
+        self._body = body
+        self._first = 0
+        self._batch: pa.RecordBatch | None = None
+
+    def slice(self, start: int, stop: int) -> "Columns":
+        """The messages from `start` up to, but not including, `stop`."""
+        part = Columns(self._block, self._layout, self._body)
+        part.count = max(0, min(stop, self.count) - start)
+        part._first = self._first + start
+        part._batch = self._batch
+        return part
+
+    @property
+    def cell_bytes(self) -> int:
+        """About how many bytes the messages take, not compressed; of a slice, its share."""
+        size = decompressed_bytes(self._block, self._body, self._layout)
+        return size * self.count // self._layout.messages
+
+    def values(self) -> list[bytes | None]:
+        """The values; None is a tombstone."""
+        return self._binaries(VALUE, self._layout.nulls[1])
+
+    def keys(self) -> list[bytes | None]:
+        """The keys; None for messages without one."""
+        return self._binaries(KEY, self._layout.nulls[0])
+
+    def headers(self) -> list[dict[str, bytes]]:
+        """The headers; empty for messages without any."""
+        layout = self._layout
+        if not layout.entries:
+            return [{} for _ in range(self.count)]
+        ends: Sequence[int]
+        if layout.small:
+            ends = self._ends(HEADERS, layout.messages)
+            names = [name.decode() for name in self._cells(NAME, layout.entries)]
+            items = self._cells(HEADER_VALUE, layout.entries)
+        else:
+            maps = self._whole_batch().column(2)
+            ends, names, items = (c.to_pylist() for c in (maps.offsets, maps.keys, maps.items))
+        return [
+            dict(zip(names[start:stop], items[start:stop], strict=True))
+            for start, stop in pairwise(ends[self._first : self._first + self.count + 1])
+        ]
+
+    def record_batch(self) -> "pa.RecordBatch":
+        """The columns key, value and headers; nothing is copied that was not compressed."""
+        return self._whole_batch().slice(self._first, self.count)
+
+    def _whole_batch(self) -> "pa.RecordBatch":
+        if self._batch is None:
+            import pyarrow as pa
+
+            try:
+                self._batch = record_batch(self._block, self._layout)
+            except (pa.ArrowException, OSError) as exc:
+                raise DataCorrupt(f"A stored block cannot be unpacked: {exc}") from exc
+        return self._batch
+
+    def _binaries(self, column: int, nulls: int) -> list[bytes | None]:
+        layout, count, first = self._layout, self.count, self._first
+        cells: list[bytes | None]
+        if nulls == layout.messages:
+            return [None] * count
+        if layout.compressed:
+            cells = self.record_batch().column(column // 3).to_pylist()
+            return cells
+        if not layout.small:
+            cells = self._array(column, nulls).to_pylist()
+            return cells
+        cells = [*self._cells(column, layout.messages)]
+        if nulls:
+            at, size = self._span(column)
+            bits = int.from_bytes(self._block[at : at + size], "little")
+            cells = [cell if bits >> i & 1 else None for i, cell in enumerate(cells)]
+        return cells if count == layout.messages else cells[first : first + count]
+
+    def _array(self, column: int, nulls: int) -> "pa.Array":
+        """One column of the slice, without the cost of the others."""
+        import pyarrow as pa
+
+        block = pa.py_buffer(self._block)
+        validity, ends, cells = (block.slice(*self._span(column + i)) for i in range(3))
+        buffers = [validity if nulls else None, ends, cells]
+        null_count = -1 if nulls else 0  # -1: to be counted, a slice may have fewer
+        return pa.Array.from_buffers(pa.binary(), self.count, buffers, null_count, self._first)
+
+    def _cells(self, column: int, count: int) -> list[bytes]:
+        at, size = self._span(column + 2)
+        cells = bytes(self._block[at : at + size])
+        ends = self._ends(column, count)
+        if count == 1:  # a lone message is in a hurry
+            return [cells[ends[0] : ends[1]]]
+        return [cells[start:stop] for start, stop in pairwise(ends)]
+
+    def _ends(self, column: int, count: int) -> tuple[int, ...]:
+        return SMALL_ENDS[count].unpack_from(self._block, self._span(column + 1)[0])
+
+    def _span(self, buffer: int) -> tuple[int, int]:
+        """Where a buffer begins in the block, and its length."""
+        buffers = self._layout.buffers
+        return self._body + buffers[2 * buffer], buffers[2 * buffer + 1]
