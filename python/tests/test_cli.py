@@ -19,11 +19,8 @@ import pytest
 import yaml
 
 import tms
-from tests.service_kit import serving
+from tests.http_kit import serving
 from tms.cli import main
-from tms.clock import SystemClock
-from tms.engine import Engine
-from tms.store.memory import MemoryStore
 
 TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 
@@ -487,12 +484,8 @@ def test_completion_stays_silent_without_a_service() -> None:
 @pytest.fixture
 def url() -> Iterator[str]:
     """A service."""
-    engine = Engine(MemoryStore(), SystemClock())
-    try:
-        with serving(engine) as url:
-            yield url
-    finally:
-        engine.close()
+    with serving() as served:
+        yield "http://{}:{}".format(*served.address)
 
 
 def test_every_command_works_through_a_service_too(run: Run, url: str) -> None:

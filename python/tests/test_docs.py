@@ -21,13 +21,10 @@ import click
 import pytest
 
 import tms
-from tests.service_kit import serving
+from tests.http_kit import serving
 from tms.cli.main import EXIT_CODES, cli
 from tms.cli.operate.serve import settings
-from tms.clock import SystemClock
-from tms.engine import Engine
 from tms.errors import codes
-from tms.store.memory import MemoryStore
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -58,13 +55,8 @@ def _snippets(page: str) -> list[Snippet]:
 @pytest.fixture
 def url() -> Iterator[str]:
     """A service."""
-    clock = SystemClock()
-    engine = Engine(MemoryStore(), clock)
-    try:
-        with serving(engine) as url:
-            yield url
-    finally:
-        engine.close()
+    with serving() as served:
+        yield "http://{}:{}".format(*served.address)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _snippets(page)])

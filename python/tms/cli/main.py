@@ -9,6 +9,8 @@
 import os
 import signal
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -32,7 +34,7 @@ EXIT_CODES = {
     Kind.ALREADY_RUNNING: 75,
     Kind.CONFIG: 78,
 }
-USAGE, INTERRUPTED = 2, 130
+FAILED, INTERRUPTED = 1, 130
 
 # What to do next, by error code. Where nothing fits, the error's own sentence has to do.
 _NEXT = {
@@ -116,6 +118,18 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """An error as it is told: what, where, what to do next."""
+
+    exit_code: int
+    code: str
+    what: str
+    where: str | None = None
+    next: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
 def run(arguments: list[str]) -> int:
     """Run `tms` with these arguments; the exit code. Never raises for what the world does."""
     session = Session()
@@ -125,8 +139,6 @@ def run(arguments: list[str]) -> int:
             return result if isinstance(result, int) else 0
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
-    except click.ClickException as error:
-        return _fail_usage(session, arguments, error)
     except (KeyboardInterrupt, click.Abort):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _say("interrupted")
@@ -134,64 +146,60 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         _forget_stdout()
         return 0
-    except TMSError as error:
-        return _fail(session, arguments, error)
-    except OSError as error:
-        what = error.strerror or str(error)
-        where = error.filename if isinstance(error.filename, str) else None
-        return _report(session, arguments, "os-error", f"{what}.", where, None, 1, {})
     except Exception as error:
-        if os.environ.get("TMS_TRACEBACK"):
+        failure = _failure(session, error)
+        if failure is None:
             raise
-        what = f"This is a defect of TMS: {type(error).__name__}: {error}"
-        next_step = "report it, with what the same command prints under TMS_TRACEBACK=1"
-        return _report(session, arguments, "internal", what, session.where(), next_step, 1, {})
+        _tell(session, arguments, failure)
+        return failure.exit_code
 
 
-def _fail(session: Session, arguments: list[str], error: TMSError) -> int:
-    details = dict(error.details)
-    next_step = details.pop("next", None) or _NEXT.get(error.code)
-    code = EXIT_CODES.get(error.kind, 1)
-    where = None if error.kind is Kind.CONFIG else session.where()
-    return _report(session, arguments, error.code, error.message, where, next_step, code, details)
+def _failure(session: Session, error: Exception) -> _Failure | None:
+    """What to tell about an error; None if its traceback was asked for."""
+    if isinstance(error, click.ClickException):
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        path = context.command_path if context is not None else "tms"
+        help_ = f"`{path} --help`"
+        return _Failure(error.exit_code, "usage", error.format_message(), path, help_)
+    if isinstance(error, TMSError):
+        details = dict(error.details)
+        next_step = details.pop("next", None) or _NEXT.get(error.code)
+        where = None if error.kind is Kind.CONFIG else session.where()
+        exit_code = EXIT_CODES.get(error.kind, FAILED)
+        return _Failure(exit_code, error.code, error.message, where, next_step, details)
+    if isinstance(error, OSError):
+        where = error.filename if isinstance(error.filename, str) else None
+        return _Failure(FAILED, "os-error", f"{error.strerror or error}.", where)
+    if os.environ.get("TMS_TRACEBACK"):
+        return None
+    what = f"This is a defect of TMS: {type(error).__name__}: {error}"
+    next_step = "report it, with what the same command prints under TMS_TRACEBACK=1"
+    return _Failure(FAILED, "internal", what, session.where(), next_step)
 
 
-def _fail_usage(session: Session, arguments: list[str], error: click.ClickException) -> int:
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    path = context.command_path if context is not None else "tms"
-    message = error.format_message()
-    code = error.exit_code
-    return _report(session, arguments, "usage", message, path, f"`{path} --help`", code, {})
-
-
-def _report(
-    session: Session,
-    arguments: list[str],
-    code: str,
-    what: str,
-    where: str | None,
-    next_step: str | None,
-    exit_code: int,
-    details: dict[str, Any],
-) -> int:
-    _say(f"error: {what}")
-    if where:
-        _say(f"  where: {where}")
-    if request_id := details.get("request_id"):
+def _tell(session: Session, arguments: list[str], failure: _Failure) -> None:
+    _say(f"error: {failure.what}")
+    if failure.where:
+        _say(f"  where: {failure.where}")
+    if request_id := failure.details.get("request_id"):
         _say(f"  request: {request_id}")
-    if next_step:
-        _say(f"  next:  {next_step}")
+    if failure.next:
+        _say(f"  next:  {failure.next}")
     if session.wants_json(arguments) and not session.printed_document:
         from tms.cli.output import json_text, write
 
-        error = {"code": code, "message": what, "where": where, "next": next_step}
+        document = {
+            "code": failure.code,
+            "message": failure.what,
+            "where": failure.where,
+            "next": failure.next,
+            "exit_code": failure.exit_code,
+            "details": failure.details,
+        }
         try:
-            write(
-                json_text({"error": {**error, "exit_code": exit_code, "details": details}}) + "\n"
-            )
+            write(json_text({"error": document}) + "\n")
         except BrokenPipeError:
             _forget_stdout()
-    return exit_code
 
 
 def _say(text: str) -> None:
