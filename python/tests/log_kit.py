@@ -2,7 +2,8 @@
 plain tuples."""
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -174,6 +175,15 @@ def small(limits: Limits | None = None, **log: int) -> Limits:
     """Limits with these bounds of the log."""
     limits = limits or Limits()
     return replace(limits, log=replace(limits.log, **log))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread is about to do."""
+    for _ in range(10_000):
+        if condition():
+            return
+        time.sleep(0.001)
+    raise AssertionError("waited in vain")
 
 
 class Gate:

@@ -24,6 +24,7 @@ from tests.log_kit import (
     Limits,
     block,
     small,
+    until,
 )
 from tms.errors import (
     Closed,
@@ -246,6 +247,7 @@ def test_a_failure_after_none_was_answered_is_logged_only() -> None:
         bench.publish(b"first")
         bench.store.fail_write(1, stored=False, prefix=SEGMENTS)
         _submit(bench, block(b"lost"), durability=NONE).result(0)
+        until(lambda: bool(logs))
         assert bench.publish(b"next").base_offset == 1
     assert [one["event"] for one in logs] == ["unacknowledged_append_failed"]
 
@@ -602,8 +604,7 @@ def test_closing_writes_what_is_queued_and_refuses_what_comes_later() -> None:
         pending += [_submit(bench, block(b"%d" % i)) for i in range(20)]
         closing = threading.Thread(target=bench.engine.close)
         closing.start()
-        while not bench.engine.readiness():
-            pass
+        until(lambda: bool(bench.engine.readiness()))
         with pytest.raises(Closed):
             _submit(bench, block(b"late"))
         gate.open()

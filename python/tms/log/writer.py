@@ -106,7 +106,12 @@ class PartitionWriter:
         """Take a ticket; it always gets an answer. With `inline`, this thread writes at once what
         needs at most that durability, if the partition is idle."""
         state = self._state
-        alone = inline is not None and ticket.durability.rank <= inline.rank and state.ready
+        alone = (
+            inline is not None
+            and ticket.durability.rank <= inline.rank
+            and state.ready
+            and not self._maintaining  # or a busy caller would keep it waiting for ever
+        )
         with self._lock:
             closed = self._closed
             if not closed:

@@ -1,0 +1,359 @@
+"""Segments: rolling, dropping, reading across them, and what a crash leaves."""
+
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.log_kit import (
+    DAY_MS,
+    EARLIEST,
+    HOUR_MS,
+    LATEST,
+    NAME,
+    SEGMENTS,
+    SYNCED,
+    WRITTEN,
+    Bench,
+    Limits,
+    small,
+    until,
+)
+from tms.errors import DataCorrupt, StorageUnavailable
+from tms.model.block import read_header
+from tms.model.ids import MessageId
+from tms.model.keys import block_key
+from tms.model.position import Position
+from tms.model.topic import TopicSettings
+from tms.store.faulty import FaultyStore
+from tms.store.leveldb import LevelDBStore
+
+
+def _publish_until_segments(bench: Bench, segments: int, size: int = 1_000) -> int:
+    """Publish numbered blocks until the partition has so many segments; how many blocks."""
+    count = 0
+    while bench.partition().segments < segments:
+        bench.publish(b"%d" % count + bytes(size))
+        bench.clock.pass_ms(1)
+        bench.engine.maintenance.clean()
+        count += 1
+        assert count < 1_000
+    return count
+
+
+def _numbers(bench: Bench, position: Position = EARLIEST) -> list[int]:
+    return [int((value or b"").rstrip(b"\0")) for value in bench.values(position)]
+
+
+# -- rolling ---------------------------------------------------------------------------------------
+
+
+def test_a_partition_has_no_map_before_its_first_message() -> None:
+    with Bench() as bench:
+        bench.read()
+        bench.engine.truncate_topic(NAME, LATEST)
+        bench.engine.maintenance.clean()
+        assert bench.maps() == []
+        assert bench.partition().segments == 0
+        bench.publish(b"v")
+        assert len(bench.maps()) == 1
+
+
+def test_a_segment_rolls_by_size_without_anybody_asking() -> None:
+    with Bench(limits=small(segment_bytes=20_000)) as bench:
+        for i in range(100):
+            bench.publish(b"%d" % i + bytes(1_000))
+        inspected = bench.engine.inspect(NAME, 0, 0).segments
+        assert len(inspected) >= 3
+        assert all(one.stored_bytes < 60_000 for one in inspected)
+        assert [one.number for one in inspected] == list(range(len(inspected)))
+        assert [one.sealed for one in inspected] == [True] * (len(inspected) - 1) + [False]
+        for one, following in pairwise(inspected):
+            assert one.end_offset == following.base_offset
+        assert _numbers(bench) == list(range(100))
+
+
+def test_a_segment_rolls_by_age_only_if_something_is_in_it() -> None:
+    with Bench(limits=small(segment_ms=HOUR_MS)) as bench:
+        bench.publish(b"0")
+        for expected in (1, 2, 2, 2):
+            bench.engine.maintenance.clean()
+            assert bench.partition().segments == expected
+            bench.clock.pass_ms(HOUR_MS)
+        bench.publish(b"1")
+        bench.engine.maintenance.clean()
+        assert bench.partition().segments == 3
+        assert _numbers(bench) == [0, 1]
+
+
+def test_short_retention_makes_short_segments() -> None:
+    with Bench(TopicSettings(retention_ms=8_000)) as bench:
+        bench.publish(b"0")
+        bench.clock.pass_ms(1_000)
+        bench.engine.maintenance.clean()
+        assert bench.partition().segments == 2
+
+
+def test_appending_goes_on_while_a_segment_is_rolled() -> None:
+    with Bench(limits=small(segment_bytes=1)) as bench:
+        places = [bench.publish(b"%d" % i) for i in range(50)]
+        assert [one.base_offset for one in places] == list(range(50))
+        assert _numbers(bench) == list(range(50))
+        bench.restart()
+        assert _numbers(bench) == list(range(50))
+
+
+# -- reading across --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bytes_max", [1, 1_500, 5_000, 1 << 20])
+def test_reading_goes_across_segments_from_any_message(bytes_max: int) -> None:
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=3_000)) as bench:
+        count = _publish_until_segments(bench, 5)
+        everything = bench.read(bytes_max=bytes_max)
+        assert [one.offset for one in everything] == list(range(count))
+        for index, one in enumerate(everything):
+            for position in (Position.at(one.id), Position.offset(index)):
+                assert bench.read(position, bytes_max=bytes_max) == everything[index:]
+            assert bench.read(Position.after(one.id)) == everything[index + 1 :]
+
+
+def test_one_fetch_takes_blocks_of_several_segments() -> None:
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
+        count = _publish_until_segments(bench, 5, size=1)
+        assert len(bench.fetch(EARLIEST).blocks) == count
+
+
+def test_a_scan_of_a_segment_that_retention_drops_meanwhile_goes_on_after_it() -> None:
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 4, size=1)
+        everything = bench.read()
+
+        def drop_now(operation: str, name: str) -> None:
+            if operation == "scan" and name.startswith(SEGMENTS):
+                bench.store.before = lambda operation, name: None
+                bench.engine.truncate_topic(NAME, Position.at(everything[2].id))
+
+        bench.store.before = drop_now
+        assert bench.read() == everything[2:]
+
+
+# -- dropping --------------------------------------------------------------------------------------
+
+
+def test_truncation_frees_whole_segments_and_keeps_the_rest_exactly() -> None:
+    for keep_from in range(12):
+        with Bench(limits=small(segment_bytes=2_500)) as bench:
+            _publish_until_segments(bench, 5)
+            everything = bench.read()
+            before = len(bench.maps())
+            bench.engine.truncate_topic(NAME, Position.offset(keep_from))
+            assert bench.read() == everything[keep_from:]
+            for again in (bench.restart, bench.lose_power):
+                again()
+                assert bench.read() == everything[keep_from:]
+            assert len(bench.maps()) == bench.partition().segments
+            if keep_from >= 6:
+                assert len(bench.maps()) < before
+
+
+def test_truncating_everything_frees_everything() -> None:
+    with Bench(limits=small(segment_bytes=2_500)) as bench:
+        count = _publish_until_segments(bench, 4)
+        bench.engine.truncate_topic(NAME, LATEST)
+        info = bench.partition()
+        assert (info.segments, info.start_offset, info.end_offset) == (1, count, count)
+        assert bench.store.inner.open(bench.maps()[0], create=False).stored_bytes() == 0
+        assert bench.publish(b"next").base_offset == count
+
+
+# -- what a crash leaves ---------------------------------------------------------------------------
+
+
+def test_a_map_that_was_made_but_not_recorded_is_swept_at_the_next_start() -> None:
+    with Bench() as bench:
+        bench.publish(b"a")
+        orphan = bench.maps()[0].replace("s00000000", "s00000001")
+        bench.store.inner.open(orphan, create=True).write([(b"k", b"v")], SYNCED)
+        bench.kill()
+        assert bench.values() == [b"a"]
+        assert orphan not in bench.maps()
+
+
+def test_a_map_that_was_made_but_not_recorded_does_not_stop_the_next_roll() -> None:
+    with Bench(limits=small(segment_bytes=1)) as bench:
+        bench.publish(b"a")
+        until(lambda: bench.partition().segments == 2)
+        orphan = bench.maps()[-1].replace("s00000001", "s00000002")
+        bench.store.inner.open(orphan, create=True).write([(block_key(1, 1), b"v")], SYNCED)
+        bench.publish(b"b")
+        until(lambda: bench.partition().segments == 3)
+        assert bench.values() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_roll_whose_record_failed_loses_nothing_that_is_acknowledged_after_it(
+    stored: bool,
+) -> None:
+    for by_cleaner in (False, True):
+        with Bench(limits=small(segment_ms=HOUR_MS)) as bench:
+            bench.publish(b"a")
+            bench.clock.pass_ms(2 * HOUR_MS)
+
+            def fail_now(operation: str, name: str, bench: Bench = bench) -> None:
+                if operation == "compare_and_set":
+                    bench.store.before = lambda operation, name: None
+                    bench.store.fail_write(1, stored=stored)
+
+            bench.store.before = fail_now
+            if by_cleaner:
+                bench.engine.maintenance.clean()
+            else:
+                with pytest.raises(StorageUnavailable):
+                    bench.engine.truncate_topic(NAME, LATEST)
+            assert bench.publish(b"b").base_offset == 1
+            bench.restart()
+            assert bench.values() == [b"a", b"b"][bench.partition().start_offset :]
+            assert len(bench.maps()) == bench.partition().segments
+
+
+def test_a_drop_that_failed_is_made_up_for_at_the_next_start() -> None:
+    with Bench(limits=small(segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 4, size=1)
+
+        def stuck(operation: str, name: str) -> None:
+            if operation == "drop":
+                raise StorageUnavailable("Reads do not end.")
+
+        bench.store.before = stuck
+        with suppress(StorageUnavailable):
+            bench.engine.truncate_topic(NAME, LATEST)
+        bench.store.before = lambda operation, name: None
+        assert bench.values() == []
+        bench.publish(b"next")
+        bench.restart()
+        assert bench.values() == [b"next"]
+        assert len(bench.maps()) == bench.partition().segments
+
+
+# -- the end after power loss ----------------------------------------------------------------------
+
+
+def test_sealing_makes_everything_in_the_segment_durable() -> None:
+    with Bench(limits=small(segment_ms=HOUR_MS)) as bench:
+        bench.publish(b"a", durability=WRITTEN)
+        bench.clock.pass_ms(HOUR_MS)
+        bench.engine.maintenance.clean()
+        assert bench.partition().segments == 2
+        bench.publish(b"b", durability=SYNCED)
+        bench.lose_power()
+        assert bench.values() == [b"a", b"b"]
+        assert bench.publish(b"c").base_offset == 2
+
+
+def test_a_gap_ends_the_partition_and_what_lies_behind_it_is_cut() -> None:
+    with Bench() as bench:
+        for i in range(10):
+            bench.publish(b"%d" % i)
+            bench.clock.pass_ms(1)
+        keys = [block_key(one.id.time_ms, one.id.sequence) for one in bench.read()]
+        bench.engine.close()
+        segment = bench.store.inner.open(bench.maps()[0], create=False)
+        segment.delete([keys[6], keys[8]])
+        bench.engine = bench.open()
+        assert _numbers(bench) == list(range(6))
+        assert bench.publish(b"6").base_offset == 6
+        bench.restart()
+        assert _numbers(bench) == list(range(7))
+        assert len(segment.scan(None, None, 1 << 30)) == 7
+
+
+def test_two_blocks_with_the_same_offset_are_damage_and_nothing_is_cut() -> None:
+    with Bench() as bench:
+        for i in range(3):
+            bench.publish(b"%d" % i)
+            bench.clock.pass_ms(1)
+        last = bench.read()[-1].id
+        bench.engine.close()
+        segment = bench.store.inner.open(bench.maps()[0], create=False)
+        twin = segment.get(block_key(last.time_ms, last.sequence))
+        assert twin is not None
+        segment.write([(block_key(last.time_ms + 1, 0), twin)], SYNCED)
+        bench.engine = bench.open()
+        with pytest.raises(DataCorrupt, match="offset 2"):
+            bench.read()
+        assert len(segment.scan(None, None, 1 << 30)) == 4
+
+
+def test_a_recorded_segment_whose_map_is_gone_is_damage_not_an_empty_partition() -> None:
+    with Bench() as bench:
+        bench.publish(b"a")
+        bench.engine.close()
+        bench.store.inner.drop(bench.maps()[0])
+        bench.engine = bench.open()
+        for call in (bench.read, bench.partition, lambda: bench.publish(b"b")):
+            with pytest.raises(DataCorrupt, match="fsck"):
+                call()
+
+
+def test_a_damaged_partition_record_is_damage_not_an_empty_partition() -> None:
+    with Bench(TopicSettings(partitions=2)) as bench:
+        bench.publish(b"a")
+        bench.publish(b"b", partition=1)
+        metadata = bench.store.inner.open("metadata", create=False)
+        metadata.write([(b"partition/00000001/00000", b'{"epoch":')], SYNCED)
+        bench.engine._partitions._open.clear()
+        with pytest.raises(DataCorrupt, match="partition/00000001/00000"):
+            bench.read()
+        assert bench.values(partition=1) == [b"b"]
+
+
+# -- inspecting ------------------------------------------------------------------------------------
+
+
+def test_inspecting_shows_segments_and_the_newest_blocks() -> None:
+    with Bench(limits=small(segment_bytes=2_500)) as bench:
+        count = _publish_until_segments(bench, 4)
+        bench.publish(b"x", b"y", producer=9)
+        inspected = bench.engine.inspect(NAME, 0, 5)
+        assert len(inspected.segments) == 4
+        newest = inspected.blocks[0]
+        assert (newest.base_offset, newest.count, newest.producer_id) == (count, 2, 9)
+        assert MessageId.parse(newest.last_id) == bench.read()[-1].id
+        assert [one.base_offset for one in inspected.blocks] == [count - i for i in range(5)]
+        assert inspected.segments[-1].end_offset == count + 2
+        everything = bench.engine.inspect(NAME, 0, 1_000)
+        assert len(everything.blocks) == count + 1
+        assert everything.epoch == 1
+
+
+def test_inspecting_an_empty_partition_shows_nothing() -> None:
+    with Bench() as bench:
+        inspected = bench.engine.inspect(NAME, 0, 5)
+        assert (inspected.segments, inspected.blocks) == ((), ())
+
+
+# -- on a disk -------------------------------------------------------------------------------------
+
+
+def test_all_of_it_holds_on_leveldb(tmp_path: Path) -> None:
+    def opened() -> LevelDBStore:
+        return LevelDBStore(tmp_path / "data", create=True, sync_directories=False)
+
+    with Bench(limits=small(segment_bytes=30_000, snapshot_bytes=5_000), inner=opened()) as bench:
+        for i in range(60):
+            bench.publish(b"%d" % i + bytes(1_000), producer=7, sequence=i)
+        bench.clock.pass_ms(DAY_MS)
+        bench.engine.maintenance.clean()
+        bench.engine.close()
+        bench.store = FaultyStore(opened())
+        bench.engine = bench.open()
+        assert bench.partition().segments >= 3
+        assert _numbers(bench) == list(range(60))
+        assert bench.publish(b"59" + bytes(1_000), producer=7, sequence=59).duplicate
+        assert read_header(bench.fetch(Position.offset(30)).blocks[0].block).base_offset == 30
+        bench.engine.truncate_topic(NAME, Position.offset(59))
+        assert _numbers(bench) == [59]
+        bench.engine.delete_topic(NAME)
+        assert bench.maps() == []
