@@ -261,6 +261,7 @@ def test_a_snapshot_that_names_a_lost_block_is_not_believed() -> None:
         _publish_many(bench, 3)
         bench.clock.pass_ms(1)
         _publish_many(bench, 1, start=3)
+        bench.engine.maintenance.clean()
         bench.engine.close()
         (segment,) = bench.maps()
         lost = bench.store.inner.open(segment, create=False)

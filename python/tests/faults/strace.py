@@ -13,9 +13,9 @@ import pytest
 from tests.faults import writer
 
 CHANGING = "openat,write,pwrite64,ftruncate,fsync,fdatasync,rename,unlink,unlinkat,mkdir,rmdir,link"
-_LINE = re.compile(r"(\d+) (\w+)\((.*)\) += (-?\d+)")
-_BEGUN = re.compile(r"(\d+) (\w+\(.*) <unfinished \.\.\.>")
-_RESUMED = re.compile(r"(\d+) <\.\.\. \w+ resumed>(.*)")
+_LINE = re.compile(r"(\d+) +(\w+)\((.*)\) += (-?\d+)")
+_BEGUN = re.compile(r"(\d+) +(\w+\(.*) <unfinished \.\.\.>")
+_RESUMED = re.compile(r"(\d+) +<\.\.\. \w+ resumed>(.*)")
 _FD = re.compile(r"(?:-?\d+|AT_FDCWD)<((?:\\x[0-9a-f]{2})*)>")
 _STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 

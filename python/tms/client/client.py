@@ -202,7 +202,7 @@ class Bus:
             known,
             numbering,
             batch_bytes=REQUEST_BYTES,
-            compression=compression,
+            compression=packing,
             partition=partition,
         )
         delivery = self._delivery(known, durability, numbering, timeout_s, packing)

@@ -259,20 +259,24 @@ class Cursor:
             for partition, there in found.next.items()
             if partition in self._fetched
         )
-        if self.stop_at_end:
-            self._look_for_the_end(found)
-        return found.batches
+        return self._until_the_end(found) if self.stop_at_end else found.batches
 
-    def _look_for_the_end(self, found: Page) -> None:
+    def _until_the_end(self, found: Page) -> list[Batch]:
+        """The batches that began before the end of their partition, as it was at first."""
+        wanted = []
         for partition, end in found.ends.items():
             self._stops.setdefault(partition, end)
         for batch in found.batches:
-            if batch.base_offset + len(batch) >= self._stops[batch.partition]:
+            stop = self._stops[batch.partition]
+            if batch.base_offset < stop:
+                wanted.append(batch)
+            if batch.base_offset + len(batch) >= stop:
                 self._fetched.pop(batch.partition, None)
         if not found.batches:  # nothing more to be had in any of those that were asked for
             for partition in found.next:
                 self._fetched.pop(partition, None)
         self.finished = not self._fetched
+        return wanted
 
     def hand_out(self, batch: Batch) -> None:
         """The caller gets this batch as a whole."""
@@ -291,7 +295,8 @@ class Cursor:
 
     def rewind(self) -> None:
         """Forget what was fetched but not handed out."""
-        self._fetched = {p: there for p, there in self.positions().items() if p in self._fetched}
+        self._fetched = self.positions()
+        self.finished = not self._fetched
 
 
 class Consumer:

@@ -147,7 +147,7 @@ class AsyncBus:
             known,
             numbering,
             batch_bytes=REQUEST_BYTES,
-            compression=compression,
+            compression=packing,
             partition=partition,
         )
         delivery = self._delivery(known.name, durability, numbering, timeout_s, packing)

@@ -31,6 +31,7 @@ from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 T = TypeVar("T")
 
 IDLE_CONNECTIONS_MAX = 64
+_CLOSED = "The producer or consumer was closed."
 
 
 class HttpTransport:
@@ -247,7 +248,7 @@ class HttpLane:
 
     def close(self) -> None:
         self._closed = True
-        self._drop(Closed("The producer or consumer was closed."))
+        self._drop(Closed(_CLOSED))
 
     def look(self, pending: HttpPending[Any]) -> None:
         """Take in what has arrived, without waiting; somebody else who is reading does it as
@@ -284,7 +285,7 @@ class HttpLane:
 
     def _begin(self, call: Call[T]) -> HttpPending[T]:
         if self._closed:
-            raise Closed("The producer or consumer was closed.")
+            raise Closed(_CLOSED)
         line = self._line
         if line is None or line.failed or (not line.waiting and not line.connection.usable):
             if line is not None and not line.failed:
@@ -295,6 +296,8 @@ class HttpLane:
         pending = HttpPending(self, line, call.read)
         line.waiting.append(pending)
         line.connection.send(call.chunks, self._clock.monotonic_s() + self._send_s_max)
+        if self._closed:  # by another thread, which may have come before there was a line
+            self._drop(Closed(_CLOSED))
         return pending
 
     def _settle(self, line: _Line, answer: Answer) -> None:

@@ -1,0 +1,564 @@
+"""What a bus promises, whatever is below it: a class of tests that every kind of bus runs.
+
+`test_client.py` runs it on an engine in this process and through HTTP; `AsyncBusContract` says the
+same of the asyncio bus. A subclass gives the fixture `bus`.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+
+import pytest
+
+import tms
+from tms import Bus, MessageId, Position
+from tms.errors import (
+    BadMessageId,
+    Closed,
+    FewerPartitions,
+    Forbidden,
+    Invalid,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    TooLarge,
+    TopicExists,
+    TopicNotFound,
+)
+from tms.model.topic import Durability
+
+WAIT_S = 10
+
+
+def all_messages(bus: Bus, topic: str, start: object = "earliest") -> list[tms.Message]:
+    return list(bus.consumer(topic, start=start, stop_at_end=True))  # type: ignore[arg-type]
+
+
+def all_values(bus: Bus, topic: str) -> list[bytes | None]:
+    return [message.value for message in all_messages(bus, topic)]
+
+
+class TopicContract:
+    """Topics."""
+
+    def test_a_created_topic_has_the_settings_that_were_asked_for(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=3, retention="2h", durability="written")
+        found = bus.describe_topic("orders")
+        assert (found.settings.partitions, found.settings.retention_ms) == (3, 7_200_000)
+        assert found.settings.durability is Durability.WRITTEN
+        assert [one.partition for one in found.partition_infos] == [0, 1, 2]
+
+    def test_creating_the_same_topic_again_changes_nothing(self, bus: Bus) -> None:
+        first = bus.create_topic("orders", partitions=2)
+        again = bus.create_topic("orders", partitions=2)
+        assert (first.generation, first.created_ms) == (again.generation, again.created_ms)
+
+    def test_creating_it_with_other_settings_is_refused(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        with pytest.raises(TopicExists):
+            bus.create_topic("orders", partitions=2)
+
+    def test_topics_are_listed_by_name_and_namespace(self, bus: Bus) -> None:
+        for name in ("b", "a", "other:c"):
+            bus.create_topic(name)
+        assert [info.topic for info in bus.list_topics()] == ["a", "b"]
+        assert [str(info.name) for info in bus.list_topics("other")] == ["other:c"]
+
+    def test_settings_can_be_changed_one_by_one(self, bus: Bus) -> None:
+        bus.create_topic("orders", retention_bytes=1 << 21)
+        bus.update_topic("orders", partitions=2, retention="forever")
+        settings = bus.describe_topic("orders").settings
+        assert (settings.partitions, settings.retention_ms) == (2, None)
+        assert settings.retention_bytes == 1 << 21
+        bus.update_topic("orders", retention_bytes="unlimited")
+        assert bus.describe_topic("orders").settings.retention_bytes is None
+
+    def test_partitions_cannot_be_taken_away(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=2)
+        with pytest.raises(FewerPartitions):
+            bus.update_topic("orders", partitions=1)
+
+    def test_a_deleted_topic_is_gone_and_its_messages_never_come_back(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        bus.publish("orders", b"old")
+        bus.delete_topic("orders")
+        with pytest.raises(TopicNotFound):
+            bus.describe_topic("orders")
+        bus.create_topic("orders")
+        bus.publish("orders", b"new")
+        assert all_values(bus, "orders") == [b"new"]
+
+    def test_truncating_removes_what_is_before(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        ids = [bus.publish("orders", b"%d" % n) for n in range(4)]
+        assert ids[2] is not None
+        bus.truncate_topic("orders", ids[2])
+        assert all_values(bus, "orders") == [b"2", b"3"]
+        bus.truncate_topic("orders")
+        assert all_values(bus, "orders") == []
+
+    def test_a_topic_that_is_not_there_is_an_error_everywhere(self, bus: Bus) -> None:
+        for call in (
+            lambda: bus.describe_topic("nowhere"),
+            lambda: bus.delete_topic("nowhere"),
+            lambda: bus.update_topic("nowhere", partitions=2),
+            lambda: bus.truncate_topic("nowhere"),
+            lambda: bus.publish("nowhere", b""),
+            lambda: bus.publish_many("nowhere", [b""]),
+            lambda: bus.producer("nowhere"),
+            lambda: bus.consumer("nowhere"),
+            lambda: bus.fetch("nowhere"),
+            lambda: bus.inspect("nowhere"),
+        ):
+            with pytest.raises(TopicNotFound):
+                call()
+
+    def test_bad_names_and_settings_are_refused(self, bus: Bus) -> None:
+        for name in ("", "a/b", "-a", "a b", "ä", "x" * 129, "../etc"):
+            with pytest.raises(Invalid):
+                bus.create_topic(name)
+        for settings in ({"partitions": 0}, {"retention": "1 fortnight"}, {"durability": "often"}):
+            with pytest.raises(Invalid):
+                bus.create_topic("orders", **settings)  # type: ignore[arg-type]
+
+    def test_the_namespace_system_cannot_be_written(self, bus: Bus) -> None:
+        with pytest.raises(Forbidden):
+            bus.create_topic("system:mine")
+
+    def test_inspect_shows_segments_and_the_newest_blocks(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        bus.publish_many("orders", [b"a", b"b"])
+        bus.publish("orders", b"c")
+        found = bus.inspect("orders")
+        assert [(block.base_offset, block.count) for block in found.blocks] == [(2, 1), (0, 2)]
+        assert found.segments[-1].end_offset == 3
+
+
+class PublishContract:
+    """Publishing one message, or many at once."""
+
+    def test_a_published_message_can_be_read_at_once_with_everything_it_had(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=2)
+        id = bus.publish("orders", b"value", key=b"k", headers={"a": b"1", "ä": b""})
+        (message,) = all_messages(bus, "orders")
+        assert (message.value, message.key) == (b"value", b"k")
+        assert message.headers == {"a": b"1", "ä": b""}
+        assert (message.topic, message.offset, message.id) == ("orders", 0, id)
+        assert message.timestamp.tzinfo is UTC
+        assert round(message.timestamp.timestamp() * 1_000) == message.timestamp_ms
+
+    def test_a_tombstone_is_not_an_empty_value(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        bus.publish("orders", None, key=b"")
+        bus.publish("orders", b"")
+        first, second = all_messages(bus, "orders")
+        assert (first.value, first.key) == (None, b"")
+        assert (second.value, second.key) == (b"", None)
+
+    def test_ids_grow_and_offsets_are_dense(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        ids = [bus.publish("orders", b"") for _ in range(20)]
+        assert ids == sorted(ids) and len(set(ids)) == 20  # type: ignore[type-var]
+        assert [message.offset for message in all_messages(bus, "orders")] == list(range(20))
+
+    def test_a_key_always_goes_to_the_same_partition(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=4)
+        keys = [b"k%d" % (n % 10) for n in range(50)]
+        for key in keys[:25]:
+            bus.publish("orders", b"", key=key)
+        bus.publish_many("orders", [b""] * 25, keys=keys[25:])
+        places = defaultdict(set)
+        for message in all_messages(bus, "orders"):
+            places[message.key].add(message.partition)
+        assert all(len(partitions) == 1 for partitions in places.values())
+        assert len(set().union(*places.values())) > 1
+
+    def test_messages_without_a_key_take_turns(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=3)
+        for _ in range(6):
+            bus.publish("orders", b"")
+        assert sorted(m.partition for m in all_messages(bus, "orders")) == [0, 0, 1, 1, 2, 2]
+
+    def test_the_partition_can_be_chosen(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=3)
+        bus.publish("orders", b"", key=b"k", partition=1)
+        bus.publish_many("orders", [b"", b""], partition=2)
+        assert [m.partition for m in all_messages(bus, "orders")] == [1, 2, 2]
+        with pytest.raises(PartitionNotFound):
+            bus.publish("orders", b"", partition=3)
+
+    def test_many_messages_get_their_ids_in_order(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=4)
+        values = [b"%d" % n for n in range(100)]
+        keys = [None if n % 3 == 0 else b"k%d" % (n % 7) for n in range(100)]
+        ids = bus.publish_many("orders", values, keys=keys)
+        stored = {(m.partition, m.id): m.value for m in all_messages(bus, "orders")}
+        assert len(ids) == 100
+        assert sorted(stored.values()) == sorted(values)  # type: ignore[type-var]
+        by_value = {value: id for (_, id), value in stored.items()}
+        assert [by_value[value] for value in values] == ids
+
+    def test_many_messages_of_one_partition_are_one_block(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        bus.publish_many("orders", [b"x" * 100] * 5_000)
+        assert [block.count for block in bus.inspect("orders").blocks] == [5_000]
+
+    def test_an_error_names_the_message_by_its_index(self, bus: Bus) -> None:
+        bus.create_topic("orders", message_bytes_max=10)
+        for bad, kind in ((b"x" * 11, TooLarge), ("text", Invalid)):
+            with pytest.raises(kind) as caught:
+                bus.publish_many("orders", [b"ok", b"ok", bad])  # type: ignore[list-item]
+            assert caught.value.details["index"] == 2
+        assert all_values(bus, "orders") == []
+
+    def test_the_largest_message_is_accepted_and_one_byte_more_is_not(self, bus: Bus) -> None:
+        bus.create_topic("orders", message_bytes_max=1_000)
+        bus.publish("orders", b"v" * 900, key=b"k" * 90, headers={"h": b"x" * 9})
+        with pytest.raises(TooLarge):
+            bus.publish("orders", b"v" * 900, key=b"k" * 90, headers={"h": b"x" * 10})
+        with bus.producer("orders") as producer, pytest.raises(TooLarge):
+            producer.send(b"v" * 1_001)
+
+    def test_wrong_types_are_refused_before_anything_is_sent(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        with pytest.raises(Invalid, match="encode"):
+            bus.publish("orders", "text")  # type: ignore[arg-type]
+        with pytest.raises(Invalid):
+            bus.publish("orders", b"", key=5)  # type: ignore[arg-type]
+        for headers in ({"": b""}, {"a": "text"}, {5: b""}, {"\ud800": b""}):
+            with pytest.raises(Invalid):
+                bus.publish("orders", b"", headers=headers)  # type: ignore[arg-type]
+        assert all_values(bus, "orders") == []
+
+    def test_durability_none_answers_without_an_id(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        assert bus.publish("orders", b"a", durability="none") in (None, *_ids(bus, "orders"))
+        with pytest.raises(Invalid):
+            bus.publish("orders", b"", durability="often")
+
+    def test_a_topic_made_anew_with_fewer_partitions_is_noticed(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=8)
+        for _ in range(8):
+            bus.publish("orders", b"")
+        bus.delete_topic("orders")
+        bus.create_topic("orders", partitions=1)
+        for _ in range(8):
+            bus.publish("orders", b"")
+        assert [m.offset for m in all_messages(bus, "orders")] == list(range(8))
+
+    def test_many_threads_may_publish_at_once(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+
+        def publish(name: int) -> None:
+            for n in range(20):
+                bus.publish("orders", b"%d:%d" % (name, n))
+
+        threads = [threading.Thread(target=publish, args=(name,)) for name in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+        values = all_values(bus, "orders")
+        assert len(values) == len(set(values)) == 160
+        mine = [value for value in values if value and value.startswith(b"3:")]
+        assert mine == [b"3:%d" % n for n in range(20)]
+
+
+def _ids(bus: Bus, topic: str) -> Iterator[MessageId]:
+    return (message.id for message in all_messages(bus, topic))
+
+
+class ProducerContract:
+    """Producers."""
+
+    @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+    def test_messages_arrive_once_and_in_order(self, bus: Bus, compression: str) -> None:
+        bus.create_topic("orders")
+        values = [b"%d" % n for n in range(3_000)]
+        with bus.producer("orders", compression=compression, batch_bytes=4_096) as producer:
+            for value in values[:1_000]:
+                producer.send(value)
+            producer.send_many(values[1_000:])
+        assert all_values(bus, "orders") == values
+
+    def test_order_holds_for_each_key(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=4)
+        with bus.producer("orders", batch_bytes=1_024) as producer:
+            for n in range(2_000):
+                producer.send(b"%d" % n, key=b"k%d" % (n % 9), headers={"n": b"%d" % n})
+        by_key = defaultdict(list)
+        for message in all_messages(bus, "orders"):
+            assert message.headers == {"n": message.value}
+            by_key[message.key].append(int(message.value or b""))
+        assert {key: sorted(found) for key, found in by_key.items()} == by_key
+        assert sum(map(len, by_key.values())) == 2_000
+
+    def test_after_a_flush_everything_can_be_read(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        with bus.producer("orders") as producer:
+            for n in range(5):
+                producer.send(b"%d" % n)
+                producer.flush()
+                assert len(all_values(bus, "orders")) == n + 1
+
+    def test_a_lone_message_goes_out_although_nothing_follows(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        with bus.producer("orders") as producer, bus.consumer("orders") as consumer:
+            producer.send(b"alone")
+            assert next(iter(consumer)).value == b"alone"
+            for n in range(3):  # what came while a request was under way is sent as well
+                producer.send(b"%d" % n)
+            assert [m.value for m in islice(consumer, 3)] == [b"0", b"1", b"2"]
+
+    def test_lingering_messages_go_out_together_after_their_time(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        consumer = bus.consumer("orders")
+        with bus.producer("orders", linger_ms=50) as producer:
+            for n in range(10):
+                producer.send(b"%d" % n)
+            assert next(iter(consumer)).value == b"0"
+        assert [block.count for block in bus.inspect("orders").blocks] == [10]
+        consumer.close()
+
+    def test_messages_without_a_key_are_spread_over_partitions_in_blocks(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=3)
+        with bus.producer("orders", batch_bytes=1_000) as producer:
+            producer.send_many([b"x" * 100] * 300)
+        counts = [one.end_offset for one in bus.describe_topic("orders").partition_infos]
+        assert sum(counts) == 300 and min(counts) > 50
+
+    def test_a_refused_message_leaves_the_others_alone(self, bus: Bus) -> None:
+        bus.create_topic("orders", message_bytes_max=100)
+        with bus.producer("orders") as producer:
+            producer.send(b"a")
+            with pytest.raises(TooLarge):
+                producer.send(b"x" * 101)
+            with pytest.raises(PartitionNotFound):
+                producer.send(b"", partition=1)
+            with pytest.raises(TooLarge) as caught:
+                producer.send_many([b"b", b"x" * 101, b"never"])
+            assert caught.value.details["index"] == 1
+            producer.send(b"c")
+        assert all_values(bus, "orders") == [b"a", b"b", b"c"]
+
+    def test_what_can_never_be_stored_is_an_error_of_flush_and_nothing_later_is_taken(
+        self, bus: Bus
+    ) -> None:
+        bus.create_topic("orders")
+        producer = bus.producer("orders")
+        bus.delete_topic("orders")
+        with pytest.raises(TopicNotFound) as caught:
+            producer.send(b"lost")
+            producer.flush()
+        assert caught.value.details["unacknowledged"] == 1
+        with pytest.raises(TopicNotFound):
+            producer.send(b"later")
+        producer.close()
+
+    def test_an_error_that_nobody_has_met_yet_is_raised_by_close(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        with pytest.raises(TopicNotFound), bus.producer("orders") as producer:
+            bus.delete_topic("orders")
+            producer.send(b"lost")
+
+    def test_a_closed_producer_takes_nothing(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        producer = bus.producer("orders")
+        producer.close()
+        producer.close()
+        for call in (lambda: producer.send(b""), producer.flush, lambda: producer.send_many([b""])):
+            with pytest.raises(Closed):
+                call()
+
+    def test_options_out_of_range_are_refused(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        for options in (
+            {"linger_ms": -1},
+            {"batch_bytes": 0},
+            {"in_flight_max": 9},
+            {"compression": "gzip"},
+            {"durability": "often"},
+        ):
+            with pytest.raises(Invalid):
+                bus.producer("orders", **options)  # type: ignore[arg-type]
+
+
+class ConsumerContract:
+    """Consumers and single fetches."""
+
+    @pytest.fixture
+    def ids(self, bus: Bus) -> list[MessageId]:
+        """Ten messages, the first six in one block."""
+        bus.create_topic("orders")
+        ids = bus.publish_many("orders", [b"%d" % n for n in range(6)])
+        for n in range(6, 10):
+            id = bus.publish("orders", b"%d" % n)
+            assert id is not None
+            ids.append(id)
+        return ids
+
+    def test_every_way_to_name_a_start(self, bus: Bus, ids: list[MessageId]) -> None:
+        at = datetime.fromtimestamp(ids[7].time_ms / 1_000, UTC)
+        first_at_that_time = next(i for i, id in enumerate(ids) if id.time_ms == ids[7].time_ms)
+        for start, first in (
+            ("earliest", 0),
+            ("offset:3", 3),
+            (ids[4], 4),
+            (str(ids[8]), 8),
+            (f"after:{ids[4]}", 5),
+            (Position.offset(9), 9),
+            (at, first_at_that_time),
+            ({0: ids[2]}, 2),
+            ("latest", 10),
+            ("offset:10", 10),
+        ):
+            values = [m.value for m in all_messages(bus, "orders", start)]
+            assert values == [b"%d" % n for n in range(first, 10)], start
+
+    def test_a_start_that_makes_no_sense_is_refused(self, bus: Bus, ids: list[MessageId]) -> None:
+        for start in ("soon", datetime(2026, 1, 1), 5, {0: None}):  # noqa: DTZ001
+            with pytest.raises((Invalid, BadMessageId)):
+                bus.consumer("orders", start=start)  # type: ignore[arg-type]
+        with pytest.raises(Invalid):
+            bus.consumer("orders", start={0: "earliest"}, partitions=[0, 1])
+
+    def test_an_offset_that_is_gone_is_an_error_with_what_is_there(
+        self, bus: Bus, ids: list[MessageId]
+    ) -> None:
+        bus.truncate_topic("orders", ids[7])
+        with pytest.raises(OffsetOutOfRange) as caught:
+            all_messages(bus, "orders", "offset:2")
+        assert caught.value.details["earliest"] == 7
+
+    def test_positions_resume_exactly_where_the_caller_was(
+        self, bus: Bus, ids: list[MessageId]
+    ) -> None:
+        for taken in range(11):
+            with bus.consumer("orders", stop_at_end=True) as consumer:
+                seen = [m.value for m in islice(consumer, taken)]
+                rest = [m.value for m in all_messages(bus, "orders", consumer.positions())]
+            assert (len(seen), seen + rest) == (taken, [b"%d" % n for n in range(10)])
+
+    def test_a_new_iteration_goes_on_behind_the_last_one(
+        self, bus: Bus, ids: list[MessageId]
+    ) -> None:
+        with bus.consumer("orders", stop_at_end=True) as consumer:
+            for message in consumer:
+                if message.value == b"3":
+                    break
+            assert [m.value for m in consumer] == [b"%d" % n for n in range(4, 10)]
+
+    def test_stop_at_end_ends_at_the_end_of_its_beginning(
+        self, bus: Bus, ids: list[MessageId]
+    ) -> None:
+        values = []
+        for message in bus.consumer("orders", stop_at_end=True, fetch_bytes=1):
+            values.append(message.value)
+            bus.publish("orders", b"later")
+        assert values == [b"%d" % n for n in range(10)]
+
+    def test_stop_at_end_of_an_empty_topic_ends_at_once(self, bus: Bus) -> None:
+        bus.create_topic("empty", partitions=3)
+        assert all_messages(bus, "empty") == []
+        assert all_messages(bus, "empty", "latest") == []
+
+    def test_a_consumer_from_latest_gets_what_is_published_after_it_was_made(
+        self, bus: Bus, ids: list[MessageId]
+    ) -> None:
+        with bus.consumer("orders", start="latest") as consumer:
+            bus.publish("orders", b"new")
+            assert next(iter(consumer)).value == b"new"
+
+    def test_a_consumer_from_latest_of_an_empty_topic_misses_nothing(self, bus: Bus) -> None:
+        bus.create_topic("empty", partitions=2)
+        with bus.consumer("empty", start="latest") as consumer:
+            bus.publish("empty", b"first")
+            assert next(iter(consumer)).value == b"first"
+
+    def test_only_the_partitions_asked_for_are_read(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=4)
+        for partition in range(4):
+            bus.publish_many("orders", [b"%d" % partition] * 2, partition=partition)
+        found = list(bus.consumer("orders", partitions=[1, 3], stop_at_end=True))
+        assert {m.value for m in found} == {b"1", b"3"} and len(found) == 4
+        with pytest.raises(PartitionNotFound):
+            list(bus.consumer("orders", partitions=[4], stop_at_end=True))
+
+    def test_batches_have_columns_of_equal_length(self, bus: Bus, ids: list[MessageId]) -> None:
+        columns: list[tuple[object, ...]] = []
+        for batch in bus.consumer("orders", start="offset:2", stop_at_end=True).batches():
+            assert batch.to_arrow().num_rows == len(batch)
+            assert batch.to_arrow().column("value").to_pylist() == batch.values()
+            columns += zip(
+                batch.offsets(), batch.ids(), batch.keys(), batch.values(), batch.headers(),
+                strict=True,
+            )  # fmt: skip
+        assert columns == [(n, ids[n], None, b"%d" % n, {}) for n in range(2, 10)]
+
+    def test_small_fetches_bring_the_same_messages(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=3)
+        for n in range(60):
+            bus.publish("orders", b"%d" % n)
+        found = bus.consumer("orders", stop_at_end=True, fetch_bytes=1)
+        assert sorted(int(m.value or b"") for m in found) == list(range(60))
+
+    def test_more_partitions_than_one_fetch_takes(self, bus: Bus) -> None:
+        bus.create_topic("wide", partitions=300, durability="written")
+        for partition in (0, 150, 299):
+            bus.publish("wide", b"%d" % partition, partition=partition)
+        assert sorted(all_values(bus, "wide")) == [b"0", b"150", b"299"]  # type: ignore[type-var]
+        assert len(bus.fetch("wide").next) == 300
+        with bus.consumer("wide", start="latest") as consumer:
+            bus.publish("wide", b"new", partition=200)
+            assert next(iter(consumer)).value == b"new"
+
+    def test_close_ends_an_iteration_that_waits_in_another_thread(self, bus: Bus) -> None:
+        bus.create_topic("quiet")
+        consumer = bus.consumer("quiet", wait_s=60)
+        began, ended = threading.Event(), threading.Event()
+
+        def read() -> None:
+            began.set()
+            assert list(consumer) == []
+            ended.set()
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        assert began.wait(WAIT_S)
+        consumer.close()
+        assert ended.wait(WAIT_S)
+        thread.join(WAIT_S)
+
+    def test_one_fetch_says_where_to_go_on(self, bus: Bus, ids: list[MessageId]) -> None:
+        page = bus.fetch("orders", bytes_max=1)
+        values = [m.value for m in page.messages()]
+        while page.batches:
+            assert page.ends == {0: 10}
+            page = bus.fetch("orders", page.next, bytes_max=1)
+            values += [m.value for m in page.messages()]
+        assert values == [b"%d" % n for n in range(10)]
+
+    def test_a_fetch_may_wait_for_a_message(self, bus: Bus) -> None:
+        bus.create_topic("quiet")
+        later = threading.Timer(0.05, lambda: bus.publish("quiet", b"here"))
+        later.start()
+        page = bus.fetch("quiet", wait_s=WAIT_S)
+        assert [m.value for m in page.messages()] == [b"here"]
+        later.join()
+
+
+class BusContract(TopicContract, PublishContract, ProducerContract, ConsumerContract):
+    """Everything that a bus promises."""
+
+    def test_a_closed_bus_is_an_error_and_closes_what_it_made(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        producer, consumer = bus.producer("orders"), bus.consumer("orders")
+        producer.send(b"x")
+        bus.close()
+        bus.close()
+        with pytest.raises(Closed):
+            producer.send(b"y")
+        assert list(consumer) == []
+        with pytest.raises(Closed):
+            bus.publish("orders", b"z")

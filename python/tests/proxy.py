@@ -1,0 +1,183 @@
+"""A TCP proxy between client and service that breaks what passes through it, on purpose.
+
+    with Proxy(url) as proxy:
+        proxy.script(Fault.LOSE_ANSWER)        # the next request's answer never arrives
+        tms.connect(proxy.url)
+
+One HTTP request at a time is taken off a connection and one fault of the script is used for each
+`POST`; without a fault it is passed on. Faults count from the moment they are scripted, over all
+connections.
+"""
+
+import contextlib
+import socket
+import threading
+from collections import deque
+from enum import Enum, auto
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+WAIT_S = 20
+
+
+class Fault(Enum):
+    """What happens to one request."""
+
+    LOSE_REQUEST = auto()  # the connection ends before the service sees it
+    LOSE_ANSWER = auto()  # the service does it, then the connection ends without an answer
+    HALF_ANSWER = auto()  # … in the middle of the answer
+    SWALLOW_ANSWER = auto()  # … and the connection stays open, silent
+    TWICE = auto()  # the service gets it twice; the second answer is passed on
+    LATER = (
+        auto()
+    )  # held back until the next request was answered, then sent; its answer is dropped
+    TRICKLE = auto()  # the answer comes byte by byte
+
+
+class Proxy:
+    """Listens on a free port of this machine; ends with its `with` block."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None and parts.port is not None
+        self._service = (parts.hostname, parts.port)
+        self._faults: deque[Fault] = deque()
+        self._held: list[bytes] = []
+        self._sockets: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.requests = 0
+
+    def script(self, *faults: Fault) -> None:
+        """The faults of the next POST requests."""
+        self._faults.extend(faults)
+
+    @property
+    def done(self) -> bool:
+        """Whether every scripted fault has happened."""
+        return not self._faults and not self._held
+
+    def __enter__(self) -> Self:
+        self._start(self._accept)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for one in self._sockets:
+                _end(one)
+        for thread in self._threads:
+            thread.join(WAIT_S)
+
+    def _start(self, work: object, *args: object) -> None:
+        thread = threading.Thread(target=work, args=args, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._start(self._relay, client)
+
+    def _relay(self, client: socket.socket) -> None:
+        service = socket.create_connection(self._service, WAIT_S)
+        with self._lock:
+            self._sockets |= {client, service}
+        try:
+            read_request, read_answer = Reader(client), Reader(service)
+            while request := read_request.message():
+                self.requests += 1
+                fault = None
+                if request.startswith(b"POST") and self._faults:
+                    fault = self._faults.popleft()
+                if not self._carry_out(fault, request, client, service, read_answer):
+                    return
+        except OSError:
+            return
+        finally:
+            _end(client)
+            _end(service)
+
+    def _carry_out(
+        self,
+        fault: Fault | None,
+        request: bytes,
+        client: socket.socket,
+        service: socket.socket,
+        answers: "Reader",
+    ) -> bool:
+        """Whether the connection goes on."""
+        if fault is Fault.LOSE_REQUEST:
+            return False
+        if fault is Fault.LATER:
+            self._held.append(request)
+            return False
+        service.sendall(request)
+        answer = answers.message()
+        if fault is Fault.TWICE:
+            service.sendall(request)
+            answer = answers.message()
+        if fault is Fault.LOSE_ANSWER:
+            return False
+        if fault is Fault.HALF_ANSWER:
+            client.sendall(answer[: len(answer) // 2])
+            return False
+        if fault is Fault.SWALLOW_ANSWER:
+            return True
+        for held in self._held[:]:
+            self._held.remove(held)
+            service.sendall(held)
+            answers.message()
+        if fault is Fault.TRICKLE:
+            for at in range(len(answer)):
+                client.sendall(answer[at : at + 1])
+        else:
+            client.sendall(answer)
+        return bool(answer)
+
+
+class Reader:
+    """Takes HTTP messages with a Content-Length, or none, off a socket."""
+
+    def __init__(self, source: socket.socket) -> None:
+        self._source = source
+        self._buffer = b""
+
+    def message(self) -> bytes:
+        """The next whole message; empty at the end."""
+        while (end := self._buffer.find(b"\r\n\r\n")) < 0:
+            if not self._more():
+                return b""
+        size = end + 4
+        for line in self._buffer[:end].split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                size += int(value)
+        while len(self._buffer) < size:
+            if not self._more():
+                return b""
+        message, self._buffer = self._buffer[:size], self._buffer[size:]
+        return message
+
+    def _more(self) -> bool:
+        received = self._source.recv(1 << 20)
+        self._buffer += received
+        return bool(received)
+
+
+def _end(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the other side was faster
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()

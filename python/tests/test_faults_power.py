@@ -1,0 +1,73 @@
+"""Fault 3: the power fails under a publisher, and only what was synced survives for certain.
+
+Where a file comes back with zeros in place of its end, as some file systems do it, opening may be
+refused; then `tms fsck --repair` must bring back everything.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.faults import publisher
+from tests.faults.disk import Disk, Unsynced
+from tests.faults.history import check_bus, read_ledger
+from tests.faults.mending import fsck
+from tests.faults.strace import Call, calls, record, strace
+from tms.errors import DataCorrupt
+
+MOMENTS = 40  # beside those right after a name changed
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]]:
+    """The directory of an undisturbed publisher, and all its calls that change files."""
+    path = tmp_path_factory.mktemp("recording")
+    program = [sys.executable, publisher.__file__, str(path / "data"), str(path / "ledger")]
+    done = subprocess.run(
+        [strace(), "-f", *record(path / "journal"), *program],
+        capture_output=True,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return path, list(calls(path / "journal"))
+
+
+@pytest.mark.parametrize("unsynced", Unsynced)
+def test_power_loss_keeps_what_was_synced_and_of_the_rest_only_the_end_is_missing(
+    unsynced: Unsynced,
+    recording: tuple[Path, list[Call]],
+    tmp_path: Path,
+) -> None:
+    path, recorded = recording
+    random = Random(7)
+    ours = [n for n, call in enumerate(recorded) if call.path.startswith(f"{path}/")]
+    names = [n for n in ours if recorded[n].name in ("rename", "mkdir", "unlink")]
+    moments = {*random.sample(ours, MOMENTS), *random.sample(names, MOMENTS // 2), ours[-1]}
+    disk, lines = Disk(path / "data"), b""
+    for number, call in enumerate(recorded):
+        if disk.concerns(call):
+            disk.play(call)
+        elif call.name == "write" and call.path == str(path / "ledger"):
+            lines += call.strings[0]
+        if number in moments:
+            target = tmp_path / str(number)
+            disk.rebuild(target, unsynced, random)
+            try:
+                _check(target, lines)
+            except DataCorrupt:
+                assert unsynced is Unsynced.ZEROS
+                code, said = fsck(target, "--repair")
+                assert code == 0, said
+                _check(target, lines)
+            shutil.rmtree(target)
+
+
+def _check(data: Path, ledger: bytes) -> None:
+    with publisher.open_bus(data) as bus:
+        check_bus(bus, read_ledger(ledger), power_lost=True)

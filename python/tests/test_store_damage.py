@@ -1,0 +1,360 @@
+"""Damaged data directories: nothing is lost silently, no wrong byte comes back, what is intact can be saved."""
+
+import logging
+import os
+import shutil
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.store_contract import ALL, rows_of
+from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound, TMSError
+from tms.model.topic import Durability
+from tms.store.leveldb import LevelDBStore, read_only_copy, repair
+
+Rows = list[tuple[bytes, bytes]]
+FLIPS = 80  # of random bits, per class of files
+FILES = ["*.log", "*.ldb", "MANIFEST-*", "CURRENT", "FORMAT"]
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """Where a data directory is or will be: in memory if possible, for hundreds of openings."""
+    fast = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with TemporaryDirectory(dir=fast) as temporary:
+        yield Path(temporary) / "data"
+
+
+@pytest.fixture
+def rows(path: Path) -> Rows:
+    """A data directory with one map whose rows are in several tables and in a log."""
+    random = Random(5)
+    rows = [(b"%04d" % n, random.randbytes(40_000 if n % 9 == 8 else 700)) for n in range(100)]
+    store = LevelDBStore(path, create=True, write_buffer_bytes=64 << 10)
+    one = store.open("map", create=True)
+    for row in rows:
+        one.write([row], Durability.WRITTEN)
+    one.get(b"wait until tables are written: closing does that")
+    store.close()
+    for pattern in FILES:
+        assert find(path, pattern), f"there is no {pattern} to damage"
+    return rows
+
+
+def find(path: Path, pattern: str) -> list[Path]:
+    place = path if pattern == "FORMAT" else path / "maps" / "map"
+    return sorted(place.glob(pattern))
+
+
+def read(path: Path) -> Rows:
+    store = LevelDBStore(path, create=True)
+    try:
+        return rows_of(store.open("map", create=False))
+    finally:
+        store.close()
+
+
+def read_alone(path: Path, keys: list[bytes]) -> list[bytes | None]:
+    store = LevelDBStore(path, create=True)
+    try:
+        one = store.open("map", create=False)
+        return [one.get(key) for key in keys]
+    finally:
+        store.close()
+
+
+def copy_of(path: Path) -> Path:
+    return Path(shutil.copytree(path, path.with_name("copy")))
+
+
+# Flipped bits
+
+
+@pytest.mark.parametrize("pattern", FILES)
+def test_a_flipped_bit_is_refused_or_harmless_and_never_read(
+    path: Path, rows: Rows, pattern: str
+) -> None:
+    random = Random(pattern)
+    refused = 0
+    for _ in range(FLIPS):
+        damaged = copy_of(path)
+        file = random.choice(find(damaged, pattern))
+        flip(file, random.randrange(8 * file.stat().st_size))
+        try:
+            assert read(damaged) == rows
+        except (DataCorrupt, ConfigError) as error:
+            assert str(damaged.name) in error.message, "the message does not say where"
+            refused += 1
+        shutil.rmtree(damaged)
+    assert refused >= FLIPS * 0.9, f"only {refused} of {FLIPS} flips were noticed"
+
+
+def test_every_flipped_bit_in_the_headers_of_a_log_is_refused(path: Path, rows: Rows) -> None:
+    """A damaged length looks to LevelDB like a torn end: it drops what follows and says nothing."""
+    log = find(path, "*.log")[-1]
+    whole = log.read_bytes()
+    offset = 0
+    while offset < len(whole):
+        length = struct.unpack_from("<H", whole, offset + 4)[0]
+        for bit in range(8 * (offset + 4), 8 * (offset + 7)):
+            damaged = copy_of(path)
+            flip(find(damaged, "*.log")[-1], bit)
+            with pytest.raises(DataCorrupt):
+                read(damaged)
+            shutil.rmtree(damaged)
+        offset += 7 + length
+        if 32_768 - offset % 32_768 < 7:
+            offset += 32_768 - offset % 32_768
+
+
+def test_a_damaged_row_does_not_hide_the_others(path: Path, rows: Rows) -> None:
+    table = find(path, "*.ldb")[0]
+    raw = table.read_bytes()
+    key, value = next((key, value) for key, value in rows if value in raw)
+    flip(table, 8 * raw.index(value) + 5)
+    store = LevelDBStore(path, create=False)
+    one = store.open("map", create=False)
+    with pytest.raises(DataCorrupt):
+        one.get(key)
+    with pytest.raises(DataCorrupt):
+        one.scan(None, None, ALL)
+    with pytest.raises(DataCorrupt):
+        one.scan(key, None, 1)
+    with pytest.raises(DataCorrupt):
+        one.scan(None, key + b"\0", 1, reverse=True)
+    assert one.get(rows[-1][0]) == rows[-1][1]
+    assert one.scan(rows[-1][0], None, ALL) == rows[-1:]
+    store.close()
+
+
+def test_a_damaged_end_of_a_table_is_not_taken_for_the_end_of_the_rows(path: Path) -> None:
+    """plyvel's own iterator ends there without a word."""
+    store = LevelDBStore(path, create=True)
+    one = store.open("map", create=True)
+    one.write([(b"%04d" % n, b"v" * 100) for n in range(200)], Durability.WRITTEN)
+    store.close()
+    read(path)  # moves the rows from the log to a table
+    read(path)
+    table = find(path, "*.ldb")[-1]
+    flip(table, 8 * (table.read_bytes().index(b"v" * 99) + 200 * 107))
+    for reverse in (False, True):
+        store = LevelDBStore(path, create=False)
+        one = store.open("map", create=False)
+        with pytest.raises(DataCorrupt):
+            one.scan(b"0199", None, ALL, reverse)
+        with pytest.raises(DataCorrupt):
+            one.scan(None, None, ALL, reverse)
+        store.close()
+
+
+# Torn ends and holes
+
+
+def test_a_torn_log_loses_only_its_torn_end_and_says_how_much(
+    path: Path, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = find(path, "*.log")[-1]
+    size = log.stat().st_size
+    in_log = [row for row in rows if row[1][:500] in log.read_bytes()]
+    assert len(in_log) > 3
+    for cut in (*range(1, 30), 700, 731, 800, 2_000, size // 2, size - 8, size - 1, size):
+        torn = copy_of(path)
+        os.truncate(find(torn, "*.log")[-1], size - cut)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "tms.store"):
+            left = read(torn)
+        assert left == rows[: len(left)]
+        lost = sum(len(key) + len(value) for key, value in rows[len(left) :])
+        assert cut <= lost + 100 * (len(rows) - len(left)) or cut == size
+        dropped = sum(int(record.getMessage().rpartition("=")[2]) for record in caplog.records)
+        at_a_boundary = not caplog.records
+        assert at_a_boundary or 0 < dropped <= 41_000
+        shutil.rmtree(torn)
+
+
+@pytest.mark.parametrize("size", [7, 512, 4_096])
+def test_zeros_in_the_middle_of_a_log_are_refused(path: Path, rows: Rows, size: int) -> None:
+    log = find(path, "*.log")[-1]
+    raw = bytearray(log.read_bytes())
+    start = raw.index(next(value for _, value in rows if value[:500] in raw)[:500]) - 50
+    raw[start : start + size] = bytes(size)
+    log.write_bytes(raw)
+    with pytest.raises(DataCorrupt):
+        read(path)
+
+
+# Deleted files
+
+
+@pytest.mark.parametrize("pattern", [*FILES, "maps"])
+def test_a_deleted_file_is_refused_and_nothing_is_made_in_its_place(
+    path: Path, rows: Rows, pattern: str
+) -> None:
+    if pattern == "maps":
+        (path / "maps").rename(path / "elsewhere")
+    else:
+        find(path, pattern)[-1].unlink()
+    before = sorted(path.rglob("[!L]*"))
+    with pytest.raises((DataCorrupt, ConfigError)):
+        read(path)
+    assert [file for file in sorted(path.rglob("[!L]*")) if file.exists()] == before
+
+
+def test_a_table_deleted_under_an_open_map_is_not_taken_for_missing_keys(
+    path: Path, rows: Rows
+) -> None:
+    """plyvel's `get` answers None there."""
+    store = LevelDBStore(path, create=False)
+    one = store.open("map", create=False)
+    for table in find(path, "*.ldb"):
+        table.rename(table.with_suffix(".hidden"))
+    for read_row in (lambda: one.get(rows[0][0]), lambda: one.scan(None, None, 1)):
+        with pytest.raises(DataCorrupt):
+            read_row()
+    with pytest.raises(DataCorrupt):
+        one.compare_and_set(rows[0][0], None, b"")
+    store.close()
+
+
+# The format of the data directory
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"format": 2, "store": "leveldb"}', ConfigError),
+        ('{"format": 1, "store": "hbase"}', ConfigError),
+        ('{"format": 1}', DataCorrupt),
+        ("[]", DataCorrupt),
+        ("", DataCorrupt),
+    ],
+)
+def test_another_format_is_refused(
+    path: Path, rows: Rows, text: str, error: type[TMSError]
+) -> None:
+    (path / "FORMAT").write_text(text)
+    with pytest.raises(error):
+        read(path)
+
+
+def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(ConfigError):
+        LevelDBStore(tmp_path, create=True)
+    with pytest.raises(NotFound):
+        LevelDBStore(tmp_path / "missing", create=False)
+    assert not (tmp_path / "missing").exists()
+
+
+# Rescue
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: find(path, "CURRENT")[0].unlink(),
+        lambda path: find(path, "MANIFEST-*")[0].unlink(),
+        lambda path: flip(find(path, "MANIFEST-*")[0], 100),
+        lambda path: None,
+    ],
+    ids=["CURRENT deleted", "MANIFEST deleted", "MANIFEST flipped", "nothing damaged"],
+)
+def test_repair_saves_all_rows_where_only_the_bookkeeping_is_damaged(
+    path: Path, rows: Rows, damage: Callable[[Path], object]
+) -> None:
+    damage(path)
+    repair(path, "map")
+    assert read(path) == rows
+
+
+@pytest.mark.parametrize("pattern", ["*.log", "*.ldb"])
+def test_repair_saves_every_intact_row_and_keeps_the_damaged_map(
+    path: Path, rows: Rows, pattern: str
+) -> None:
+    random = Random(pattern)
+    for _ in range(12):
+        damaged = copy_of(path)
+        file = random.choice(find(damaged, pattern))
+        raw = file.read_bytes()
+        candidates = [(key, value) for key, value in rows if len(value) < 1_000 and value in raw]
+        victim = random.choice(candidates)
+        flip(file, 8 * raw.index(victim[1]) + random.randrange(5_000))
+        broken = {one.name: one.read_bytes() for one in (damaged / "maps/map").iterdir()}
+        kept = repair(damaged, "map")
+        assert {one.name: one.read_bytes() for one in kept.iterdir()} == broken
+        left = read(damaged)
+        assert set(left) <= set(rows), "repair made up rows"
+        lost = set(rows) - set(left)
+        assert victim in lost
+        # Rows share a checksummed block of 4 KiB in tables; in logs each write has its own.
+        assert len(lost) <= (1 if pattern == "*.log" else 8)
+        shutil.rmtree(damaged)
+
+
+def test_repair_refuses_a_map_that_is_missing_or_in_use(path: Path, rows: Rows) -> None:
+    with pytest.raises(NotFound):
+        repair(path, "other")
+    store = LevelDBStore(path, create=False)
+    with pytest.raises(AlreadyRunning):
+        repair(path, "map")
+    store.close()
+
+
+def test_a_read_only_copy_shows_a_store_in_use_and_changes_nothing(path: Path, rows: Rows) -> None:
+    store = LevelDBStore(path, create=False, write_buffer_bytes=64 << 10)
+    one = store.open("map", create=False)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with read_only_copy(path) as copied:
+        assert read(copied) == rows
+        other = LevelDBStore(copied, create=False)
+        other.open("map", create=False).write([(b"new", b"row")], Durability.SYNCED)
+        other.drop("map")
+        other.close()
+    assert not copied.exists()
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    assert rows_of(one) == rows
+    store.close()
+
+
+def test_a_read_only_copy_of_a_busy_store_is_whole(path: Path) -> None:
+    store = LevelDBStore(path, create=True, write_buffer_bytes=64 << 10)
+    one = store.open("map", create=True)
+    done = threading.Event()
+    acknowledged = 0
+
+    def write() -> None:
+        nonlocal acknowledged
+        while not done.is_set():
+            one.write([(b"%06d" % acknowledged, bytes(2_000))], Durability.WRITTEN)
+            acknowledged += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(15):
+            at_least = acknowledged
+            with read_only_copy(path) as copied:
+                found = read(copied)
+            assert len(found) >= at_least
+            assert [key for key, _ in found] == [b"%06d" % n for n in range(len(found))]
+    finally:
+        done.set()
+        thread.join(60)
+        store.close()
+
+
+def test_a_copy_of_a_damaged_map_is_damaged(path: Path, rows: Rows) -> None:
+    find(path, "CURRENT")[0].unlink()
+    with read_only_copy(path) as copied, pytest.raises(DataCorrupt):
+        read(copied)
+
+
+def flip(file: Path, bit: int) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(raw)
