@@ -200,7 +200,8 @@ class _Sources:
     def place(self, keys: tuple[str, ...]) -> str:
         """The flag, variable or line that said these keys; the strongest one."""
         if ".".join(keys) in self._flags:
-            return f"flag --{keys[-1].replace('_', '-')}"
+            alone = sum(key.rpartition(".")[2] == keys[-1] for key in _known_keys()) == 1
+            return f"flag --{'-'.join(keys[-1:] if alone else keys).replace('_', '-')}"
         variable = ENV_PREFIX + _SEPARATOR.join(keys).upper()
         if variable in self._variables:
             return f"environment variable {self._variables[variable]}"
@@ -230,6 +231,8 @@ def _read(file: Path | None) -> tuple[str, dict[str, Any]]:
         return text, tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise ConfigError(f"The configuration file {file} is not TOML: {exc}.") from exc
+    except RecursionError as exc:
+        raise ConfigError(f"The configuration file {file} is nested too deeply.") from exc
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"The configuration file {file} cannot be read: {exc}.") from exc
 

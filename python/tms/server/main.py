@@ -16,13 +16,14 @@ import signal
 import socket
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import structlog
 import uvicorn
 import uvloop
 
-from tms.clock import SystemClock
+from tms.clock import Clock, SystemClock
 from tms.engine import Engine
 from tms.errors import ConfigError
 from tms.server import logs
@@ -50,7 +51,7 @@ def serve(settings: Settings) -> None:
     listener = listen(settings.server)
     try:
         clock = SystemClock()
-        store = LevelDBStore(settings.data, create=True, clock=clock)
+        store = _open(settings.data, clock)
         engine = Engine(store, clock, settings.engine.config())
         try:
             engine.start()
@@ -131,6 +132,16 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         service.watchdog.stop()
         service.threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _open(data: Path, clock: Clock) -> LevelDBStore:
+    try:
+        return LevelDBStore(data, create=True, clock=clock)
+    except OSError as exc:
+        raise ConfigError(
+            f"The data directory {data} cannot be used: {exc.strerror}. Choose a directory that "
+            "this user can write with --data."
+        ) from exc
 
 
 def listen(section: ServerSection) -> socket.socket:

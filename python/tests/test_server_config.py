@@ -1,0 +1,144 @@
+"""The configuration: sources and their precedence; faults that say what, where and what to do."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tms.errors import ConfigError
+from tms.server.config import Settings, load
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "tms.toml"
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in os.environ:
+        if name.upper().startswith("TMS__"):
+            monkeypatch.delenv(name)
+
+
+def faults(file: Path | None, flags: Mapping[str, object]) -> list[str]:
+    """The fault lines of a configuration that is refused."""
+    with pytest.raises(ConfigError) as caught:
+        load(file, flags)
+    return [line.strip() for line in caught.value.message.splitlines()[1:]]
+
+
+def test_only_the_data_directory_has_no_default() -> None:
+    settings = load(None, {"data": "d"})
+    assert settings.data == Path("d")
+    assert (settings.server.host, settings.server.port) == ("127.0.0.1", 7070)
+    [fault] = faults(None, {})
+    assert fault.startswith("data: missing")
+    assert "--data" in fault
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text('data = "f"\n[server]\nport = 1\nlog_level = "error"\n[limits]\nthreads = 3\n')
+    monkeypatch.setenv("TMS__SERVER__PORT", "2")
+    monkeypatch.setenv("TMS__SERVER__DRAIN_S", "4")
+    settings = load(file, {"server.port": 3})
+    assert settings.server.port == 3
+    assert settings.server.drain_s == 4
+    assert settings.server.log_level == "error"
+    assert settings.limits.threads == 3
+    assert load(file, {}).server.port == 2
+
+
+def test_what_is_configured_reaches_connections_requests_and_the_engine(file: Path) -> None:
+    file.write_text(
+        'data = "d"\n[limits]\nbody_bytes_max = 2_000_000\nhead_timeout_s = 3\n'
+        "[engine]\ncache_bytes = 7\nsegment_bytes = 2_000_000\n"
+    )
+    settings = load(file, {})
+    assert settings.limits.requests().body_bytes_max == 2_000_000
+    assert settings.limits.connections(50).head_timeout_s == 3
+    assert settings.limits.connections(50).connections_max == 50
+    engine = settings.engine.config()
+    assert (engine.cache_bytes, engine.log.segment_bytes) == (7, 2_000_000)
+
+
+def test_all_faults_are_named_at_once_with_key_and_place(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(
+        'data = "d"\n\n[server]\nprot = 7070\nlog_level = "loud"\n\n'
+        "[limits]\nthreads = 0\n[colour]\n"
+    )
+    monkeypatch.setenv("TMS__SERVER__PORT", "abc")
+    monkeypatch.setenv("TMS__SEVER__PORT", "1")
+    monkeypatch.setenv("TMS__ENGINE__CASH_BYTES", "1")
+    found = faults(file, {"server.drain_s": -1, "engine.threads": 0})
+    expected = [
+        ("server.prot", "did you mean server.port?", f"{file}, line 4"),
+        ("server.log_level", "'loud'", f"{file}, line 5"),
+        ("limits.threads", "greater than or equal to 1", f"{file}, line 8"),
+        ("colour", "no such key", f"{file}, line 9"),
+        ("server.port", "'abc'", "environment variable TMS__SERVER__PORT"),
+        ("sever", "did you mean server?", "environment variable TMS__SEVER__PORT"),
+        ("engine.cash_bytes", "engine.cache_bytes", "environment variable TMS__ENGINE__CASH_BYTES"),
+        ("server.drain_s", "-1", "flag --drain-s"),
+        ("engine.threads", "0", "flag --engine-threads"),
+    ]
+    for key, why, place in expected:
+        [line] = [line for line in found if line.startswith(f"{key}:")]
+        assert why in line
+        assert f"({place})" in line
+    assert len(found) == len(expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("data = 'a'\ndata = 'b'\n", id="duplicate_key"),
+        pytest.param("a: &a [*a, *a]\n", id="yaml_bomb"),
+        pytest.param("data = [[[[\n", id="truncated"),
+        pytest.param("data = " + "[" * 100_000, id="deep"),
+    ],
+)
+def test_row_66_a_file_that_is_no_toml_is_named_with_the_line(file: Path, text: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file, {})
+    assert str(file) in caught.value.message
+    assert len(caught.value.message) < 1_000
+
+
+def test_row_66_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    for name in ("missing.toml", "binary.toml", "."):
+        with pytest.raises(ConfigError) as caught:
+            load(tmp_path / name, {})
+        assert str(tmp_path / name) in caught.value.message
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
+def test_an_address_that_others_reach_needs_insecure(host: str) -> None:
+    [fault] = faults(None, {"data": "d", "server.host": host})
+    assert "--insecure" in fault
+    settings = load(None, {"data": "d", "server.host": host, "server.insecure": True})
+    assert settings.server.host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_addresses_of_this_machine_need_nothing(host: str) -> None:
+    assert load(None, {"data": "d", "server.host": host}).server.host == host
+
+
+def test_limits_that_contradict_each_other_are_refused() -> None:
+    flags = {"data": "d", "limits.body_bytes_max": 1 << 30}
+    [fault] = faults(None, flags)
+    assert "publish_bytes_in_flight_max" in fault
+
+
+def test_every_key_has_a_default_within_its_own_bounds() -> None:
+    dumped = Settings(data=Path("d")).model_dump()
+    assert Settings(**dumped) == Settings(data=Path("d"))
