@@ -126,9 +126,10 @@ def write(
     for size in sizes:
         buffers += (at, size)
         at += (size + 7) & -8
-    plan = _TEMPLATES[compression]
-    metadata = plan.fields.pack(
-        plan.start, at, plan.middle, messages, plan.before_buffers, *buffers, plan.before_nodes,
+    template = _TEMPLATES[compression]
+    metadata = template.fields.pack(
+        template.start, at, template.middle, messages,
+        template.before_buffers, *buffers, template.before_nodes,
         messages, null_keys, messages, null_values, messages, 0,
         entries, 0, entries, 0, entries, 0,
     )  # fmt: skip
@@ -170,11 +171,9 @@ def _layout(metadata: bytes) -> Layout:
         raise BadBlock("The names and values of headers cannot be null.")
     end = 0
     for at, size in zip(buffers[::2], buffers[1::2], strict=True):
-        if at < end or size < 0 or at % 8:
-            raise BadBlock("The buffers of the record batch are not one behind the other.")
-        end = at + size
-    if end > body_bytes:
-        raise BadBlock("A buffer of the record batch lies outside of the block.")
+        if size < 0 or at % 8 or not (end if size else 0) <= at <= body_bytes - size:
+            raise BadBlock("A buffer of the record batch lies outside of the block or in another.")
+        end = at + size if size else end
     compressed = compression is not Compression.NONE
     if not compressed:
         _check_sizes(messages, entries, nulls, buffers[1::2])
@@ -220,14 +219,14 @@ _Found = tuple[Compression, int, int, tuple[int, ...], tuple[int, ...]]
 
 def _match(metadata: bytes) -> _Found | None:
     """Compression, body length, count, buffers and nodes, if the metadata is the template's."""
-    plan = _BY_SIZE.get(len(metadata))
-    if plan is None:
+    template = _BY_SIZE.get(len(metadata))
+    if template is None:
         return None
-    start, body_bytes, middle, messages, before_buffers, *rest = plan.fields.unpack(metadata)
+    start, body_bytes, middle, messages, before_buffers, *rest = template.fields.unpack(metadata)
     buffers, before_nodes, nodes = rest[: 2 * BUFFERS], rest[2 * BUFFERS], rest[2 * BUFFERS + 1 :]
-    if (start, middle, before_buffers, before_nodes) != plan[2:]:
+    if (start, middle, before_buffers, before_nodes) != template[2:]:
         return None
-    return plan.compression, body_bytes, messages, tuple(buffers), tuple(nodes)
+    return template.compression, body_bytes, messages, tuple(buffers), tuple(nodes)
 
 
 def _walk(metadata: bytes) -> _Found:

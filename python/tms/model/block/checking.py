@@ -36,7 +36,7 @@ class _Ends(NamedTuple):
     values: Sequence[int]
     headers: Sequence[int] = (0, 0)
     names: Sequence[int] = (0,)
-    items: Sequence[int] = (0,)
+    texts: Sequence[int] = (0,)  # the values of headers
     header_validity: bytes = b""  # one bit per message; empty when no map of headers is null
 
 
@@ -74,11 +74,11 @@ def _lone(block: Buffer, body: int, layout: Layout) -> _Ends:
     value_start, value_stop = read(block, body + buffers[2 * VALUE + 2])
     headers = read(block, body + buffers[2 * HEADERS + 2])
     names = SMALL_ENDS[0].unpack_from(block, body + buffers[2 * NAME + 2])
-    items = SMALL_ENDS[0].unpack_from(block, body + buffers[2 * HEADER_VALUE + 2])
+    texts = SMALL_ENDS[0].unpack_from(block, body + buffers[2 * HEADER_VALUE + 2])
     if (
         not 0 <= key_start <= key_stop <= buffers[2 * KEY + 5]
         or not 0 <= value_start <= value_stop <= buffers[2 * VALUE + 5]
-        or headers + names + items != (0, 0, 0, 0)
+        or headers + names + texts != (0, 0, 0, 0)
         or (nulls[0] and block[body + buffers[2 * KEY]] & 1)
         or (nulls[1] and block[body + buffers[2 * VALUE]] & 1)
         or (nulls[2] and block[body + buffers[2 * HEADERS]] & 1)
@@ -98,7 +98,7 @@ def _small(block: Buffer, body: int, layout: Layout) -> _Ends:
     headers = _ends(block, body + buffers[2 * HEADERS + 2], count, entries)
     at = body + buffers[2 * NAME + 4]
     names = _ends(block, body + buffers[2 * NAME + 2], entries, buffers[2 * NAME + 5])
-    items = _ends(
+    texts = _ends(
         block, body + buffers[2 * HEADER_VALUE + 2], entries, buffers[2 * HEADER_VALUE + 5]
     )
     try:
@@ -107,7 +107,7 @@ def _small(block: Buffer, body: int, layout: Layout) -> _Ends:
     except UnicodeDecodeError as exc:
         raise BadBlock("A header's name is not UTF-8.") from exc
     validity = _validity(block, body, layout, HEADERS) if layout.nulls[2] else b""
-    return _Ends(keys, values, headers, names, items, validity)
+    return _Ends(keys, values, headers, names, texts, validity)
 
 
 def _ends(block: Buffer, at: int, cells: int, last_max: int) -> tuple[int, ...]:
@@ -176,11 +176,11 @@ def _check_headers(ends: _Ends) -> None:
 
 
 def _check_messages(ends: _Ends, message_bytes_max: int) -> None:
-    keys, values, headers, names, items, _ = ends
+    keys, values, headers, names, texts, _ = ends
     for index in range(len(keys) - 1):
         size = keys[index + 1] - keys[index] + values[index + 1] - values[index]
         first, last = headers[index], headers[index + 1]
-        size += names[last] - names[first] + items[last] - items[first]
+        size += names[last] - names[first] + texts[last] - texts[first]
         if size > message_bytes_max:
             raise TooLarge(
                 f"A message has at most {message_bytes_max} bytes, this one has {size}.",

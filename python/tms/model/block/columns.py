@@ -99,12 +99,12 @@ class Columns:
         if layout.small:
             ends = self._ends(HEADERS, layout.messages)
             names = [name.decode() for name in self._cells(NAME, layout.entries)]
-            items = self._cells(HEADER_VALUE, layout.entries)
+            texts = self._cells(HEADER_VALUE, layout.entries)
         else:
             maps = self._whole_batch().column(2)
-            ends, names, items = (c.to_pylist() for c in (maps.offsets, maps.keys, maps.items))
+            ends, names, texts = (c.to_pylist() for c in (maps.offsets, maps.keys, maps.items))
         return [
-            dict(zip(names[start:stop], items[start:stop], strict=True))
+            dict(zip(names[start:stop], texts[start:stop], strict=True))
             for start, stop in pairwise(ends[self._first : self._first + self.count + 1])
         ]
 

@@ -47,9 +47,9 @@ def pack(values: Cells, keys: Cells | None, headers: Headers | None, room: int) 
         raise TooLarge(f"A block has at most {MESSAGES_MAX} messages, got {count}.")
     null_keys, (key_ends, key_cells, key_bytes) = _column("keys", keys, count)
     null_values, (value_ends, value_cells, value_bytes) = _column("values", values, count)
-    map_ends, names, items = _header_columns(headers, count)
+    map_ends, names, texts = _header_columns(headers, count)
     name_ends, name_cells, name_bytes = names
-    item_ends, item_cells, item_bytes = items
+    text_ends, text_cells, text_bytes = texts
     entries = len(name_cells)
     ends, entry_ends, validity = 4 * count + 4, 4 * entries + 4, (count + 7) // 8
     sizes = (
@@ -57,7 +57,7 @@ def pack(values: Cells, keys: Cells | None, headers: Headers | None, room: int) 
         validity if null_values else 0, ends, value_bytes,
         0, ends, 0,
         0, entry_ends, name_bytes,
-        0, entry_ends, item_bytes,
+        0, entry_ends, text_bytes,
     )  # fmt: skip
     metadata, body_bytes = arrow.write(
         Compression.NONE, count, entries, null_keys, null_values, sizes
@@ -68,7 +68,7 @@ def pack(values: Cells, keys: Cells | None, headers: Headers | None, room: int) 
         value_ends, *value_cells, _PAD[value_bytes & 7],
         map_ends,
         name_ends, *name_cells, _PAD[name_bytes & 7],
-        item_ends, *item_cells, _PAD[item_bytes & 7],
+        text_ends, *text_cells, _PAD[text_bytes & 7],
     )  # fmt: skip
     try:
         block = bytearray().join(parts)
@@ -148,28 +148,28 @@ def _joined(cells: Sequence[bytes]) -> _Column:
 
 
 def _header_columns(headers: Headers | None, count: int) -> tuple[bytes, _Column, _Column]:
-    """Where each message's headers end, padded; the names; the values."""
+    """Where each message's headers end, padded; their names; their values (texts, for short)."""
     if headers is None:
         return _no_headers(count)
     if len(headers) != count:
         raise Invalid(f"There are {count} values, but {len(headers)} headers.")
     names: list[str] = []
-    items: list[bytes] = []
+    texts: list[bytes] = []
     ends = [0]
     try:
         for row in headers:
             if row:
                 names += row
-                items += row.values()
+                texts += row.values()
             ends.append(len(names))
         encoded = list(map(str.encode, names))
     except (TypeError, AttributeError, UnicodeEncodeError) as exc:
         raise _wrong_headers(headers) from exc
     sizes = map(sub, ends[1:], ends)
-    if max(sizes) > HEADERS_MAX or b"" in encoded or not set(map(type, items)) <= _BYTES:
+    if max(sizes) > HEADERS_MAX or b"" in encoded or not set(map(type, texts)) <= _BYTES:
         raise _wrong_headers(headers)
     map_ends = struct.pack(f"<{count + 1}i{len(ends) % 2 * 4}x", *ends)
-    return map_ends, _joined(encoded), _joined(items)
+    return map_ends, _joined(encoded), _joined(texts)
 
 
 def _wrong_type(*columns: Cells | None) -> Invalid:
@@ -196,13 +196,13 @@ def _why_wrong(row: object) -> str:
         return f"got {type(row).__name__}"
     if len(row) > HEADERS_MAX:
         return f"a message has at most {HEADERS_MAX}, this one {len(row)}"
-    for name, value in row.items():
+    for name, text in row.items():
         if not isinstance(name, str) or not name:
             return f"a name is a str that is not empty, got {name!r:.80}"
         if name.encode(errors="ignore").decode() != name:
             return f"a name is valid Unicode, got {name!r:.80}"
-        if type(value) not in _BYTES:
-            return f"the value of {name!r:.80} is bytes, got {type(value).__name__}"
+        if type(text) not in _BYTES:
+            return f"the value of {name!r:.80} is bytes, got {type(text).__name__}"
     return ""
 
 
