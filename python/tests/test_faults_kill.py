@@ -13,14 +13,14 @@ POINTS = 4  # of each call in each step
 
 @pytest.mark.parametrize("step", publisher.STEPS)
 def test_a_publisher_killed_at_any_write_step_has_lost_nothing_acknowledged(
-    step: str, tmp_path: Path
+    step: str, fast_path: Path
 ) -> None:
     killed = 0
     with Publishers() as publishers:
-        counts = publishers.count(tmp_path / "whole", tmp_path / "whole.ledger", step)
+        counts = publishers.count(fast_path / "whole", fast_path / "whole.ledger", step)
         for call in CALLS:
             for nth in points(counts[call]):
-                place = tmp_path / f"{call}.{nth}"
+                place = fast_path / f"{call}.{nth}"
                 ledger = place.with_suffix(f".{nth}.ledger")
                 killed += publishers.kill(place, ledger, step, call, nth) == -9
                 with publisher.open_bus(place) as bus:

@@ -20,7 +20,7 @@ from tests.faults.mending import fsck
 from tests.faults.strace import Call, calls, record, strace
 from tms.errors import DataCorrupt
 
-MOMENTS = 40  # beside those right after a name changed
+MOMENTS = 30  # beside those right after a name changed
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call
 def test_power_loss_keeps_what_was_synced_and_of_the_rest_only_the_end_is_missing(
     unsynced: Unsynced,
     recording: tuple[Path, list[Call]],
-    tmp_path: Path,
+    fast_path: Path,
 ) -> None:
     path, recorded = recording
     random = Random(7)
@@ -56,7 +56,7 @@ def test_power_loss_keeps_what_was_synced_and_of_the_rest_only_the_end_is_missin
         elif call.name == "write" and call.path == str(path / "ledger"):
             lines += call.strings[0]
         if number in moments:
-            target = tmp_path / str(number)
+            target = fast_path / str(number)
             disk.rebuild(target, unsynced, random)
             try:
                 _check(target, lines)

@@ -2,11 +2,9 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -36,16 +34,6 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call
     done = run_writer("steps", path / "data", path / "acks", *record(path / "journal"))
     assert done.returncode == 0, done.stderr.decode()
     return path / "data", list(calls(path / "journal"))
-
-
-@pytest.fixture
-def fast_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory where there is one: what is tried there needs no real disk."""
-    if not Path("/dev/shm").is_dir():
-        yield tmp_path
-        return
-    with TemporaryDirectory(dir="/dev/shm") as path:
-        yield Path(path)
 
 
 @pytest.mark.parametrize(
