@@ -183,7 +183,7 @@ class FaultyMap:
         wanted = list(keys)
         with self._lock:
             self._enter_writing("delete")
-            self._change(wanted, lambda: self._inner.delete(wanted), synced=True)
+            self._change(wanted, lambda: self._inner.delete(wanted), synced=bool(wanted))
 
     def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
         """Set `key` if it is `expected` now, or fail as scripted."""
@@ -231,7 +231,7 @@ class FaultyMap:
             raise type(self._failure)(self._failure.message)
 
     def _change(self, keys: list[bytes], change: Callable[[], object], synced: bool) -> None:
-        if not keys:
+        if not keys and not synced:
             return
         fault = self._store.next_fault(self._name)
         if self._store.full:
