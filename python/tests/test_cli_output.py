@@ -6,7 +6,7 @@ import json
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tms.cli.output import (
@@ -50,6 +50,8 @@ def test_json_output_is_valid_and_means_the_same(document: object) -> None:
 
 
 @given(_JSON)
+@example(5e-324)
+@example(1e16)
 def test_yaml_output_means_the_same_as_json(document: object) -> None:
     from tms.cli.output import _yaml
 

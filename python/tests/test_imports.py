@@ -28,8 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "log": _VALUES | {"clock", "store/base"},
     "topic": _VALUES | {"clock", "store/base", "log"},
     "engine": _VALUES | {"clock", "store/base", "topic", "log"},
-    "server": _VALUES | {"clock", "engine", "topic", "wire"},
-    "server/main": _VALUES | {"clock", "engine", "topic", "wire", "store"},
+    "server": _VALUES | {"clock", "engine", "topic", "log", "wire"},
+    "server/main": _VALUES | {"clock", "engine", "topic", "log", "wire", "store"},
     "client": _VALUES | {"clock", "wire"},
     "cli": _VALUES | {"clock", "wire", "client", "root"},
     # The two composition roots of the Python API: they join client, engine and store.

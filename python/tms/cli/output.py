@@ -204,6 +204,8 @@ def _scalar(value: object) -> str:
     if isinstance(value, Mapping | list | tuple):
         return "{}" if isinstance(value, Mapping) else "[]"
     text = json_text(value)
+    if isinstance(value, float) and "." not in text:
+        return text.replace("e", ".0e")  # YAML 1.1 takes 1e-7 for a string
     if isinstance(value, str) and _PLAIN_YAML.fullmatch(value) and value.lower() not in _YAML_WORDS:
         return value
     return text

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import click
-from pydantic import BaseModel
 
 from tms.cli.session import Session, Shared
 from tms.server.config import Settings, load
@@ -65,10 +64,10 @@ def settings() -> list[tuple[str, str, Any, Any]]:
     return made
 
 
-def _keys(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, Any, Any]]:
+def _keys(section: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
     for name, field in section.model_fields.items():
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if hasattr(kind, "model_fields"):
             yield from _keys(kind, f"{prefix}{name}.")
         elif name != "data":
             yield prefix + name, kind, field.default
