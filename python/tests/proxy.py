@@ -38,7 +38,8 @@ class Fault(Enum):
 class Proxy:
     """Listens on a free port of this machine; ends with its `with` block."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, faulty_method: bytes = b"POST") -> None:
+        self._faulty_method = faulty_method
         parts = urlsplit(url)
         assert parts.hostname is not None and parts.port is not None
         self._service = (parts.hostname, parts.port)
@@ -52,13 +53,20 @@ class Proxy:
         self.requests = 0
 
     def script(self, *faults: Fault) -> None:
-        """The faults of the next POST requests."""
+        """The faults of the next requests with the faulty method."""
         self._faults.extend(faults)
 
     @property
     def done(self) -> bool:
         """Whether every scripted fault has happened."""
         return not self._faults and not self._held
+
+    def end_connections(self) -> None:
+        """End every connection, as a service does with idle ones; the client has seen it."""
+        with self._lock:
+            for one in self._sockets:
+                _end(one)
+            self._sockets.clear()
 
     def __enter__(self) -> Self:
         self._start(self._accept)
@@ -100,7 +108,7 @@ class Proxy:
             while request := read_request.message():
                 self.requests += 1
                 fault = None
-                if request.startswith(b"POST") and self._faults:
+                if request.startswith(self._faulty_method) and self._faults:
                     fault = self._faults.popleft()
                 if not self._carry_out(fault, request, client, service, read_answer):
                     return

@@ -249,7 +249,7 @@ class Cursor:
         """
         turns = asks(self._fetched)
         self._round += 1
-        return turns[self._round % len(turns)], 0 if self.stop_at_end else wait_s / len(turns)
+        return turns[self._round % len(turns)], wait_s / len(turns)
 
     def accept(self, fetched: Fetched) -> list[Batch]:
         """Go on behind an answer; its batches in order."""
@@ -321,7 +321,7 @@ class Consumer:
         self._lane = lane
         self._cursor = cursor
         self._clock = clock
-        self._wait_s = wait_s
+        self._wait_s = 0 if cursor.stop_at_end else wait_s
         self._fetch_bytes = fetch_bytes
         self._timeout_s = timeout_s
         self._closed = False
@@ -402,4 +402,4 @@ class Consumer:
                 self._lane.reset()
                 raise
 
-        return retrying(attempt, self._clock, self._timeout_s + self._wait_s)
+        return retrying(attempt, self._clock, self._timeout_s)

@@ -93,6 +93,8 @@ class AsyncConsumer:
         """Find out where to start. Raises `TopicNotFound`."""
         if self._cursor_made is None:
             self._cursor_made = await self._make_cursor()
+            if self._cursor_made.stop_at_end:
+                self._wait_s = 0
 
     async def _fetched(self) -> AsyncIterator[Batch]:
         self._abandon(self._ahead)

@@ -220,11 +220,13 @@ class AsyncDelivery:
         try:
             return await self._repeat(lane, blocks, self._timeout_s)
         except OutOfOrderSequence:
-            return await self.repeat(lane, blocks)
+            return await self.repeat(lane, blocks, self._timeout_s)
 
-    async def repeat(self, lane: AsyncLane, blocks: Sequence[NewBlock]) -> list[Appended]:
+    async def repeat(
+        self, lane: AsyncLane, blocks: Sequence[NewBlock], timeout_s: float
+    ) -> list[Appended]:
         """Append what an earlier attempt may have stored, block by block."""
-        deadline_s = self._clock.monotonic_s() + self._timeout_s
+        deadline_s = self._clock.monotonic_s() + timeout_s
         work = Renewal(self._name, blocks, self._numbering, self._compression)
         appended: list[Appended] = []
         while work.left:

@@ -21,7 +21,7 @@ from typing import Self
 from tms.client.aio.lanes import AsyncDelivery, AsyncLane
 from tms.client.publish.batching import Batcher, Headers
 from tms.client.transport import attempt_s, is_retriable
-from tms.errors import Closed, TMSError
+from tms.errors import Closed, TimedOut, TMSError
 from tms.model.block import read_header
 from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
@@ -101,13 +101,17 @@ class AsyncProducer:
                 self._begin_waiting()
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is acknowledged. Raises the error of what is not."""
+        """See `Producer.flush`."""
         self._check()
         if self._batcher_made is None:
             return
-        await self._push()
-        while self._flights or self._recovering is not None:
-            await self._move()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._push()
+                while self._flights or self._recovering is not None:
+                    await self._move()
+        except TimeoutError as exc:
+            raise TimedOut("Not everything is acknowledged yet; flush again.") from exc
         self._check()
 
     async def close(self) -> None:
@@ -218,7 +222,7 @@ class AsyncProducer:
                         raise
                     left += blocks
             self._lane.reset()
-            await self._delivery.repeat(self._lane, left)
+            await self._delivery.repeat(self._lane, left, self._timeout_s)
             self._flights.clear()
         except TMSError as error:
             self._fail(error)

@@ -128,7 +128,7 @@ class HttpTransport:
         return retrying(
             lambda left_s: self._attempt(call, left_s + extra_s),
             self.clock,
-            self.timeout_s + extra_s,
+            self.timeout_s,
             again,
         )
 

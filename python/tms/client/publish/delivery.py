@@ -146,11 +146,11 @@ class Delivery:
         try:
             return self._repeat(blocks, self._timeout_s)
         except OutOfOrderSequence:
-            return self.repeat(blocks)
+            return self.repeat(blocks, self._timeout_s)
 
-    def repeat(self, blocks: Sequence[NewBlock]) -> list[Appended]:
+    def repeat(self, blocks: Sequence[NewBlock], timeout_s: float) -> list[Appended]:
         """Append what an earlier attempt may have stored, block by block."""
-        deadline_s = self._clock.monotonic_s() + self._timeout_s
+        deadline_s = self._clock.monotonic_s() + timeout_s
         work = Renewal(self._name, blocks, self._numbering, self._compression)
         appended: list[Appended] = []
         while work.left:

@@ -21,7 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, NoReturn, Self
 
 from tms.client.publish.batching import REQUEST_BYTES, Batcher, Headers
 from tms.client.publish.delivery import Delivery
@@ -38,7 +38,14 @@ IN_FLIGHT_MAX = 2
 IN_FLIGHT_LIMIT = 8  # so many blocks of a producer the service remembers
 CALM_S = 0.000_2  # after a push, a message may have company that soon
 BUSY_S = 0.005  # how long the driver stays away while the caller fills blocks
-_DRIVER_WAIT_S = 1.0
+
+
+class _Flight(NamedTuple):
+    """A request under way; without an answer at `due_s` it is repeated."""
+
+    pending: Pending[list[Appended]]
+    blocks: list[NewBlock]
+    due_s: float
 
 
 class Producer:
@@ -69,7 +76,8 @@ class Producer:
         self._linger_s = linger_s
         self._in_flight_max = in_flight_max
         self._timeout_s = timeout_s
-        self._flights: deque[tuple[Pending[list[Appended]], list[NewBlock]]] = deque()
+        self._flights: deque[_Flight] = deque()
+        self._attempt_s = attempt_s(timeout_s)
         self._failure: TMSError | None = None
         self._told = False  # whether the caller has met the failure
         self._closed = False
@@ -127,7 +135,8 @@ class Producer:
                     self._begin_waiting()
 
     def flush(self) -> None:
-        """Wait until everything sent so far is acknowledged. Raises the error of what is not."""
+        """Wait until everything sent so far is acknowledged. Raises the error of what never will
+        be, and `TimedOut` for what is only late: it is still under way, flush again."""
         with self._lock:
             if self._failure is not None or self._closed:
                 self._refuse()
@@ -190,7 +199,7 @@ class Producer:
 
     def _push(self) -> None:
         while len(self._flights) >= self._in_flight_max:
-            self._settle()
+            self._settle(self._deadline())
         now_s = self._clock.monotonic_s()
         if now_s >= self._refresh_at_s:
             self._refresh(now_s)
@@ -203,7 +212,7 @@ class Producer:
             pending = self._lane.submit(self._name, blocks, self._durability)
         except TMSError as error:
             pending = _Refused(error)
-        self._flights.append((pending, blocks))
+        self._flights.append(_Flight(pending, blocks, now_s + self._attempt_s))
         self._pushed_at_s = now_s
 
     def _refresh(self, now_s: float) -> None:
@@ -214,58 +223,74 @@ class Producer:
             if not is_retriable(error):
                 self._fail(error)
 
-    def _collect(self) -> None:
-        """Take the answers that are there."""
-        while self._flights and self._flights[0][0].done():
-            self._settle()
+    def _deadline(self) -> float:
+        return self._clock.monotonic_s() + self._timeout_s
 
-    def _settle(self) -> None:
+    def _collect(self) -> None:
+        """Take the answers that are there, and repeat what is overdue."""
+        while self._flights:
+            flight = self._flights[0]
+            if not flight.pending.done() and self._clock.monotonic_s() < flight.due_s:
+                return
+            self._settle(self._deadline())
+
+    def _settle(self, deadline_s: float) -> None:
         """Take the oldest answer, waiting for it."""
+        flight = self._flights[0]
+        until_s = min(flight.due_s, deadline_s)
         try:
-            self._flights[0][0].result(attempt_s(self._timeout_s))
+            flight.pending.result(max(0.0, until_s - self._clock.monotonic_s()))
+        except TimedOut as error:
+            if until_s < flight.due_s and not flight.pending.done():
+                raise
+            self._recover(error, deadline_s)
         except TMSError as error:
-            self._recover(error)
+            self._recover(error, deadline_s)
         else:
             self._flights.popleft()
 
     def _finish(self) -> None:
+        deadline_s = self._deadline()
         if self._batcher.fillings:
             self._push()
         while self._flights:
-            self._settle()
+            self._settle(deadline_s)
 
-    def _recover(self, error: TMSError) -> None:
+    def _recover(self, error: TMSError, deadline_s: float) -> None:
         """The oldest request failed: repeat what is not acknowledged."""
         if not is_retriable(error):
             self._fail(error)
         if isinstance(error, TimedOut):
             self._lane.reset()
-        left = list(self._flights[0][1])
-        for pending, blocks in list(self._flights)[1:]:
+        left = list(self._flights[0].blocks)
+        for flight in list(self._flights)[1:]:
             try:
-                pending.result(attempt_s(self._timeout_s))
+                flight.pending.result(max(0.0, flight.due_s - self._clock.monotonic_s()))
             except TMSError as later:
                 if not is_retriable(later):
                     self._fail(later)
-                left += blocks
+                left += flight.blocks
         self._lane.reset()
+        left_s = deadline_s - self._clock.monotonic_s()
+        if left_s <= 0:
+            self._fail(error)
         try:
-            self._delivery.repeat(left)
+            self._delivery.repeat(left, left_s)
         except TMSError as last:
             self._fail(last)
         self._flights.clear()
 
-    def _fail(self, error: TMSError) -> None:
+    def _fail(self, error: TMSError) -> NoReturn:
         """Give up for good: what is not acknowledged now never will be. Raises `error`."""
         lost = self._batcher.count + sum(
-            read_header(entry.block).count for _, blocks in self._flights for entry in blocks
+            read_header(entry.block).count for flight in self._flights for entry in flight.blocks
         )
         error.details["unacknowledged"] = lost
-        self._failure = error
+        self._failure, self._told = error, True
         self._flights.clear()
         raise error
 
-    def _refuse(self) -> None:
+    def _refuse(self) -> NoReturn:
         if self._failure is None:
             raise Closed("The producer is closed; make a new one.")
         self._told = True
@@ -289,14 +314,14 @@ class Producer:
                     try:
                         self._step()
                     except TMSError:
-                        continue  # it is kept in _failure for the caller
+                        self._told = False  # it is kept for the caller
 
     def _step(self) -> None:
         if self._flights:
-            pending = self._flights[0][0]
+            pending, _, due_s = self._flights[0]
             self._lock.release()
             try:
-                _await(pending, _DRIVER_WAIT_S)
+                _await(pending, max(0.0, due_s - self._clock.monotonic_s()))
             finally:
                 self._lock.acquire()
             self._collect()
