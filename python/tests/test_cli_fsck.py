@@ -98,6 +98,7 @@ def test_a_flipped_bit_is_named_and_repaired_around(data: Path, fsck: Fsck) -> N
     assert code == 1
     assert found["damaged"]
     assert any("orders, partition 0, segment 0" in one["where"] for one in found["findings"])
+    assert str(data / SEGMENT) in found["findings"][0]["what"]
     code, found = fsck("--repair")
     assert code == 0, found
     assert any("offsets" in one["what"] for one in found["findings"])

@@ -3,6 +3,8 @@
 Without `--repair` nothing changes: a copy is read, whose tables are links.
 """
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -58,10 +60,12 @@ def _verify_once(data: Path) -> tuple[list[Finding], Totals]:
     mended = [entry.name for entry in kept.iterdir()] if kept.is_dir() else []
     names = frozenset(name.rpartition(".")[0].replace("+", "/") for name in mended)
     with read_only_copy(data) as copy:
+        paths = os.path.realpath(copy), os.path.realpath(data)  # errors name files of the copy
         store = LevelDBStore(copy, create=False)
         try:
             verifier = Verifier(store, names)
-            return list(verifier.run()), verifier.totals
+            found = [replace(one, what=one.what.replace(*paths)) for one in verifier.run()]
+            return found, verifier.totals
         finally:
             store.close()
 
