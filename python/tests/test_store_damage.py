@@ -1,4 +1,4 @@
-"""Damaged data directories: nothing is lost silently, no wrong byte comes back, what is intact can be saved."""
+"""Damaged data directories: nothing is lost silently, no wrong byte is read, the rest is saved."""
 
 import logging
 import os
@@ -36,10 +36,12 @@ def rows(path: Path) -> Rows:
     random = Random(5)
     rows = [(b"%04d" % n, random.randbytes(40_000 if n % 9 == 8 else 700)) for n in range(100)]
     store = LevelDBStore(path, create=True, write_buffer_bytes=64 << 10)
-    one = store.open("map", create=True)
-    for row in rows:
-        one.write([row], Durability.WRITTEN)
-    one.get(b"wait until tables are written: closing does that")
+    store.open("map", create=True).write(rows[:30], Durability.WRITTEN)
+    for some in (rows[30:60], rows[60:90], rows[90:]):
+        store.close()
+        store = LevelDBStore(path, create=True)  # makes a table of the log
+        for row in some:
+            store.open("map", create=False).write([row], Durability.WRITTEN)
     store.close()
     for pattern in FILES:
         assert find(path, pattern), f"there is no {pattern} to damage"
@@ -158,10 +160,7 @@ def test_a_damaged_end_of_a_table_is_not_taken_for_the_end_of_the_rows(path: Pat
 def test_a_torn_log_loses_only_its_torn_end_and_says_how_much(
     path: Path, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = find(path, "*.log")[-1]
-    size = log.stat().st_size
-    in_log = [row for row in rows if row[1][:500] in log.read_bytes()]
-    assert len(in_log) > 3
+    size = find(path, "*.log")[-1].stat().st_size
     for cut in (*range(1, 30), 700, 731, 800, 2_000, size // 2, size - 8, size - 1, size):
         torn = copy_of(path)
         os.truncate(find(torn, "*.log")[-1], size - cut)
@@ -169,11 +168,11 @@ def test_a_torn_log_loses_only_its_torn_end_and_says_how_much(
         with caplog.at_level(logging.WARNING, "tms.store"):
             left = read(torn)
         assert left == rows[: len(left)]
-        lost = sum(len(key) + len(value) for key, value in rows[len(left) :])
-        assert cut <= lost + 100 * (len(rows) - len(left)) or cut == size
+        lost = [len(key) + len(value) for key, value in rows[len(left) :]]
+        assert sum(lost[1:]) < cut, "rows before the torn one are lost"
         dropped = sum(int(record.getMessage().rpartition("=")[2]) for record in caplog.records)
-        at_a_boundary = not caplog.records
-        assert at_a_boundary or 0 < dropped <= 41_000
+        overhead = cut + dropped - sum(lost)
+        assert 0 <= overhead <= 40 * len(lost), "the message does not say how much"
         shutil.rmtree(torn)
 
 
@@ -322,28 +321,30 @@ def test_a_read_only_copy_shows_a_store_in_use_and_changes_nothing(path: Path, r
 
 
 def test_a_read_only_copy_of_a_busy_store_is_whole(path: Path) -> None:
-    store = LevelDBStore(path, create=True, write_buffer_bytes=64 << 10)
+    store = LevelDBStore(path, create=True, write_buffer_bytes=1 << 20)
     one = store.open("map", create=True)
-    done = threading.Event()
     acknowledged = 0
+    enough = threading.Event()
 
     def write() -> None:
         nonlocal acknowledged
-        while not done.is_set():
-            one.write([(b"%06d" % acknowledged, bytes(2_000))], Durability.WRITTEN)
-            acknowledged += 1
+        for number in range(40_000):
+            one.write([(b"%06d" % number, bytes(1_000))], Durability.WRITTEN)
+            acknowledged = number + 1
+            if enough.is_set():
+                break
 
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        for _ in range(15):
+        for _ in range(6):
             at_least = acknowledged
             with read_only_copy(path) as copied:
                 found = read(copied)
             assert len(found) >= at_least
             assert [key for key, _ in found] == [b"%06d" % n for n in range(len(found))]
     finally:
-        done.set()
+        enough.set()
         thread.join(60)
         store.close()
 

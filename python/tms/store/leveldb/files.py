@@ -21,24 +21,23 @@ Invariants
 import contextlib
 import os
 import re
-import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import google_crc32c
 
 from tms.errors import DataCorrupt
 from tms.store.leveldb.directory import sync_path
 
+_LOOKS_MAX = 100  # for a moment in which LevelDB changes no files
 _BLOCK_BYTES = 32 << 10
 _HEADER = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LOG = re.compile(r"[0-9]+\.log")
 _TABLE = re.compile(r"[0-9]+\.(?:ldb|sst)")
 _MANIFEST = re.compile(r"MANIFEST-[0-9]+")
-_CURRENT = re.compile(r"CURRENT")
 
 
 class Torn(NamedTuple):
@@ -125,21 +124,46 @@ class LogTail:
         self.look()
 
 
-def copy(source: Path, target: Path) -> None:
+def copy(source: Path, target: Path) -> bool:
     """Copy the files of a database, its tables as links, so that the copy can be opened without
-    touching the source.
+    touching the source; False if the source is in use and changed too fast.
 
-    The source may be in use. What LevelDB changes meanwhile can leave the copy without a file;
-    `check` tells.
+    Logs are removed only after the manifest says that they are not needed: those that are open
+    between two looks at the same manifest are the ones that belong to it.
     """
     target.mkdir()
-    for pattern in (_CURRENT, _MANIFEST, _TABLE, _LOG):
-        for name in filter(pattern.fullmatch, os.listdir(source)):
-            with contextlib.suppress(FileNotFoundError):
-                if pattern is _TABLE:
+    for _ in range(_LOOKS_MAX):
+        with contextlib.ExitStack() as held:
+            before = _bookkeeping(source)
+            open_logs = [(log.name, _open(log, held)) for log in logs(source)]
+            if _bookkeeping(source) != before:
+                continue
+            for name, content in before.items():
+                (target / name).write_bytes(content)
+            for name in filter(_TABLE.fullmatch, os.listdir(source)):
+                with contextlib.suppress(FileNotFoundError):
                     _link(source / name, target / name)
-                else:
-                    shutil.copyfile(source / name, target / name)
+            for name, file in open_logs:
+                if file is not None:
+                    (target / name).write_bytes(file.read())
+            return True
+    return False
+
+
+def _open(file: Path, held: contextlib.ExitStack) -> BinaryIO | None:
+    try:
+        return held.enter_context(file.open("rb"))
+    except FileNotFoundError:
+        return None
+
+
+def _bookkeeping(path: Path) -> dict[str, bytes]:
+    """CURRENT and the manifests, as far as they are there."""
+    found = {}
+    for name in ("CURRENT", *filter(_MANIFEST.fullmatch, os.listdir(path))):
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = (path / name).read_bytes()
+    return found
 
 
 def logs(path: Path) -> list[Path]:

@@ -6,17 +6,17 @@ Invariants
 * Mending keeps the damaged map as it was in `damaged/`, and every record of it that is intact.
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
 import plyvel
 
-from tms.errors import DataCorrupt, NotFound
+from tms.errors import DataCorrupt, NotFound, StorageUnavailable
 from tms.store.base import check_name
 from tms.store.leveldb.databases import TABLES_OPEN, translate
 from tms.store.leveldb.directory import DataDirectory, check_format, sync_path, sync_tree
@@ -25,7 +25,7 @@ from tms.store.leveldb.files import check, copy, logs, salvage
 _COPY_ATTEMPTS = 5
 
 
-@contextmanager
+@contextlib.contextmanager
 def read_only_copy(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A copy of a data directory, in use or not, to open as a store and look at; removed at the
     end.
@@ -74,17 +74,19 @@ def repair(path: str | os.PathLike[str], name: str) -> Path:
 
 
 def _copy_map(source: Path, target: Path) -> None:
-    """Copy a map, again if it changed meanwhile. One that is damaged is copied as it is."""
+    """Copy a map, again if LevelDB removed a table meanwhile. A damaged one is copied as it is."""
     for _ in range(_COPY_ATTEMPTS):
         shutil.rmtree(target, ignore_errors=True)
-        if not source.exists():
-            return
-        copy(source, target)
         try:
+            if not copy(source, target):
+                raise StorageUnavailable(f"{source} changes too fast to be copied; try again.")
             check(target)
+            return
+        except FileNotFoundError:  # dropped meanwhile
+            shutil.rmtree(target, ignore_errors=True)
+            return
         except DataCorrupt:
             continue
-        return
 
 
 def _keep(source: Path, damaged: Path) -> Path:
