@@ -48,15 +48,16 @@ class Fetcher:
         """See `Engine.fetch`."""
         bytes_max = max(1, bytes_max)
         deadline_s = self._clock.monotonic_s() + wait_s
+        in_time = True
         while True:
             fetched = self._fetch(name, positions, bytes_max)
             left_s = deadline_s - self._clock.monotonic_s()
-            if fetched.blocks or left_s <= 0:
+            if fetched.blocks or left_s <= 0 or not in_time:
                 return fetched
             woken = threading.Event()
             positions = [PartitionPosition(p, fetched.next[p]) for p, _ in positions]
             cancel = self.watch(name, positions, woken.set)
-            woken.wait(left_s)
+            in_time = woken.wait(left_s)
             cancel()
 
     def fetch_cached(

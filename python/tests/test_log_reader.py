@@ -1,0 +1,515 @@
+"""Fetching: positions, lower bounds, where to go on, waiting."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.clocks import START_MS
+from tests.log_kit import (
+    DAY_MS,
+    EARLIEST,
+    HOUR_MS,
+    LATEST,
+    MANY,
+    NAME,
+    NONE,
+    WRITTEN,
+    Bench,
+    Gate,
+    Limits,
+    Seen,
+    block,
+    seen,
+    small,
+    until,
+)
+from tests.model_log import ModelPartition
+from tms.errors import OffsetOutOfRange
+from tms.model.block import decode, encode, read_header
+from tms.model.ids import TIME_MS_MAX, MessageId
+from tms.model.log import NewBlock, PartitionPosition
+from tms.model.position import Kind, Position
+from tms.model.topic import TopicSettings
+
+CACHES = {"cached": 1 << 20, "uncached": 0, "half": 3_000}
+
+
+def _ids_around(model: ModelPartition) -> st.SearchStrategy[MessageId]:
+    """Ids of the model, their neighbours, and others."""
+    others = st.builds(
+        MessageId, st.integers(START_MS - 50, START_MS + 500), st.integers(0, 65_535)
+    )
+    if not model.ids:
+        return others
+    near = st.builds(
+        lambda id, step: MessageId(id.time_ms, min(max(id.sequence + step, 0), 65_535)),
+        st.sampled_from(model.ids),
+        st.integers(-1, 1),
+    )
+    return st.one_of(near, others)
+
+
+def _positions(model: ModelPartition) -> st.SearchStrategy[Position]:
+    return st.one_of(
+        st.just(EARLIEST),
+        st.just(LATEST),
+        st.builds(Position.at, _ids_around(model)),
+        st.builds(Position.after, _ids_around(model)),
+        st.builds(Position.time, st.integers(START_MS - 50, START_MS + 500)),
+        st.builds(Position.offset, st.integers(0, model.end + 2)),
+    )
+
+
+def _in_model(bench: Bench, model: ModelPartition, position: Position, bytes_max: int) -> None:
+    """A read from this position gives what the model says; what comes before it in its block is
+    left to the reader to drop."""
+    expected = model.readable(position)
+    if position.kind is Kind.OFFSET and position.number < model.start:
+        with pytest.raises(OffsetOutOfRange) as refused:
+            bench.read(position, bytes_max=bytes_max)
+        assert refused.value.details == {"earliest": model.start, "end": model.end}
+        return
+    first = model.resolve(position)
+    found = bench.read(position, bytes_max=bytes_max)
+    assert [tuple(one) for one in found if one.offset >= first] == expected
+    early = [one.offset for one in found if one.offset < first]
+    assert all(model.start <= offset < first for offset in early), "unreadable messages came"
+
+
+@settings(max_examples=60)
+@given(data=st.data(), cache=st.sampled_from([0, 2_000, 1 << 20]))
+def test_every_position_gives_what_the_model_says(data: st.DataObject, cache: int) -> None:
+    with Bench(limits=small(Limits(cache_bytes=cache), segment_bytes=4_000)) as bench:
+        model = ModelPartition()
+        for _ in range(data.draw(st.integers(0, 12), label="blocks")):
+            bench.clock.jump_ms(data.draw(st.integers(-20, 40), label="step"))
+            values: list[bytes | None] = [b"%d" % i for i in range(data.draw(st.integers(1, 5)))]
+            model.published(bench.publish(*values), values, 0)
+        if data.draw(st.booleans(), label="truncate"):
+            before = data.draw(_positions(model), label="before")
+            bench.engine.truncate_topic(NAME, before)
+            model.truncate(before)
+        info = bench.partition()
+        assert (info.start_offset, info.end_offset) == (model.start, model.end)
+        for _ in range(6):
+            position = data.draw(_positions(model), label="position")
+            bytes_max = data.draw(st.sampled_from([1, 1_000, MANY]))
+            _in_model(bench, model, position, bytes_max)
+
+
+# -- positions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache_bytes", CACHES.values(), ids=CACHES)
+def test_each_kind_of_position(cache_bytes: int) -> None:
+    with Bench(limits=Limits(cache_bytes=cache_bytes)) as bench:
+        bench.publish(b"0", b"1")
+        bench.clock.pass_ms(10)
+        bench.publish(b"2")
+        bench.clock.pass_ms(10)
+        bench.publish(b"3", b"4")
+        ids = [one.id for one in bench.read()]
+
+        def offsets(position: Position) -> list[int]:
+            return [one.offset for one in bench.read(position)]
+
+        assert offsets(EARLIEST) == [0, 1, 2, 3, 4]
+        assert offsets(LATEST) == []
+        assert offsets(Position.at(ids[2])) == [2, 3, 4]
+        assert offsets(Position.after(ids[2])) == [3, 4]
+        assert offsets(Position.after(ids[4])) == []
+        assert offsets(Position.time(0)) == [0, 1, 2, 3, 4]
+        assert offsets(Position.time(START_MS + 1)) == [2, 3, 4]
+        assert offsets(Position.time(START_MS + 10)) == [2, 3, 4]
+        assert offsets(Position.time(START_MS + 21)) == []
+        assert offsets(Position.time(TIME_MS_MAX)) == []
+        assert offsets(Position.offset(3)) == [3, 4]
+        assert offsets(Position.offset(5)) == offsets(Position.offset(2**63 - 1)) == []
+
+
+def test_a_block_that_begins_before_the_position_comes_whole() -> None:
+    with Bench() as bench:
+        place = bench.publish(b"0", b"1", b"2")
+        for position in (Position.at(place.ids()[1]), Position.offset(1)):
+            (stored,) = bench.fetch(position).blocks
+            assert [one.offset for one in seen([stored])] == [0, 1, 2]
+
+
+def test_the_ends_are_told_with_and_without_messages() -> None:
+    with Bench(TopicSettings(partitions=2)) as bench:
+        assert bench.fetch(LATEST).ends == {0: 0}
+        bench.publish(b"a", b"b")
+        positions = [PartitionPosition(0, EARLIEST), PartitionPosition(1, LATEST)]
+        assert bench.engine.fetch(NAME, positions, MANY).ends == {0: 2, 1: 0}
+
+
+def test_headers_keys_and_absent_values_come_back_as_they_were_published() -> None:
+    made = encode([None, b"", b"v"], [b"k", None, b""], [{"h": b"1"}, None, {}])
+    with Bench(limits=Limits(cache_bytes=0)) as bench:
+        bench.engine.append(NAME, [NewBlock(0, made)])
+        columns = decode(bench.fetch(EARLIEST).blocks[0].block)
+        assert columns.values() == [None, b"", b"v"]
+        assert columns.keys() == [b"k", None, b""]
+        assert columns.headers() == [{"h": b"1"}, {}, {}]
+
+
+# -- how much --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache_bytes", CACHES.values(), ids=CACHES)
+def test_a_fetch_is_bounded_in_bytes_but_brings_at_least_one_block(cache_bytes: int) -> None:
+    with Bench(limits=Limits(cache_bytes=cache_bytes)) as bench:
+        for _ in range(10):
+            bench.publish(bytes(1_000))
+        for bytes_max in (-1, 0, 1, 100):
+            assert len(bench.fetch(EARLIEST, bytes_max=bytes_max).blocks) == 1
+        assert 3 <= len(bench.fetch(EARLIEST, bytes_max=5_000).blocks) <= 4
+        assert len(bench.fetch(EARLIEST).blocks) == 10
+
+
+def test_partitions_share_the_bytes_of_a_fetch_and_none_is_lost() -> None:
+    with Bench(TopicSettings(partitions=3)) as bench:
+        for i in range(30):
+            bench.publish(b"%d" % i + bytes(1_000), partition=i % 3)
+        positions = [PartitionPosition(partition, EARLIEST) for partition in range(3)]
+        found = 0
+        while blocks := (fetched := bench.engine.fetch(NAME, positions, 4_000)).blocks:
+            found += len(blocks)
+            positions = [PartitionPosition(p, fetched.next[p]) for p, _ in positions]
+        assert found == 30
+
+
+@pytest.mark.parametrize("cache_bytes", CACHES.values(), ids=CACHES)
+def test_latest_is_resolved_also_when_other_partitions_used_up_the_bytes(cache_bytes: int) -> None:
+    with Bench(TopicSettings(partitions=2), Limits(cache_bytes=cache_bytes)) as bench:
+        bench.publish(bytes(2_000))
+        bench.publish(b"old", partition=1)
+        positions = [PartitionPosition(0, EARLIEST), PartitionPosition(1, LATEST)]
+        fetched = bench.engine.fetch(NAME, positions, 1)
+        bench.publish(b"new", partition=1)
+        assert [one.value for one in bench.read(fetched.next[1], partition=1)] == [b"new"]
+
+
+# -- where to go on --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache_bytes", CACHES.values(), ids=CACHES)
+def test_latest_is_resolved_once(cache_bytes: int) -> None:
+    with Bench(limits=Limits(cache_bytes=cache_bytes)) as bench:
+        for expected in (b"first", b"second"):
+            position = bench.fetch(LATEST).next[0]
+            assert position.kind is Kind.AFTER
+            bench.publish(expected)
+            assert bench.values(position) == [expected]
+
+
+@pytest.mark.parametrize("cache_bytes", CACHES.values(), ids=CACHES)
+def test_going_on_gives_each_message_once(cache_bytes: int) -> None:
+    with Bench(limits=Limits(cache_bytes=cache_bytes)) as bench:
+        position, found = EARLIEST, []
+        for i in range(30):
+            bench.publish(b"%d" % i)
+            if i % 3 == 0:
+                fetched = bench.fetch(position, bytes_max=1_500)
+                found += [one.value for one in seen(fetched.blocks)]
+                position = fetched.next[0]
+        assert found + bench.values(position) == [b"%d" % i for i in range(30)]
+
+
+def test_going_on_waits_only_for_what_is_new_when_all_before_is_unreadable() -> None:
+    with Bench(TopicSettings(retention_ms=DAY_MS)) as bench:
+        first = bench.publish(b"a").ids()[0]
+        bench.publish(b"b")
+        bench.clock.pass_ms(2 * DAY_MS)
+        for position in (EARLIEST, Position.after(first), Position.time(START_MS)):
+            following = bench.fetch(position).next[0]
+            woken: list[int] = []
+            at = [PartitionPosition(0, following)]
+            bench.engine.watch(NAME, at, lambda woken=woken: woken.append(1))  # type: ignore[misc]
+            assert woken == [], f"{position} waits for what nobody can read"
+
+
+def test_a_position_in_the_future_stays_until_it_is_reached() -> None:
+    with Bench() as bench:
+        for position in (
+            Position.time(START_MS + 50),
+            Position.at(MessageId(START_MS + 50, 0)),
+            Position.offset(1),
+        ):
+            assert bench.fetch(position).next[0] == position
+        bench.publish(b"early")
+        bench.clock.pass_ms(50)
+        bench.publish(b"late")
+        for position in (Position.time(START_MS + 50), Position.offset(1)):
+            assert bench.values(position) == [b"late"]
+
+
+# -- lower bounds ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache_bytes", CACHES.values(), ids=CACHES)
+def test_expired_messages_are_unreadable_at_once_from_every_position(cache_bytes: int) -> None:
+    with Bench(TopicSettings(retention_ms=HOUR_MS), Limits(cache_bytes=cache_bytes)) as bench:
+        old = bench.publish(b"old").ids()[0]
+        bench.clock.pass_ms(HOUR_MS)
+        assert bench.values() == [b"old"], "it has exactly its retention"
+        bench.publish(b"new")
+        bench.clock.pass_ms(1)
+        for position in (EARLIEST, Position.at(old), Position.time(0)):
+            assert bench.values(position) == [b"new"]
+        with pytest.raises(OffsetOutOfRange):
+            bench.read(Position.offset(0))
+        info = bench.partition()
+        assert (info.start_offset, info.end_offset) == (1, 2)
+
+
+@pytest.mark.parametrize("cache_bytes", CACHES.values(), ids=CACHES)
+@pytest.mark.parametrize("keep_from", range(6))
+def test_truncation_within_a_block_is_exact_for_every_reader(
+    keep_from: int, cache_bytes: int
+) -> None:
+    values: list[bytes | None] = [b"0", None, b"2", b"", b"4"]
+    made = encode(values, [b"k%d" % i for i in range(5)], [{"n": b"%d" % i} for i in range(5)])
+    with Bench(limits=Limits(cache_bytes=cache_bytes)) as bench:
+        place = bench.engine.append(NAME, [NewBlock(0, made)])[0]
+        bench.publish(b"5")
+        before = (
+            Position.offset(keep_from)
+            if keep_from % 2
+            else Position.at([*place.ids(), bench.read()[-1].id][keep_from])
+        )
+        bench.engine.truncate_topic(NAME, before)
+        everything = [
+            Seen(i, id, value)
+            for i, (id, value) in enumerate(zip(place.ids(), values, strict=True))
+        ]
+        for _ in range(2):
+            found = bench.read()
+            assert found[:-1] == everything[keep_from:]
+            assert found[-1].offset == 5
+            assert bench.partition().start_offset == keep_from
+            if keep_from < 5:
+                columns = decode(bench.fetch(EARLIEST).blocks[0].block)
+                assert columns.keys() == [b"k%d" % i for i in range(keep_from, 5)]
+                assert columns.headers() == [{"n": b"%d" % i} for i in range(keep_from, 5)]
+            bench.restart()
+
+
+def test_truncating_again_further_back_or_out_of_range_changes_nothing_more() -> None:
+    with Bench() as bench:
+        for i in range(5):
+            bench.publish(b"%d" % i)
+        for offset, expected in ((3, 3), (1, 3), (3, 3), (0, 3), (4, 4), (99, 5)):
+            bench.engine.truncate_topic(NAME, Position.offset(offset))
+            info = bench.partition()
+            assert (info.start_offset, info.end_offset) == (expected, 5)
+        bench.engine.truncate_topic(NAME, EARLIEST)
+        bench.publish(b"5")
+        assert bench.values() == [b"5"]
+
+
+def test_truncation_does_not_touch_what_comes_later_or_other_partitions() -> None:
+    with Bench(TopicSettings(partitions=2)) as bench:
+        bench.publish(b"a")
+        bench.publish(b"b", partition=1)
+        info = bench.engine.truncate_topic(NAME, Position.at(bench.read()[0].id))
+        assert [one.end_offset for one in info.partition_infos] == [1, 1]
+        assert bench.values() == [b"a"]
+        bench.engine.truncate_topic(NAME, LATEST)
+        bench.publish(b"c")
+        assert (bench.values(), bench.values(partition=1)) == ([b"c"], [])
+
+
+# -- the cache -------------------------------------------------------------------------------------
+
+
+def test_a_reader_at_the_tail_does_not_touch_the_store() -> None:
+    with Bench() as bench:
+        position = bench.fetch(LATEST).next[0]
+        bench.publish(b"v")
+        operations: list[str] = []
+        bench.store.before = lambda operation, name: operations.append(operation)
+        at = [PartitionPosition(0, position)]
+        cached = bench.engine.fetch_cached(NAME, at, MANY)
+        assert cached is not None
+        assert [one.value for one in seen(cached.blocks)] == [b"v"]
+        nothing = bench.engine.fetch_cached(NAME, [PartitionPosition(0, cached.next[0])], MANY)
+        assert nothing is not None
+        assert nothing.blocks == []
+        assert operations == []
+
+
+def test_what_is_not_cached_is_never_answered_from_the_cache() -> None:
+    with Bench(limits=Limits(cache_bytes=3_000)) as bench:
+        at = [PartitionPosition(0, EARLIEST)]
+        operations: list[str] = []
+        bench.kill()
+        bench.store.before = lambda operation, name: operations.append(operation)
+        assert bench.engine.fetch_cached(NAME, at, MANY) is None, "the topic is not known yet"
+        bench.engine.describe_topic(NAME)
+        bench.store.before = lambda operation, name: operations.append(operation)
+        for i in range(10):
+            bench.publish(b"%d" % i + bytes(1_000))
+        operations.clear()
+        assert bench.engine.fetch_cached(NAME, at, MANY) is None
+        assert (
+            bench.engine.fetch_cached(NAME, [PartitionPosition(0, Position.offset(9))], 1) is None
+        )
+        assert operations == []
+        assert len(bench.values()) == 10
+
+
+def test_a_partition_that_is_not_open_is_not_opened_for_a_cached_fetch() -> None:
+    with Bench(TopicSettings(partitions=2)) as bench:
+        bench.publish(b"v")
+        operations: list[str] = []
+        bench.store.before = lambda operation, name: operations.append(operation)
+        assert bench.engine.fetch_cached(NAME, [PartitionPosition(1, EARLIEST)], MANY) is None
+        assert operations == []
+
+
+# -- waiting ---------------------------------------------------------------------------------------
+
+
+def test_a_waiting_fetch_returns_as_soon_as_something_is_there() -> None:
+    with Bench(TopicSettings(partitions=2)) as bench, ThreadPoolExecutor(1) as pool:
+        positions = [PartitionPosition(0, LATEST), PartitionPosition(1, LATEST)]
+        waiting = pool.submit(bench.engine.fetch, NAME, positions, MANY, 30)
+        _until_watched(bench, 1)
+        bench.publish(b"v", partition=1)
+        fetched = waiting.result(10)
+        assert [one.value for one in seen(fetched.blocks)] == [b"v"]
+        assert set(fetched.next) == {0, 1}
+
+
+def test_a_wait_that_is_over_answers_with_nothing_and_where_to_go_on() -> None:
+    with Bench() as bench:
+        fetched = bench.fetch(LATEST, wait_s=0.01)
+        assert fetched.blocks == []
+        bench.publish(b"v")
+        assert bench.values(fetched.next[0]) == [b"v"]
+
+
+def test_a_fetch_that_waits_for_an_offset_gets_it_when_it_is_there() -> None:
+    with Bench() as bench, ThreadPoolExecutor(1) as pool:
+        bench.publish(b"0")
+        waiting = pool.submit(bench.fetch, Position.offset(2), 0, MANY, 30)
+        for i in (1, 2):
+            _until_watched(bench, 0)
+            bench.publish(b"%d" % i)
+        assert [one.offset for one in seen(waiting.result(10).blocks)] == [2]
+
+
+def _until_watched(bench: Bench, partition: int) -> None:
+    log = bench.engine._partitions.peek(bench.engine._registry.find(NAME), partition)
+    until(lambda: log is not None and bool(log.state._watchers))
+
+
+def test_a_watch_calls_once_at_once_or_never_after_it_was_cancelled() -> None:
+    with Bench() as bench:
+        calls: list[str] = []
+        start = bench.fetch(LATEST).next[0]
+
+        def watch(name: str, position: Position) -> None:
+            at = [PartitionPosition(0, position)]
+            cancel = bench.engine.watch(NAME, at, lambda: calls.append(name))
+            if name == "cancelled":
+                cancel()
+                cancel()
+
+        watch("waiting", start)
+        watch("cancelled", start)
+        assert calls == []
+        bench.publish(b"v")
+        assert calls == ["waiting"]
+        bench.publish(b"w")
+        assert calls == ["waiting"]
+        watch("at once", start)
+        watch("offset", Position.offset(0))
+        watch("later", Position.offset(2))
+        assert calls == ["waiting", "at once", "offset"]
+
+
+def test_a_watch_is_woken_by_what_a_failed_write_left() -> None:
+    with Bench() as bench:
+        position = bench.fetch(LATEST).next[0]
+        bench.publish(b"a")
+        position = bench.fetch(position).next[0]
+        calls: list[int] = []
+        bench.engine.watch(NAME, [PartitionPosition(0, position)], lambda: calls.append(1))
+        bench.store.fail_write(1, stored=True)
+        with pytest.raises(Exception, match="disk"):
+            bench.publish(b"b")
+        assert calls == []
+        bench.engine.maintenance.recover()
+        assert calls == [1]
+        assert bench.values(position) == [b"b"]
+
+
+@pytest.mark.parametrize("durability", [NONE, WRITTEN])
+def test_no_wake_up_is_ever_lost(durability: object) -> None:
+    """Ping-pong: a consumer that slept through one message would stand still."""
+    with Bench(TopicSettings(partitions=2)) as bench, ThreadPoolExecutor(1) as pool:
+
+        def consume() -> list[bytes | None]:
+            position, found = EARLIEST, []
+            while len(found) < 300:
+                fetched = bench.fetch(position, wait_s=20)
+                assert fetched.blocks, "20 s without a wake-up"
+                found += [one.value for one in seen(fetched.blocks)]
+                position = fetched.next[0]
+                for value in found[-1:]:
+                    bench.publish(value, partition=1, durability=WRITTEN)
+            return found
+
+        consumer = pool.submit(consume)
+        answers = EARLIEST
+        for i in range(300):
+            bench.engine.submit(
+                NAME,
+                [NewBlock(0, block(b"%d" % i))],
+                durability,  # type: ignore[arg-type]
+            )
+            if i % 10 == 0:
+                fetched = bench.fetch(answers, partition=1, wait_s=20)
+                assert fetched.blocks, "20 s without a wake-up"
+                answers = fetched.next[1]
+        assert consumer.result(30) == [b"%d" % i for i in range(300)]
+
+
+def test_reading_the_tail_never_waits_for_a_write() -> None:
+    with Bench() as bench:
+        bench.publish(b"a")
+        with Gate(bench.store) as gate:
+            pending = bench.engine.submit(NAME, [NewBlock(0, block(b"b"))])
+            gate.wait_entered()
+            assert bench.values() == [b"a"]
+            assert bench.partition().end_offset == 1
+            gate.open()
+            pending.result(10)
+        assert bench.values() == [b"a", b"b"]
+
+
+def test_readers_and_a_writer_at_once_see_every_prefix_in_order() -> None:
+    limits = small(Limits(cache_bytes=4_000), segment_bytes=6_000)
+    with Bench(limits=limits) as bench, ThreadPoolExecutor(3) as pool:
+        done = threading.Event()
+
+        def follow() -> int:
+            rounds = 0
+            while not done.is_set() or rounds == 0:
+                found = bench.read(bytes_max=3_000)
+                assert [one.offset for one in found] == list(range(len(found)))
+                rounds += 1
+            return rounds
+
+        readers = [pool.submit(follow) for _ in range(3)]
+        for i in range(300):
+            header = read_header(block(b"%d" % i))
+            assert bench.publish(b"%d" % i).count == header.count
+        done.set()
+        assert all(reader.result(30) for reader in readers)
+        assert len(bench.read()) == 300
