@@ -70,8 +70,10 @@ class Columns:
 
     def slice(self, start: int, stop: int) -> "Columns":
         """The messages from `start` up to, but not including, `stop`."""
+        stop = min(stop, self.count)
+        start = min(start, stop)
         part = Columns(self._block, self._layout, self._body)
-        part.count = max(0, min(stop, self.count) - start)
+        part.count = stop - start
         part._first = self._first + start
         part._batch = self._batch
         return part
