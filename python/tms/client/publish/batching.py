@@ -127,11 +127,12 @@ class Batcher:
         at, total = 0, len(values)
         while at < total:
             partition = self._sticky if given is None else given
-            filling = self.fillings.get(partition) or self._open(partition)
-            room = self._batch_bytes - filling.bytes
+            filling = self.fillings.get(partition)
+            room, count = self._batch_bytes, MESSAGES_MAX
+            if filling is not None:
+                room, count = room - filling.bytes, count - len(filling.values)
             step = room // (len(values[at]) + MESSAGE_OVERHEAD_BYTES) + 1
-            step = min(step, _SLICE_MAX, MESSAGES_MAX - len(filling.values))
-            part = values[at : at + step]
+            part = values[at : at + min(step, _SLICE_MAX, count)]
             size = sum(map(len, part))
             while len(part) > 1 and size > 2 * self._batch_bytes:  # their sizes differ a lot
                 part = part[: len(part) // 2]
@@ -139,6 +140,8 @@ class Batcher:
             if size > self._message_bytes_max:
                 part = self._before_too_large(part, at)
                 size = sum(map(len, part))
+            if filling is None:
+                filling = self._open(partition)
             filling.values.extend(part)
             if filling.keys is not None:
                 filling.keys.extend([None] * len(part))

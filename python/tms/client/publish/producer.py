@@ -194,7 +194,7 @@ class Producer:
         if self._driver is None:
             self._driver = threading.Thread(target=self._drive, name="tms-producer", daemon=True)
             self._driver.start()
-        elif self._driver_sleeps:
+        elif self._driver_sleeps and not self._flights:
             self._wake.notify()
 
     def _push(self) -> None:
@@ -214,6 +214,8 @@ class Producer:
             pending = _Refused(error)
         self._flights.append(_Flight(pending, blocks, now_s + self._attempt_s))
         self._pushed_at_s = now_s
+        if self._driver_sleeps:
+            self._wake.notify()
 
     def _refresh(self, now_s: float) -> None:
         self._refresh_at_s = now_s + REFRESH_S
@@ -304,9 +306,7 @@ class Producer:
             while not self._closed:
                 idle = not self._flights and not self._batcher.fillings
                 if idle or self._failure is not None:
-                    self._driver_sleeps = True
-                    self._wake.wait()
-                    self._driver_sleeps = False
+                    self._sleep(None)
                 elif self._full_pushes != seen:
                     seen = self._full_pushes
                     self._wake.wait(BUSY_S)
@@ -329,9 +329,15 @@ class Producer:
                 return
             self._push()
         elif (pause_s := self._send_at_s - self._clock.monotonic_s()) > 0:
-            self._wake.wait(pause_s)
+            self._sleep(pause_s)
         else:
             self._push()
+
+    def _sleep(self, pause_s: float | None) -> None:
+        """Until somebody has work for the driver."""
+        self._driver_sleeps = True
+        self._wake.wait(pause_s)
+        self._driver_sleeps = False
 
 
 class _Refused:
