@@ -1,12 +1,10 @@
-"""What every test shares: how hypothesis behaves, that logs go where pytest keeps them, and a fast
-directory."""
+"""What every test shares: how hypothesis behaves, and a fast directory."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-import structlog
 from hypothesis import HealthCheck, settings
 
 # Found examples are printed so that they can be kept; no deadline, because test machines stall.
@@ -14,12 +12,6 @@ settings.register_profile(
     "tms", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tms")
-
-structlog.configure(
-    processors=[structlog.stdlib.add_log_level, structlog.processors.KeyValueRenderer()],
-    wrapper_class=structlog.stdlib.BoundLogger,
-    logger_factory=structlog.stdlib.LoggerFactory(),
-)
 
 
 @pytest.fixture

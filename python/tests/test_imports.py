@@ -56,7 +56,7 @@ DRIVERS: dict[str, set[str]] = {
     "uvicorn": {"server/"},
     "uvloop": {"server/"},
     "starlette": {"server/"},
-    "structlog": {"server/", "engine.py", "topic/", "log/", "store/", "cli/session.py"},
+    "structlog": {"server/"},
     "prometheus_client": {"server/"},
     "pydantic": {"server/"},
     "pydantic_settings": {"server/"},

@@ -93,7 +93,6 @@ class Session:
         """The log in a data directory, opened in this process."""
         import tms
 
-        _log_to_stderr()
         return tms.open(data)
 
     @property
@@ -146,17 +145,6 @@ class Session:
         typed = click.prompt("Type its name to go on", default="", show_default=False, err=True)
         if typed != name:
             raise click.UsageError("That is not its name; nothing was changed.")
-
-
-def _log_to_stderr() -> None:
-    """Warnings of the engine in this process are talk, not data."""
-    import structlog
-
-    if not structlog.is_configured():
-        structlog.configure(
-            wrapper_class=structlog.make_filtering_bound_logger("warning"),
-            logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        )
 
 
 def session_of(ctx: click.Context) -> Session:

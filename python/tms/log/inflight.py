@@ -1,4 +1,5 @@
-"""The bytes of all appends that wait to be written, over all partitions, and their bound."""
+"""The bytes of all appends that wait to be written, and their bounds: of a partition, and of all
+together."""
 
 import threading
 
@@ -6,25 +7,51 @@ from tms.errors import Overloaded
 
 
 class InFlight:
-    """Counts what is under way. Thread-safe."""
+    """Counts what is under way in all partitions. Thread-safe."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes = 0
+        self.bytes_max = bytes_max
+        self.lock = threading.Lock()
+
+    def room(self, partition: int, bytes_max: int) -> "Room":
+        """A partition's part of it."""
+        return Room(self, partition, bytes_max)
+
+
+class Room:
+    """Counts what is under way in one partition. Thread-safe."""
+
+    __slots__ = ("_all", "_bytes", "_bytes_max", "_partition")
+
+    def __init__(self, all: InFlight, partition: int, bytes_max: int) -> None:
+        self._all = all
+        self._partition = partition
+        self._bytes = 0
         self._bytes_max = bytes_max
-        self._lock = threading.Lock()
 
     def take(self, size: int) -> None:
-        """Count `size` more bytes; alone, any size fits. Raises `Overloaded`."""
-        with self._lock:
-            if self.bytes and self.bytes + size > self._bytes_max:
-                raise Overloaded(
-                    f"{self.bytes} bytes are waiting to be written, the bound of this engine. "
-                    "Try again later.",
-                    retry_after_s=0.1,
-                )
-            self.bytes += size
+        """Count `size` more bytes; where nothing else is under way any size fits. Raises
+        `Overloaded`."""
+        everything = self._all
+        with everything.lock:
+            if self._bytes and self._bytes + size > self._bytes_max:
+                raise _overloaded(f"Partition {self._partition}", self._bytes)
+            if everything.bytes and everything.bytes + size > everything.bytes_max:
+                raise _overloaded("This engine", everything.bytes)
+            self._bytes += size
+            everything.bytes += size
 
     def give(self, size: int) -> None:
         """Count `size` bytes less."""
-        with self._lock:
-            self.bytes -= size
+        everything = self._all
+        with everything.lock:
+            self._bytes -= size
+            everything.bytes -= size
+
+
+def _overloaded(what: str, size: int) -> Overloaded:
+    return Overloaded(
+        f"{what} has {size} bytes waiting to be written, its bound. Try again later.",
+        retry_after_s=0.1,
+    )

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import structlog
-
 from tms.errors import Closed, TMSError
+from tms.events import EventLog
 from tms.log import recovery
 from tms.log.cache import BlockCache, Tail
 from tms.log.producers import ProducerWindow
@@ -32,7 +31,7 @@ from tms.model.topic import Durability
 from tms.store.base import Map, Row
 
 REST_BYTES = 1 << 20
-_log = structlog.get_logger(__name__)
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +77,7 @@ class PartitionState:
         self.end_offset = 0
         self.last: BlockKey = FIRST_KEY
         self.unsynced = False
+        self.maintenance_due = False  # `maintain` should be called soon
         self.producers = ProducerWindow(limits.producers)
         self.counters = PartitionCounters()
         self.tail = Tail(FIRST_KEY)
@@ -87,6 +87,7 @@ class PartitionState:
         self._watchers: dict[int, Callable[[], None]] = {}
         self._segment_bytes = 0
         self._since_snapshot = 0
+        self._until_look = 0
         self._watcher_ids = 0
         self._retired = False
 
@@ -171,15 +172,24 @@ class PartitionState:
                 self._cache.add(self.tail, self.lock, (block.time_ms, block.last_sequence), block)
                 size += len(block.block)
             self.end_offset, self.last = end_offset, last
-            watchers = self._take_watchers()
+            watchers = self._take_watchers() if self._watchers else ()
         counters.bytes += size
         self._segment_bytes += size
         self._since_snapshot += size
-        _call(watchers)
+        self._until_look -= size
+        if self._until_look <= 0:
+            self._look()
+        if watchers:
+            _call(watchers)
 
-    def maintenance_due(self) -> bool:
-        """Whether `maintain` should be called soon."""
-        return self._since_snapshot >= self.limits.snapshot_bytes or self._roll_due_by_size()
+    def _look(self) -> None:
+        """See whether maintenance is due, and after how many bytes to see again."""
+        room = min(
+            self.limits.snapshot_bytes - self._since_snapshot,
+            self._segment_bytes_max() - self._segment_bytes,
+        )
+        self.maintenance_due = room <= 0
+        self._until_look = min(room, LOOK_BYTES)
 
     def maintain(self, now_ms: int) -> None:
         """Snapshot the producers and roll the segment when it is due. The caller holds `owner`."""
@@ -189,12 +199,14 @@ class PartitionState:
         aged = (
             now_ms - active.created_ms >= self._segment_ms() and self.last > self.chain.record.last
         )
-        if not (self.maintenance_due() or aged):
+        self._look()
+        if not (self.maintenance_due or aged):
             return
-        if aged or self._roll_due_by_size():
+        if aged or self._segment_bytes >= self._segment_bytes_max():
             self.roll(now_ms)
         else:
             self.snapshot()
+        self._look()
 
     def roll(self, now_ms: int) -> None:
         """Seal the open segment and open the next. The caller holds `owner`."""
@@ -225,12 +237,11 @@ class PartitionState:
             except TMSError as error:
                 _log.warning("snapshot_failed", partition=self.chain.partition, error=error.message)
 
-    def _roll_due_by_size(self) -> bool:
-        limit = self.limits.segment_bytes
+    def _segment_bytes_max(self) -> int:
         retention_bytes = self._retention()[1]
-        if retention_bytes is not None:
-            limit = min(limit, max(1 << 20, retention_bytes // 4))
-        return self._segment_bytes >= limit
+        if retention_bytes is None:
+            return self.limits.segment_bytes
+        return min(self.limits.segment_bytes, max(1 << 20, retention_bytes // 4))
 
     def _segment_ms(self) -> int:
         retention_ms = self._retention()[0]

@@ -9,12 +9,11 @@ Invariants
 import threading
 from collections.abc import Callable
 
-import structlog
-
 from tms.errors import TimedOut, TMSError
+from tms.events import EventLog
 from tms.model.log import Appended
 
-_log = structlog.get_logger(__name__)
+_log = EventLog(__name__)
 
 
 class PendingAppend:

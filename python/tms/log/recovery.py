@@ -9,9 +9,8 @@ it) is deleted.
 
 from typing import NamedTuple
 
-import structlog
-
 from tms.errors import BadBlock, DataCorrupt
+from tms.events import EventLog
 from tms.log.producers import ProducerWindow
 from tms.log.records import (
     FIRST_KEY,
@@ -30,7 +29,7 @@ from tms.store.base import Map
 
 SCAN_BYTES = 4 << 20
 KEY_END: BlockKey = (2**63, 0)
-_log = structlog.get_logger(__name__)
+_log = EventLog(__name__)
 
 
 class LogEnd(NamedTuple):

@@ -46,21 +46,15 @@ class SegmentChain:
         self._key = keys.partition_key(uid, partition)
         self._raw: bytes | None = None
         self.record = _NOTHING
+        self.active: SegmentRecord | None = None  # appended to; none before the first append
         self._maps: dict[int, Map] = {}
 
     def refresh(self) -> None:
         """Read the record; nothing here is true before. The owner's."""
         raw = self._metadata.get(self._key)
-        self.record = _NOTHING if raw is None else decode(raw, PartitionRecord, self._key)
-        self._raw = raw
+        self._take(raw, _NOTHING if raw is None else decode(raw, PartitionRecord, self._key))
 
     # -- the open segment ----------------------------------------------------------------------
-
-    @property
-    def active(self) -> SegmentRecord | None:
-        """The segment that is appended to, None before the first append."""
-        segments = self.record.segments
-        return segments[-1] if segments and not segments[-1].sealed else None
 
     def write(self, rows: list[Row], durability: Durability) -> None:
         """Append rows to the open segment."""
@@ -218,4 +212,9 @@ class SegmentChain:
             raise StorageUnavailable(
                 f"The record of partition {self.partition} was changed by another owner. Try again."
             )
+        self._take(raw, record)
+
+    def _take(self, raw: bytes | None, record: PartitionRecord) -> None:
+        last = record.segments[-1] if record.segments else None
         self._raw, self.record = raw, record
+        self.active = None if last is None or last.sealed else last

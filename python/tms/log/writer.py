@@ -21,10 +21,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-import structlog
-
 from tms.clock import Clock
 from tms.errors import Closed, Overloaded, StorageUnavailable, TMSError
+from tms.events import EventLog
 from tms.log.inflight import InFlight
 from tms.log.partition import PartitionState
 from tms.log.pending import PendingAppend
@@ -38,7 +37,7 @@ from tms.store.base import Row
 
 GROUP_BYTES = 8 << 20
 FAIR_ROUNDS = 64
-_log = structlog.get_logger(__name__)
+_log = EventLog(__name__)
 
 
 class Entry(NamedTuple):
@@ -49,13 +48,16 @@ class Entry(NamedTuple):
     header: BlockHeader
 
 
-class Ticket(NamedTuple):
+class Ticket:
     """One caller's blocks for one partition."""
 
-    pending: PendingAppend
-    entries: list[Entry]
-    bytes: int
-    durability: Durability
+    __slots__ = ("bytes", "durability", "entries", "pending")
+
+    def __init__(self, pending: PendingAppend, durability: Durability) -> None:
+        self.pending = pending
+        self.durability = durability
+        self.entries: list[Entry] = []
+        self.bytes = 0
 
 
 class PartitionWriter:
@@ -65,17 +67,14 @@ class PartitionWriter:
         self,
         state: PartitionState,
         clock: Clock,
-        queue_bytes_max: int,
-        in_flight: InFlight,
+        room: Room,
         run_in_background: Callable[[Callable[[], None]], object],
     ) -> None:
         self._state = state
         self._clock = clock
-        self._queue_bytes_max = queue_bytes_max
-        self._in_flight = in_flight
+        self._room = room
         self._run_in_background = run_in_background
         self._queue: deque[Ticket] = deque()
-        self._queue_bytes = 0
         self._lock = threading.Lock()
         self._leading = False
         self._maintaining = False
@@ -84,23 +83,13 @@ class PartitionWriter:
     def reserve(self, size: int) -> None:
         """Make room for a ticket of `size` bytes, which `submit` or `release` must follow. Raises
         `Overloaded`, `Closed`."""
-        with self._lock:
-            if self._closed:
-                raise _closed()
-            if self._queue_bytes and self._queue_bytes + size > self._queue_bytes_max:
-                raise Overloaded(
-                    f"Partition {self._state.chain.partition} has {self._queue_bytes} bytes "
-                    "waiting to be written, its bound. Try again later.",
-                    retry_after_s=0.1,
-                )
-            self._in_flight.take(size)
-            self._queue_bytes += size
+        if self._closed:
+            raise _closed()
+        self._room.take(size)
 
     def release(self, size: int) -> None:
         """Give reserved room back."""
-        with self._lock:
-            self._queue_bytes -= size
-        self._in_flight.give(size)
+        self._room.give(size)
 
     def submit(self, ticket: Ticket, inline: Durability | None) -> None:
         """Take a ticket; it always gets an answer. With `inline`, this thread writes at once what
@@ -194,9 +183,10 @@ class PartitionWriter:
             if not isinstance(error, Exception):  # e.g. a control-C while this thread led
                 raise
         else:
-            self._release(batch)
+            for ticket in batch:
+                self._room.give(ticket.bytes)
             group.answer()
-            if self._state.maintenance_due() and not self._maintaining:
+            if self._state.maintenance_due and not self._maintaining:
                 self._begin_maintaining()
 
     def _commit(self, batch: list[Ticket]) -> "_Group":
@@ -212,13 +202,9 @@ class PartitionWriter:
         return group
 
     def _fail(self, batch: list[Ticket], error: TMSError) -> None:
-        self._release(batch)
         for ticket in batch:
+            self._room.give(ticket.bytes)
             ticket.pending.fail(len(ticket.entries), error)
-
-    def _release(self, batch: list[Ticket]) -> None:
-        if batch:
-            self.release(sum(ticket.bytes for ticket in batch))
 
     def _begin_maintaining(self) -> None:
         self._maintaining = True

@@ -11,13 +11,16 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from tms.events import Event
+
 _VALUE_CHARS_MAX = 1_500
 _VALUES_MAX = 16
 _SHORT_CHARS_MAX = 120
 
 
 def configure(level: str, form: str) -> None:
-    """Send structlog, and the warnings of libraries, to stderr; `form` is auto, json or text."""
+    """Send structlog, the engine's events and the warnings of libraries to stderr; `form` is
+    auto, json or text."""
     as_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
     renderer: Any = (
         structlog.processors.JSONRenderer()
@@ -40,11 +43,21 @@ def configure(level: str, form: str) -> None:
     stream = logging.StreamHandler(sys.stderr)
     stream.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[_fields, *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
     logging.basicConfig(handlers=[stream], level=max(number, logging.WARNING), force=True)
+    logging.getLogger("tms").setLevel(number)
+
+
+def _fields(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """The engine's events keep their fields."""
+    told = event["_record"].msg
+    if isinstance(told, Event):
+        event["event"] = told.name
+        event.update(told.fields)
+    return event
 
 
 def _bounded(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

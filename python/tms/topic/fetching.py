@@ -111,6 +111,8 @@ class Fetcher:
         callback: Callable[[], None],
     ) -> Callable[[], None]:
         """See `Engine.watch`."""
+        if self._closed:
+            raise Closed("The engine is closed.")
         topic = self._registry.find(name)
         readers = [
             self._partitions.get(name, topic, partition).reader for partition, _ in positions

@@ -7,10 +7,9 @@ unreadable at once, whether this ran or not.
 
 import threading
 
-import structlog
-
 from tms.clock import Clock
 from tms.errors import Closed, TMSError, TopicNotFound
+from tms.events import EventLog
 from tms.log.records import FIRST_KEY, PartitionRecord, decode
 from tms.model import keys
 from tms.model.topic import Durability, TopicName
@@ -21,7 +20,7 @@ from tms.topic.retention import RetentionClock, floor_by_bytes, floor_by_time
 
 CLOSE_TIMEOUT_S = 30.0
 _RECOVERY_S = 0.5
-_log = structlog.get_logger(__name__)
+_log = EventLog(__name__)
 
 
 class Maintenance:

@@ -120,8 +120,7 @@ class Partitions:
         writer = PartitionWriter(
             state,
             self._clock,
-            self._limits.queue_bytes,
-            self._in_flight,
+            self._in_flight.room(partition, self._limits.queue_bytes),
             self._background.submit,
         )
         return PartitionLog(uid, partition, state, writer)

@@ -8,9 +8,8 @@ Invariants
 
 from collections.abc import Sequence
 
-import structlog
-
 from tms.errors import Closed, Invalid, TMSError
+from tms.events import EventLog
 from tms.log.pending import PendingAppend
 from tms.log.writer import Entry, Ticket
 from tms.model.block import check
@@ -20,7 +19,7 @@ from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.registry import Registry, TopicRecord
 
 Entries = dict[PartitionLog, tuple[list[Entry], int]]
-_log = structlog.get_logger(__name__)
+_log = EventLog(__name__)
 
 
 class Publisher:
@@ -51,44 +50,38 @@ class Publisher:
         topic = self._registry.find(name)
         if durability is None:
             durability = topic.durability
-        entries = self._checked(name, topic, blocks)
-        _reserve(entries)
-        pending = PendingAppend(len(blocks))
-        strongest = None if durability is Durability.NONE else inline
-        for log, (its_entries, its_size) in entries.items():
-            log.writer.submit(Ticket(pending, its_entries, its_size, durability), strongest)
-        if durability is Durability.NONE:
-            return _acknowledged(pending, blocks, entries)
-        return pending
-
-    def _checked(self, name: TopicName, topic: TopicRecord, blocks: Sequence[NewBlock]) -> Entries:
         if not blocks:
             raise Invalid("There is nothing to publish: give at least one block.")
-        entries: Entries = {}
-        for index, (partition, block) in enumerate(blocks):
+        pending = PendingAppend(len(blocks))
+        tickets: dict[PartitionLog, Ticket] = {}
+        for number, (partition, block) in enumerate(blocks):
             log = self._partitions.get(name, topic, partition)
             header = check(
                 block,
                 message_bytes_max=topic.message_bytes_max,
                 decompressed_bytes_max=self._block_bytes,
             )
-            size = len(block)
-            its = entries.get(log)
-            if its is None:
-                entries[log] = ([Entry(index, block, header)], size)
-            else:
-                its[0].append(Entry(index, block, header))
-                entries[log] = (its[0], its[1] + size)
-        return entries
+            ticket = tickets.get(log)
+            if ticket is None:
+                ticket = tickets[log] = Ticket(pending, durability)
+            ticket.entries.append(Entry(number, block, header))
+            ticket.bytes += len(block)
+        _reserve(tickets)
+        strongest = None if durability is Durability.NONE else inline
+        for log, ticket in tickets.items():
+            log.writer.submit(ticket, strongest)
+        if durability is Durability.NONE:
+            return _acknowledged(pending, blocks, tickets)
+        return pending
 
 
-def _reserve(entries: Entries) -> None:
+def _reserve(tickets: dict[PartitionLog, Ticket]) -> None:
     """Make room in all partitions or in none. Raises `Overloaded`, `Closed`."""
     reserved: list[tuple[PartitionLog, int]] = []
     try:
-        for log, (_, size) in entries.items():
-            log.writer.reserve(size)
-            reserved.append((log, size))
+        for log, ticket in tickets.items():
+            log.writer.reserve(ticket.bytes)
+            reserved.append((log, ticket.bytes))
     except TMSError:
         for log, size in reserved:
             log.writer.release(size)
@@ -98,7 +91,7 @@ def _reserve(entries: Entries) -> None:
 def _acknowledged(
     pending: PendingAppend,
     blocks: Sequence[NewBlock],
-    entries: Entries,
+    tickets: dict[PartitionLog, Ticket],
 ) -> PendingAppend:
     """The answer for durability `none`: given at once; what becomes of the blocks is only
     logged."""
@@ -110,8 +103,8 @@ def _acknowledged(
             _log.error("unacknowledged_append_failed", error=error.message, blocks=len(blocks))
 
     answer = PendingAppend(len(blocks))
-    for its_entries, _ in entries.values():
-        for index, _, header in its_entries:
+    for ticket in tickets.values():
+        for index, _, header in ticket.entries:
             answer.settle(index, Appended(blocks[index].partition, -1, -1, header.count, -1))
     pending.add_done_callback(report)
     return answer

@@ -1,33 +1,64 @@
-"""Finding, once at the start, the maps that a crash left behind.
+"""The first look at a store: its map `metadata`, and the maps that a crash left behind.
 
 A map is created before the partition record names it, and dropped after the record has forgotten
-it. So after a crash in between there may be maps that no record names; nothing in them was ever
-acknowledged, or it is expired. Only for stores that one process has for itself.
+it. So after a crash in between there may be maps that no record names. They are empty, or hold
+only what lies before the partition's floor; anything else that no record names was acknowledged,
+and it is the record that was lost: such a store is refused, never swept. Only for stores that one
+process has for itself.
 """
 
 import structlog
 
-from tms.log.records import PartitionRecord, decode
+from tms.errors import DataCorrupt
+from tms.log.records import FIRST_KEY, BlockKey, PartitionRecord, decode
 from tms.model import keys
 from tms.store.base import Map, Store
 
 _PREFIX = b"partition/"
+_SEGMENTS = "t"  # what the names of segment maps begin with
 _SCAN_BYTES = 4 << 20
 _log = structlog.get_logger(__name__)
 
 
+def open_metadata(store: Store) -> Map:
+    """The map `metadata`, made if nothing is there yet. Raises `DataCorrupt` if it was lost."""
+    if store.names(keys.METADATA_MAP):
+        return store.open(keys.METADATA_MAP, create=False)
+    if store.names(_SEGMENTS):
+        raise DataCorrupt(
+            f"The map {keys.METADATA_MAP} is missing, but there are messages. Restore it from a "
+            "backup, or run `tms fsck --repair`."
+        )
+    return store.open(keys.METADATA_MAP, create=True)
+
+
 def sweep(store: Store, metadata: Map) -> int:
-    """Drop every segment map that no partition record names; returns how many."""
-    left = set(store.names("t"))
+    """Drop the segment maps that no partition record needs; returns how many. Raises `DataCorrupt`
+    when one holds what its record must have named."""
+    left = set(store.names(_SEGMENTS))
+    floors: dict[str, BlockKey] = {}
     start = _PREFIX
     while rows := metadata.scan(start, keys.prefix_stop(_PREFIX), _SCAN_BYTES):
         for key, raw in rows:
             uid, partition = int(key[10:18], 16), int(key[19:])
-            for segment in decode(raw, PartitionRecord, key).segments:
+            record = decode(raw, PartitionRecord, key)
+            floors[keys.partition_prefix(uid, partition)] = record.floor
+            for segment in record.segments:
                 left.discard(keys.segment_map(uid, partition, segment.number))
         start = rows[-1][0] + b"\0"
+    for name in sorted(left):
+        _require_unneeded(store, name, floors.get(name[: name.rfind("/") + 1], FIRST_KEY))
     for name in sorted(left):
         store.drop(name)
     if left:
         _log.info("maps_swept", maps=len(left))
     return len(left)
+
+
+def _require_unneeded(store: Store, name: str, floor: BlockKey) -> None:
+    newest = store.open(name, create=False).scan(None, None, 1, reverse=True)
+    if newest and keys.split_block_key(newest[0][0]) >= floor:
+        raise DataCorrupt(
+            f"The map {name} holds messages, but no record of a partition names it: the record was "
+            "lost. Run `tms fsck --repair`, or restore a backup."
+        )
