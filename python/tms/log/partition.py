@@ -31,6 +31,7 @@ from tms.model.topic import Durability
 from tms.store.base import Map, Row
 
 REST_BYTES = 1 << 20
+LOOK_BYTES = 1 << 20  # how soon a changed retention is noticed
 _log = EventLog(__name__)
 
 

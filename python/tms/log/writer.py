@@ -22,9 +22,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tms.clock import Clock
-from tms.errors import Closed, Overloaded, StorageUnavailable, TMSError
+from tms.errors import Closed, StorageUnavailable, TMSError
 from tms.events import EventLog
-from tms.log.inflight import InFlight
+from tms.log.inflight import Room
 from tms.log.partition import PartitionState
 from tms.log.pending import PendingAppend
 from tms.log.records import RememberedBlock

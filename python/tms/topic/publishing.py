@@ -16,9 +16,8 @@ from tms.model.block import check
 from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.topic.partitions import PartitionLog, Partitions
-from tms.topic.registry import Registry, TopicRecord
+from tms.topic.registry import Registry
 
-Entries = dict[PartitionLog, tuple[list[Entry], int]]
 _log = EventLog(__name__)
 
 
