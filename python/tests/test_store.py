@@ -1,12 +1,33 @@
 """The store contract on every engine, and what the engines promise beyond it."""
 
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from tests.store_contract import DurableStoreContract, StoreContract
-from tms.store.base import Store
+from tests.store_contract import (
+    ALL,
+    SYNCED,
+    WRITTEN,
+    DurableStoreContract,
+    StoreContract,
+    rows_of,
+    run_together,
+)
+from tms.errors import (
+    AlreadyRunning,
+    Closed,
+    DataCorrupt,
+    NotFound,
+    StorageFull,
+    StorageUnavailable,
+)
+from tms.store.base import Map, Store
 from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore
 from tms.store.memory import MemoryStore
@@ -30,9 +51,247 @@ class TestLevelDB(DurableStoreContract):
         return lambda: LevelDBStore(tmp_path / "data", create=True)
 
 
-class TestLevelDBWithFewOpen(DurableStoreContract):
-    """Databases are closed and opened again all the time, and nobody notices."""
+# One owner of a data directory
 
-    @pytest.fixture
-    def reopen(self, tmp_path: Path) -> Callable[[], Store]:
-        return lambda: LevelDBStore(tmp_path / "data", create=True, maps_open_max=1)
+
+def test_a_data_directory_opens_once_in_a_process(tmp_path: Path) -> None:
+    store = LevelDBStore(tmp_path / "data", create=True)
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for path in (tmp_path / "data", tmp_path / "link"):
+        with pytest.raises(AlreadyRunning) as caught:
+            LevelDBStore(path, create=True)
+        assert caught.value.details["pid"] == os.getpid()
+    store.open("still", create=True).write([(b"k", b"v")], SYNCED)
+    store.close()
+    LevelDBStore(tmp_path / "data", create=False).close()
+
+
+def test_a_data_directory_opens_in_one_process_until_that_dies(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", OPEN_AND_WAIT, str(tmp_path / "data")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"open\n"
+        with pytest.raises(AlreadyRunning) as caught:
+            LevelDBStore(tmp_path / "data", create=True)
+        assert caught.value.details["pid"] == child.pid
+        assert str(child.pid) in caught.value.message
+        child.kill()
+    store = LevelDBStore(tmp_path / "data", create=False)
+    assert store.open("map", create=False).get(b"k") == b"v"
+    store.close()
+
+
+OPEN_AND_WAIT = """
+import sys
+from tms.model.topic import Durability
+from tms.store.leveldb import LevelDBStore
+store = LevelDBStore(sys.argv[1], create=True)
+store.open("map", create=True).write([(b"k", b"v")], Durability.WRITTEN)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+# Open databases
+
+
+def test_few_databases_are_open_and_nobody_notices(tmp_path: Path) -> None:
+    store = LevelDBStore(tmp_path / "data", create=True, maps_open_max=3)
+    maps = [store.open(f"map/{n}", create=True) for n in range(10)]
+
+    def work(seed: int) -> None:
+        random = Random(seed)
+        for step in range(60):
+            number = random.randrange(10)
+            key = b"%d.%d" % (seed, step)
+            maps[number].write([(key, b"%d" % number)], random.choice([WRITTEN, SYNCED]))
+            assert maps[number].get(key) == b"%d" % number
+            assert (key, b"%d" % number) in rows_of(maps[number])
+
+    run_together([lambda seed=seed: work(seed) for seed in range(4)])
+    assert sum(len(rows_of(one)) for one in maps) == 4 * 60
+    store.close()
+
+
+def test_file_descriptors_stay_bounded(tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = descriptors()
+    store = LevelDBStore(
+        tmp_path / "data", create=True, maps_open_max=4, write_buffer_bytes=64 << 10
+    )
+    for number in range(30):
+        one = store.open(f"map/{number}", create=True)
+        for key in range(8):
+            one.write([(b"%d" % key, bytes(40_000))], WRITTEN)
+        rows_of(one)
+    # An open database has a lock, a log, a manifest and LOG; while it makes a table, two more.
+    assert descriptors() - before <= 1 + 4 * 6
+    store.close()
+    assert descriptors() == before
+
+
+def test_closing_and_dropping_wait_for_readers(tmp_path: Path) -> None:
+    store = LevelDBStore(tmp_path / "data", create=True)
+    maps = [store.open(f"map/{n}", create=True) for n in range(2)]
+    for one in maps:
+        one.write([(b"%05d" % n, bytes(100)) for n in range(5_000)], WRITTEN)
+    reading = threading.Barrier(5)
+
+    def read(one: Map) -> None:
+        reading.wait(30)
+        try:
+            while True:
+                assert len(rows_of(one)) == 5_000
+        except (Closed, NotFound):
+            return
+
+    def end() -> None:
+        reading.wait(30)
+        store.drop("map/0")
+        store.close()
+
+    run_together([lambda one=one: read(one) for one in maps * 2] + [end])
+
+
+# Making and removing maps
+
+
+def test_leftovers_of_a_crash_are_swept_when_the_store_is_opened(tmp_path: Path) -> None:
+    LevelDBStore(tmp_path / "data", create=True).close()
+    leftover = tmp_path / "data/temporary/7"
+    leftover.mkdir()
+    (leftover / "CURRENT").write_bytes(b"half")
+    store = LevelDBStore(tmp_path / "data", create=False)
+    assert list((tmp_path / "data/temporary").iterdir()) == []
+    store.open("map", create=True)
+    store.close()
+
+
+def test_a_data_directory_whose_making_was_cut_off_is_made_again(tmp_path: Path) -> None:
+    for done in (["LOCK"], ["LOCK", "maps"], ["LOCK", "maps", "temporary", "FORMAT.new"]):
+        path = tmp_path / str(len(done))
+        path.mkdir()
+        for name in done:
+            (path / name).mkdir() if name[0] in "mt" else (path / name).touch()
+        with pytest.raises(NotFound):
+            LevelDBStore(path, create=False)
+        store = LevelDBStore(path, create=True)
+        store.open("map", create=True)
+        store.close()
+
+
+def test_a_write_that_cannot_be_encoded_leaves_nothing(tmp_path: Path) -> None:
+    store = LevelDBStore(tmp_path / "data", create=True)
+    one = store.open("map", create=True)
+    with pytest.raises(TypeError):
+        one.write([(b"a", b"v"), (b"b", "text")], WRITTEN)  # type: ignore[list-item]
+    assert rows_of(one) == []
+    store.close()
+
+
+# The faulty store
+
+
+@pytest.fixture
+def faulty() -> FaultyStore:
+    return FaultyStore(MemoryStore())
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_scripted_failure_happens_at_its_write_and_ends_with_recover(
+    faulty: FaultyStore, stored: bool
+) -> None:
+    one, other = faulty.open("a/1", create=True), faulty.open("b", create=True)
+    faulty.fail_write(2, stored=stored, prefix="a/", refusals=1)
+    other.write([(b"k", b"v")], SYNCED)
+    one.write([(b"1", b"v")], SYNCED)
+    for change in (
+        lambda: one.write([(b"2", b"v"), (b"3", b"v")], SYNCED),
+        lambda: one.write([(b"4", b"v")], SYNCED),
+        lambda: one.delete([b"1"]),
+        lambda: one.compare_and_set(b"1", b"v", b"w"),
+        one.recover,
+    ):
+        with pytest.raises(StorageUnavailable):
+            change()
+        other.write([(b"k", b"v")], SYNCED)
+    assert faulty.healthy() is not None
+    one.recover()
+    assert faulty.healthy() is None
+    assert [key for key, _ in rows_of(one)] == ([b"1", b"2", b"3"] if stored else [b"1"])
+    one.write([(b"5", b"v")], SYNCED)
+
+
+def test_a_faulty_store_is_full_until_released(faulty: FaultyStore) -> None:
+    one = faulty.open("m", create=True)
+    one.write([(b"k", b"v")], SYNCED)
+    faulty.fill()
+    for change in (lambda: one.compare_and_set(b"k", b"v", None), lambda: one.delete([b"k"])):
+        with pytest.raises(StorageFull):
+            change()
+    with pytest.raises(StorageFull):
+        one.recover()
+    assert rows_of(one) == [(b"k", b"v")]
+    assert faulty.healthy() is not None
+    faulty.release()
+    one.recover()
+    assert faulty.healthy() is None
+    one.delete([b"k"])
+    assert rows_of(one) == []
+
+
+def test_a_crash_loses_exactly_what_was_not_synced(faulty: FaultyStore) -> None:
+    one, other = faulty.open("m", create=True), faulty.open("n", create=True)
+    one.write([(b"1", b"old"), (b"2", b"v")], WRITTEN)
+    one.write([(b"3", b"v")], SYNCED)
+    one.write([(b"1", b"new"), (b"4", b"v")], WRITTEN)
+    one.write([(b"4", b"w")], WRITTEN)
+    other.compare_and_set(b"k", None, b"v")
+    left = faulty.crash()
+    assert rows_of(left.open("m", create=False)) == [(b"1", b"old"), (b"2", b"v"), (b"3", b"v")]
+    assert rows_of(left.open("n", create=False)) == [(b"k", b"v")]
+    for call in (lambda: one.get(b"1"), lambda: faulty.open("m", create=False)):
+        with pytest.raises(StorageUnavailable):
+            call()
+
+
+def test_a_crash_with_chance_keeps_some_first_part_of_what_was_not_synced() -> None:
+    kept = set()
+    for seed in range(30):
+        faulty = FaultyStore(MemoryStore())
+        one = faulty.open("m", create=True)
+        one.write([(b"0", b"v")], SYNCED)
+        for number in b"123":
+            one.write([(bytes([number]), b"v")], WRITTEN)
+        keys = b"".join(key for key, _ in rows_of(faulty.crash(Random(seed)).open("m", False)))
+        assert b"0123".startswith(keys) and keys
+        kept.add(keys)
+    assert kept == {b"0", b"01", b"012", b"0123"}
+
+
+def test_a_corrupt_row_raises_wherever_it_is_read(faulty: FaultyStore) -> None:
+    one = faulty.open("m", create=True)
+    one.write([(b"1", b"v"), (b"2", b"v")], SYNCED)
+    faulty.corrupt_value("m", b"2")
+    with pytest.raises(DataCorrupt):
+        one.get(b"2")
+    with pytest.raises(DataCorrupt):
+        rows_of(one)
+    assert one.scan(None, b"2", ALL) == [(b"1", b"v")]
+
+
+def test_the_hook_of_a_faulty_store_sees_every_operation() -> None:
+    seen: list[tuple[str, str]] = []
+    faulty = FaultyStore(MemoryStore(), lambda operation, name: seen.append((operation, name)))
+    one = faulty.open("m", create=True)
+    one.write([(b"k", b"v")], SYNCED)
+    one.scan(None, None, 1)
+    one.compare_and_set(b"k", None, b"v")
+    assert seen == [("open", "m"), ("write", "m"), ("scan", "m"), ("compare_and_set", "m")]

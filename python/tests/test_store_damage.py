@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+import plyvel
 import pytest
 
 from tests.store_contract import ALL, rows_of
@@ -96,22 +97,32 @@ def test_a_flipped_bit_is_refused_or_harmless_and_never_read(
     assert refused >= FLIPS * 0.9, f"only {refused} of {FLIPS} flips were noticed"
 
 
-def test_every_flipped_bit_in_the_headers_of_a_log_is_refused(path: Path, rows: Rows) -> None:
+@pytest.mark.parametrize("pattern", ["*.log", "MANIFEST-*"])
+def test_every_flipped_bit_in_the_headers_of_a_log_is_refused(
+    path: Path, rows: Rows, pattern: str
+) -> None:
     """A damaged length looks to LevelDB like a torn end: it drops what follows and says nothing."""
-    log = find(path, "*.log")[-1]
-    whole = log.read_bytes()
-    offset = 0
+    with plyvel.DB(str(path / "maps/map"), paranoid_checks=True) as db:
+        for key, value in rows[:3]:
+            db.put(key, value)
+            db.compact_range()  # another edit in the manifest, and another log
+        for key, value in rows[:8]:
+            db.put(key, value)
+    whole = find(path, pattern)[-1].read_bytes()
+    offset = fragments = 0
     while offset < len(whole):
         length = struct.unpack_from("<H", whole, offset + 4)[0]
         for bit in range(8 * (offset + 4), 8 * (offset + 7)):
             damaged = copy_of(path)
-            flip(find(damaged, "*.log")[-1], bit)
+            flip(find(damaged, pattern)[-1], bit)
             with pytest.raises(DataCorrupt):
                 read(damaged)
             shutil.rmtree(damaged)
+        fragments += 1
         offset += 7 + length
         if 32_768 - offset % 32_768 < 7:
             offset += 32_768 - offset % 32_768
+    assert fragments > 4
 
 
 def test_a_damaged_row_does_not_hide_the_others(path: Path, rows: Rows) -> None:
