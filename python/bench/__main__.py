@@ -1,11 +1,8 @@
 """`python -m bench`: runs the benchmarks, prints them as a table and writes JSON lines."""
 
 import argparse
-import logging
 import tempfile
 from pathlib import Path
-
-import structlog
 
 from bench import design, group_commit, growth, latency, memory, throughput
 from bench.report import Report
@@ -31,7 +28,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench.jsonl")
     parser.add_argument("--folder", type=Path, help="where data is written [a temporary one]")
     asked = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     report = Report(asked.quick, asked.json)
     with tempfile.TemporaryDirectory(prefix="tms-bench-", dir=asked.folder) as folder:
         setup = Setup(Path(folder), asked.quick, asked.runs or (2 if asked.quick else 5))
