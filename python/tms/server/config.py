@@ -54,6 +54,7 @@ class ServerSection(_Section):
     port: int = Field(default=7070, ge=0, le=65_535)
     insecure: bool = False
     drain_s: float = Field(default=10.0, ge=0, le=3_600)
+    confirm_clock: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "text"] = "auto"
 

@@ -39,6 +39,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MMAP_THRESHOLD_BYTES = 32 << 20  # the most that glibc takes
 _TRIM_THRESHOLD_BYTES = 16 << 20
 _ARENAS = 2
+_MAPS_OPEN_MAX = 256
+_DESCRIPTORS_OF_A_MAP = 12
 _DRAIN_LOOK_S = 0.1  # for a second signal
 _BACKLOG = 2_048
 
@@ -47,17 +49,21 @@ def serve(settings: Settings) -> None:
     """Serve until a signal comes."""
     logs.configure(settings.server.log_level, settings.server.log_format)
     _keep_memory()
-    connections_max = _raise_descriptor_limit() // 2
+    descriptors = _raise_descriptor_limit()
     listener = listen(settings.server)
     try:
         clock = SystemClock()
-        store = _open(settings.data, clock)
+        store = _open(settings.data, clock, descriptors // 2)
         engine = Engine(store, clock, settings.engine.config())
         try:
+            if settings.server.confirm_clock:
+                engine.confirm_clock()
             engine.start()
             messages.arrow_schema()  # loads pyarrow, so that the first request need not
             limits = settings.limits
-            service = Service(engine, clock, limits.requests(), limits.connections(connections_max))
+            service = Service(
+                engine, clock, limits.requests(), limits.connections(descriptors // 2)
+            )
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(_serve(service, settings.server, listener))
         finally:
@@ -134,9 +140,10 @@ class Server(uvicorn.Server):
         service.threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _open(data: Path, clock: Clock) -> LevelDBStore:
+def _open(data: Path, clock: Clock, descriptors: int) -> LevelDBStore:
+    maps_open_max = min(_MAPS_OPEN_MAX, descriptors // _DESCRIPTORS_OF_A_MAP)
     try:
-        return LevelDBStore(data, create=True, clock=clock)
+        return LevelDBStore(data, create=True, clock=clock, maps_open_max=maps_open_max)
     except OSError as exc:
         raise ConfigError(
             f"The data directory {data} cannot be used: {exc.strerror}. Choose a directory that "
