@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tms.clock import Clock
+from tms.errors import Closed
 from tms.log.cache import BlockCache
 from tms.log.inflight import InFlight
 from tms.log.partition import LogLimits
@@ -34,7 +35,7 @@ from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry, TopicRecord, topic_info
 from tms.topic.retention import RetentionClock, floor_by_time
-from tms.topic.sweep import sweep
+from tms.topic.sweep import open_metadata, sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Engine:
         self._config = config or EngineConfig()
         self._store = store
         self._clock = clock
-        self._metadata = store.open(keys.METADATA_MAP, create=not store.names(keys.METADATA_MAP))
+        self._metadata = open_metadata(store)
         sweep(store, self._metadata)
         self._registry = Registry(store, self._metadata, clock, self._config.topics)
         self._cache = BlockCache(self._config.cache_bytes)
@@ -111,12 +112,14 @@ class Engine:
     def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
         """Create a topic; one that exists with the same settings is left as it is. Raises
         `TopicExists`, `Forbidden`."""
+        self._require_open()
         name.require_writable()
         record, _ = self._registry.create(name, settings)
         return topic_info(name, record)
 
     def describe_topic(self, name: TopicName) -> TopicInfo:
         """A topic with its partitions. Raises `TopicNotFound`."""
+        self._require_open()
         record = self._registry.find(name)
         infos = tuple(
             self._describe(self._partitions.get(name, record, partition), record)
@@ -132,18 +135,21 @@ class Engine:
     ) -> list[TopicInfo]:
         """Up to `limit` topics of a namespace in the order of their names, beginning after the one
         named `after`."""
+        self._require_open()
         found = self._registry.page(namespace, after, limit)
         return [topic_info(name, record) for name, record in found]
 
     def update_topic(self, name: TopicName, changes: Mapping[str, object]) -> TopicInfo:
         """Change settings (the fields of `TopicSettings`, or `retention`). Raises `Invalid`,
         `FewerPartitions`."""
+        self._require_open()
         name.require_writable()
         return topic_info(name, self._registry.update(name, changes))
 
     def truncate_topic(self, name: TopicName, before: Position) -> TopicInfo:
         """Make all messages before a position unreadable for good, in every partition; `latest`:
         all there are."""
+        self._require_open()
         name.require_writable()
         record = self._registry.find(name)
         for partition in range(record.partitions):
@@ -154,6 +160,7 @@ class Engine:
     def delete_topic(self, name: TopicName) -> None:
         """Delete a topic and free its space; a later topic of this name never shows anything of
         it."""
+        self._require_open()
         name.require_writable()
         self.maintenance.finish_deletion(self._registry.delete(name).uid)
 
@@ -219,6 +226,7 @@ class Engine:
 
     def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection:
         """How a partition stands in the store, with its newest `limit` blocks."""
+        self._require_open()
         topic = self._registry.find(name)
         log = self._partitions.get(name, topic, partition)
         log.reader.load()
@@ -268,6 +276,10 @@ class Engine:
         self._partitions.close(CLOSE_TIMEOUT_S)
         self._threads.shutdown(wait=True)
         self._store.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed("The engine is closed; open it again.")
 
     def _describe(self, log: PartitionLog, topic: TopicRecord) -> PartitionInfo:
         log.reader.load()
