@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clocks import START_MS
 from tests.log_kit import (
     DAY_MS,
     EARLIEST,
@@ -171,14 +172,45 @@ def test_truncating_everything_frees_everything() -> None:
 # -- what a crash leaves ---------------------------------------------------------------------------
 
 
-def test_a_map_that_was_made_but_not_recorded_is_swept_at_the_next_start() -> None:
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_map_that_no_record_names_any_more_or_yet_is_swept_at_the_next_start(
+    expired: bool,
+) -> None:
     with Bench() as bench:
         bench.publish(b"a")
-        orphan = bench.maps()[0].replace("s00000000", "s00000001")
-        bench.store.inner.open(orphan, create=True).write([(b"k", b"v")], SYNCED)
+        bench.engine.truncate_topic(NAME, LATEST)
+        bench.publish(b"b")
+        orphan = bench.maps()[0].replace("s00000001", "s00000000" if expired else "s00000002")
+        made = bench.store.inner.open(orphan, create=True)
+        if expired:
+            made.write([(block_key(START_MS, 0), b"v")], SYNCED)
         bench.kill()
-        assert bench.values() == [b"a"]
+        assert bench.values() == [b"b"]
         assert orphan not in bench.maps()
+
+
+def test_a_map_with_messages_that_no_record_names_is_damage_and_is_kept() -> None:
+    with Bench() as bench:
+        bench.publish(b"a")
+        bench.publish(b"b")
+        metadata = bench.store.inner.open("metadata", create=False)
+        record = metadata.get(b"partition/00000001/00000")
+        assert record is not None
+        metadata.delete([b"partition/00000001/00000"])
+        with pytest.raises(DataCorrupt, match="record was lost"):
+            bench.kill()
+        metadata.write([(b"partition/00000001/00000", record)], SYNCED)
+        bench.kill()
+        assert bench.values() == [b"a", b"b"]
+
+
+def test_a_store_whose_metadata_is_gone_is_refused_not_begun_anew() -> None:
+    with Bench() as bench:
+        bench.publish(b"a")
+        bench.store.inner.drop("metadata")
+        with pytest.raises(DataCorrupt, match="metadata is missing"):
+            bench.open()
+        assert len(bench.maps()) == 1
 
 
 def test_a_map_that_was_made_but_not_recorded_does_not_stop_the_next_roll() -> None:

@@ -7,9 +7,8 @@ and it is the record that was lost: such a store is refused, never swept. Only f
 process has for itself.
 """
 
-import structlog
-
 from tms.errors import DataCorrupt
+from tms.events import EventLog
 from tms.log.records import FIRST_KEY, BlockKey, PartitionRecord, decode
 from tms.model import keys
 from tms.store.base import Map, Store
@@ -17,7 +16,7 @@ from tms.store.base import Map, Store
 _PREFIX = b"partition/"
 _SEGMENTS = "t"  # what the names of segment maps begin with
 _SCAN_BYTES = 4 << 20
-_log = structlog.get_logger(__name__)
+_log = EventLog(__name__)
 
 
 def open_metadata(store: Store) -> Map:
