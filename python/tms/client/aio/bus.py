@@ -40,7 +40,7 @@ from tms.client.publish.known import (
 from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, check_options
 from tms.client.transport import TIMEOUT_S
 from tms.clock import Clock, SystemClock
-from tms.errors import NotFound, TMSError
+from tms.errors import Closed, NotFound, TMSError
 from tms.model.block import Compression
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
@@ -71,6 +71,7 @@ class AsyncBus:
         self._clock = clock or SystemClock()
         self._publishing = Publishing(self._clock)
         self._lanes: deque[AsyncLane] = deque()
+        self._closed = False
         self._places = asyncio.Semaphore(LANES_MAX)
         self._open: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
 
@@ -253,6 +254,7 @@ class AsyncBus:
 
     async def close(self) -> None:
         """Close what is still open of its producers and consumers, then the bus."""
+        self._closed = True
         try:
             for opened in list(self._open):
                 await opened.close()
@@ -339,6 +341,8 @@ class AsyncBus:
     async def _lane(self) -> AsyncIterator[AsyncLane]:
         """A lane for one caller; the newest idle one, so that few stay in use."""
         async with self._places:
+            if self._closed:
+                raise Closed("The bus was closed; open or connect a new one.")
             lane = self._lanes.pop() if self._lanes else self._open_lane()
             try:
                 yield lane

@@ -70,7 +70,8 @@ class AsyncConsumer:
         """End the iteration, also one that waits in another task. A second call does nothing."""
         self._closed = True
         self._lane.close()
-        self._abandon(self._ahead)
+        if self._ahead is not None:
+            self._ahead.add_done_callback(_forget)
 
     async def __aenter__(self) -> Self:
         await self._begin()
