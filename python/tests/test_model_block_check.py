@@ -251,7 +251,7 @@ def test_a_message_may_have_exactly_the_limit(
     compression: Compression, count: int, size: int
 ) -> None:
     headers = [{"name": b"12", "é": b"1"}] * count  # 4 + 2 + 2 + 1
-    values: list[bytes | None] = [b"v"] * (count - 1) + [bytes(size - 12)]
+    values: list[bytes | None] = [*[b"v"] * (count - 1), bytes(size - 12)]
     made = encode(values, [b"key"] * count, headers, compression=compression)
     assert check(made, message_bytes_max=size, decompressed_bytes_max=1 << 20).count == count
     with pytest.raises(TooLarge, match=f"this one has {size}") as caught:

@@ -1,31 +1,32 @@
-"""How places in the store are spelled: names of maps, keys of blocks, keys of small records, and the key → partition hash.
+"""How places in the store are spelled, and which partition a key belongs to.
 
-Maps (the store opens them by name; `u` is the topic's uid, which no other life of the same topic shares):
+Maps, which the store opens by name; a uid names one life of a topic and is never given out again:
 
-    metadata                              small records, changed by compare-and-set
-    t{uid:08x}/p{partition:05d}/s{segment:08d}      one segment of one partition; keys are block keys
-    t0000002a/p00003/s00000001            e.g. uid 42, partition 3, segment 1
+    metadata                         small records, changed by compare-and-set
+    t0000002a/p00003/s00000001       segment 1 of partition 3 of the topic with uid 42 (2a in hex)
+    └─ uid ─┘ └ part.┘ └ segment ┘
 
-A block key is the id of the block's last message without the payload part, so a scan from any id starts at the right
-block with one seek:
+Keys in a segment: the id of the block's LAST message without its payload half, so that a scan from
+any id begins at the right block with one seek. Big-endian, unsigned.
 
-    0   8  publish time, ms             big-endian, unsigned
-    8   2  sequence of the LAST message
+    0   8  publish time, ms
+    8   2  sequence
 
-Keys of the map `metadata`, all ASCII:
+Keys in `metadata`, all ASCII:
 
-    topic/{namespace}/{topic}             the topic as it is now
-    generation/{namespace}/{topic}        the last generation used; survives the topic's deletion
-    partition/{uid:08x}/{partition:05d}   epoch and segments
-    producers/{uid:08x}/{partition:05d}   snapshot of the idempotent producers' windows
-    counter/topic-uid                     the last topic uid given out
-    deleted/{uid:08x}                     a deleted topic whose maps are still to be dropped
-    clock/retention                       the latest time by which retention was judged, ms
+    topic/{namespace}/{topic}              the topic as it is now
+    generation/{namespace}/{topic}         the last generation used; survives the topic's deletion
+    partition/{uid:08x}/{partition:05d}    epoch and segments
+    producers/{uid:08x}/{partition:05d}    snapshot of the idempotent producers' windows
+    counter/topic-uid                      the last topic uid given out
+    deleted/{uid:08x}                      a deleted topic whose maps are still to be dropped
+    clock/retention                        the latest time by which retention was judged, ms
 
 Invariants
 
 * Numbers have a fixed width, so keys and names sort like the numbers they hold.
-* Namespaces and topics hold no `/`, so a prefix that ends with `/` covers exactly one topic, namespace or kind.
+* Namespaces and topics hold no `/`, so a prefix that ends with `/` covers exactly one topic,
+  namespace or kind.
 """
 
 import struct
@@ -78,7 +79,7 @@ def topic_prefix(topic_uid: int) -> str:
 
 
 def topic_key(namespace: str, topic: str) -> bytes:
-    """The key of a topic's record. With an empty topic: the prefix of all records of the namespace."""
+    """The key of a topic's record; with an empty topic, the prefix of all of the namespace."""
     return f"topic/{namespace}/{topic}".encode("ascii")
 
 

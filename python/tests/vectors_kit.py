@@ -1,0 +1,254 @@
+"""The test vectors in `vectors/`: read here and by the Java side, so the two cannot drift apart.
+
+`python -m tests.vectors_kit` writes the files anew. That is right after adding a case; a case that
+changes means that stored bytes change, which takes a decision record and a format version.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.block_kit import LIMITS, batch_of, block_of, body_of, with_right_crc
+from tms.model import keys
+from tms.model.block import Compression, encode, place, read_header
+from tms.model.ids import TIME_MS_MAX, MessageId
+from tms.model.topic import TopicName, parse_retention
+
+VECTORS = Path(__file__).resolve().parents[2] / "vectors"
+
+Row = tuple[bytes | None, bytes | None, dict[str, bytes]]
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    """The committed vectors."""
+    found: dict[str, Any] = json.loads((VECTORS / f"{name}.json").read_text())
+    return found
+
+
+def ids() -> dict[str, Any]:
+    """Message ids."""
+    cases = [
+        MessageId(0, 0),
+        MessageId(0, 0, 0, 1),
+        MessageId(0, 65_535),
+        MessageId(1_700_000_000_000, 0),
+        MessageId(1_700_000_000_000, 1),
+        MessageId(1_700_000_000_000, 1, 1_699_999_999_000, 7),
+        MessageId(1_700_000_000_000, 256),
+        MessageId(1_700_000_000_001, 0),
+        MessageId(TIME_MS_MAX, 65_535, TIME_MS_MAX, 65_535),
+    ]
+    return {
+        "about": "Message ids, ascending. `hex` is the text of an id and its 20 bytes.",
+        "ids": [{**id._asdict(), "hex": str(id)} for id in cases],
+        "refused": {
+            "no digits": "",
+            "39 digits": "0" * 39,
+            "41 digits": "0" * 41,
+            "a letter": "g" + "0" * 39,
+            "blanks": " " * 40,
+            "a sign": "+" + "0" * 39,
+            "digits of another script": "\u0660" * 40,
+            "the year 10000": str(MessageId(TIME_MS_MAX + 1, 0)),
+        },
+    }
+
+
+def names_and_keys() -> dict[str, Any]:
+    """Block keys, the partition of a key, names of maps, keys of metadata."""
+    block_keys = [(0, 0), (0, 65_535), (1_700_000_000_000, 255), (1_700_000_000_000, 256)]
+    message_keys = [b"", b"AA", b"key", b"\x00", b"\xff" * 20, "Zürich".encode(), b"x" * 1_000]
+    return {
+        "about": "Keys of blocks (ascending), partitions of keys, names of maps, metadata keys.",
+        "block_keys": [
+            {"time_ms": time_ms, "last_sequence": last, "hex": keys.block_key(time_ms, last).hex()}
+            for time_ms, last in block_keys
+        ],
+        "partitions": [
+            {
+                "key": key.hex(),
+                "of": {str(n): keys.partition_for_key(key, n) for n in (1, 2, 4, 7, 1_024)},
+            }
+            for key in message_keys
+        ],
+        "maps": [
+            {
+                "topic_uid": uid,
+                "partition": partition,
+                "segment": segment,
+                "name": keys.segment_map(uid, partition, segment),
+            }
+            for uid, partition, segment in [(42, 3, 1), (0, 0, 0), (2**32 - 1, 1_023, 99_999_999)]
+        ],
+        "metadata": {
+            "map": keys.METADATA_MAP,
+            "topic default:flights": keys.topic_key("default", "flights").decode(),
+            "all topics of default": keys.topic_key("default", "").decode(),
+            "generation of default:flights": keys.generation_key("default", "flights").decode(),
+            "partition 3 of uid 42": keys.partition_key(42, 3).decode(),
+            "producers of partition 3 of uid 42": keys.producers_key(42, 3).decode(),
+            "deleted uid 42": keys.deleted_key(42).decode(),
+            "last topic uid": keys.TOPIC_UID_COUNTER.decode(),
+            "retention clock": keys.RETENTION_CLOCK.decode(),
+        },
+    }
+
+
+def topics() -> dict[str, Any]:
+    """Names of topics and spellings of retention."""
+    names = ["flights", "default:flights", "analytics:click-stream", "A_1:_", "a:b--", "9:9"]
+    names += ["n" * 128 + ":" + "t" * 128]
+    retentions = ["14d", "36h", "1s", "1000ms", "1000", "2w", "90m", " 14d ", "36525d", "forever"]
+    return {
+        "about": "Names of topics and how long their messages are kept; null is forever.",
+        "names": [
+            {"text": text, **TopicName.parse(text)._asdict(), "short": str(TopicName.parse(text))}
+            for text in names
+        ],
+        "refused_names": [
+            *[
+                "",
+                ":",
+                "a:",
+                ":a",
+                "a:b:c",
+                "-a",
+                "a b",
+                "a/b",
+                "a.b",
+                "ä",
+                "a\n",
+                "a\x00",
+                "a-b:c",
+            ],
+            *["n" * 129 + ":t", "n:" + "t" * 129, "\u0661"],
+        ],
+        "retentions": [{"text": text, "ms": parse_retention(text)} for text in retentions],
+        "refused_retentions": [
+            "",
+            "0",
+            "999ms",
+            "-1d",
+            "1.5d",
+            "1y",
+            "d",
+            "36526d",
+            "14 d",
+            "1" * 30,
+        ],
+    }
+
+
+ONE: list[Row] = [(None, b"hello", {})]
+NINE: list[Row] = [
+    (b"AA", b"first", {}),
+    (b"AA", None, {}),
+    (None, b"", {}),
+    (b"", b"after empty ones", {"name": b"text"}),
+    (b"\x00\xff", bytes(range(32)), {"name": b"", "größe": b"\x00\x01"}),
+    (None, None, {}),
+    (b"B6", b"seventh", {}),
+    (b"B6", b"eighth", {"a": b"1", "b": b"2", "c": b"3"}),
+    (b"B6", b"ninth", {}),
+]
+MANY: list[Row] = [(b"key %d" % (i % 3), b"the value of message %d" % i, {}) for i in range(40)]
+
+
+def blocks() -> dict[str, Any]:
+    """Whole blocks and what they hold."""
+    lone = encode([b"hello"])
+    placed = encode([b"hello"], producer_id=2**62 + 1, producer_sequence=7)
+    place(placed, 1_000_000)
+    return {
+        "about": "Whole blocks in hexadecimal and their messages. `canonical` blocks are what a"
+        " producer of TMS makes of them, byte by byte; the others are to be read all the same.",
+        "limits": LIMITS,
+        "blocks": [
+            _block("one value", ONE, lone, True),
+            _block("one value, stored at an offset", ONE, placed, True),
+            _block("nulls, empty cells and headers", NINE, _encoded(NINE), True),
+            _block("forty messages", MANY, _encoded(MANY), True),
+            _block("small buffers, not worth LZ4", ONE, _encoded(ONE, Compression.LZ4), True),
+            _block("LZ4", MANY, _encoded(MANY, Compression.LZ4), False),
+            _block("ZSTD", MANY, _encoded(MANY, Compression.ZSTD), False),
+            _block("null maps of headers", NINE, _foreign(NINE, None), False),
+            _block("another flatbuffer layout", NINE, _foreign(NINE, {"a": "b"}), False),
+        ],
+        "refused": [
+            _refused("bad-block", "another magic", _changed(lone, 0, b"TMSX")),
+            _refused("bad-block", "a later format version", _changed(lone, 4, b"\x02")),
+            _refused("bad-block", "flags that only the service sets", _changed(lone, 5, b"\x01")),
+            _refused("bad-block", "reserved bytes that are not zero", _changed(lone, 7, b"\x01")),
+            _refused("bad-block", "no messages", _changed(lone, 8, bytes(4))),
+            _refused("bad-block", "more messages than the body has", _changed(lone, 11, b"\x02")),
+            _refused("crc-mismatch", "a flipped bit in the body", _changed(lone, 504, b"H")),
+            _refused("bad-block", "a body cut off", with_right_crc(lone[:-8])),
+            _refused("bad-block", "bytes after the body", with_right_crc(lone + bytes(8))),
+            _refused("bad-block", "no body", with_right_crc(lone[:48])),
+            _refused(
+                "bad-block",
+                "a value that ends outside of its column",
+                with_right_crc(_changed(lone, 500, b"\x06")),
+            ),
+            _refused(
+                "decompressed-too-large",
+                "16 MiB in 1 KiB",
+                block_of(body_of(batch_of([bytes(16 << 20)]), "zstd"), 1),
+            ),
+        ],
+    }
+
+
+def _encoded(rows: list[Row], compression: Compression = Compression.NONE) -> bytearray:
+    message_keys, values, headers = zip(*rows, strict=True)
+    return encode(values, message_keys, headers, compression=compression)
+
+
+def _foreign(rows: list[Row], custom: dict[str, str] | None) -> bytearray:
+    message_keys, values, headers = zip(*rows, strict=True)
+    maps = headers if custom else [row or None for row in headers]
+    return block_of(body_of(batch_of(values, message_keys, maps), None, custom), len(rows))
+
+
+def _changed(block: bytearray, at: int, to: bytes) -> bytearray:
+    return block[:at] + to + block[at + len(to) :]
+
+
+def _block(name: str, rows: list[Row], block: bytearray, canonical: bool) -> dict[str, Any]:
+    compression = next((c for c in Compression if c in name.lower()), Compression.NONE)
+    header = read_header(block)._asdict()
+    messages = [
+        {
+            "key": None if key is None else key.hex(),
+            "value": None if value is None else value.hex(),
+            "headers": {name: text.hex() for name, text in headers.items()},
+        }
+        for key, value, headers in rows
+    ]
+    return {
+        "name": name,
+        "canonical": canonical,
+        "compression": compression,
+        "header": header,
+        "messages": messages,
+        "block": block.hex(),
+    }
+
+
+def _refused(error: str, name: str, block: bytearray) -> dict[str, Any]:
+    return {"name": name, "error": error, "block": block.hex()}
+
+
+MAKERS = {"ids": ids, "keys": names_and_keys, "topics": topics, "blocks": blocks}
+
+
+def text_of(name: str) -> str:
+    """The file of this name as it is written."""
+    return json.dumps(MAKERS[name](), indent=1, ensure_ascii=True) + "\n"
+
+
+if __name__ == "__main__":
+    for made in MAKERS:
+        (VECTORS / f"{made}.json").write_text(text_of(made))
