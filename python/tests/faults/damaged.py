@@ -1,0 +1,86 @@
+"""A data directory with files of every class, to be damaged, and what becomes of one that was."""
+
+import shutil
+from collections.abc import Iterator
+from enum import Enum, auto
+from pathlib import Path
+
+from tests.faults import publisher
+from tests.faults.history import SYNCED, History, read_all, value_of
+from tms.client.client import Bus
+from tms.errors import ConfigError, DataCorrupt
+
+TOPIC = "orders"
+
+
+class Outcome(Enum):
+    """What opening and reading a damaged directory may lead to. There is nothing else."""
+
+    REFUSED = auto()  # the start or a read, with an error that says so
+    INTACT = auto()  # every message is there: the damage did not matter
+
+
+def make(path: Path) -> History:
+    """Two partitions of some segments each; every database of the last ones has a table and a log."""
+    history = History(partitions=2)
+    with publisher.open_bus(path) as bus:
+        bus.create_topic(TOPIC, partitions=2)
+        publish(bus, history, 40)
+    with publisher.open_bus(path) as bus:
+        read_all(bus, TOPIC)  # opens all segments: their logs become tables
+        publish(bus, history, 4)
+    return history
+
+
+def publish(bus: Bus, history: History, count: int) -> None:
+    """Publish more messages, synced, and note them."""
+    for number in range(len(history.tried), len(history.tried) + count):
+        history.tried.append(number)
+        id = bus.publish(TOPIC, value_of(0, number), partition=number % 2, durability=SYNCED)
+        history.acknowledged[number] = str(id)
+        history.synced.add(number)
+
+
+def outcome(path: Path, history: History) -> Outcome:
+    """Open the directory and read everything; fails when a message is lost or wrong."""
+    try:
+        with publisher.open_bus(path) as bus:
+            history.check(read_all(bus, TOPIC))
+            publish(bus, copy_of(history), 2)
+    except (DataCorrupt, ConfigError):
+        return Outcome.REFUSED
+    return Outcome.INTACT
+
+
+def copy_of(history: History) -> History:
+    """A history that can go on by itself."""
+    return History(
+        history.life,
+        history.partitions,
+        list(history.tried),
+        dict(history.acknowledged),
+        set(history.synced),
+    )
+
+
+def copy(source: Path, target: Path) -> Path:
+    """The directory once more, in place of what was there."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+    return target
+
+
+def file_classes(path: Path) -> Iterator[tuple[str, Path]]:
+    """One file of each class that has bytes which matter, by a name for people."""
+    yield "FORMAT", Path("FORMAT")
+    maps = sorted((path / "maps").iterdir())
+    chosen = {
+        "metadata": path / "maps" / "metadata",
+        "sealed segment": maps[1],
+        "open segment": max(maps[1:], key=lambda one: (one.name[:15], one.name)),
+    }
+    for kind, directory in chosen.items():
+        for name in ("CURRENT", "MANIFEST-*", "*.log", "*.ldb"):
+            found = [one for one in directory.glob(name) if one.stat().st_size]
+            if found:
+                yield f"{kind} {name}", sorted(found)[-1].relative_to(path)
