@@ -12,7 +12,6 @@ from tests.faults import damaged, publisher
 from tests.faults.damaged import TOPIC, Outcome
 from tests.faults.history import History, read_all
 from tests.faults.mending import fsck
-from tms.errors import DataCorrupt
 
 FLIPS = 8  # in each class of files
 CLASSES = [
@@ -147,5 +146,5 @@ def place(file: Path) -> str:
         return "data"
     if file.parent.name == "metadata":
         return "metadata"
-    uid, partition, segment = file.parent.name.split("+")
+    _, partition, segment = file.parent.name.split("+")
     return f"{TOPIC}, partition {int(partition[1:])}, segment {int(segment[1:])}"

@@ -21,7 +21,7 @@ class Outcome(Enum):
 
 
 def make(path: Path) -> History:
-    """Two partitions of some segments each; every database of the last ones has a table and a log."""
+    """Two partitions of some segments; the databases of the last ones have a table and a log."""
     history = History(partitions=2)
     with publisher.open_bus(path) as bus:
         bus.create_topic(TOPIC, partitions=2)
