@@ -61,6 +61,7 @@ def test_a_data_directory_opens_once_in_a_process(tmp_path: Path) -> None:
         with pytest.raises(AlreadyRunning) as caught:
             LevelDBStore(path, create=True)
         assert caught.value.details["pid"] == os.getpid()
+        assert "this process" in caught.value.message
     store.open("still", create=True).write([(b"k", b"v")], SYNCED)
     store.close()
     LevelDBStore(tmp_path / "data", create=False).close()

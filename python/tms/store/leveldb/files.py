@@ -47,12 +47,6 @@ class Torn(NamedTuple):
     dropped_bytes: int
 
 
-class _Fragment(NamedTuple):
-    offset: int
-    type: int
-    payload: memoryview
-
-
 class _Version(NamedTuple):
     log_number: int
     tables: dict[int, int]  # number -> bytes
@@ -249,26 +243,24 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _torn_bytes(file: Path) -> int:
-    size, whole = 0, 0
     data = _read(file)
-    for fragment in _fragments(data, file):
-        size = fragment.offset + _HEADER.size + len(fragment.payload)
-        if fragment.type in (_FULL, _LAST):
-            whole = size
+    whole = 0
+    for start, length, kind in _fragments(data, file):
+        if kind in (_FULL, _LAST):
+            whole = start + length
     return len(data) - whole
 
 
 def _version(manifest: Path) -> _Version:
-    log_number, tables, record = 0, dict[int, int](), b""
+    data = _read(manifest)
+    log_number, tables, edit = 0, dict[int, int](), b""
     try:
-        for fragment in _fragments(_read(manifest), manifest):
-            record = (
-                bytes(fragment.payload)
-                if fragment.type in (_FULL, _FIRST)
-                else record + fragment.payload
-            )
-            if fragment.type in (_FULL, _LAST):
-                log_number = _apply(record, log_number, tables)
+        for start, length, kind in _fragments(data, manifest):
+            if kind in (_FULL, _FIRST):
+                edit = b""
+            edit += data[start : start + length]
+            if kind in (_FULL, _LAST):
+                log_number = _apply(edit, log_number, tables)
     except (IndexError, ValueError) as exc:
         raise _damaged(manifest, "an edit in it cannot be read") from exc
     return _Version(log_number, tables)
@@ -319,32 +311,29 @@ def _apply(edit: bytes, log_number: int, tables: dict[int, int]) -> int:
     return log_number
 
 
-def _fragments(data: bytes, file: Path) -> Iterator[_Fragment]:
-    """The fragments up to the end or to where the file was torn; raises `DataCorrupt` if it was
-    not torn but damaged."""
-    view = memoryview(data)
-    offset = 0
-    while offset < len(data):
+def _fragments(data: bytes, file: Path) -> Iterator[tuple[int, int, int]]:
+    """Start, length and type of the payloads up to the end or to where the file was torn; raises
+    `DataCorrupt` if it was not torn but damaged."""
+    offset, size, header = 0, len(data), _HEADER.size
+    while offset + header <= size:
         left = _BLOCK_BYTES - offset % _BLOCK_BYTES
-        if left < _HEADER.size:
+        if left < header:
             offset += left
             continue
-        if len(data) - offset < _HEADER.size:
-            return
         crc, length, kind = _HEADER.unpack_from(data, offset)
-        start = offset + _HEADER.size
         if kind == 0 and length == 0:
-            if data.count(0, offset) != len(data) - offset:
+            if data.count(0, offset) != size - offset:
                 raise _damaged(file, f"there are zeros at byte {offset}")
             return
-        if length > left - _HEADER.size or not _FULL <= kind <= _LAST:
+        if length > left - header or not _FULL <= kind <= _LAST:
             raise _damaged(file, f"the fragment at byte {offset} has a wrong header")
-        if start + length > len(data):
-            if _fits_shorter(crc, kind, view[start:]):
-                raise _damaged(file, f"the fragment at byte {offset} has a wrong length")
-            return
-        yield _Fragment(offset, kind, view[start : start + length])
+        start = offset + header
         offset = start + length
+        if offset > size:
+            if _fits_shorter(crc, kind, memoryview(data)[start:]):
+                raise _damaged(file, f"the fragment at byte {start - header} has a wrong length")
+            return
+        yield start, length, kind
 
 
 def _fits_shorter(crc: int, kind: int, rest: memoryview) -> bool:
