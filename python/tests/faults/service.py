@@ -1,0 +1,145 @@
+"""`tms serve` as a process of its own, on a free port, for tests that fail or limit all of it.
+
+    with Service(path) as service, tms.connect(service.url) as bus: …
+
+It is ended with the block, by its process id, and everything that it logged is kept.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+START_S = 30
+TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
+
+
+class Service:
+    """One run of `tms serve`; with `wait` False the caller waits for what happens."""
+
+    def __init__(
+        self,
+        data: Path,
+        *flags: str,
+        env: Mapping[str, str] | None = None,
+        before_exec: Callable[[], None] | None = None,
+        wait: bool = True,
+    ) -> None:
+        self._process = subprocess.Popen(
+            [*TMS, "serve", "--data", str(data), "--port", "0", "--log-format", "json", *flags],
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(env or {})},
+            preexec_fn=before_exec,
+        )
+        self.pid = self._process.pid
+        self.lines: list[str] = []
+        self._url = ""
+        self._told = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if wait and not (self._told.wait(START_S) and self._url):
+            self.kill()
+            raise AssertionError(f"the service did not start: {self.lines}")
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self._url.removeprefix("http://").rpartition(":")
+        return host, int(port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self.kill()
+        if error is not None:
+            error.add_note("the service logged:\n" + "\n".join(self.lines[-20:]))
+
+    def stop(self, timeout_s: float = 30) -> int:
+        """SIGTERM; the exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self.wait()
+
+    def wait(self, timeout_s: float = 30) -> int:
+        """The exit code, once it has ended."""
+        code = self._process.wait(timeout_s)
+        self._reader.join(timeout_s)
+        return code
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def ready(self) -> bool:
+        """What `/readyz` says."""
+        try:
+            with urllib.request.urlopen(f"{self._url}/readyz", timeout=10) as answer:
+                return bool(answer.status == 200)
+        except urllib.error.HTTPError as error:
+            assert error.code == 503
+            return False
+
+    def resident_bytes(self) -> int:
+        """What the process has in memory now."""
+        return 1024 * self._status("VmRSS")
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log lines of one event."""
+        lines = (json.loads(line) for line in self.lines if line.startswith("{"))
+        return [line for line in lines if line.get("event") == name]
+
+    def _status(self, field: str) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name == field:
+                return int(rest.split()[0])
+        raise AssertionError(f"/proc has no {field}")
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stream:
+            for line in stream:
+                self.lines.append(line.decode(errors="replace").rstrip())
+                if '"ready"' in self.lines[-1] and not self._url:
+                    self._url = json.loads(self.lines[-1])["url"]
+                    self._told.set()
+        self._told.set()
+
+
+def within(seconds: float, happens: Callable[[], bool], every_s: float = 0.05) -> float:
+    """Wait until something happens, and say how long it took; fails when it takes too long."""
+    began = time.monotonic()
+    while not happens():
+        assert time.monotonic() - began < seconds, f"it did not happen within {seconds} s"
+        time.sleep(every_s)
+    return time.monotonic() - began
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which this share of the values lies."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
