@@ -22,6 +22,7 @@ from tests.store_contract import (
 from tms.errors import (
     AlreadyRunning,
     Closed,
+    ConfigError,
     DataCorrupt,
     NotFound,
     StorageFull,
@@ -86,6 +87,34 @@ def test_a_data_directory_opens_in_one_process_until_that_dies(tmp_path: Path) -
     assert store.open("map", create=False).get(b"k") == b"v"
     store.close()
 
+
+def test_a_forked_process_cannot_write_to_the_maps_of_its_parent(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORK_AND_WRITE, str(tmp_path / "data")]
+    done = subprocess.run(
+        command, capture_output=True, timeout=60, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+    assert done.stdout == b"refused\nwritten\n", done.stderr.decode()
+
+
+FORK_AND_WRITE = """
+import os, sys
+from tms.errors import Closed
+from tms.model.topic import Durability
+from tms.store.leveldb import LevelDBStore
+store = LevelDBStore(sys.argv[1], create=True)
+one = store.open("map", create=True)
+child = os.fork()
+try:
+    if child:
+        os.waitpid(child, 0)
+    one.write([(b"k", b"v")], Durability.WRITTEN)
+    os.write(1, b"written\\n")
+except Closed:
+    os.write(1, b"refused\\n")
+if not child:
+    os._exit(0)
+store.close()
+"""
 
 OPEN_AND_WAIT = """
 import sys
@@ -186,6 +215,13 @@ def test_a_data_directory_whose_making_was_cut_off_is_made_again(tmp_path: Path)
         store = LevelDBStore(path, create=True)
         store.open("map", create=True)
         store.close()
+
+
+def test_a_file_cannot_be_a_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file/data"):
+        with pytest.raises(ConfigError):
+            LevelDBStore(path, create=True)
 
 
 def test_a_write_that_cannot_be_encoded_leaves_nothing(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import errno
 import logging
 import os
 import threading
+import weakref
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +22,7 @@ from typing import Protocol
 import plyvel
 
 from tms.clock import Clock
-from tms.errors import DataCorrupt, StorageFull, StorageUnavailable, TMSError
+from tms.errors import Closed, DataCorrupt, StorageFull, StorageUnavailable, TMSError
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import check
 
@@ -52,6 +54,8 @@ class Databases:
         self._write_buffer_bytes = write_buffer_bytes
         self._block_cache_bytes = block_cache_bytes
         self._maps_open_max = maps_open_max
+        self.forked = False
+        os.register_at_fork(after_in_child=partial(_disown, weakref.ref(self)))
         self._ticks = count(1)
         self._lock = threading.Lock()  # guards _open
         self._open: set[_Map] = set()
@@ -78,6 +82,14 @@ class Databases:
         for file, dropped_bytes in torn:
             _log.warning("torn end of a log dropped: file=%s bytes=%d", path / file, dropped_bytes)
         return db
+
+    def forked_error(self) -> TMSError:
+        """For a process that was forked from the one that opened the databases (`forked`): two
+        writers of a log destroy it."""
+        return Closed(
+            f"The data directory {self._directory.path} belongs to the process from which this one "
+            "was forked; write to it there."
+        )
 
     def opened(self, one: _Map) -> None:
         """Count a map as open, and let others rest if there are too many."""
@@ -114,6 +126,12 @@ class Databases:
                 raise again(self._probe_error)
 
 
+def _disown(databases: "weakref.ref[Databases]") -> None:
+    found = databases()
+    if found is not None:
+        found.forked = True
+
+
 def translate(exc: Exception, path: Path) -> TMSError:
     """What an error of LevelDB or of the operating system means."""
     text = exc.args[0] if exc.args else ""
@@ -129,7 +147,7 @@ def translate(exc: Exception, path: Path) -> TMSError:
         return StorageFull(
             f"The disk is full ({reason}). Free some space; writing goes on by itself then."
         )
-    return StorageUnavailable(f"The disk fails ({reason}). Check it; TMS tries again by itself.")
+    return StorageUnavailable(f"The disk refuses ({reason}). Check it; TMS tries again by itself.")
 
 
 def again(error: TMSError) -> TMSError:

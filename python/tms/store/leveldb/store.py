@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from tms.clock import Clock, SystemClock
-from tms.errors import Closed, Conflict, NotFound, TMSError
+from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
 from tms.store.base import check_name
 from tms.store.leveldb.databases import Databases, translate
 from tms.store.leveldb.directory import DataDirectory
@@ -43,7 +43,7 @@ class LevelDBStore:
         self._lock = threading.Lock()
         self._maps: dict[str, LevelDBMap] = {}
         self._closed = False
-        self._directory = DataDirectory(path, "leveldb", create=create, sync=sync_directories)
+        self._directory = _directory(path, create, sync_directories)
         self._databases = Databases(
             self._directory,
             clock or SystemClock(),
@@ -126,3 +126,15 @@ class LevelDBStore:
 
     def _closed_error(self) -> Closed:
         return Closed(f"The store at {self._directory.path} is closed; open it again.")
+
+
+def _directory(path: str | os.PathLike[str], create: bool, sync: bool) -> DataDirectory:
+    try:
+        return DataDirectory(path, "leveldb", create=create, sync=sync)
+    except (PermissionError, FileExistsError, NotADirectoryError) as exc:
+        raise ConfigError(
+            f"{os.fspath(path)} cannot be a data directory: {exc.strerror}. Choose a directory "
+            "that this user may write to."
+        ) from exc
+    except OSError as exc:
+        raise translate(exc, Path(path)) from exc
