@@ -193,7 +193,8 @@ def runs(
         if start >= header.count:
             continue
         count = min(header.count - start, limit)
-        columns = block.decode(stored.block).slice(start, start + count)
+        columns = _shortened(block.decode(stored.block).slice(start, start + count), bytes_max)
+        count = columns.count
         id = MessageId(stored.time_ms, first + start)
         found.append(Run(partition, id, header.base_offset + start, columns))
         limit -= count
@@ -205,6 +206,13 @@ def runs(
         if partition not in cut:
             following[partition] = position
     return found, following
+
+
+def _shortened(columns: block.Columns, bytes_max: int) -> block.Columns:
+    """About as many of the first messages as `bytes_max` allows, at least one."""
+    while columns.cell_bytes > bytes_max and columns.count > 1:
+        columns = columns.slice(0, columns.count // 2)
+    return columns
 
 
 def first_index(stored: StoredBlock, header: block.BlockHeader, asked: Position) -> int:

@@ -60,7 +60,8 @@ class Body:
         self._budget.give_back(self._reserved)
         self._reserved = 0
 
-    def _reserve(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
+        """Reserve more memory, for what is made of the body. Raises `Overloaded`."""
         self._budget.take(size)
         self._reserved += size
 
@@ -72,7 +73,7 @@ class Body:
             return
         if length > self.bytes_max:
             raise self._too_large()
-        self._reserve(length)
+        self.reserve(length)
         data = bytearray(length)
         if length:
             await exchange.read_into(memoryview(data))
@@ -87,7 +88,7 @@ class Body:
             piece = message["body"]
             if len(data) + len(piece) > self.bytes_max:
                 raise self._too_large()
-            self._reserve(len(piece))
+            self.reserve(len(piece))
             data += piece
             more = message["more_body"]
         self.data = data
@@ -96,7 +97,7 @@ class Body:
         """Undo the Content-Encoding. Raises what `encoding.decompress` raises, and `Overloaded`."""
         if coding in ("", "identity"):
             return
-        self._reserve(self.bytes_max)
+        self.reserve(self.bytes_max)
         loop = asyncio.get_running_loop()
         plain = await loop.run_in_executor(threads, decompress, coding, self.data, self.bytes_max)
         self._budget.give_back(self._reserved - len(plain))

@@ -29,6 +29,7 @@ LIMIT_DEFAULT = 1_000
 LIMIT_MAX = 10_000
 GRANT_BYTES_MIN = 64 << 10
 _INLINE_BYTES = 32 << 10  # blocks up to this size are unpacked by the event loop itself
+_UNPACKED_FACTOR = 4  # messages as Python strings and text take up to this many times their size
 
 
 class _Request(NamedTuple):
@@ -149,7 +150,13 @@ class Fetching:
 
         if sum(len(stored.block) for stored in fetched.blocks) <= _INLINE_BYTES:
             return unpack()
-        return await self._service.in_thread(unpack)
+        budget = self._service.fetching
+        weight = min(_UNPACKED_FACTOR * request.bytes_max, budget.bytes_max // 2)
+        budget.take(weight)
+        try:
+            return await self._service.in_thread(unpack)
+        finally:
+            budget.give_back(weight)
 
     async def _send(self, exchange: Exchange, head: bytes, body: Buffer) -> None:
         self._service.metrics.bytes_out += len(body)

@@ -26,6 +26,7 @@ from tms.wire.strict import decode_strict
 _READABLE = (routes.JSON, routes.BLOCKS)
 _HEAD = f"content-type: {routes.JSON}\r\n".encode()
 _INLINE_BYTES = 32 << 10  # JSON up to this size is read by the event loop itself
+_UNPACKED_FACTOR = 4  # JSON as Python strings takes up to this many times its size
 
 
 class Publishing:
@@ -84,8 +85,13 @@ class Publishing:
             asked = decode_strict(body.data, self._decoder).messages
             return messages.pack(asked, settings.partitions, turn, settings.message_bytes_max)
 
-        small = len(body.data) <= _INLINE_BYTES
-        packed = pack() if small else await service.in_thread(pack)
+        if len(body.data) <= _INLINE_BYTES:
+            packed = pack()
+        else:
+            limits = service.limits
+            spare = limits.publish_bytes_in_flight_max - limits.body_bytes_max
+            body.reserve(min(_UNPACKED_FACTOR * len(body.data), spare))
+            packed = await service.in_thread(pack)
         return messages.placed(packed, await self._append(name, packed.blocks, durability))
 
 
