@@ -74,6 +74,23 @@ def test_a_big_body_is_received_where_it_stays() -> None:
     assert answer.body == body
 
 
+def test_a_body_is_used_again_only_when_nobody_looks_at_it() -> None:
+    to = AnswerReader("http://test", bodies_kept=2)
+    sizes = [100_000, 120_000, 90_000, 200_000, 100_000, 100_000]
+    held: list[Answer] = []
+    for n, size in enumerate(sizes):
+        held += fed(to, sized(bytes([n]) * size))
+        if n % 2:
+            del held[0]
+        kept = range(n + 1)[-len(held) :]
+        assert [bytes(a.body) for a in held] == [bytes([k]) * sizes[k] for k in kept]
+    one, two = (id(memoryview(answer.body).obj) for answer in held[-2:])
+    assert one != two
+    held.clear()
+    (answer,) = fed(to, sized(b"x" * 150_000))
+    assert id(memoryview(answer.body).obj) in (one, two) and answer.body == b"x" * 150_000
+
+
 @pytest.mark.parametrize("size", [1_000, 100_000, 3_000_000])
 def test_a_chunk_may_be_larger_than_the_buffer(size: int) -> None:
     body = b"x" * 2_500_000

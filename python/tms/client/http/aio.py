@@ -22,7 +22,7 @@ from tms.client.http.connection import (
     ended_error,
     exchange_error,
 )
-from tms.client.http.exchange import Answer, AnswerReader, Call, Calls
+from tms.client.http.exchange import BODIES_KEPT, Answer, AnswerReader, Call, Calls
 from tms.errors import Closed, TimedOut, TMSError, Unavailable
 from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.topic import Durability, TopicName
@@ -110,7 +110,7 @@ class _Line(asyncio.BufferedProtocol):
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._reader = AnswerReader(target.url)
+        self._reader = AnswerReader(target.url, BODIES_KEPT)
         self._waiting: deque[asyncio.Future[Answer]] = deque()
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()

@@ -85,10 +85,12 @@ def ended_error(target: Target, begun: bool) -> TMSError:
 class Connection:
     """One socket. Sending and receiving may happen in two threads, but each in one at a time."""
 
-    def __init__(self, target: Target, clock: Clock, timeout_s: float) -> None:
+    def __init__(
+        self, target: Target, clock: Clock, timeout_s: float, bodies_kept: int = 0
+    ) -> None:
         self.target = target
         self._clock = clock
-        self._reader = AnswerReader(target.url)
+        self._reader = AnswerReader(target.url, bodies_kept)
         self._answers: deque[Answer] = deque()
         self.failure: TMSError | None = None
         wait_s = min(timeout_s, CONNECT_S_MAX)

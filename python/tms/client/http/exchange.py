@@ -12,6 +12,7 @@ client.
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
@@ -28,6 +29,7 @@ T = TypeVar("T")
 
 HEAD_BYTES_MAX = 64 << 10
 BODY_BYTES_MAX = 1 << 30
+BODIES_KEPT = 3  # by a lane: one being received, one handed out, one that was just done with
 _CONTENT_TYPE, _CONTENT_LENGTH = b"content-type", b"content-length"
 _TRANSFER_ENCODING, _CONNECTION = b"transfer-encoding", b"connection"
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
@@ -200,8 +202,9 @@ class AnswerReader:
     `BufferedProtocol` has the same two methods.
     """
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, bodies_kept: int = 0) -> None:
         self._peer = peer
+        self._kept: deque[bytearray] = deque(maxlen=bodies_kept)
         self._small = bytearray(HEAD_BYTES_MAX)
         self._filled = 0
         self._head: tuple[int, dict[bytes, bytes]] | None = None  # of the body being received
@@ -229,7 +232,7 @@ class AnswerReader:
         `Malformed`."""
         if self._body is not None:
             self._got += count
-            return [self._finish(self._body)] if self._got == len(self._body) else []
+            return [self._finish_body(self._body)] if self._got == len(self._body) else []
         self._filled += count
         answers: list[Answer] = []
         at = 0
@@ -293,7 +296,7 @@ class AnswerReader:
         here = self._filled - at
         if here >= length:
             return at + length, self._finish(bytes(self._small[at : at + length]))
-        self._body = bytearray(length)
+        self._body = self._room_for(length)
         self._body[:here] = self._small[at : self._filled]
         self._got = here
         return self._filled, None
@@ -319,6 +322,26 @@ class AnswerReader:
             return line + 2, None
         end = self._small.find(b"\r\n\r\n", line, self._filled)
         return None if end < 0 else (end + 4, self._finish(self._chunks))
+
+    def _room_for(self, length: int) -> bytearray:
+        """The body of an earlier answer that nobody looks at any more, or a new one: fresh memory
+        costs as much as filling it."""
+        for _ in range(len(self._kept)):
+            body = self._kept.popleft()
+            try:
+                body.pop()
+            except BufferError:  # a view of it is still alive
+                self._kept.append(body)
+            else:
+                body += bytes(max(0, length - len(body)))
+                del body[length:]
+                return body
+        return bytearray(length)
+
+    def _finish_body(self, body: bytearray) -> Answer:
+        answer = self._finish(memoryview(body))  # while the view lives, the body is not used again
+        self._kept.append(body)
+        return answer
 
     def _finish(self, body: Buffer) -> Answer:
         assert self._head is not None

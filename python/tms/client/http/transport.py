@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from tms.client.http.connection import Connection, Target
-from tms.client.http.exchange import Answer, Call, Calls
+from tms.client.http.exchange import BODIES_KEPT, Answer, Call, Calls
 from tms.client.transport import TIMEOUT_S, Lane, Pending, attempt_s, is_retriable, retrying
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TimedOut, TMSError, Unavailable
@@ -291,7 +291,7 @@ class HttpLane:
             if line is not None and not line.failed:
                 line.connection.close()
             line = self._line = _Line(
-                Connection(self._transport.target, self._clock, self._send_s_max)
+                Connection(self._transport.target, self._clock, self._send_s_max, BODIES_KEPT)
             )
         pending = HttpPending(self, line, call.read)
         line.waiting.append(pending)
