@@ -5,33 +5,38 @@ escaped, so that no log line can be forged.
 """
 
 import logging
+import os
 import sys
 from typing import Any
 
 import structlog
-from structlog.typing import EventDict, WrappedLogger
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from tms.events import Event
 
-_VALUE_CHARS_MAX = 1_500
-_VALUES_MAX = 16
-_SHORT_CHARS_MAX = 120
+LINE_BYTES_MAX = 4_096
+_VALUE_CHARS_MAX = 1_200
+_SHORT_CHARS_MAX = 120  # however it is escaped, eight of them fit into a line
+_ALWAYS = ("event", "level", "timestamp", "request_id", "code")
 
 
 def configure(level: str, form: str) -> None:
     """Send structlog, the engine's events and the warnings of libraries to stderr; `form` is
     auto, json or text."""
     as_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
-    renderer: Any = (
+    renderer = _Bounded(
         structlog.processors.JSONRenderer()
         if as_json
-        else structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty() and "NO_COLOR" not in os.environ,
+            exception_formatter=structlog.dev.plain_traceback,
+        )
     )
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
-        _bounded,
+        _clean,
     ]
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
@@ -60,16 +65,27 @@ def _fields(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     return event
 
 
-def _bounded(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Long texts are cut: the first long one less than the rest."""
-    room = _VALUE_CHARS_MAX
-    for name, value in list(event.items())[:_VALUES_MAX]:
+def _clean(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Long texts lose their middle, and all but tracebacks their control characters."""
+    for name, value in event.items():
         text = value if isinstance(value, str) else repr(value)
-        limit = max(room, _SHORT_CHARS_MAX)
-        if len(text) > limit:
-            event[name] = text[: limit // 2] + " … " + text[-limit // 2 :]
-        if len(text) > _SHORT_CHARS_MAX:
-            room -= len(text)
-    for name in list(event)[_VALUES_MAX:]:
-        del event[name]
+        if len(text) > _VALUE_CHARS_MAX:
+            half = _VALUE_CHARS_MAX // 2
+            text = event[name] = f"{text[:half]} … {text[-half:]}"
+        if name != "exception" and not text.isprintable():
+            event[name] = text.encode("unicode_escape").decode()
     return event
+
+
+class _Bounded:
+    """A renderer whose lines are never too long: what does not fit is left out."""
+
+    def __init__(self, renderer: Processor) -> None:
+        self._renderer = renderer
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
+        kept = {name: str(event[name])[:_SHORT_CHARS_MAX] for name in _ALWAYS if name in event}
+        line = str(self._renderer(logger, method, event))
+        if len(line.encode("utf-8", "replace")) < LINE_BYTES_MAX:
+            return line
+        return str(self._renderer(logger, method, {**kept, "cut": True}))

@@ -1,0 +1,66 @@
+"""Log lines: one event a line, bounded, and not to be forged."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from tms.server import logs
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """Logging as it was before."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+EVIL = "\r\n\x1b[31m{}\u2028\x00" + "é\U0001f600" * 5_000
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_line_is_bounded_and_holds_no_control_characters(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure("info", form)
+    for facts in ({"why": "x" * 100_000}, {"why": EVIL}, {f"k{n}": EVIL for n in range(50)}):
+        structlog.get_logger("test").warning("happened", **facts)
+    lines = capsys.readouterr().err.splitlines(keepends=True)
+    assert len(lines) == 3
+    for line in lines:
+        assert len(line.encode()) <= logs.LINE_BYTES_MAX
+        assert "happened" in line
+        assert not any(ord(each) < 32 for each in line.rstrip("\n"))
+
+
+def test_an_exception_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("info", "json")
+    try:
+        raise RuntimeError(EVIL)
+    except RuntimeError as exc:
+        structlog.get_logger("test").error("broke", exc_info=exc, request_id="r-1")
+    [line] = capsys.readouterr().err.splitlines()
+    assert len(line) < logs.LINE_BYTES_MAX
+    assert json.loads(line)["request_id"] == "r-1"
+
+
+def test_warnings_of_libraries_are_events_too(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("info", "json")
+    logging.getLogger("uvicorn.error").warning("%s happened", "this")
+    logging.getLogger("uvicorn.error").info("not shown")
+    [line] = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["event"] == "this happened"
+
+
+def test_the_level_decides_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("error", "json")
+    structlog.get_logger("test").warning("not shown")
+    structlog.get_logger("test").error("shown")
+    [line] = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["event"] == "shown"
