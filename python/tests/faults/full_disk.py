@@ -1,17 +1,17 @@
 """A disk that can be filled and freed: a small file system, or else a limit on files."""
 
+import contextlib
 import resource
 import subprocess
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 DISK_BYTES = 8 << 20
 
 
 class SmallFileSystem:
-    """A file system in memory with room for `DISK_BYTES`."""
+    """A file system in memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,28 +31,33 @@ class SmallFileSystem:
 
 
 class SmallFiles:
-    """A directory in which no file may grow beyond what `fill` says."""
+    """A directory in which no file of a process, 0 for this one, may grow beyond what `fill`
+    says."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.process_id = 0
         self._before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fill(self, left_bytes: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (left_bytes, self._before[1]))
+        self._limit((left_bytes, self._before[1]))
 
     def free(self) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
+        self._limit(self._before)
+
+    def _limit(self, limits: tuple[int, int]) -> None:
+        resource.prlimit(self.process_id, resource.RLIMIT_FSIZE, limits)
 
 
 SmallDisk = SmallFileSystem | SmallFiles
 
 
-@contextmanager
-def small_disk(path: Path, mount: bool) -> Iterator[SmallDisk]:
+@contextlib.contextmanager
+def small_disk(path: Path, mount: bool, disk_bytes: int = DISK_BYTES) -> Iterator[SmallDisk]:
     """A small disk at this path; with `mount` a real one, if this user may mount."""
     path.mkdir()
     if mount:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
+        command = ["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "tmpfs", str(path)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 0:
             try:
@@ -65,4 +70,5 @@ def small_disk(path: Path, mount: bool) -> Iterator[SmallDisk]:
     try:
         yield files
     finally:
-        files.free()
+        with contextlib.suppress(ProcessLookupError):
+            files.free()
