@@ -302,3 +302,20 @@ def test_no_memory_is_lost_however_requests_end(client: Client, served: Served, 
     while served.service.publishing.bytes or served.service.fetching.bytes:
         assert time.monotonic() < end
         assert client.request("GET", "/livez").status == routes.OK
+
+
+def test_one_large_request_alone_is_never_refused_for_memory() -> None:
+    limits = RequestLimits(
+        body_bytes_max=2 << 20,
+        publish_bytes_in_flight_max=2 << 20,
+        fetch_bytes_in_flight_max=1 << 20,
+    )
+    with serving(limits=limits) as served, served.connect() as client:
+        topic = served.create("a") + "/messages"
+        values = [{"value": "x" * 900_000}, {"value": "y" * 900_000}]
+        body = json.dumps({"messages": values}).encode()
+        assert client.request("POST", topic, body).status == routes.OK
+        for accept in (routes.JSON, routes.ARROW_STREAM, routes.BLOCKS):
+            answer = client.request("GET", f"{topic}?max_bytes=8000000", Accept=accept)
+            assert answer.status == routes.OK
+            assert len(answer.body) >= 1_800_000

@@ -28,9 +28,10 @@ class Budget:
         self.bytes = 0
         self.refused = 0
 
-    def take(self, size: int) -> None:
-        """Reserve memory. Raises `Overloaded`."""
-        if self.bytes + size > self.bytes_max:
+    def take(self, size: int, held: int = 0) -> None:
+        """Reserve memory for a request that holds `held` bytes already; one that is alone always
+        gets it. Raises `Overloaded`."""
+        if self.bytes > held and self.bytes + size > self.bytes_max:
             self.refused += 1
             raise Overloaded(
                 f"{self.bytes} bytes of {self.what} are under way, the limit of this service is "
@@ -62,7 +63,7 @@ class Body:
 
     def reserve(self, size: int) -> None:
         """Reserve more memory, for what is made of the body. Raises `Overloaded`."""
-        self._budget.take(size)
+        self._budget.take(size, self._reserved)
         self._reserved += size
 
     async def read(self, exchange: Exchange) -> None:

@@ -62,7 +62,7 @@ class Fetching:
             if request.media == routes.BLOCKS:
                 await self._send_blocks(exchange, fetched, held)
             else:
-                following, body = await self._unpacked(request, fetched)
+                following, body = await self._unpacked(request, fetched, held)
                 budget.bytes += len(body)
                 held += len(body)
                 head = _head(request.media, following, fetched.ends)
@@ -138,7 +138,7 @@ class Fetching:
         await exchange.stream(routes.OK, head, length, bodies.frames(fetched.blocks))
 
     async def _unpacked(
-        self, request: _Request, fetched: Fetched
+        self, request: _Request, fetched: Fetched, held: int
     ) -> tuple[Mapping[int, Position], Buffer]:
         asked = dict(request.positions)
 
@@ -148,11 +148,10 @@ class Fetching:
                 return following, memoryview(messages.as_arrow(found))
             return following, messages.as_json(found, following, fetched.ends)
 
-        if sum(len(stored.block) for stored in fetched.blocks) <= _INLINE_BYTES:
+        if held <= _INLINE_BYTES:
             return unpack()
-        budget = self._service.fetching
-        weight = min(_UNPACKED_FACTOR * request.bytes_max, budget.bytes_max // 2)
-        budget.take(weight)
+        budget, weight = self._service.fetching, _UNPACKED_FACTOR * request.bytes_max
+        budget.take(weight, held)
         try:
             return await self._service.in_thread(unpack)
         finally:

@@ -88,9 +88,7 @@ class Publishing:
         if len(body.data) <= _INLINE_BYTES:
             packed = pack()
         else:
-            limits = service.limits
-            spare = limits.publish_bytes_in_flight_max - limits.body_bytes_max
-            body.reserve(min(_UNPACKED_FACTOR * len(body.data), spare))
+            body.reserve(_UNPACKED_FACTOR * len(body.data))
             packed = await service.in_thread(pack)
         return messages.placed(packed, await self._append(name, packed.blocks, durability))
 
