@@ -98,6 +98,13 @@ class TopicContract:
         bus.truncate_topic("orders")
         assert all_values(bus, "orders") == []
 
+    def test_truncating_may_cut_through_messages_published_together(self, bus: Bus) -> None:
+        bus.create_topic("orders")
+        ids = bus.publish_many("orders", [b"%d" % n for n in range(6)])
+        bus.truncate_topic("orders", ids[3])
+        assert all_values(bus, "orders") == [b"3", b"4", b"5"]
+        assert bus.describe_topic("orders").partition_infos[0].start_offset == 3
+
     def test_a_topic_that_is_not_there_is_an_error_everywhere(self, bus: Bus) -> None:
         for call in (
             lambda: bus.describe_topic("nowhere"),

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tms.client.client import Bus
-    from tms.client.consumer import Batch, Consumer, Page
+    from tms.client.consumer import Consumer
+    from tms.client.cursor import Batch, Page
     from tms.client.publish.producer import Producer
     from tms.engine import Engine
     from tms.errors import TMSError
@@ -42,8 +43,8 @@ _HOMES = {
     "Bus": "tms.client.client",
     "Producer": "tms.client.publish.producer",
     "Consumer": "tms.client.consumer",
-    "Batch": "tms.client.consumer",
-    "Page": "tms.client.consumer",
+    "Batch": "tms.client.cursor",
+    "Page": "tms.client.cursor",
     "Message": "tms.model.log",
     "MessageId": "tms.model.ids",
     "Position": "tms.model.position",

@@ -11,22 +11,13 @@ Invariants
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
-from tms.client.consumer import (
-    FETCH_BYTES,
-    WAIT_S,
-    Consumer,
-    Cursor,
-    Page,
-    Start,
-    as_position,
-    asks,
-    page,
-    start_positions,
-)
+from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
+from tms.client.cursor import Cursor, Page, Start, as_position, asks, page, start_positions
 from tms.client.publish.batching import REQUEST_BYTES, Headers
 from tms.client.publish.delivery import Delivery, Numbering
 from tms.client.publish.known import (
@@ -38,7 +29,7 @@ from tms.client.publish.known import (
     only_id,
 )
 from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, check_options
-from tms.client.transport import TIMEOUT_S, Transport, open_lane
+from tms.client.transport import TIMEOUT_S, LocalTransport, RemoteTransport, open_lane
 from tms.clock import Clock, SystemClock
 from tms.errors import NotFound
 from tms.model.block import Compression
@@ -56,13 +47,19 @@ from tms.model.topic import (
     parse_retention,
 )
 
+TOPICS_PER_PAGE = 1_000
+
 
 class Bus:
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 
     def __init__(
-        self, transport: Transport, *, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
+        self,
+        transport: LocalTransport | RemoteTransport,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        clock: Clock | None = None,
     ) -> None:
         self._transport = transport
         self._timeout_s = timeout_s
@@ -103,10 +100,11 @@ class Bus:
     def list_topics(self, namespace: str = "default") -> Iterator[TopicInfo]:
         """All topics of a namespace, by name, without their partitions' infos; read in pages as
         they are taken."""
-        after: str | None = None
-        while found := self._transport.list_topics(namespace, after):
+        found = self._transport.list_topics(namespace, None, TOPICS_PER_PAGE)
+        yield from found
+        while len(found) == TOPICS_PER_PAGE:
+            found = self._transport.list_topics(namespace, found[-1].topic, TOPICS_PER_PAGE)
             yield from found
-            after = found[-1].topic
 
     def update_topic(
         self,
@@ -319,11 +317,10 @@ class Bus:
     def close(self) -> None:
         """Close what is still open of its producers and consumers, then the bus. A second call does
         nothing."""
-        try:
+        with ExitStack() as last_first:
+            last_first.callback(self._transport.close)
             for opened in list(self._open):
-                opened.close()
-        finally:
-            self._transport.close()
+                last_first.callback(opened.close)
 
     def __enter__(self) -> Self:
         return self

@@ -65,10 +65,6 @@ class Transport(Protocol):
         timeout_s: float = TIMEOUT_S,
     ) -> list[Appended]: ...
 
-    def submit(
-        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None = None
-    ) -> Pending[list[Appended]]: ...
-
     def fetch(
         self,
         name: TopicName,
@@ -111,22 +107,47 @@ class Lane(Protocol):
         ...
 
 
+class LocalPending(Pending[list[Appended]], Protocol):
+    """An engine's append that is under way."""
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None: ...
+
+
+class LocalTransport(Transport, Protocol):
+    """What an engine in this process can do besides."""
+
+    def submit(
+        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None = None
+    ) -> LocalPending: ...
+
+    def fetch_cached(
+        self, name: TopicName, positions: Sequence[PartitionPosition], bytes_max: int
+    ) -> Fetched | None: ...
+
+    def watch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        callback: Callable[[], None],
+    ) -> Callable[[], None]: ...
+
+
 @runtime_checkable
-class OpensLanes(Protocol):
+class RemoteTransport(Transport, Protocol):
     """A transport with a network below, where a lane is a connection of its own."""
 
     def open_lane(self) -> Lane: ...
 
 
-def open_lane(transport: Transport) -> Lane:
+def open_lane(transport: LocalTransport | RemoteTransport) -> Lane:
     """A lane on this transport."""
-    return transport.open_lane() if isinstance(transport, OpensLanes) else LocalLane(transport)
+    return transport.open_lane() if isinstance(transport, RemoteTransport) else LocalLane(transport)
 
 
 class LocalLane:
     """A lane on an engine in this process."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: LocalTransport) -> None:
         self._transport = transport
         self.closed = False
 

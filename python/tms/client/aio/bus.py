@@ -7,7 +7,7 @@ in a thread.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,16 +17,8 @@ from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.lanes import AsyncDelivery, AsyncLane, retrying
 from tms.client.aio.producer import AsyncProducer
 from tms.client.client import Bus
-from tms.client.consumer import (
-    FETCH_BYTES,
-    WAIT_S,
-    Cursor,
-    Page,
-    Start,
-    asks,
-    page,
-    start_positions,
-)
+from tms.client.consumer import FETCH_BYTES, WAIT_S
+from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
 from tms.client.publish.batching import REQUEST_BYTES, Batcher, Headers
 from tms.client.publish.delivery import Numbering
 from tms.client.publish.known import (
@@ -255,13 +247,12 @@ class AsyncBus:
     async def close(self) -> None:
         """Close what is still open of its producers and consumers, then the bus."""
         self._closed = True
-        try:
+        async with AsyncExitStack() as last_first:
+            last_first.push_async_callback(asyncio.to_thread, self._bus.close)
+            for lane in self._lanes:
+                last_first.callback(lane.close)
             for opened in list(self._open):
-                await opened.close()
-        finally:
-            while self._lanes:
-                self._lanes.pop().close()
-            await asyncio.to_thread(self._bus.close)
+                last_first.push_async_callback(opened.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from tms.client.aio.lanes import AsyncLane, retrying
-from tms.client.consumer import Batch, Cursor
+from tms.client.cursor import Batch, Cursor
 from tms.clock import Clock
 from tms.errors import Closed
 from tms.model.log import Fetched, Message

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from tms.client.publish.delivery import Numbering, Renewal, is_retriable_as_it_is
-from tms.client.transport import Pending, Transport, attempt_s, is_retriable, retry_options
+from tms.client.transport import LocalTransport, attempt_s, is_retriable, retry_options
 from tms.clock import Clock
 from tms.errors import Closed, OutOfOrderSequence, TimedOut, TMSError
 from tms.model.block import Compression
@@ -47,31 +47,6 @@ class AsyncLane(Protocol):
     def close(self) -> None:
         """Like `reset`, for good: whoever waits gets `Closed` at once."""
         ...
-
-
-class LocalPending(Pending[list[Appended]], Protocol):
-    """An engine's append under way."""
-
-    def add_done_callback(self, callback: Callable[[], None]) -> None: ...
-
-
-class LocalTransport(Transport, Protocol):
-    """What an engine can do besides."""
-
-    def submit(
-        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None = None
-    ) -> LocalPending: ...
-
-    def fetch_cached(
-        self, name: TopicName, positions: Sequence[PartitionPosition], bytes_max: int
-    ) -> Fetched | None: ...
-
-    def watch(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        callback: Callable[[], None],
-    ) -> Callable[[], None]: ...
 
 
 class AsyncLocalLane:

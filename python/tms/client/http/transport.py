@@ -104,11 +104,6 @@ class HttpTransport:
     ) -> list[Appended]:
         return self._attempt(self.calls.append(name, blocks, durability), timeout_s)
 
-    def submit(
-        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None = None
-    ) -> Pending[list[Appended]]:
-        return self.open_lane().submit(name, blocks, durability)
-
     def open_lane(self) -> Lane:
         """A connection of its own for one producer or consumer."""
         return HttpLane(self)
