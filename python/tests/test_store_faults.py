@@ -19,7 +19,7 @@ from tms.store.base import Map
 from tms.store.leveldb import LevelDBStore, repair
 
 KILLS_PER_CALL = 13
-POWER_LOSSES = 120  # moments, each with every kind of loss
+POWER_LOSSES = 100  # moments, each with every kind of loss
 LANES = 2  # processes at a time
 
 

@@ -24,9 +24,10 @@ from tms.store.leveldb.map import LevelDBMap
 class LevelDBStore:
     """Maps in a data directory, one LevelDB database each.
 
-    With `create` the directory is made if nothing is there. A map keeps up to
-    `write_buffer_bytes`, twice that at worst, in memory before it makes a file of them. Raises
-    `NotFound`, `ConfigError`, `DataCorrupt`, `AlreadyRunning`.
+    With `create` the directory is made if nothing is there. A map keeps up to `write_buffer_bytes`,
+    twice that at worst, in memory before it makes a file of them. Without `sync_directories` making
+    and dropping maps costs no syncs, and may not survive power loss. Raises `NotFound`,
+    `ConfigError`, `DataCorrupt`, `AlreadyRunning`.
     """
 
     def __init__(
