@@ -51,12 +51,12 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Message]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""
-        hand_out = self._cursor.hand_out_message
+        cursor = self._cursor
         for batch in self._fetched():
             for message in batch.messages():
-                hand_out(message)
+                cursor.message = message
                 yield message
-            self._cursor.hand_out(batch)
+            cursor.hand_out(batch)
 
     def batches(self) -> Iterator[Batch]:
         """Batches: messages that were published together, for millions per second."""

@@ -47,11 +47,11 @@ class AsyncConsumer:
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""
         async for batch in self._fetched():
-            hand_out = self._cursor.hand_out_message
+            cursor = self._cursor
             for message in batch.messages():
-                hand_out(message)
+                cursor.message = message
                 yield message
-            self._cursor.hand_out(batch)
+            cursor.hand_out(batch)
 
     async def batches(self) -> AsyncIterator[Batch]:
         """Batches: messages that were published together, for millions per second."""

@@ -141,6 +141,8 @@ class Connection:
 
     def receive(self, deadline_s: float) -> Answer:
         """The next answer. Raises `TimedOut`, `Unavailable`, `ConfigError`."""
+        if not self._answers and not self.target.tls and self.failure is None:
+            self._wait(self._readable, deadline_s, "answered")  # cheaper than to try in vain
         while (answer := self.ready()) is None:
             self._wait(self._readable, deadline_s, "answered")
         return answer
