@@ -282,6 +282,12 @@ def settle(woken: "asyncio.Future[None]") -> None:
 
 
 def settle_from_thread(loop: asyncio.AbstractEventLoop, woken: "asyncio.Future[None]") -> None:
-    """Finish a future of `loop` from any thread."""
-    if not loop.is_closed():
+    """Finish a future of `loop` from any thread, the loop's own included."""
+    try:
+        at_home = asyncio.get_running_loop() is loop
+    except RuntimeError:
+        at_home = False
+    if at_home:
+        settle(woken)
+    elif not loop.is_closed():
         loop.call_soon_threadsafe(settle, woken)
