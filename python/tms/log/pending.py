@@ -61,23 +61,27 @@ class PendingAppend:
     def settle(self, index: int, result: Appended) -> None:
         """The engine's: block `index` is stored as durably as was asked."""
         self._results[index] = result
-        self._finish(1)
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        if self._event is not None or self._callbacks:
+            self._tell()
 
     def fail(self, blocks: int, error: TMSError) -> None:
         """The engine's: `blocks` blocks were not acknowledged."""
         if self._error is None:
             self._error = error
-        self._finish(blocks)
-
-    def _finish(self, blocks: int) -> None:
         with self._lock:
             self._left -= blocks
             if self._left:
                 return
-            event, callbacks = self._event, self._callbacks
-        if event is not None:
-            event.set()
-        for callback in callbacks:
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._event is not None:
+            self._event.set()
+        for callback in self._callbacks:
             try:
                 callback()
             except Exception:

@@ -47,6 +47,7 @@ class SegmentChain:
         self._raw: bytes | None = None
         self.record = _NOTHING
         self.active: SegmentRecord | None = None  # appended to; none before the first append
+        self._active_map: Map | None = None
         self._maps: dict[int, Map] = {}
 
     def refresh(self) -> None:
@@ -58,7 +59,10 @@ class SegmentChain:
 
     def write(self, rows: list[Row], durability: Durability) -> None:
         """Append rows to the open segment."""
-        self._map(self.record.segments[-1].number).write(rows, durability)
+        active = self._active_map
+        if active is None:
+            active = self._active_map = self._map(self.record.segments[-1].number)
+        active.write(rows, durability)
 
     def recover(self) -> None:
         """After a failed write: make the metadata and the open segment writable, see `store.base`,
@@ -218,3 +222,4 @@ class SegmentChain:
         last = record.segments[-1] if record.segments else None
         self._raw, self.record = raw, record
         self.active = None if last is None or last.sealed else last
+        self._active_map = None

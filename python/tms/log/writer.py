@@ -12,14 +12,13 @@ Invariants
   before the store has it as durably as was asked.
 * After a failed write nothing is known: the end is read from the store again before anything else
   is written.
-* What waits is bounded in bytes, here and over all partitions: room is reserved before a ticket
-  is handed over, and given back before its caller is answered.
+* What waits is bounded in bytes, here and over all partitions; room is made before a ticket is
+  queued, and given back before its caller is answered. What is written at once never waits.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tms.clock import Clock
 from tms.errors import Closed, StorageUnavailable, TMSError
@@ -39,25 +38,20 @@ GROUP_BYTES = 8 << 20
 FAIR_ROUNDS = 64
 _log = EventLog(__name__)
 
-
-class Entry(NamedTuple):
-    """A checked block on its way; `number` is its place in the pending append."""
-
-    number: int
-    block: Buffer
-    header: BlockHeader
+Entry = tuple[int, Buffer, BlockHeader]  # place in the pending append, and a checked block
 
 
 class Ticket:
     """One caller's blocks for one partition."""
 
-    __slots__ = ("bytes", "durability", "entries", "pending")
+    __slots__ = ("bytes", "durability", "entries", "pending", "reserved")
 
     def __init__(self, pending: PendingAppend, durability: Durability) -> None:
         self.pending = pending
         self.durability = durability
         self.entries: list[Entry] = []
         self.bytes = 0
+        self.reserved = False  # whether room was made for it
 
 
 class PartitionWriter:
@@ -80,20 +74,24 @@ class PartitionWriter:
         self._maintaining = False
         self._closed = False
 
-    def reserve(self, size: int) -> None:
-        """Make room for a ticket of `size` bytes, which `submit` or `release` must follow. Raises
-        `Overloaded`, `Closed`."""
+    def reserve(self, ticket: Ticket) -> None:
+        """Make room for a ticket, which `submit` or `release` must follow. Raises `Overloaded`,
+        `Closed`."""
         if self._closed:
             raise _closed()
-        self._room.take(size)
+        self._room.take(ticket.bytes)
+        ticket.reserved = True
 
-    def release(self, size: int) -> None:
+    def release(self, ticket: Ticket) -> None:
         """Give reserved room back."""
-        self._room.give(size)
+        if ticket.reserved:
+            self._room.give(ticket.bytes)
+            ticket.reserved = False
 
     def submit(self, ticket: Ticket, inline: Durability | None) -> None:
-        """Take a ticket; it always gets an answer. With `inline`, this thread writes at once what
-        needs at most that durability, if the partition is idle."""
+        """Take a ticket, which then always gets an answer. With `inline`, this thread writes at
+        once what needs at most that durability, if the partition is idle; everything else waits
+        and needs room. Raises `Overloaded` unless room was reserved, `Closed`."""
         state = self._state
         alone = (
             inline is not None
@@ -106,6 +104,8 @@ class PartitionWriter:
             if not closed:
                 alone = alone and not self._leading and state.owner.acquire(blocking=False)
                 if not alone:
+                    if not ticket.reserved:
+                        self.reserve(ticket)
                     self._queue.append(ticket)
                 others_lead, self._leading = self._leading, True
         if closed:
@@ -184,15 +184,20 @@ class PartitionWriter:
                 raise
         else:
             for ticket in batch:
-                self._room.give(ticket.bytes)
-            group.answer()
+                if ticket.reserved:
+                    self.release(ticket)
+            for pending, number, appended in group.settled:
+                pending.settle(number, appended)
+            for pending, error in group.refused:
+                pending.fail(1, error)
             if self._state.maintenance_due and not self._maintaining:
                 self._begin_maintaining()
 
     def _commit(self, batch: list[Ticket]) -> "_Group":
         state = self._state
         now_ms = self._clock.now_ms()
-        state.prepare(now_ms)
+        if not state.ready:
+            state.prepare(now_ms)
         group = _Group(state.end_offset, state.last)
         for ticket in batch:
             self._place(ticket, now_ms, group)
@@ -203,7 +208,7 @@ class PartitionWriter:
 
     def _fail(self, batch: list[Ticket], error: TMSError) -> None:
         for ticket in batch:
-            self._room.give(ticket.bytes)
+            self.release(ticket)
             ticket.pending.fail(len(ticket.entries), error)
 
     def _begin_maintaining(self) -> None:
@@ -233,7 +238,7 @@ class PartitionWriter:
     def _place(self, ticket: Ticket, now_ms: int, group: "_Group") -> None:
         producers, partition = self._state.producers, self._state.chain.partition
         refused: TMSError | None = None
-        for index, block, header in ticket.entries:
+        for number, block, header in ticket.entries:
             known: RememberedBlock | None = None
             if header.producer_id and refused is None:
                 try:
@@ -258,7 +263,7 @@ class PartitionWriter:
                 known.base_offset,
                 duplicate,
             )
-            group.settled.append((ticket.pending, index, appended))
+            group.settled.append((ticket.pending, number, appended))
         if ticket.durability.rank > group.durability.rank:
             group.durability = ticket.durability
 
@@ -298,13 +303,6 @@ class _Group:
         self.last = (time_ms, sequence)
         self.end_offset += header.count
         return known
-
-    def answer(self) -> None:
-        """Tell everybody what became of their blocks."""
-        for pending, index, appended in self.settled:
-            pending.settle(index, appended)
-        for pending, error in self.refused:
-            pending.fail(1, error)
 
 
 def _closed() -> Closed:

@@ -7,11 +7,12 @@ Invariants
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from tms.errors import Closed, Invalid, TMSError
 from tms.events import EventLog
 from tms.log.pending import PendingAppend
-from tms.log.writer import Entry, Ticket
+from tms.log.writer import Ticket
 from tms.model.block import check
 from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
@@ -63,9 +64,10 @@ class Publisher:
             ticket = tickets.get(log)
             if ticket is None:
                 ticket = tickets[log] = Ticket(pending, durability)
-            ticket.entries.append(Entry(number, block, header))
+            ticket.entries.append((number, block, header))
             ticket.bytes += len(block)
-        _reserve(tickets)
+        if len(tickets) > 1:
+            _reserve(tickets)
         strongest = None if durability is Durability.NONE else inline
         for log, ticket in tickets.items():
             log.writer.submit(ticket, strongest)
@@ -76,15 +78,13 @@ class Publisher:
 
 def _reserve(tickets: dict[PartitionLog, Ticket]) -> None:
     """Make room in all partitions or in none. Raises `Overloaded`, `Closed`."""
-    reserved: list[tuple[PartitionLog, int]] = []
-    try:
-        for log, ticket in tickets.items():
-            log.writer.reserve(ticket.bytes)
-            reserved.append((log, ticket.bytes))
-    except TMSError:
-        for log, size in reserved:
-            log.writer.release(size)
-        raise
+    for log, ticket in tickets.items():
+        try:
+            log.writer.reserve(ticket)
+        except TMSError:
+            for other in takewhile(lambda other: other is not log, tickets):
+                other.writer.release(tickets[other])
+            raise
 
 
 def _acknowledged(
