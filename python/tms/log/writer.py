@@ -188,8 +188,8 @@ class PartitionWriter:
                     self.release(ticket)
             for pending, number, appended in group.settled:
                 pending.settle(number, appended)
-            for pending, error in group.refused:
-                pending.fail(1, error)
+            for pending, refusal in group.refused:
+                pending.fail(1, refusal)
             if self._state.maintenance_due and not self._maintaining:
                 self._begin_maintaining()
 

@@ -7,7 +7,6 @@ Invariants
 """
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 from tms.errors import Closed, Invalid, TMSError
 from tms.events import EventLog
@@ -78,13 +77,13 @@ class Publisher:
 
 def _reserve(tickets: dict[PartitionLog, Ticket]) -> None:
     """Make room in all partitions or in none. Raises `Overloaded`, `Closed`."""
-    for log, ticket in tickets.items():
-        try:
+    try:
+        for log, ticket in tickets.items():
             log.writer.reserve(ticket)
-        except TMSError:
-            for other in takewhile(lambda other: other is not log, tickets):
-                other.writer.release(tickets[other])
-            raise
+    except TMSError:
+        for log, ticket in tickets.items():
+            log.writer.release(ticket)
+        raise
 
 
 def _acknowledged(
