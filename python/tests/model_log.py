@@ -1,7 +1,5 @@
-"""A plain model of one partition: what every reader of TMS must see, written as simply as possible.
-
-It is given what the log answered to a publish (ids and offsets are the log's to choose, within
-rules that `published` checks), and says what a fetch must answer.
+"""A plain model of topics and their clock: what every user of TMS must see, written as simply as
+possible and without any of its code but its values.
 """
 
 from bisect import bisect_left
@@ -10,6 +8,7 @@ from dataclasses import dataclass, field
 from tms.model.ids import MessageId
 from tms.model.log import Appended
 from tms.model.position import Kind, Position
+from tms.model.topic import TopicSettings
 
 FIRST = MessageId(0, 0)
 
@@ -39,9 +38,19 @@ class ModelPartition:
         self.ids += ids
         self.values += values
 
-    def expire(self, before_ms: int) -> None:
-        """Messages published before this time are unreadable."""
-        self.start = max(self.start, self._at(MessageId(max(0, before_ms), 0)))
+    def append(self, values: list[bytes | None], now_ms: int) -> list[MessageId]:
+        """Publish values at this time; the ids that they must get."""
+        last = self.ids[-1] if self.ids else FIRST
+        time_ms = max(now_ms, last.time_ms)
+        first = last.sequence + 1 if time_ms == last.time_ms else 0
+        ids = [MessageId(time_ms, first + i) for i in range(len(values))]
+        self.ids += ids
+        self.values += values
+        return ids
+
+    def index_of_time(self, time_ms: int) -> int:
+        """The offset of the first message published at or after this time."""
+        return self._at(MessageId(max(0, time_ms), 0))
 
     def truncate(self, before: Position) -> None:
         """Messages before this position are unreadable."""
@@ -75,3 +84,58 @@ class ModelPartition:
 
     def _at(self, id: MessageId) -> int:
         return bisect_left(self.ids, id)
+
+
+@dataclass(slots=True)
+class ModelTopic:
+    """A topic. `cleaned` is how far the cleaner may have gone in each partition: what is expired
+    and was not freed yet comes back when retention grows or the clock goes back, the rest not."""
+
+    settings: TopicSettings
+    generation: int
+    partitions: list[ModelPartition] = field(default_factory=list)
+    cleaned: list[int] = field(default_factory=list)
+
+    def grow(self) -> None:
+        """As many partitions as the settings say."""
+        while len(self.partitions) < self.settings.partitions:
+            self.partitions.append(ModelPartition())
+            self.cleaned.append(0)
+
+    def expired(self, partition: int, now_ms: int) -> int:
+        """The offset of the first message of a partition that is not expired at this time."""
+        retention_ms = self.settings.retention_ms
+        if retention_ms is None:
+            return 0
+        return self.partitions[partition].index_of_time(now_ms - retention_ms)
+
+    def clean(self, now_ms: int) -> None:
+        """The cleaner ran at this time."""
+        for partition in range(len(self.partitions)):
+            expired = self.expired(partition, now_ms)
+            self.cleaned[partition] = max(self.cleaned[partition], expired)
+
+    def starts(self, partition: int, now_ms: int) -> range:
+        """The offsets at which the partition may begin now."""
+        low = max(self.partitions[partition].start, self.expired(partition, now_ms))
+        return range(low, max(low, self.cleaned[partition]) + 1)
+
+
+@dataclass(slots=True)
+class ModelClock:
+    """The time by which retention is judged: the wall clock, but after a start never more than an
+    hour ahead of what has really passed, nor more than a week ahead of what was judged before."""
+
+    base_ms: int
+    base_s: float
+    judged_ms: int | None = None
+
+    def started(self, wall_ms: int, monotonic_s: float) -> None:
+        """The engine was started."""
+        absent = wall_ms if self.judged_ms is None else self.judged_ms + 7 * 86_400_000
+        self.base_ms, self.base_s = min(wall_ms, absent), monotonic_s
+
+    def now_ms(self, wall_ms: int, monotonic_s: float) -> int:
+        """The time by which retention is judged now."""
+        passed_ms = int((monotonic_s - self.base_s) * 1000)
+        return min(wall_ms, self.base_ms + passed_ms + 3_600_000)
