@@ -117,6 +117,11 @@ class Engine:
         record, _ = self._registry.create(name, settings)
         return topic_info(name, record)
 
+    def settings(self, name: TopicName) -> TopicSettings:
+        """A topic's settings, cheaply. Raises `TopicNotFound`."""
+        self._require_open()
+        return self._registry.find(name).settings
+
     def describe_topic(self, name: TopicName) -> TopicInfo:
         """A topic with its partitions. Raises `TopicNotFound`."""
         self._require_open()

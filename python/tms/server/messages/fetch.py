@@ -50,7 +50,7 @@ class Fetching:
     async def __call__(self, exchange: Exchange, namespace: bytes, topic: bytes) -> None:
         """Raises what was wrong."""
         self._service.require_open()
-        request = await self._read(exchange, topic_name(namespace, topic))
+        request = self._read(exchange, topic_name(namespace, topic))
         budget = self._service.fetching
         held = 0
         try:
@@ -70,7 +70,7 @@ class Fetching:
         finally:
             budget.give_back(held)
 
-    async def _read(self, exchange: Exchange, name: TopicName) -> _Request:
+    def _read(self, exchange: Exchange, name: TopicName) -> _Request:
         limits = self._service.limits
         given = parameters(exchange.scope["query_string"], _PARAMETERS)
         media = accepted(header(exchange, b"accept"), _MADE)
@@ -78,8 +78,8 @@ class Fetching:
             raise Invalid("`limit` counts messages; blocks are limited by `max_bytes`.")
         asked = bodies.parse_positions(given.get("from", "earliest"))
         if isinstance(asked, Position):
-            topic = await self._service.in_thread(self._service.engine.describe_topic, name)
-            asked = [PartitionPosition(p, asked) for p in range(topic.settings.partitions)]
+            partitions = self._service.engine.settings(name).partitions
+            asked = [PartitionPosition(p, asked) for p in range(partitions)]
         return _Request(
             name,
             media,

@@ -77,8 +77,7 @@ class Publishing:
 
     async def _json(self, name: TopicName, body: Body, durability: Durability | None) -> bytes:
         service = self._service
-        topic = await service.in_thread(service.engine.describe_topic, name)
-        settings = topic.settings
+        settings = service.engine.settings(name)
         turn = next(self._turns) % settings.partitions
 
         def pack() -> messages.Packed:
