@@ -1,0 +1,117 @@
+"""Many connections at once: such that do nothing, or little, and such that want much."""
+
+import contextlib
+import resource
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+
+@contextlib.contextmanager
+def descriptors(wanted: int) -> Iterator[None]:
+    """So many descriptors for this process; fails, with what to do, if it may not have them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard == resource.RLIM_INFINITY or hard >= wanted, (
+        f"this test needs {wanted} descriptors and may have {hard}: raise it, `ulimit -Hn {wanted}`"
+    )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Crowd:
+    """Connections that never read; with `window_bytes` their side takes no more than that."""
+
+    def __init__(self, address: tuple[str, int], window_bytes: int = 0) -> None:
+        self._address = address
+        self._window_bytes = window_bytes
+        self.sockets: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for one in self.sockets:
+            one.close()
+
+    def join(self, count: int, first: bytes = b"") -> None:
+        """So many more connections, each sending `first`."""
+        for _ in range(count):
+            one = socket.socket()
+            if self._window_bytes:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._window_bytes)
+            one.settimeout(20)
+            one.connect(self._address)
+            self.sockets.append(one)
+            with contextlib.suppress(ConnectionError):  # turned away already
+                one.sendall(first)
+
+    def send(self, data: bytes) -> int:
+        """Send to all; how many still take it."""
+        took = 0
+        for one in self.sockets:
+            with contextlib.suppress(ConnectionError):
+                one.sendall(data)
+                took += 1
+        return took
+
+    def wait_ended(self, timeout_s: float) -> int:
+        """How many are left that the service has not ended after this time; returns as soon as
+        there are none."""
+        end = time.monotonic() + timeout_s
+        left = set(self.sockets)
+        with selectors.DefaultSelector() as selector:
+            for one in left:
+                selector.register(one, selectors.EVENT_READ)
+            while left and (wait_s := end - time.monotonic()) > 0:
+                for key, _ in selector.select(wait_s):
+                    if isinstance(key.fileobj, socket.socket) and _ended(key.fileobj):
+                        selector.unregister(key.fileobj)
+                        left.discard(key.fileobj)
+        return len(left)
+
+
+def _ended(one: socket.socket) -> bool:
+    try:
+        return one.recv(1 << 16) == b""
+    except ConnectionError:
+        return True
+
+
+def exchange(address: tuple[str, int], asked: bytes) -> int:
+    """Send a request and read its answer without keeping it, which may begin before all of the
+    request was sent; the status. The answer has to be whole."""
+    with socket.create_connection(address, 60) as one:
+        sender = threading.Thread(target=_send, args=(one, asked), daemon=True)
+        sender.start()
+        answer = one.makefile("rb")
+        status, left = int(answer.readline().split()[1]), 0
+        while (line := answer.readline()) != b"\r\n":
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                left = int(value)
+        while left:
+            piece = answer.read(min(left, 1 << 18))
+            assert piece, f"the answer ended {left} bytes early"
+            left -= len(piece)
+        if status >= 400:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        sender.join(60)
+        return status
+
+
+def _send(one: socket.socket, asked: bytes) -> None:
+    with contextlib.suppress(OSError):  # refused, with an answer
+        one.sendall(asked)
