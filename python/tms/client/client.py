@@ -19,6 +19,7 @@ from weakref import WeakSet
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
 from tms.client.cursor import Cursor, Page, Start, as_position, asks, page, start_positions
 from tms.client.publish.batching import REQUEST_BYTES, Headers
+from tms.client.publish.company import Lone, Together
 from tms.client.publish.delivery import Delivery, Numbering
 from tms.client.publish.known import (
     Known,
@@ -26,7 +27,6 @@ from tms.client.publish.known import (
     as_compression,
     as_durability,
     ids_in_order,
-    only_id,
 )
 from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, check_options
 from tms.client.transport import TIMEOUT_S, LocalTransport, RemoteTransport, open_lane
@@ -65,6 +65,7 @@ class Bus:
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
         self._publishing = Publishing(self._clock)
+        self._together = Together(self._publishing, self._delivery, timeout_s)
         self._open: WeakSet[Producer | Consumer] = WeakSet()
 
     # --- topics -----------------------------------------------------------------------------------
@@ -165,15 +166,17 @@ class Bus:
         `none`.
 
         A key decides the partition, unless `partition` does; with neither, messages take turns.
-        Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`; `TimedOut` when it is
-        unknown whether the message is stored.
+        While another thread's publish to the topic is under way, messages gather and go together
+        in the next request. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`;
+        `TimedOut` when it is unknown whether the message is stored.
         """
         known = self._publishing.known(topic) or self.look_up(topic)
+        message = Lone(value, key, headers, partition)
         try:
-            return self._publish(known, value, key, headers, partition, durability, timeout_s)
+            return self._together.publish(known, message, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored
             known = self.look_up(topic)
-            return self._publish(known, value, key, headers, partition, durability, timeout_s)
+            return self._together.publish(known, message, durability, timeout_s)
 
     def publish_many(
         self,
@@ -339,22 +342,6 @@ class Bus:
         """Ask for a topic's partitions and limits, and remember them. Raises `TopicNotFound`."""
         self._publishing.forget(topic)
         return self._publishing.learn(topic, self.describe_topic(topic))
-
-    def _publish(
-        self,
-        known: Known,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        partition: int | None,
-        durability: str | None,
-        timeout_s: float | None,
-    ) -> MessageId | None:
-        numbering = self._publishing.take_numbering()
-        block = self._publishing.block(known, value, key, headers, partition, numbering)
-        appended = self._delivery(known, durability, numbering, timeout_s).append([block])
-        self._publishing.give_back(numbering)
-        return only_id(appended)
 
     def _fetch(
         self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float

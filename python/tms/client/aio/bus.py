@@ -16,10 +16,12 @@ from weakref import WeakSet
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.lanes import AsyncDelivery, AsyncLane, retrying
 from tms.client.aio.producer import AsyncProducer
+from tms.client.aio.together import Together
 from tms.client.client import Bus
 from tms.client.consumer import FETCH_BYTES, WAIT_S
 from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
 from tms.client.publish.batching import REQUEST_BYTES, Batcher, Headers
+from tms.client.publish.company import Lone
 from tms.client.publish.delivery import Numbering
 from tms.client.publish.known import (
     Known,
@@ -27,7 +29,6 @@ from tms.client.publish.known import (
     as_compression,
     as_durability,
     ids_in_order,
-    only_id,
 )
 from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, check_options
 from tms.client.transport import TIMEOUT_S
@@ -36,7 +37,7 @@ from tms.errors import Closed, NotFound, TMSError
 from tms.model.block import Compression
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
-from tms.model.log import Appended
+from tms.model.log import Appended, NewBlock
 from tms.model.position import Kind, Position
 from tms.model.topic import TopicInfo, TopicName
 
@@ -62,6 +63,7 @@ class AsyncBus:
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
         self._publishing = Publishing(self._clock)
+        self._together = Together(self._publishing, self._send, timeout_s)
         self._lanes: deque[AsyncLane] = deque()
         self._closed = False
         self._places = asyncio.Semaphore(LANES_MAX)
@@ -115,11 +117,12 @@ class AsyncBus:
     ) -> MessageId | None:
         """See `Bus.publish`. When it is cancelled, the message may or may not be stored."""
         known = self._publishing.known(topic) or await self._look_up(topic)
+        message = Lone(value, key, headers, partition)
         try:
-            return await self._publish(known, value, key, headers, partition, durability, timeout_s)
+            return await self._together.publish(known, message, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored
             known = await self._look_up(topic)
-            return await self._publish(known, value, key, headers, partition, durability, timeout_s)
+            return await self._together.publish(known, message, durability, timeout_s)
 
     async def publish_many(
         self,
@@ -271,23 +274,17 @@ class AsyncBus:
         self._publishing.forget(topic)
         return self._publishing.learn(topic, await self.describe_topic(topic))
 
-    async def _publish(
+    async def _send(
         self,
         known: Known,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        partition: int | None,
         durability: str | None,
+        numbering: Numbering,
         timeout_s: float | None,
-    ) -> MessageId | None:
-        numbering = self._publishing.take_numbering()
-        block = self._publishing.block(known, value, key, headers, partition, numbering)
+        blocks: list[NewBlock],
+    ) -> list[Appended]:
         delivery = self._delivery(known.name, durability, numbering, timeout_s)
         async with self._lane() as lane:
-            appended = await delivery.append(lane, [block])
-        self._publishing.give_back(numbering)
-        return only_id(appended)
+            return await delivery.append(lane, blocks)
 
     async def _fetch(
         self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float

@@ -1,0 +1,81 @@
+"""Single publishes in company, on an event loop; see `tms.client.publish.company`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tms.client.publish.company import Company, Lone, Place, Waiting, late, pack, told
+from tms.client.publish.delivery import Numbering
+from tms.client.publish.known import Known, Publishing
+from tms.errors import TMSError
+from tms.model.ids import MessageId
+from tms.model.log import Appended, NewBlock
+
+Answer = asyncio.Future[MessageId | None]
+Send = Callable[
+    [Known, str | None, Numbering, float | None, list[NewBlock]], Awaitable[list[Appended]]
+]
+
+
+class Together:
+    """Single publishes of all tasks of a bus."""
+
+    def __init__(self, publishing: Publishing, send: Send, timeout_s: float) -> None:
+        self._publishing = publishing
+        self._send = send
+        self._timeout_s = timeout_s
+        self._company: Company[Answer] = Company()
+        self._groups: set[asyncio.Task[None]] = set()
+
+    async def publish(
+        self, known: Known, message: Lone, durability: str | None, timeout_s: float | None
+    ) -> MessageId | None:
+        """Publish one message; its id, or None with durability `none`."""
+        place = (known.name, durability)
+        if self._company.go(place):
+            try:
+                (id,) = await self._publish(known, place, [message], timeout_s)
+                return id
+            finally:
+                self._hand_over(known, place)
+        size = message.check(known)
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._company.wait(place, Waiting(message, size, answer))
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError as exc:
+            raise late(timeout_s) from exc
+
+    async def _publish(
+        self, known: Known, place: Place, messages: list[Lone], timeout_s: float | None
+    ) -> list[MessageId | None]:
+        numbering = self._publishing.take_numbering()
+        packed = pack(self._publishing, known, messages, numbering)
+        appended = await self._send(known, place[1], numbering, timeout_s, packed.blocks)
+        self._publishing.give_back(numbering)
+        return packed.ids(appended)
+
+    def _hand_over(self, known: Known, place: Place) -> None:
+        group = self._company.next_group(place)
+        if group:
+            task = asyncio.get_running_loop().create_task(self._lead(known, place, group))
+            self._groups.add(task)
+            task.add_done_callback(self._groups.discard)
+
+    async def _lead(self, known: Known, place: Place, group: list[Waiting[Answer]]) -> None:
+        group = [one for one in group if not one.answer.done()]  # cancelled, or late
+        try:
+            if group:
+                ids = await self._publish(known, place, [one.message for one in group], None)
+                for one, id in zip(group, ids, strict=True):
+                    if not one.answer.done():
+                        one.answer.set_result(id)
+        except BaseException as error:
+            for one in group:
+                if not one.answer.done():
+                    one.answer.set_exception(told(error))
+            if not isinstance(error, TMSError):
+                raise
+        finally:
+            self._hand_over(known, place)
