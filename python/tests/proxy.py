@@ -40,9 +40,7 @@ class Proxy:
 
     def __init__(self, url: str, faulty_method: bytes = b"POST") -> None:
         self._faulty_method = faulty_method
-        parts = urlsplit(url)
-        assert parts.hostname is not None and parts.port is not None
-        self._service = (parts.hostname, parts.port)
+        self.lead_to(url)
         self._faults: deque[Fault] = deque()
         self._held: list[bytes] = []
         self._sockets: set[socket.socket] = set()
@@ -51,6 +49,12 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests = 0
+
+    def lead_to(self, url: str) -> None:
+        """New connections go to this service, e.g. to one that was started anew."""
+        parts = urlsplit(url)
+        assert parts.hostname is not None and parts.port is not None
+        self._service = (parts.hostname, parts.port)
 
     def script(self, *faults: Fault) -> None:
         """The faults of the next requests with the faulty method."""
@@ -100,7 +104,11 @@ class Proxy:
             self._start(self._relay, client)
 
     def _relay(self, client: socket.socket) -> None:
-        service = socket.create_connection(self._service, WAIT_S)
+        try:
+            service = socket.create_connection(self._service, WAIT_S)
+        except ConnectionError:  # the service is down
+            _end(client)
+            return
         with self._lock:
             self._sockets |= {client, service}
         try:
