@@ -282,7 +282,8 @@ def test_a_submit_writes_in_its_own_thread_what_needs_no_sync(writers: Writers) 
 
 def test_a_submit_leaves_every_sync_to_another_thread(writers: Writers) -> None:
     with Bench(TopicSettings(partitions=2)) as bench:
-        bench.read()
+        bench.publish(b"first")
+        bench.read(partition=1)
         bench.store.before = writers[1]
         _submit(bench, block(b"v")).result(10)
         _submit(bench, block(b"first in its partition"), durability=WRITTEN, partition=1).result(10)
