@@ -8,10 +8,13 @@ from random import Random
 
 import pytest
 
+import tms
 from tests.faults import damaged, publisher
 from tests.faults.damaged import TOPIC, Outcome
 from tests.faults.history import History, read_all
 from tests.faults.mending import fsck
+from tests.faults.service import Service
+from tms.errors import DataCorrupt
 
 FLIPS = 8  # in each class of files
 CLASSES = [
@@ -128,6 +131,26 @@ def test_lost_records_are_never_taken_for_leftovers_and_a_repair_brings_everythi
                 (topic,) = (info.topic for info in bus.list_topics())
                 history.check(read_all(bus, topic))
     assert repaired > 3
+
+
+def test_a_service_answers_data_corrupt_where_bytes_are_damaged_and_serves_the_rest(
+    whole: tuple[Path, History], fast_path: Path
+) -> None:
+    path, history = whole
+    data = damaged.copy(path, fast_path / "data")
+    file = dict(damaged.file_classes(path))["sealed segment *.ldb"]
+    flip(data / file, (path / file).stat().st_size // 2, 3)
+    _, hurt, _ = file.parent.name.split("+")
+    with Service(data) as service, tms.connect(service.url) as bus:
+        for partition in range(history.partitions):
+            if partition == int(hurt[1:]):
+                with pytest.raises(DataCorrupt):
+                    list(bus.consumer(TOPIC, partitions=[partition], stop_at_end=True))
+            else:
+                found = bus.consumer(TOPIC, partitions=[partition], stop_at_end=True)
+                ids = {str(message.id) for message in found}
+                assert ids == {i for n, i in history.acknowledged.items() if n % 2 == partition}
+        assert service.stop() == 0
 
 
 def flip(file: Path, position: int, bit: int) -> None:
