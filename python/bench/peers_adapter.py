@@ -60,6 +60,8 @@ class TMS(Adapter):  # type: ignore[misc]
     # --- the client's half ------------------------------------------------------------------------
 
     def connect(self, role: str) -> None:
+        import pyarrow  # noqa: F401 - as other peers load their libraries here
+
         self.bus = tms.connect(self.url)
         next(self.bus.list_topics(), None)  # the connection is made
         self.producer: Any = None
