@@ -24,6 +24,7 @@ from bench import machine
 from tms.client.client import Bus
 from tms.clock import SystemClock
 from tms.engine import Engine
+from tms.store.leveldb import WRITE_BUFFER_BYTES
 from tms.store.leveldb.store import LevelDBStore
 
 START_S = 20.0
@@ -148,7 +149,7 @@ def raw_leveldb(path: Path) -> Iterator[plyvel.DB]:
         create_if_missing=True,
         paranoid_checks=True,
         compression=None,
-        write_buffer_size=4 << 20,
+        write_buffer_size=WRITE_BUFFER_BYTES,
     )
     try:
         yield database

@@ -27,6 +27,10 @@ from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import check
 
 RETRY_S = 0.5
+WRITE_BUFFER_BYTES = 16 << 20  # with less, writers wait for the sync that ends each buffer
+WRITE_BUFFER_BYTES_MIN = 4 << 20
+WRITE_BUFFERS_BYTES = 64 << 20  # of all open maps together, while that leaves each the least
+PROBE_BYTES_MAX = 8 << 20
 TABLES_OPEN = 74  # the least that LevelDB takes: 64 tables and 10 files of its own
 _FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _log = logging.getLogger("tms.store")
@@ -73,7 +77,7 @@ class Databases:
                 create_if_missing=False,
                 paranoid_checks=True,
                 compression=None,
-                write_buffer_size=self._write_buffer_bytes,
+                write_buffer_size=self._write_buffer_size(),
                 lru_cache_size=self._block_cache_bytes,
                 max_open_files=TABLES_OPEN,
             )
@@ -82,6 +86,10 @@ class Databases:
         for file, dropped_bytes in torn:
             _log.warning("torn end of a log dropped: file=%s bytes=%d", path / file, dropped_bytes)
         return db
+
+    def _write_buffer_size(self) -> int:
+        share = WRITE_BUFFERS_BYTES // (len(self._open) + 1)
+        return min(self._write_buffer_bytes, max(WRITE_BUFFER_BYTES_MIN, share))
 
     def forked_error(self) -> TMSError:
         """For a process that was forked from the one that opened the databases (`forked`): two
@@ -112,14 +120,15 @@ class Databases:
         return next(self._ticks)
 
     def probe(self) -> None:
-        """Raises `StorageFull` or `StorageUnavailable` unless the disk takes two write buffers."""
+        """Raises `StorageFull` or `StorageUnavailable` unless the disk takes two write buffers, or
+        `PROBE_BYTES_MAX`."""
         with self._probing:
             now_s = self.clock.monotonic_s()
             if now_s >= self._probe_again_s:
                 self._probe_again_s = now_s + RETRY_S
                 self._probe_error = None
                 try:
-                    self._directory.probe(2 * self._write_buffer_bytes)
+                    self._directory.probe(min(2 * self._write_buffer_bytes, PROBE_BYTES_MAX))
                 except OSError as exc:
                     self._probe_error = translate(exc, self._directory.path)
             if self._probe_error is not None:

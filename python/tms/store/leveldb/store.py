@@ -15,7 +15,7 @@ from pathlib import Path
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
 from tms.store.base import check_name
-from tms.store.leveldb.databases import Databases, translate
+from tms.store.leveldb.databases import WRITE_BUFFER_BYTES, Databases, translate
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import write_empty
 from tms.store.leveldb.map import LevelDBMap
@@ -25,7 +25,8 @@ class LevelDBStore:
     """Maps in a data directory, one LevelDB database each.
 
     With `create` the directory is made if nothing is there. A map keeps up to `write_buffer_bytes`,
-    twice that at worst, in memory before it makes a file of them. Without `sync_directories` making
+    twice that at worst, in memory before it makes a file of them; less when many maps are open.
+    Without `sync_directories` making
     and dropping maps costs no syncs, and may not survive power loss. Raises `NotFound`,
     `ConfigError`, `DataCorrupt`, `AlreadyRunning`.
     """
@@ -36,7 +37,7 @@ class LevelDBStore:
         *,
         create: bool,
         clock: Clock | None = None,
-        write_buffer_bytes: int = 4 << 20,
+        write_buffer_bytes: int = WRITE_BUFFER_BYTES,
         block_cache_bytes: int = 256 << 10,
         maps_open_max: int = 256,
         sync_directories: bool = True,
