@@ -1,10 +1,10 @@
-"""What the tests of log, topic and engine share: an engine on a store that can fail, and messages as
-plain tuples."""
+"""What the tests of log, topic and engine share: an engine on a store that can fail, and messages
+as plain tuples."""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -59,7 +59,7 @@ def seen(blocks: Sequence[StoredBlock]) -> list[Seen]:
 class Limits:
     """The bounds that tests make small."""
 
-    log: LogLimits = LogLimits()
+    log: LogLimits = field(default_factory=LogLimits)
     cache_bytes: int = 1 << 20
     in_flight_bytes: int = 1 << 20
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from tests.clocks import ManualClock
+from tests.log_kit import until
 from tests.model_log import ModelClock, ModelTopic
 from tests.worlds import EmbeddedWorld, HttpWorld, MemoryWorld, World
 from tms.client.client import Bus
@@ -291,12 +292,14 @@ class Agreement(RuleBasedStateMachine):
         return ids
 
     def _until_stored(self, topic: str) -> None:
+        ends = [one.end for one in self.topics[topic].partitions]
         for world in self.worlds:
-            for partition, model in enumerate(self.topics[topic].partitions):
-                if model.end:
-                    last = {partition: Position.offset(model.end - 1)}
-                    while world.bus.fetch(topic, last, wait_s=5).ends[partition] < model.end:
-                        pass
+
+            def stored(bus: Bus = world.bus) -> bool:
+                infos = bus.describe_topic(topic).partition_infos
+                return [one.end_offset for one in infos] == ends
+
+            until(stored)
 
     def _positions(self, topic: str) -> st.SearchStrategy[Position]:
         known = self.topics.get(topic)
