@@ -30,17 +30,17 @@ MESSAGE_BYTES_MAX = 8 << 20
 class Durability(StrEnum):
     """What an acknowledged message survives."""
 
-    NONE = "none"  # acknowledged before it is stored: a crash of the process may lose it
-    WRITTEN = "written"  # survives a crash of the process, not of the machine
-    SYNCED = "synced"  # survives power loss: fsynced
+    rank: int  # 0, 1, 2 from weakest to strongest
 
-    @property
-    def rank(self) -> int:
-        """0, 1, 2 from weakest to strongest."""
-        return _RANK[self]
+    NONE = "none", 0  # acknowledged before it is stored: a crash of the process may lose it
+    WRITTEN = "written", 1  # survives a crash of the process, not of the machine
+    SYNCED = "synced", 2  # survives power loss: fsynced
 
-
-_RANK = {Durability.NONE: 0, Durability.WRITTEN: 1, Durability.SYNCED: 2}
+    def __new__(cls, text: str, rank: int) -> Self:
+        made = str.__new__(cls, text)
+        made._value_ = text
+        made.rank = rank
+        return made
 
 
 class TopicName(NamedTuple):
@@ -117,12 +117,12 @@ def _between(name: str, value: object, low: int, high: int) -> None:
 
 def parse_durability(text: str) -> Durability:
     """`none`, `written` or `synced`. Raises `Invalid`."""
-    try:
-        return Durability(text)
-    except ValueError as exc:
+    found = next((one for one in Durability if one == text), None)
+    if found is None:
         raise Invalid(
-            f"Durability is none, written or synced, got {text[:40]!r}.", field="durability"
-        ) from exc
+            f"Durability is none, written or synced, got {str(text)[:40]!r}.", field="durability"
+        )
+    return found
 
 
 def parse_retention(value: str | int | None) -> int | None:
@@ -134,7 +134,8 @@ def parse_retention(value: str | int | None) -> int | None:
         match = _DURATION.fullmatch(value.strip())
         if match is None:
             raise Invalid(
-                f"Retention is a number with ms, s, m, h, d or w, or `forever`, got {value[:40]!r}.",
+                "Retention is a number with ms, s, m, h, d or w, or `forever`, "
+                f"got {value[:40]!r}.",
                 field="retention",
             )
         value = int(match[1]) * _UNIT_MS[match[2] or "ms"]
