@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from tests.log_kit import DAY_MS, EARLIEST, NAME, Bench, block
+from tests.log_kit import DAY_MS, EARLIEST, NAME, SYNCED, Bench, Limits, block
 from tms.engine import Engine, EngineConfig
 from tms.errors import (
     Conflict,
@@ -18,6 +18,9 @@ from tms.errors import (
     TopicExists,
     TopicNotFound,
 )
+from tms.log.pending import PendingAppend
+from tms.log.records import FIRST_KEY
+from tms.log.writer import Ticket
 from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
@@ -270,7 +273,7 @@ def test_a_re_created_topic_shows_nothing_of_its_older_lives() -> None:
 
 
 def test_whoever_knew_the_topic_before_it_was_deleted_cannot_bring_it_back() -> None:
-    with Bench(TopicSettings(partitions=2)) as bench:
+    with Bench(TopicSettings(partitions=2), Limits(cache_bytes=0)) as bench:
         bench.publish(b"v")
         registry, partitions = bench.engine._registry, bench.engine._partitions
         record = registry.find(NAME)
@@ -278,10 +281,12 @@ def test_whoever_knew_the_topic_before_it_was_deleted_cannot_bring_it_back() -> 
         bench.engine.delete_topic(NAME)
         with pytest.raises(TopicNotFound):
             partitions.get(NAME, record, 1)
-        with pytest.raises(Exception, match="closed"):
-            log.writer.reserve(1)
-        with pytest.raises(Exception, match="closed"):
+        with pytest.raises(TopicNotFound):
+            log.writer.reserve(Ticket(PendingAppend(1), SYNCED))
+        with pytest.raises(TopicNotFound):
             log.reader.truncate(Position.latest(), bench.clock.now_ms())
+        with pytest.raises(TopicNotFound):
+            log.reader.read(EARLIEST, FIRST_KEY, 1)
         assert bench.maps() == []
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tms.errors import Closed, TMSError
+from tms.errors import TMSError
 from tms.events import EventLog
 from tms.log import recovery
 from tms.log.cache import BlockCache, Tail
@@ -90,7 +90,7 @@ class PartitionState:
         self._since_snapshot = 0
         self._until_look = 0
         self._watcher_ids = 0
-        self._retired = False
+        self.retired: TMSError | None = None  # why nothing more will come
 
     @property
     def ready(self) -> bool:
@@ -102,10 +102,10 @@ class PartitionState:
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Own the partition for a change; if it fails, what took effect is looked up in the store
-        before the next one. Raises `Closed` once the partition is retired."""
+        before the next one. Raises the reason once the partition is retired."""
         with self.owner:
-            if self._retired:
-                raise Closed(f"Partition {self.chain.partition} is closed.")
+            if self.retired is not None:
+                raise again(self.retired)
             try:
                 yield
             except BaseException:
@@ -256,7 +256,7 @@ class PartitionState:
         """Call `callback` once when something after `seen` is there, at once if it is. Returns a
         cancel."""
         with self.lock:
-            if self.known and not self._retired and self.last <= seen:
+            if self.known and self.retired is None and self.last <= seen:
                 self._watcher_ids += 1
                 token = self._watcher_ids
                 self._watchers[token] = callback
@@ -264,11 +264,11 @@ class PartitionState:
         callback()
         return _nothing
 
-    def retire(self) -> None:
+    def retire(self, reason: TMSError) -> None:
         """Nothing more will come, because the topic is gone or the engine is closing: call every
         watcher, now and from now on, and leave the cache."""
         with self.lock:
-            self._retired = True
+            self.retired = reason
             self._cache.forget(self.tail)
             watchers = self._take_watchers()
         _call(watchers)
@@ -281,6 +281,11 @@ class PartitionState:
     def _unwatch(self, token: int) -> None:
         with self.lock:
             self._watchers.pop(token, None)
+
+
+def again(error: TMSError) -> TMSError:
+    """The same error to be raised once more; one that is kept would keep every caller's frames."""
+    return type(error)(error.message, **error.details)
 
 
 def _call(watchers: list[Callable[[], None]]) -> None:

@@ -13,8 +13,8 @@ Invariants
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tms.errors import OffsetOutOfRange
-from tms.log.partition import PartitionState
+from tms.errors import Closed, NotFound, OffsetOutOfRange
+from tms.log.partition import PartitionState, again
 from tms.log.records import FIRST_KEY, BlockKey, key_after
 from tms.log.recovery import header_of
 from tms.log.trimming import trimmed
@@ -65,7 +65,7 @@ class PartitionReader:
             return cached
         last, end = self._end()
         start = max(_start(position, last), floor, state.chain.record.floor)
-        blocks = state.chain.scan(start, key_after(last), bytes_max)
+        blocks = self._scan(start, key_after(last), bytes_max)
         return self._found(blocks, end) if blocks else Read([], _beyond(position, last), end)
 
     def skip(self, position: Position) -> Read:
@@ -112,7 +112,7 @@ class PartitionReader:
         """Offset and id of the first readable message; the end and None when there is none."""
         last, end = self._end()
         start = max(floor, self._state.chain.record.floor)
-        blocks = self._state.chain.scan(start, key_after(last), 1) if start <= last else []
+        blocks = self._scan(start, key_after(last), 1) if start <= last else []
         if not blocks:
             return end, None
         header = header_of(blocks[0])
@@ -124,6 +124,14 @@ class PartitionReader:
         state = self._state
         with state.lock:
             return state.last, state.end_offset
+
+    def _scan(self, start: BlockKey, stop: BlockKey, bytes_max: int) -> list[StoredBlock]:
+        try:
+            return self._state.chain.scan(start, stop, bytes_max)
+        except (Closed, NotFound) as exc:
+            if self._state.retired is not None:
+                raise again(self._state.retired) from exc
+            raise
 
     def _found(self, blocks: list[StoredBlock], end: int) -> Read:
         return Read(trimmed(blocks, self._state.chain.record.floor), _after(blocks[-1]), end)
@@ -160,7 +168,7 @@ class PartitionReader:
         low, high = 0, _number(last)
         while low <= high:
             middle = (low + high) // 2
-            blocks = self._state.chain.scan(_key(middle), key_after(last), 1)
+            blocks = self._scan(_key(middle), key_after(last), 1)
             if not blocks:
                 return None
             block = blocks[0]

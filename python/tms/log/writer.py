@@ -21,10 +21,10 @@ from collections import deque
 from collections.abc import Callable
 
 from tms.clock import Clock
-from tms.errors import Closed, StorageUnavailable, TMSError
+from tms.errors import StorageUnavailable, TMSError
 from tms.events import EventLog
 from tms.log.inflight import Room
-from tms.log.partition import PartitionState
+from tms.log.partition import PartitionState, again
 from tms.log.pending import PendingAppend
 from tms.log.records import RememberedBlock
 from tms.model.block import BlockHeader, place
@@ -72,13 +72,13 @@ class PartitionWriter:
         self._lock = threading.Lock()
         self._leading = False
         self._maintaining = False
-        self._closed = False
+        self._closed: TMSError | None = None
 
     def reserve(self, ticket: Ticket) -> None:
         """Make room for a ticket, which `submit` or `release` must follow. Raises `Overloaded`,
-        `Closed`."""
-        if self._closed:
-            raise _closed()
+        and the reason once closed."""
+        if self._closed is not None:
+            raise again(self._closed)
         self._room.take(ticket.bytes)
         ticket.reserved = True
 
@@ -91,7 +91,7 @@ class PartitionWriter:
     def submit(self, ticket: Ticket, inline: Durability | None) -> None:
         """Take a ticket, which then always gets an answer. With `inline`, this thread writes at
         once what needs at most that durability, if the partition is idle; everything else waits
-        and needs room. Raises `Overloaded` unless room was reserved, `Closed`."""
+        and needs room. Raises `Overloaded` unless room was reserved."""
         state = self._state
         alone = (
             inline is not None
@@ -101,15 +101,15 @@ class PartitionWriter:
         )
         with self._lock:
             closed = self._closed
-            if not closed:
+            if closed is None:
                 alone = alone and not self._leading and state.owner.acquire(blocking=False)
                 if not alone:
                     if not ticket.reserved:
                         self.reserve(ticket)
                     self._queue.append(ticket)
                 others_lead, self._leading = self._leading, True
-        if closed:
-            self._fail([ticket], _closed())
+        if closed is not None:
+            self._fail([ticket], again(closed))
         elif alone:
             try:
                 self._write([ticket])
@@ -120,10 +120,11 @@ class PartitionWriter:
         elif not others_lead:
             self._lead_in_background()
 
-    def close(self, timeout_s: float) -> None:
-        """Refuse new tickets and write what is queued; what cannot be written in time fails."""
+    def close(self, timeout_s: float, reason: TMSError) -> None:
+        """Refuse new tickets with this reason and write what is queued; what cannot be written in
+        time fails."""
         with self._lock:
-            self._closed = True
+            self._closed = reason
         if self._state.owner.acquire(timeout=timeout_s):
             try:
                 while self._queue:
@@ -134,7 +135,7 @@ class PartitionWriter:
         with self._lock:
             left = list(self._queue)
             self._queue.clear()
-        self._fail(left, _closed())
+        self._fail(left, again(reason))
 
     def _lead(self) -> None:
         for _ in range(FAIR_ROUNDS):
@@ -222,14 +223,13 @@ class PartitionWriter:
         try:
             with self._state.changing():
                 self._state.maintain(self._clock.now_ms())
-        except Closed:
-            pass  # nothing is to be maintained any more
         except TMSError as error:
-            _log.warning(
-                "partition_maintenance_failed",
-                partition=self._state.chain.partition,
-                error=error.message,
-            )
+            if self._state.retired is None:  # else nothing is to be maintained any more
+                _log.warning(
+                    "partition_maintenance_failed",
+                    partition=self._state.chain.partition,
+                    error=error.message,
+                )
         except Exception:
             _log.exception("partition_maintenance_failed", partition=self._state.chain.partition)
         finally:
@@ -303,7 +303,3 @@ class _Group:
         self.last = (time_ms, sequence)
         self.end_offset += header.count
         return known
-
-
-def _closed() -> Closed:
-    return Closed("The engine is closed; nothing was stored.")

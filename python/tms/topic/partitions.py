@@ -5,10 +5,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tms.clock import Clock
-from tms.errors import Closed, PartitionNotFound, TopicNotFound
+from tms.errors import Closed, PartitionNotFound, TMSError, TopicNotFound
 from tms.log.cache import BlockCache
 from tms.log.inflight import InFlight
-from tms.log.partition import LogLimits, PartitionState
+from tms.log.partition import LogLimits, PartitionState, again
 from tms.log.reader import PartitionReader
 from tms.log.segments import SegmentChain
 from tms.log.writer import PartitionWriter
@@ -31,10 +31,11 @@ class PartitionLog:
         self.writer = writer
         self.reader = PartitionReader(state)
 
-    def close(self, timeout_s: float) -> None:
-        """Write what is queued, let nothing new in, and wake who waits."""
-        self.writer.close(timeout_s)
-        self.state.retire()
+    def close(self, timeout_s: float, reason: TMSError) -> None:
+        """Write what is queued, let nothing new in, and wake who waits; `reason` is what everybody
+        gets from then on."""
+        self.writer.close(timeout_s, reason)
+        self.state.retire(reason)
 
 
 class Partitions:
@@ -61,7 +62,7 @@ class Partitions:
         self._background = background
         self._open: dict[tuple[int, int], PartitionLog] = {}
         self._deleted: set[int] = set()
-        self._closed = False
+        self._closed: TMSError | None = None
         self._lock = threading.Lock()
 
     def get(self, name: TopicName, topic: TopicRecord, partition: int) -> PartitionLog:
@@ -76,8 +77,8 @@ class Partitions:
                 partitions=topic.partitions,
             )
         with self._lock:
-            if self._closed:
-                raise Closed("The engine is closed.")
+            if self._closed is not None:
+                raise again(self._closed)
             if topic.uid in self._deleted:
                 raise TopicNotFound(f"The topic {name} was deleted.", topic=str(name))
             log = self._open.get((topic.uid, partition))
@@ -102,15 +103,16 @@ class Partitions:
             gone = [key for key in self._open if key[0] == uid]
             logs = [self._open.pop(key) for key in gone]
         for log in logs:
-            log.close(timeout_s)
+            log.close(timeout_s, TopicNotFound("The topic was deleted."))
 
     def close(self, timeout_s: float) -> None:
         """Write what is queued, let nothing new in, and wake who waits."""
+        reason = Closed("The engine is closed; open it again.")
         with self._lock:
-            self._closed = True
+            self._closed = reason
             logs = list(self._open.values())
         for log in logs:
-            log.close(timeout_s)
+            log.close(timeout_s, reason)
 
     def _make(self, name: TopicName, uid: int, partition: int) -> PartitionLog:
         chain = SegmentChain(self._store, self._metadata, uid, partition)
