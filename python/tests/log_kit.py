@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 from tests.clocks import ManualClock
 from tms.engine import Engine, EngineConfig
 from tms.log.partition import LogLimits
+from tms.log.pending import PendingAppend
 from tms.model.block import decode, encode, read_header
 from tms.model.ids import MessageId
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition, StoredBlock
@@ -139,6 +140,12 @@ class Bench:
         """Publish one block."""
         made = block(*values, producer=producer, sequence=sequence)
         return self.engine.append(NAME, [NewBlock(partition, made)], durability, 10)[0]
+
+    def submit(
+        self, *blocks: bytearray, durability: Durability | None = None, partition: int = 0
+    ) -> PendingAppend:
+        """Submit one request of these blocks."""
+        return self.engine.submit(NAME, [NewBlock(partition, one) for one in blocks], durability)
 
     def fetch(
         self, position: Position, partition: int = 0, bytes_max: int = MANY, wait_s: float = 0

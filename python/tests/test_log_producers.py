@@ -279,7 +279,7 @@ def test_opening_reads_only_what_came_after_the_snapshot() -> None:
         for i in range(200):
             bench.publish(bytes(1_000), producer=7, sequence=i)
         bench.kill()
-        read = []
+        read: list[int] = []
         inner_scan = type(bench.store.inner.open(bench.maps()[0], create=False)).scan
 
         def counting(self: object, *arguments: object) -> list[tuple[bytes, bytes]]:
