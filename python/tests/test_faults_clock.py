@@ -1,8 +1,6 @@
 """Faults 10 and 11: wall clocks that jump under a running service, and clients that claim times."""
 
 import json
-import re
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ import pytest
 import tms
 from tests.faults.faketime import WallClock
 from tests.faults.history import SYNCED, History, read_all, value_of
-from tests.faults.service import Service, within
+from tests.faults.service import Service, metric, within
 from tests.http_kit import serving
 from tms.client.client import Bus
 from tms.model import block
@@ -106,13 +104,6 @@ def let_clean(data: Path) -> None:
 
 def metadata_bytes(data: Path) -> int:
     return sum(log.stat().st_size for log in (data / "maps/metadata").glob("*.log"))
-
-
-def metric(service: Service, name: str) -> float:
-    with urllib.request.urlopen(f"{service.url}/metrics", timeout=10) as answer:
-        found = re.search(rf"^{name} (\S+)$", answer.read().decode(), re.MULTILINE)
-    assert found is not None, f"there is no metric {name}"
-    return float(found[1])
 
 
 def test_a_client_cannot_claim_a_time(fast_path: Path) -> None:

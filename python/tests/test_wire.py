@@ -351,6 +351,21 @@ def test_json_shows_text_as_text_and_bytes_as_base64() -> None:
     assert shown["ends"] == {"0": 5, "1": 1}
 
 
+def test_large_values_of_control_characters_are_shown_as_base64() -> None:
+    large = bytes(100_000)
+    stored = StoredBlock(0, 5_000, 2, block.encode([large, b"\0" * 9, b"text\n" * 20_000]))
+    fetched = Fetched([stored], {0: Position.latest()}, {0: 3})
+    found, following = messages.runs(fetched, {0: Position.earliest()}, 100, 1 << 20)
+    body = messages.as_json(found, following, fetched.ends)
+    shown = json.loads(body)["messages"]
+    assert [(len(m["value"]), m["encoding"]) for m in shown] == [
+        (133_336, "base64"),
+        (9, "utf-8"),
+        (100_000, "utf-8"),
+    ]
+    assert len(body) < 300_000
+
+
 def test_an_arrow_stream_explains_itself_to_pyarrow_and_polars() -> None:
     asked = {0: Position.offset(2), 1: Position.earliest()}
     found, _ = messages.runs(FETCHED, asked, 100, 1 << 20)

@@ -143,3 +143,12 @@ def within(seconds: float, happens: Callable[[], bool], every_s: float = 0.05) -
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which this share of the values lies."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def metric(service: Service, name: str) -> float:
+    """A number of `/metrics`, with its labels as they stand there."""
+    with urllib.request.urlopen(f"{service.url}/metrics", timeout=10) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+    raise AssertionError(f"there is no metric {name}")

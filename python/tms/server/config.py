@@ -134,6 +134,12 @@ class EngineSection(_Section):
         return EngineConfig(**given, log=log)
 
 
+class StoreSection(_Section):
+    """Bounds of the store."""
+
+    write_buffer_bytes: int = Field(default=16 * _MIB, ge=_MIB, le=256 * _MIB)
+
+
 class Settings(BaseSettings):
     """Everything that can be configured; see docs/operations.md. `load` reads it."""
 
@@ -145,6 +151,7 @@ class Settings(BaseSettings):
     server: ServerSection = ServerSection()
     limits: LimitsSection = LimitsSection()
     engine: EngineSection = EngineSection()
+    store: StoreSection = StoreSection()
 
     @classmethod
     def settings_customise_sources(

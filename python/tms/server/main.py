@@ -16,7 +16,6 @@ import signal
 import socket
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -53,7 +52,7 @@ def serve(settings: Settings) -> None:
     listener = listen(settings.server)
     try:
         clock = SystemClock()
-        store = _open(settings.data, clock, descriptors // 2)
+        store = _open(settings, clock, descriptors // 2)
         engine = Engine(store, clock, settings.engine.config())
         try:
             if settings.server.confirm_clock:
@@ -140,14 +139,19 @@ class Server(uvicorn.Server):
         service.threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _open(data: Path, clock: Clock, descriptors: int) -> LevelDBStore:
-    maps_open_max = min(_MAPS_OPEN_MAX, descriptors // _DESCRIPTORS_OF_A_MAP)
+def _open(settings: Settings, clock: Clock, descriptors: int) -> LevelDBStore:
     try:
-        return LevelDBStore(data, create=True, clock=clock, maps_open_max=maps_open_max)
+        return LevelDBStore(
+            settings.data,
+            create=True,
+            clock=clock,
+            write_buffer_bytes=settings.store.write_buffer_bytes,
+            maps_open_max=min(_MAPS_OPEN_MAX, descriptors // _DESCRIPTORS_OF_A_MAP),
+        )
     except OSError as exc:
         raise ConfigError(
-            f"The data directory {data} cannot be used: {exc.strerror}. Choose a directory that "
-            "this user can write with --data."
+            f"The data directory {settings.data} cannot be used: {exc.strerror}. Choose a "
+            "directory that this user can write with --data."
         ) from exc
 
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HEADER_VALUE_BYTES_MAX = 64 << 10
+_LARGE_BYTES = 64 << 10
+_ESCAPED = bytes(set(range(32)) - set(b"\b\t\n\f\r"))  # six characters each in JSON
 
 
 class Packed(NamedTuple):
@@ -264,11 +266,11 @@ def _message_out(
             str(id),
             offset,
             id.time_ms,
-            None if key is None else key.decode(),
-            None if value is None else value.decode(),
-            {name: cell.decode() for name, cell in headers.items()},
+            None if key is None else _text(key),
+            None if value is None else _text(value),
+            {name: _text(cell) for name, cell in headers.items()},
         )
-    except UnicodeDecodeError:
+    except ValueError:
         return MessageOut(
             partition,
             str(id),
@@ -279,6 +281,15 @@ def _message_out(
             {name: b64encode(cell).decode() for name, cell in headers.items()},
             "base64",
         )
+
+
+def _text(cell: bytes) -> str:
+    """Raises ValueError for what is not UTF-8, and for large cells that would get much larger."""
+    if len(cell) > _LARGE_BYTES:
+        escaped = len(cell) - len(cell.translate(None, _ESCAPED))
+        if escaped > len(cell) // 8:
+            raise ValueError("base64 is shorter")
+    return cell.decode()
 
 
 @cache
