@@ -137,7 +137,7 @@ class EngineSection(_Section):
 class StoreSection(_Section):
     """Bounds of the store."""
 
-    write_buffer_bytes: int = Field(default=16 * _MIB, ge=_MIB, le=256 * _MIB)
+    write_buffer_bytes: int = Field(default=8 * _MIB, ge=_MIB, le=256 * _MIB)
 
 
 class Settings(BaseSettings):
