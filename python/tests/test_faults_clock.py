@@ -21,7 +21,9 @@ SHORT, LONG = "short", "long"  # topics, by their retention
 CLEAN = ("--cleaner-interval-s", "0.1")
 
 
-def test_ids_ascend_and_nothing_expires_early_while_the_clock_jumps(fast_path: Path) -> None:
+def test_fault_10_ids_ascend_and_nothing_expires_early_while_the_clock_jumps(
+    fast_path: Path,
+) -> None:
     clock = WallClock(fast_path / "clock")
     histories = {SHORT: History(partitions=2), LONG: History(partitions=2)}
     with Service(fast_path / "data", *CLEAN, env=clock.env) as service:
@@ -60,7 +62,7 @@ def test_ids_ascend_and_nothing_expires_early_while_the_clock_jumps(fast_path: P
         assert service.stop() == 0
 
 
-def test_a_confirmed_clock_is_believed(fast_path: Path) -> None:
+def test_fault_10_a_confirmed_clock_is_believed(fast_path: Path) -> None:
     clock = WallClock(fast_path / "clock")
     with (
         Service(fast_path / "data", *CLEAN, env=clock.env) as service,
@@ -106,7 +108,7 @@ def metadata_bytes(data: Path) -> int:
     return sum(log.stat().st_size for log in (data / "maps/metadata").glob("*.log"))
 
 
-def test_a_client_cannot_claim_a_time(fast_path: Path) -> None:
+def test_fault_11_a_client_cannot_claim_a_time(fast_path: Path) -> None:
     """Blocks have a place for the time, which is the service's to fill in; JSON has none."""
     with serving() as served:
         path = served.create("orders")
@@ -137,7 +139,7 @@ def test_a_client_cannot_claim_a_time(fast_path: Path) -> None:
         f"id:{MessageId(TIME_MS_MAX, 65_535)}",
     ],
 )
-def test_a_position_in_the_future_finds_nothing_and_hurts_nobody(start: str) -> None:
+def test_fault_11_a_position_in_the_future_finds_nothing_and_hurts_nobody(start: str) -> None:
     with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
         served.create("orders")
         first = bus.publish("orders", b"first")

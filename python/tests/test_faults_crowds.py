@@ -31,7 +31,9 @@ SMALL = (  # as docs/operations.md says
 LATENCY_S = 0.5  # the p99 that is still "not hurt" on a machine that does other things too
 
 
-def test_a_thousand_consumers_that_never_read_cost_32_mib_and_hurt_nobody(tmp_path: Path) -> None:
+def test_fault_19_a_thousand_consumers_that_never_read_cost_32_mib_and_hurt_nobody(
+    tmp_path: Path,
+) -> None:
     fetch = request("GET", f"{MESSAGES}?from=0:earliest&max_bytes={8 * MIB}", Accept=routes.BLOCKS)
     with (
         descriptors(CONSUMERS + 200),
@@ -56,7 +58,7 @@ def test_a_thousand_consumers_that_never_read_cost_32_mib_and_hurt_nobody(tmp_pa
         assert service.stop() == 0
 
 
-def test_in_256_mib_no_single_request_is_too_much(tmp_path: Path) -> None:
+def test_fault_29_in_256_mib_no_single_request_is_too_much(tmp_path: Path) -> None:
     with (
         bound_memory(256 * MIB) as bound,
         Service(tmp_path / "data", before_exec=bound.enter) as service,
@@ -70,7 +72,7 @@ def test_in_256_mib_no_single_request_is_too_much(tmp_path: Path) -> None:
         assert service.stop() == 0
 
 
-def test_a_flood_in_256_mib_is_refused_where_it_must_be_and_nothing_is_killed(
+def test_fault_29_a_flood_in_256_mib_is_refused_where_it_must_be_and_nothing_is_killed(
     tmp_path: Path,
 ) -> None:
     with (
@@ -120,7 +122,9 @@ def narrow(tmp_path: Path) -> Iterator[Service]:
         yield service
 
 
-def test_with_256_descriptors_5000_idle_connections_shed_only_themselves(narrow: Service) -> None:
+def test_fault_30_with_256_descriptors_5000_idle_connections_shed_only_themselves(
+    narrow: Service,
+) -> None:
     with (
         descriptors(5_200),
         tms.connect(narrow.url) as existing,
@@ -143,7 +147,7 @@ def test_with_256_descriptors_5000_idle_connections_shed_only_themselves(narrow:
     assert narrow.stop() == 0
 
 
-def test_a_thousand_slow_heads_are_cut_off_within_ten_seconds(narrow: Service) -> None:
+def test_fault_30_a_thousand_slow_heads_are_cut_off_within_ten_seconds(narrow: Service) -> None:
     with (
         descriptors(1_200),
         tms.connect(narrow.url) as existing,

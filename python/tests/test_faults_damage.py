@@ -37,7 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, History]:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_a_flipped_bit_is_an_error_that_fsck_names_and_never_a_wrong_byte(
+def test_fault_7_a_flipped_bit_is_an_error_that_fsck_names_and_never_a_wrong_byte(
     kind: str, whole: tuple[Path, History], fast_path: Path
 ) -> None:
     path, history = whole
@@ -59,7 +59,7 @@ def test_a_flipped_bit_is_an_error_that_fsck_names_and_never_a_wrong_byte(
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_a_directory_without_one_of_its_files_is_refused(
+def test_fault_8_a_directory_without_one_of_its_files_is_refused(
     kind: str, whole: tuple[Path, History], fast_path: Path
 ) -> None:
     path, history = whole
@@ -70,7 +70,7 @@ def test_a_directory_without_one_of_its_files_is_refused(
 
 
 @pytest.mark.parametrize("kind", MAPS)
-def test_a_directory_without_one_of_its_databases_is_refused_and_keeps_the_others(
+def test_fault_8_a_directory_without_one_of_its_databases_is_refused_and_keeps_the_others(
     kind: str, whole: tuple[Path, History], fast_path: Path
 ) -> None:
     path, history = whole
@@ -83,7 +83,7 @@ def test_a_directory_without_one_of_its_databases_is_refused_and_keeps_the_other
     assert maps(data) == maps(path) - {gone.name}, "what was left was deleted"
 
 
-def test_a_torn_end_of_a_segment_loses_only_that_end_and_says_how_much(
+def test_fault_6_a_torn_end_of_a_segment_loses_only_that_end_and_says_how_much(
     whole: tuple[Path, History], fast_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, history = whole
@@ -108,7 +108,7 @@ def test_a_torn_end_of_a_segment_loses_only_that_end_and_says_how_much(
     assert kept == len(history.acknowledged) - 2, "no message was torn"
 
 
-def test_lost_records_are_never_taken_for_leftovers_and_a_repair_brings_everything_back(
+def test_fault_8_lost_records_are_never_taken_for_leftovers_and_a_repair_brings_everything_back(
     fast_path: Path,
 ) -> None:
     """Records are synced, so that no crash tears them off; a bad disk or copy may."""
@@ -133,7 +133,7 @@ def test_lost_records_are_never_taken_for_leftovers_and_a_repair_brings_everythi
     assert repaired > 3
 
 
-def test_a_service_answers_data_corrupt_where_bytes_are_damaged_and_serves_the_rest(
+def test_fault_7_a_service_answers_data_corrupt_where_bytes_are_damaged_and_serves_the_rest(
     whole: tuple[Path, History], fast_path: Path
 ) -> None:
     path, history = whole

@@ -27,7 +27,7 @@ SLACK_S = 1.0  # for a machine that does other things too
 
 
 @pytest.mark.parametrize("mount", [True, False], ids=["tmpfs", "file-size limit"])
-def test_a_full_disk_is_told_reads_go_on_and_publishing_recovers_by_itself(
+def test_fault_4_a_full_disk_is_told_reads_go_on_and_publishing_recovers_by_itself(
     mount: bool, tmp_path: Path
 ) -> None:
     with (
@@ -66,7 +66,7 @@ def test_a_full_disk_is_told_reads_go_on_and_publishing_recovers_by_itself(
 
 
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
-def test_an_io_error_is_unavailability_for_a_moment_and_a_repeated_publish_gives_one_copy(
+def test_fault_5_an_io_error_is_unavailability_for_a_moment_and_a_repeated_publish_gives_one_copy(
     call: str, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"

@@ -12,7 +12,7 @@ POINTS = 4  # of each call in each step
 
 
 @pytest.mark.parametrize("step", publisher.STEPS)
-def test_a_publisher_killed_at_any_write_step_has_lost_nothing_acknowledged(
+def test_fault_1_a_publisher_killed_at_any_write_step_has_lost_nothing_acknowledged(
     step: str, fast_path: Path
 ) -> None:
     killed = 0

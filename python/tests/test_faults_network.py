@@ -17,7 +17,7 @@ SLOW = [Fault.SWALLOW_ANSWER, Fault.LATER]  # each costs a time-out
 KILLS = 5
 
 
-def test_whatever_happens_to_requests_each_message_is_stored_once_under_its_first_id(
+def test_fault_20_whatever_happens_to_requests_each_message_is_stored_once_under_its_first_id(
     fast_path: Path,
 ) -> None:
     random = Random(SEED)
@@ -43,7 +43,7 @@ def test_whatever_happens_to_requests_each_message_is_stored_once_under_its_firs
         assert service.stop() == 0
 
 
-def test_a_producer_with_requests_in_flight_keeps_its_order_whatever_happens_to_them(
+def test_fault_20_a_producer_with_requests_in_flight_keeps_its_order_whatever_happens_to_them(
     fast_path: Path,
 ) -> None:
     random = Random(SEED)
@@ -68,7 +68,7 @@ def test_a_producer_with_requests_in_flight_keeps_its_order_whatever_happens_to_
         assert service.stop() == 0
 
 
-def test_a_service_that_is_killed_and_started_again_loses_and_repeats_nothing(
+def test_fault_1_a_service_that_is_killed_and_started_again_loses_and_repeats_nothing(
     fast_path: Path,
 ) -> None:
     data = fast_path / "data"

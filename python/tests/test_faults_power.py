@@ -39,7 +39,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call
 
 
 @pytest.mark.parametrize("unsynced", Unsynced)
-def test_power_loss_keeps_what_was_synced_and_of_the_rest_only_the_end_is_missing(
+def test_fault_3_power_loss_keeps_what_was_synced_and_of_the_rest_only_the_end_is_missing(
     unsynced: Unsynced,
     recording: tuple[Path, list[Call]],
     fast_path: Path,

@@ -18,7 +18,9 @@ ROUNDS = 4
 DRAIN_S = 10
 
 
-def test_a_second_service_ends_with_75_and_the_first_one_keeps_its_lock(fast_path: Path) -> None:
+def test_fault_9_a_second_service_ends_with_75_and_the_first_one_keeps_its_lock(
+    fast_path: Path,
+) -> None:
     data = fast_path / "data"
     with Service(data) as first, tms.connect(first.url) as bus:
         bus.create_topic("orders")
@@ -40,7 +42,9 @@ def test_a_second_service_ends_with_75_and_the_first_one_keeps_its_lock(fast_pat
         assert own.publish("orders", b"3")
 
 
-def test_a_directory_can_be_opened_again_after_its_owner_was_killed(fast_path: Path) -> None:
+def test_fault_9_a_directory_can_be_opened_again_after_its_owner_was_killed(
+    fast_path: Path,
+) -> None:
     data = fast_path / "data"
     with Service(data) as service, tms.connect(service.url) as bus:
         bus.create_topic("orders")
@@ -50,7 +54,9 @@ def test_a_directory_can_be_opened_again_after_its_owner_was_killed(fast_path: P
         assert [m.value for m in bus.consumer("orders", stop_at_end=True)] == [b"1"]
 
 
-def test_sigterm_under_load_drains_ends_with_zero_and_loses_nothing(fast_path: Path) -> None:
+def test_fault_31_sigterm_under_load_drains_ends_with_zero_and_loses_nothing(
+    fast_path: Path,
+) -> None:
     data = fast_path / "data"
     loads: list[Load] = []
     for number in range(ROUNDS):
