@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.clocks import ManualClock
 from tests.log_kit import until
@@ -28,7 +28,7 @@ from tms.model.topic import TopicSettings, parse_retention
 
 HOUR_MS = 3_600_000
 NAMES = st.sampled_from(["orders", "other:orders"])
-VALUES = st.one_of(st.none(), st.binary(max_size=12), st.just(bytes(900)))
+VALUES = st.one_of(st.none(), st.binary(max_size=12), st.just(bytes(99)))
 KEYS = st.one_of(st.none(), st.binary(max_size=3))
 HEADERS = st.one_of(st.none(), st.dictionaries(st.text(min_size=1, max_size=2), st.binary()))
 RETENTIONS = st.sampled_from(["forever", "1h", "1d", "14d"])
@@ -66,6 +66,10 @@ class Agreement(RuleBasedStateMachine):
 
     # -- topics --------------------------------------------------------------------------------
 
+    @initialize(retention=RETENTIONS)
+    def begin(self, retention: str) -> None:
+        self.create("orders", 2, retention)
+
     @rule(topic=NAMES, partitions=st.integers(1, 3), retention=RETENTIONS)
     def create(self, topic: str, partitions: int, retention: str) -> None:
         wanted = TopicSettings(partitions, parse_retention(retention))
@@ -82,11 +86,15 @@ class Agreement(RuleBasedStateMachine):
             assert found is TopicExists
             return
         assert (found.generation, found.settings) == (known.generation, wanted)
+        self._list()
 
-    @rule(topic=NAMES)
-    def delete(self, topic: str) -> None:
+    @rule(topic=NAMES, sure=st.integers(0, 3))
+    def delete(self, topic: str, sure: int) -> None:
+        if sure:
+            return  # or most of the time there would be nothing
         found = self._each(lambda bus: bus.delete_topic(topic))
         assert found is (None if self.topics.pop(topic, None) else TopicNotFound)
+        self._list()
 
     @rule(topic=NAMES, partitions=st.integers(1, 3), retention=RETENTIONS)
     def update(self, topic: str, partitions: int, retention: str) -> None:
@@ -113,13 +121,6 @@ class Agreement(RuleBasedStateMachine):
             return
         for partition in known.partitions:
             partition.truncate(before)
-
-    @rule()
-    def list_topics(self) -> None:
-        for namespace in ("default", "other"):
-            found = self._each(lambda bus, n=namespace: [i.name for i in bus.list_topics(n)])  # type: ignore[misc]
-            expected = [topic for topic in self.topics if (":" in topic) == (namespace == "other")]
-            assert [str(name) for name in found] == expected
 
     # -- publishing ----------------------------------------------------------------------------
 
@@ -200,7 +201,9 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), topic=NAMES, bytes_max=st.sampled_from([1, 1_000, 1 << 20]))
     def read(self, data: st.DataObject, topic: str, bytes_max: int) -> None:
-        self._compare(topic, data.draw(self._positions(topic), label="position"), bytes_max)
+        positions = st.lists(self._positions(topic), min_size=1, max_size=4)
+        for position in data.draw(positions, label="positions"):
+            self._compare(topic, position, bytes_max)
 
     @precondition(lambda self: self.topics)
     @rule(data=st.data())
@@ -242,16 +245,13 @@ class Agreement(RuleBasedStateMachine):
         for topic in self.topics.values():
             topic.clean(self._now_ms())
 
-    @rule()
-    def restart(self) -> None:
+    @rule(killed=st.booleans())
+    def restart(self, killed: bool) -> None:
         for world in self.worlds:
-            world.restart()
-        self.retention.started(self.clock.now_ms(), self.clock.monotonic_s())
-
-    @rule()
-    def kill(self) -> None:
-        for world in self.worlds:
-            world.kill()
+            if killed:
+                world.kill()
+            else:
+                world.restart()
         self.retention.started(self.clock.now_ms(), self.clock.monotonic_s())
 
     # -- inside --------------------------------------------------------------------------------
@@ -271,6 +271,12 @@ class Agreement(RuleBasedStateMachine):
             known, other = self.worlds[0].name, world.name
             assert _plain(answer) == _plain(answers[0]), f"{known} and {other} differ"
         return answers[0]
+
+    def _list(self) -> None:
+        for namespace in ("default", "other"):
+            found = self._each(lambda bus, n=namespace: [i.name for i in bus.list_topics(n)])  # type: ignore[misc]
+            expected = [topic for topic in self.topics if (":" in topic) == (namespace == "other")]
+            assert [str(name) for name in found] == expected
 
     def _draw_place(self, data: st.DataObject, key: bytes | None) -> tuple[str, int | None]:
         """A topic, and a partition that is there; none when the key decides."""
@@ -381,5 +387,5 @@ def _plain(answer: Any) -> Any:
 
 TestAgreement = Agreement.TestCase
 TestAgreement.settings = settings(
-    max_examples=30, stateful_step_count=25, derandomize=True, deadline=None
+    max_examples=25, stateful_step_count=40, derandomize=True, deadline=None
 )

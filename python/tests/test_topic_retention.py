@@ -265,6 +265,18 @@ def test_a_clock_that_goes_back_expires_nothing_early_and_publishing_goes_on() -
         assert bench.values() == []
 
 
+def test_what_is_published_after_the_clock_went_back_behind_what_was_cleaned_is_readable() -> None:
+    with Bench(TopicSettings(retention_ms=HOUR_MS)) as bench:
+        bench.publish(b"old")
+        bench.clock.pass_ms(25 * HOUR_MS)
+        bench.engine.maintenance.clean()
+        bench.clock.jump_ms(-2 * HOUR_MS)
+        bench.publish(b"new")
+        assert bench.values() == [b"new"]
+        bench.restart()
+        assert bench.values() == [b"new"]
+
+
 def test_the_metric_says_how_far_ids_are_ahead_of_the_clock() -> None:
     with Bench(limits=Limits()) as bench:
         bench.publish(b"a")

@@ -23,7 +23,7 @@ from tms.events import EventLog
 from tms.log import recovery
 from tms.log.cache import BlockCache, Tail
 from tms.log.producers import ProducerWindow
-from tms.log.records import FIRST_KEY, BlockKey, ProducersRecord, encode
+from tms.log.records import FIRST_KEY, BlockKey, ProducersRecord, encode, key_after
 from tms.log.segments import SegmentChain
 from tms.model import keys
 from tms.model.log import StoredBlock
@@ -214,6 +214,12 @@ class PartitionState:
         self.snapshot()
         self.chain.roll(now_ms, self.end_offset, self.last)
         self._segment_bytes = 0
+
+    def raise_floor(self, floor: BlockKey) -> None:
+        """Make everything before `floor` that is there now unreadable for good and drop sealed
+        segments before it. Never what comes later, which may get earlier ids when the clock went
+        back. The caller holds `owner`."""
+        self.chain.raise_floor(min(floor, key_after(self.last)))
 
     def snapshot(self) -> None:
         """Sync the segment and note the producers, so that opening reads little. The caller holds

@@ -103,10 +103,10 @@ class PartitionReader:
             state.load()
             if not state.chain.record.segments:
                 return
-            floor = min(_start(before, state.last), key_after(state.last))
+            floor = _start(before, state.last)
             if state.chain.active is not None and state.chain.record.last < state.last < floor:
                 state.roll(now_ms)
-            state.chain.raise_floor(floor)
+            state.raise_floor(floor)
 
     def start(self, floor: BlockKey) -> tuple[int, MessageId | None]:
         """Offset and id of the first readable message; the end and None when there is none."""

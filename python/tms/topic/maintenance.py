@@ -137,7 +137,7 @@ class Maintenance:
             )
             if any(last < floor for last, _ in sealed):
                 before = len(state.chain.record.segments)
-                state.chain.raise_floor(floor)
+                state.raise_floor(floor)
                 _log.info(
                     "segments_dropped",
                     topic_uid=topic.uid,
