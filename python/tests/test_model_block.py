@@ -232,3 +232,21 @@ encode([b"value"] * 10_000)
 assert "pyarrow" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_larger_block_is_unpacked_alike_with_and_without_pyarrow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 500
+    values = [None if i % 7 == 0 else b"%d" % i for i in range(count)]
+    keys = [b"k%d" % i if i % 3 else None for i in range(count)]
+    headers = [{"n": b"%d" % i} if i % 5 == 0 else None for i in range(count)]
+    block = encode(values, keys, headers)
+    with_pyarrow = decode(block)
+    found = (with_pyarrow.values(), with_pyarrow.keys(), with_pyarrow.headers())
+    monkeypatch.delitem(sys.modules, "pyarrow")
+    without = decode(block)
+    assert (without.values(), without.keys(), without.headers()) == found
+    part = without.slice(3, 90)
+    assert part.values() == values[3:90]
+    assert "pyarrow" not in sys.modules

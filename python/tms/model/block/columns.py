@@ -8,6 +8,8 @@ Invariants
 * One cell per message. A null map of headers reads as an empty one.
 """
 
+import struct
+import sys
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
@@ -29,6 +31,9 @@ from tms.model.log import Buffer
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+COLD_MAX = 2_048  # messages and headers to unpack by hand while pyarrow is not loaded
 
 
 @cache
@@ -98,7 +103,7 @@ class Columns:
         if not layout.entries:
             return [{} for _ in range(self.count)]
         ends: Sequence[int]
-        if layout.small:
+        if self._by_hand():
             ends = self._ends(HEADERS, layout.messages)
             names = [name.decode() for name in self._cells(NAME, layout.entries)]
             texts = self._cells(HEADER_VALUE, layout.entries)
@@ -132,7 +137,7 @@ class Columns:
         if layout.compressed:
             cells = self.record_batch().column(column // 3).to_pylist()
             return cells
-        if not layout.small:
+        if not self._by_hand():
             cells = self._array(column, nulls).to_pylist()
             return cells
         cells = [*self._cells(column, layout.messages)]
@@ -141,6 +146,15 @@ class Columns:
             bits = int.from_bytes(self._block[at : at + size], "little")
             cells = [cell if bits >> i & 1 else None for i, cell in enumerate(cells)]
         return cells if count == layout.messages else cells[first : first + count]
+
+    def _by_hand(self) -> bool:
+        """Whether to do without pyarrow: where it is not faster, and, as long as nobody has loaded
+        it, where it would not be worth the time that loading takes: a reader at the tail must not
+        stand still for it when it meets a larger block."""
+        layout = self._layout
+        if layout.small or layout.compressed:
+            return layout.small
+        return layout.messages + layout.entries <= COLD_MAX and "pyarrow" not in sys.modules
 
     def _array(self, column: int, nulls: int) -> "pa.Array":
         """One column of the slice, without the cost of the others."""
@@ -161,7 +175,10 @@ class Columns:
         return [cells[start:stop] for start, stop in pairwise(ends)]
 
     def _ends(self, column: int, count: int) -> tuple[int, ...]:
-        return SMALL_ENDS[count].unpack_from(self._block, self._span(column + 1)[0])
+        at = self._span(column + 1)[0]
+        if count < len(SMALL_ENDS):
+            return SMALL_ENDS[count].unpack_from(self._block, at)
+        return struct.unpack_from(f"<{count + 1}i", self._block, at)
 
     def _span(self, buffer: int) -> tuple[int, int]:
         """Where a buffer begins in the block, and its length."""
