@@ -5,8 +5,8 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
+from tms.events import EventLog
 from tms.server import logs
 
 
@@ -16,7 +16,6 @@ def restored() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
-    structlog.reset_defaults()
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -30,7 +29,7 @@ def test_a_line_is_bounded_and_holds_no_control_characters(
 ) -> None:
     logs.configure("info", form)
     for facts in ({"why": "x" * 100_000}, {"why": EVIL}, {f"k{n}": EVIL for n in range(50)}):
-        structlog.get_logger("test").warning("happened", **facts)
+        EventLog("tms.test").warning("happened", **facts)
     lines = capsys.readouterr().err.splitlines(keepends=True)
     assert len(lines) == 3
     for line in lines:
@@ -43,8 +42,8 @@ def test_an_exception_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) ->
     logs.configure("info", "json")
     try:
         raise RuntimeError(EVIL)
-    except RuntimeError as exc:
-        structlog.get_logger("test").error("broke", exc_info=exc, request_id="r-1")
+    except RuntimeError:
+        EventLog("tms.test").exception("broke", request_id="r-1")
     [line] = capsys.readouterr().err.splitlines()
     assert len(line) < logs.LINE_BYTES_MAX
     assert json.loads(line)["request_id"] == "r-1"
@@ -60,7 +59,7 @@ def test_warnings_of_libraries_are_events_too(capsys: pytest.CaptureFixture[str]
 
 def test_the_level_decides_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("error", "json")
-    structlog.get_logger("test").warning("not shown")
-    structlog.get_logger("test").error("shown")
+    EventLog("tms.test").warning("not shown")
+    EventLog("tms.test").error("shown")
     [line] = capsys.readouterr().err.splitlines()
     assert json.loads(line)["event"] == "shown"

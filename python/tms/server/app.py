@@ -7,11 +7,11 @@
 
 from typing import Any
 
-import structlog
 from starlette.exceptions import HTTPException
 from starlette.routing import Router
 
 from tms.errors import Kind, NotFound, TMSError
+from tms.events import EventLog
 from tms.server import operating, topics
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.messages.fetch import Fetching
@@ -20,7 +20,7 @@ from tms.server.service import Service
 from tms.wire import routes
 from tms.wire.routes import MethodNotAllowed
 
-_log = structlog.get_logger("tms.server")
+_log = EventLog("tms.server")
 _OURS = frozenset((Kind.UNAVAILABLE, Kind.STORAGE_FULL, Kind.CORRUPT, Kind.INTERNAL, Kind.CLOSED))
 _WORTH_RETRYING = frozenset((Kind.OVERLOADED, Kind.UNAVAILABLE, Kind.STORAGE_FULL))
 _MESSAGES_METHODS = ("GET", "POST")
@@ -66,8 +66,8 @@ class App:
             self._answer(exchange, error, route)
         except HTTPException as exc:
             self._answer(exchange, _translated(exc, scope), route)
-        except Exception as exc:
-            self._unexpected(exchange, exc, route)
+        except Exception:
+            self._unexpected(exchange, route)
         metrics = self._service.metrics
         metrics.answers[route, exchange.status] += 1
         if route in metrics.seconds:
@@ -89,8 +89,8 @@ class App:
             head += f"allow: {', '.join(error.details['allowed'])}\r\n"
         exchange.respond(status, head.encode(), body)
 
-    def _unexpected(self, exchange: Exchange, exc: Exception, route: str) -> None:
-        _log.error("request_broke", **_facts(exchange, route), exc_info=exc)
+    def _unexpected(self, exchange: Exchange, route: str) -> None:
+        _log.exception("request_broke", **_facts(exchange, route))
         error = TMSError(
             "The service met an error of its own. Its log has the details under this request id."
         )

@@ -21,8 +21,7 @@ _ALWAYS = ("event", "level", "timestamp", "request_id", "code")
 
 
 def configure(level: str, form: str) -> None:
-    """Send structlog, the engine's events and the warnings of libraries to stderr; `form` is
-    auto, json or text."""
+    """Send TMS's events and the warnings of libraries to stderr; `form` is auto, json or text."""
     as_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
     renderer = _Bounded(
         structlog.processors.JSONRenderer()
@@ -39,12 +38,6 @@ def configure(level: str, form: str) -> None:
         _clean,
     ]
     number = logging.getLevelNamesMapping()[level.upper()]
-    structlog.configure(
-        processors=[*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=False,
-    )
     stream = logging.StreamHandler(sys.stderr)
     stream.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -57,7 +50,7 @@ def configure(level: str, form: str) -> None:
 
 
 def _fields(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """The engine's events keep their fields."""
+    """TMS's events keep their fields."""
     told = event["_record"].msg
     if isinstance(told, Event):
         event["event"] = told.name

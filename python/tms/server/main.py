@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import structlog
 import uvicorn
 import uvloop
 
 from tms.clock import Clock, SystemClock
 from tms.engine import Engine
 from tms.errors import ConfigError
+from tms.events import EventLog
 from tms.server import logs
 from tms.server.app import App
 from tms.server.config import ServerSection, Settings
@@ -33,7 +33,7 @@ from tms.server.service import Service
 from tms.store.leveldb.store import LevelDBStore
 from tms.wire import messages
 
-_log = structlog.get_logger("tms.server")
+_log = EventLog("tms.server")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MMAP_THRESHOLD_BYTES = 32 << 20  # the most that glibc takes
 _TRIM_THRESHOLD_BYTES = 16 << 20
