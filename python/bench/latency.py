@@ -120,8 +120,10 @@ def _paced(setup: Setup, count: int) -> Sample:
             target=_consume, args=(target.url, count + WARM_UP, theirs), daemon=True
         )
         consumer.start()
-        assert ours.recv() == "waiting"
-        sample = measured(lambda: _send_paced(target.bus, count + WARM_UP), target.pid)
+        assert ours.recv() == "waiting" and consumer.pid is not None
+        sample = measured(
+            lambda: _send_paced(target.bus, count + WARM_UP), target.pid, consumer.pid
+        )
         assert ours.poll(60), "the consumer did not get every message"
         sample.more.update(_points(ours.recv()[WARM_UP:]))
         consumer.join()

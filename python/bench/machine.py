@@ -9,7 +9,7 @@ import resource
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-MIB = 1 << 20
+CORES = os.cpu_count() or 1
 
 
 def name() -> str:
@@ -24,7 +24,7 @@ def name() -> str:
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     return (
-        f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}, "
+        f"{model}, {CORES} cores, {memory:.0f} GiB, Linux {platform.release()}, "
         f"Python {platform.python_version()}"
     )
 

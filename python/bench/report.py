@@ -41,6 +41,7 @@ class Sample:
 
 
 Samples = dict[str, list[Sample]]
+OTHERS = "others"  # the share of the machine that other processes, or its host, took meanwhile
 
 
 def measured(work: Callable[[], int], *pids: int) -> Sample:
@@ -52,8 +53,8 @@ def measured(work: Callable[[], int], *pids: int) -> Sample:
     messages = work()
     wall_s = time.perf_counter() - begun
     cpu_s = machine.own_cpu_s() + sum(machine.cpu_s(pid) for pid in pids) - cpu_s
-    foreign_s = max(0.0, machine.busy_s() - busy_s - cpu_s)
-    return Sample(wall_s, cpu_s, messages, {"foreign_s": foreign_s})
+    others = max(0.0, machine.busy_s() - busy_s - cpu_s) / (wall_s * machine.CORES)
+    return Sample(wall_s, cpu_s, messages, {OTHERS: others})
 
 
 def interleaved(variants: Mapping[str, Callable[[], Sample]], runs: int) -> Samples:
@@ -115,6 +116,7 @@ class Line:
     value: float
     unit: str
     goal: Goal | None
+    others: float | None
 
 
 class Report:
@@ -132,6 +134,7 @@ class Report:
             file.parent.mkdir(parents=True, exist_ok=True)
             self._file = file.open("a")
         print(f"TMS benchmarks · {self._run['date']} · {self._run['machine']}")
+        print("others: how much of the machine other processes took while something was measured")
         if quick:
             print("quick: smaller amounts and fewer runs than the goals are judged by")
 
@@ -149,7 +152,9 @@ class Report:
         samples: Samples | None = None,
     ) -> None:
         """Add a number."""
-        line = Line(benchmark, what, value, unit, goal)
+        taken = [one.more[OTHERS] for its in (samples or {}).values() for one in its]
+        others = statistics.median(taken) if taken else None
+        line = Line(benchmark, what, value, unit, goal, others)
         self.lines.append(line)
         print("  " + _text(line), flush=True)
         if self._file is not None:
@@ -168,9 +173,8 @@ class Report:
         """Add messages per second, and CPU beside it, of every variant."""
         for name, its in samples.items():
             label = f"{what}, {name}"
-            self.line(
-                benchmark, label, median(its, lambda s: s.per_s), "messages/s", None, {name: its}
-            )
+            rate = median(its, lambda s: s.per_s)
+            self.line(benchmark, label, rate, "messages/s", None, {name: its})
             self.line(
                 benchmark, f"{label}, CPU", median(its, lambda s: s.cpu_s_per_million), "s/million"
             )
@@ -188,4 +192,5 @@ class Report:
 def _text(line: Line) -> str:
     value = f"{line.value:,.0f}" if line.value >= 1000 else f"{line.value:.3g}"
     goal = "" if line.goal is None else f"   goal {line.goal}"
-    return f"{line.benchmark:<8} {line.what:<64} {value:>12} {line.unit}{goal}"
+    others = "" if line.others is None else f"   (others {line.others:.0%})"
+    return f"{line.benchmark:<3} {line.what:<60} {value:>12} {line.unit}{goal}{others}"
