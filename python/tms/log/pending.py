@@ -19,13 +19,13 @@ _log = EventLog(__name__)
 class PendingAppend:
     """Blocks handed to the engine, on their way into the log."""
 
-    __slots__ = ("_callbacks", "_error", "_event", "_left", "_lock", "_results")
+    __slots__ = ("_callbacks", "_error", "_gate", "_left", "_lock", "_results")
 
     def __init__(self, blocks: int) -> None:
         self._results: list[Appended | None] = [None] * blocks
         self._left = blocks
         self._error: TMSError | None = None
-        self._event: threading.Event | None = None
+        self._gate: threading.Lock | None = None  # locked until there is an answer
         self._callbacks: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
@@ -37,10 +37,11 @@ class PendingAppend:
         """Where each block went, in the order given. Raises the append's error, or `TimedOut`."""
         if self._left:
             with self._lock:
-                if self._left and self._event is None:
-                    self._event = threading.Event()
-                event = self._event
-            if self._left and event is not None and not event.wait(timeout_s):
+                if self._left and self._gate is None:
+                    self._gate = threading.Lock()
+                    self._gate.acquire()
+                gate = self._gate
+            if gate is not None and not _passes(gate, timeout_s):
                 raise TimedOut(
                     f"The append was not finished after {timeout_s} s; its blocks may or may not "
                     "be stored. Publish them again with the same producer sequence."
@@ -65,7 +66,7 @@ class PendingAppend:
             self._left -= 1
             if self._left:
                 return
-        if self._event is not None or self._callbacks:
+        if self._gate is not None or self._callbacks:
             self._tell()
 
     def fail(self, blocks: int, error: TMSError) -> None:
@@ -79,10 +80,18 @@ class PendingAppend:
         self._tell()
 
     def _tell(self) -> None:
-        if self._event is not None:
-            self._event.set()
+        if self._gate is not None:
+            self._gate.release()
         for callback in self._callbacks:
             try:
                 callback()
             except Exception:
                 _log.exception("append_callback_failed")
+
+
+def _passes(gate: threading.Lock, timeout_s: float | None) -> bool:
+    """Wait until the gate is open; it stays open for whoever else waits."""
+    if not gate.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+        return False
+    gate.release()
+    return True
