@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.clocks import ManualClock
 from tests.log_kit import until
@@ -27,7 +27,7 @@ from tms.model.position import Kind, Position
 from tms.model.topic import TopicSettings, parse_retention
 
 HOUR_MS = 3_600_000
-NAMES = st.sampled_from(["orders", "other:orders"])
+NAMES = st.sampled_from(["orders", "orders", "other:orders"])
 VALUES = st.one_of(st.none(), st.binary(max_size=12), st.just(bytes(99)))
 KEYS = st.one_of(st.none(), st.binary(max_size=3))
 HEADERS = st.one_of(st.none(), st.dictionaries(st.text(min_size=1, max_size=2), st.binary()))
@@ -121,6 +121,7 @@ class Agreement(RuleBasedStateMachine):
             return
         for partition in known.partitions:
             partition.truncate(before)
+        self._compare(topic, Position.earliest(), 1 << 20)
 
     # -- publishing ----------------------------------------------------------------------------
 
@@ -141,8 +142,16 @@ class Agreement(RuleBasedStateMachine):
         durability: str | None,
     ) -> None:
         topic, given = self._draw_place(data, key)
+        partition = self._partition(topic, key, given)
+        ends = [
+            world.bus.fetch(topic, {partition: Position.latest()}).next[partition]
+            for world in self.worlds
+        ]
         found = self._each(lambda bus: bus.publish(topic, value, key, headers, given, durability))
         assert [found] == self._published(topic, [(key, value, headers or {})], given)
+        for world, end in zip(self.worlds, ends, strict=True):
+            (message,) = _drain(world.bus, topic, partition, end, 1)
+            assert message.id == found, f"{world.name}: latest was not where the message came"
 
     @precondition(lambda self: self.topics)
     @rule(
@@ -254,6 +263,12 @@ class Agreement(RuleBasedStateMachine):
                 world.restart()
         self.retention.started(self.clock.now_ms(), self.clock.monotonic_s())
 
+    @invariant()
+    def descriptions_agree(self) -> None:
+        for topic in self.topics:
+            for world in self.worlds:
+                self._learn_starts(world, topic)
+
     # -- inside --------------------------------------------------------------------------------
 
     def _now_ms(self) -> int:
@@ -286,13 +301,17 @@ class Agreement(RuleBasedStateMachine):
         count = self.topics[topic].settings.partitions
         return topic, data.draw(st.integers(0, count - 1), label="partition")
 
+    def _partition(self, topic: str, key: bytes | None, given: int | None) -> int:
+        if given is not None:
+            return given
+        return partition_for_key(key or b"", self.topics[topic].settings.partitions)
+
     def _published(self, topic: str, cells: list[Cells], given: int | None) -> list[MessageId]:
         """Take note of messages published in this order; the ids that they must have."""
         known = self.topics[topic]
         ids = []
         for key, value, headers in cells:
-            count = known.settings.partitions
-            partition = partition_for_key(key or b"", count) if given is None else given
+            partition = self._partition(topic, key, given)
             ids += known.partitions[partition].append([value], self.clock.now_ms())
             self.cells[topic, partition].append((key, value, headers))
         return ids
