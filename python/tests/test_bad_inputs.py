@@ -23,6 +23,7 @@ from tms.model import block
 from tms.model.ids import MessageId
 from tms.model.log import NewBlock
 from tms.server.http.watchdog import ConnectionLimits
+from tms.server.messages import idempotency
 from tms.server.service import RequestLimits
 from tms.wire import bodies, routes
 
@@ -507,6 +508,14 @@ def test_row_39_times(client: Client, topic: str, time_ms: str) -> None:
     refused(client, answer, 422, "invalid")
 
 
+@pytest.mark.parametrize("time_ms", ["-1", "253402300800000", "1700000000000000", "x", ""])
+def test_row_39_times_to_truncate_before(client: Client, topic: str, time_ms: str) -> None:
+    publish(client, topic, messages({"value": "a"}))
+    body = json.dumps({"before": f"time:{time_ms}"}).encode()
+    refused(client, client.request("POST", f"{topic}/truncate", body), 422, "invalid")
+    assert stored(client, topic) == 1
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "1000000000", "abc", "", "1e3", "%D9%A1"])
 def test_row_40_limits(client: Client, topic: str, value: str) -> None:
     for target in (f"{topic}/messages", "/v2/namespaces/default/topics", f"{topic}/inspect"):
@@ -561,6 +570,17 @@ def test_row_45_headers(client: Client, topic: str, headers: dict[str, str]) -> 
     refused(client, answer, 422, "invalid")
     assert answer.json["details"]["index"] == 1
     assert stored(client, topic) == 0
+
+
+def test_row_45_a_large_header_is_refused_in_a_block_too(client: Client, topic: str) -> None:
+    small = block.encode([b"", b""], headers=[None, {"a": b"b" * 300}])
+    largest = block.packing.HEADER_VALUE_BYTES_MAX
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block.packing, "HEADER_VALUE_BYTES_MAX", 1 << 20)
+        large = block.encode([b"", b""], headers=[None, {"a": b"b" * (largest + 1)}])
+    answer = publish(client, topic, framed(large), media=routes.BLOCKS)
+    assert refused(client, answer, 422, "invalid").json["details"]["index"] == 1
+    assert publish(client, topic, framed(small), media=routes.BLOCKS).status == routes.OK
 
 
 @pytest.mark.parametrize("text", ["a", "YQ=", "YQ", "YQ==YQ==", "-_8=", "Y Q==", "é", "YQ==="])
@@ -628,6 +648,59 @@ def test_row_57_a_gap_and_a_reuse_of_a_producers_sequence(client: Client, topic:
     again = send(0, b"a").json["appended"][0]
     assert (again["duplicate"], again["base_offset"]) == (True, 0)
     assert stored(client, topic) == 1
+
+
+def test_row_58_the_same_key_and_body_are_stored_once(client: Client, topic: str) -> None:
+    body = messages({"value": "a"}, {"value": "b", "partition": 1}, {"value": "c", "key": "k"})
+    first, again = (publish(client, topic, body, Idempotency_Key="one") for _ in range(2))
+    assert first.status == again.status == routes.OK
+    assert first.json == again.json
+    assert stored(client, topic) == 3
+    assert publish(client, topic, body, Idempotency_Key="two").status == routes.OK
+    assert stored(client, topic) == 6
+
+
+def test_row_58_the_same_key_with_another_body_is_refused(client: Client, topic: str) -> None:
+    publish(client, topic, messages({"value": "a", "partition": 0}), Idempotency_Key="one")
+    other = messages({"value": "a", "partition": 1})
+    answer = publish(client, topic, other, Idempotency_Key="one")
+    refused(client, answer, 422, "idempotency-key-reused")
+    assert stored(client, topic) == 1
+
+
+def test_row_58_the_log_itself_remembers_a_key(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency, "KEYS_REMEMBERED", 1)  # as after a restart
+    body, other = messages({"value": "a", "key": "k"}), messages({"value": "b", "key": "k"})
+    first = publish(client, topic, body, Idempotency_Key="one")
+    for key in ("two", "one", "two"):
+        again = publish(client, topic, body, Idempotency_Key=key)
+        assert (again.json == first.json) == (key == "one")
+    refused(
+        client,
+        publish(client, topic, other, Idempotency_Key="one"),
+        422,
+        "idempotency-key-reused",
+    )
+    assert stored(client, topic) == 2
+
+
+def test_row_58_a_refused_publish_may_come_corrected(client: Client, topic: str) -> None:
+    wrong, right = messages({"value": "a", "partition": 9}), messages({"value": "a"})
+    answer = publish(client, topic, wrong, Idempotency_Key="one")
+    refused(client, answer, 404, "partition-not-found")
+    assert publish(client, topic, right, Idempotency_Key="one").status == routes.OK
+
+
+@pytest.mark.parametrize("key", ["", "a" * 256, "\xe9", "a\tb"])
+def test_row_58_keys_that_are_none(client: Client, topic: str, key: str) -> None:
+    answer = publish(client, topic, messages({"value": "a"}), Idempotency_Key=key)
+    refused(client, answer, 422, "invalid")
+    made = block.encode([b"a"])
+    answer = publish(client, topic, framed(made), media=routes.BLOCKS, Idempotency_Key="one")
+    refused(client, answer, 422, "invalid")
+    assert stored(client, topic) == 0
 
 
 def test_row_68_what_was_typed_comes_back_escaped(client: Client, topic: str) -> None:

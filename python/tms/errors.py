@@ -121,6 +121,12 @@ class Invalid(TMSError):
     code, kind = "invalid", Kind.INVALID
 
 
+class IdempotencyKeyReused(Invalid):
+    """A publish came with the Idempotency-Key of another one."""
+
+    code = "idempotency-key-reused"
+
+
 class TooLarge(TMSError):
     """A body, batch or message is over its configured limit."""
 

@@ -32,7 +32,6 @@ from tms.wire.bodies import FetchedBody, MessageIn, MessageOut, MessagePlace, Pu
 if TYPE_CHECKING:
     import pyarrow as pa
 
-HEADER_VALUE_BYTES_MAX = 64 << 10
 _LARGE_BYTES = 64 << 10
 _ESCAPED = bytes(set(range(32)) - set(b"\b\t\n\f\r"))  # six characters each in JSON
 
@@ -52,9 +51,14 @@ class _Batch(NamedTuple):
 
 
 def pack(
-    messages: Sequence[MessageIn], partitions: int, spread: int, message_bytes_max: int
+    messages: Sequence[MessageIn],
+    partitions: int,
+    spread: int,
+    message_bytes_max: int,
+    producer_id: int = 0,
 ) -> Packed:
-    """The blocks of a JSON publish; messages with neither key nor partition go to `spread`.
+    """The blocks of a JSON publish; messages with neither key nor partition go to `spread`. With a
+    producer id each is its first block.
 
     Raises `Invalid`, `TooLarge`, `BadEncoding` or `PartitionNotFound`.
     """
@@ -80,13 +84,13 @@ def pack(
         batch.keys.append(key)
         batch.headers.append(headers)
     order = {partition: number for number, partition in enumerate(batches)}
-    blocks = [NewBlock(partition, _encode(batch)) for partition, batch in batches.items()]
+    blocks = [NewBlock(at, _encode(batch, producer_id)) for at, batch in batches.items()]
     return Packed(blocks, [(order[partition], at) for partition, at in places])
 
 
-def _encode(batch: _Batch) -> bytearray:
+def _encode(batch: _Batch, producer_id: int) -> bytearray:
     try:
-        return block.encode(batch.values, batch.keys, batch.headers)
+        return block.encode(batch.values, batch.keys, batch.headers, producer_id=producer_id)
     except TMSError as error:
         if "index" in error.details:
             error.details["index"] = batch.indexes[error.details["index"]]
@@ -113,9 +117,9 @@ def _unpacked(
     )
     size = len(value or b"") + len(key or b"")
     for name, cell in headers.items() if headers else ():
-        if len(cell) > HEADER_VALUE_BYTES_MAX:
+        if len(cell) > block.HEADER_VALUE_BYTES_MAX:
             raise Invalid(
-                f"A header's value has at most {HEADER_VALUE_BYTES_MAX} bytes, "
+                f"A header's value has at most {block.HEADER_VALUE_BYTES_MAX} bytes, "
                 f"{name[:64]!r} has {len(cell)}."
             )
         size += len(name.encode()) + len(cell)

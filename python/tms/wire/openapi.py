@@ -214,7 +214,13 @@ def _publish() -> dict[str, Any]:
                 "What the messages survive once acknowledged; left out: as the topic says.",
                 type="string",
                 enum=[level.value for level in Durability],
-            )
+            ),
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "description": "JSON with the same key and body is stored once.",
+                "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+            },
         ],
         requestBody=_request({**_json("PublishBody"), routes.BLOCKS: {"schema": _BYTES}}),
     )

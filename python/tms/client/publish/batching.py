@@ -15,14 +15,19 @@ from itertools import repeat
 
 from tms.client.publish.delivery import Numbering
 from tms.errors import Invalid, PartitionNotFound, TooLarge
-from tms.model.block import MESSAGES_MAX, Compression, encode
+from tms.model.block import (
+    HEADER_VALUE_BYTES_MAX,
+    HEADERS_MAX,
+    MESSAGES_MAX,
+    Compression,
+    encode,
+)
 from tms.model.keys import partition_for_key
 from tms.model.log import NewBlock
 from tms.model.topic import TopicName
 
 MESSAGE_OVERHEAD_BYTES = 8
 REQUEST_BYTES = 4 << 20  # all partitions together; beyond it everything is sent
-HEADERS_MAX = 1_000
 _SLICE_MAX = 4_096
 
 Headers = Mapping[str, bytes]
@@ -263,6 +268,11 @@ def _headers_bytes(headers: Headers) -> int:
             raise Invalid(
                 f"A header has a non-empty str as name and bytes as value, got {name!r:.80} → "
                 f"{type(cell).__name__}."
+            )
+        if len(cell) > HEADER_VALUE_BYTES_MAX:
+            raise Invalid(
+                f"A header's value has at most {HEADER_VALUE_BYTES_MAX} bytes, {name!r:.80} has "
+                f"{len(cell)}."
             )
         try:
             size += len(name.encode()) + len(cell)

@@ -28,13 +28,21 @@ from tms.model.block.header import (
     read_header,
     write_header,
 )
-from tms.model.block.packing import HEADERS_MAX, Cells, Headers, compress, pack
+from tms.model.block.packing import (
+    HEADER_VALUE_BYTES_MAX,
+    HEADERS_MAX,
+    Cells,
+    Headers,
+    compress,
+    pack,
+)
 from tms.model.log import Buffer
 
 __all__ = [
     "FORMAT_VERSION",
     "HEADERS_MAX",
     "HEADER_BYTES",
+    "HEADER_VALUE_BYTES_MAX",
     "MESSAGES_MAX",
     "BlockHeader",
     "Columns",

@@ -22,7 +22,7 @@ from tms.model.block import arrow
 from tms.model.block.arrow import HEADER_VALUE, HEADERS, KEY, NAME, SMALL_ENDS, VALUE, Layout
 from tms.model.block.columns import record_batch
 from tms.model.block.header import HEADER_BYTES
-from tms.model.block.packing import HEADERS_MAX
+from tms.model.block.packing import HEADER_VALUE_BYTES_MAX, HEADERS_MAX
 from tms.model.log import Buffer
 
 if TYPE_CHECKING:
@@ -168,6 +168,15 @@ def _check_headers(ends: _Ends) -> None:
     if not min(map(sub, ends.names[1:], ends.names)):
         empty = next(i for i, (start, stop) in enumerate(pairwise(ends.names)) if start == stop)
         raise Invalid("A header's name is empty.", index=bisect_right(ends.headers, empty) - 1)
+    largest = max(map(sub, ends.texts[1:], ends.texts))
+    if largest > HEADER_VALUE_BYTES_MAX:
+        at = next(
+            i for i, (start, stop) in enumerate(pairwise(ends.texts)) if stop - start == largest
+        )
+        raise Invalid(
+            f"A header's value has at most {HEADER_VALUE_BYTES_MAX} bytes, this one has {largest}.",
+            index=bisect_right(ends.headers, at) - 1,
+        )
     validity = ends.header_validity
     if validity and any(
         count and not validity[i >> 3] >> (i & 7) & 1 for i, count in enumerate(counts)

@@ -6,7 +6,8 @@ Invariants
 
 * A cell may hold any bytes; None makes a null cell, not an empty one.
 * A message without headers gets an empty map, not a null one.
-* Headers have names that are not empty and values that are not None, at most `HEADERS_MAX` each.
+* A message has at most `HEADERS_MAX` headers; their names are not empty, their values not None and
+  of at most `HEADER_VALUE_BYTES_MAX`.
 """
 
 import struct
@@ -22,6 +23,7 @@ from tms.model.block.arrow import Compression
 from tms.model.block.header import MESSAGES_MAX
 
 HEADERS_MAX = 1_000
+HEADER_VALUE_BYTES_MAX = 64 << 10
 COUNTS_CACHED_MAX = 4  # most often the count is 1
 COMPRESSED_BYTES_MIN = 64  # smaller buffers stay as they are
 
@@ -168,6 +170,8 @@ def _header_columns(headers: Headers | None, count: int) -> tuple[bytes, _Column
     sizes = map(sub, ends[1:], ends)
     if max(sizes) > HEADERS_MAX or b"" in encoded or not set(map(type, texts)) <= _BYTES:
         raise _wrong_headers(headers)
+    if texts and max(map(len, texts)) > HEADER_VALUE_BYTES_MAX:
+        raise _wrong_headers(headers)
     map_ends = struct.pack(f"<{count + 1}i{len(ends) % 2 * 4}x", *ends)
     return map_ends, _joined(encoded), _joined(texts)
 
@@ -203,6 +207,10 @@ def _why_wrong(row: object) -> str:
             return f"a name is valid Unicode, got {name!r:.80}"
         if type(text) not in _BYTES:
             return f"the value of {name!r:.80} is bytes, got {type(text).__name__}"
+        if len(text) > HEADER_VALUE_BYTES_MAX:
+            return (
+                f"a value has at most {HEADER_VALUE_BYTES_MAX} bytes, {name!r:.80} has {len(text)}"
+            )
     return ""
 
 

@@ -13,11 +13,12 @@ from itertools import count
 
 import msgspec
 
-from tms.errors import BadEncoding
+from tms.errors import BadEncoding, Invalid, SequenceReused, TMSError
 from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicName, parse_durability
 from tms.server.http.exchange import Exchange, settle, settle_from_thread
 from tms.server.http.request import Body, content_type, parameters, topic_name
+from tms.server.messages.idempotency import RecentKeys, producer_id, reused
 from tms.server.service import Service
 from tms.wire import bodies, messages, routes
 from tms.wire.bodies import AppendedBody, PublishBody
@@ -36,13 +37,14 @@ class Publishing:
         self._service = service
         self._decoder = msgspec.json.Decoder(PublishBody)
         self._turns = count()
+        self._recent_keys = RecentKeys()
 
     async def __call__(self, exchange: Exchange, namespace: bytes, topic: bytes) -> None:
         """Raises what was wrong; nothing is stored then."""
         service = self._service
         name = topic_name(namespace, topic)
         durability = _durability(exchange.scope["query_string"])
-        media, coding = _content(exchange)
+        media, coding, key = _content(exchange)
         name.require_writable()
         service.require_open()
         body = Body(service.publishing, service.limits.body_bytes_max)
@@ -51,7 +53,9 @@ class Publishing:
             if coding:
                 await body.decompress(coding, service.threads)
             service.metrics.bytes_in += len(body.data)
-            if media == routes.BLOCKS:
+            if key is not None:
+                answer = await self._once(key, name, body, durability, media)
+            elif media == routes.BLOCKS:
                 appended = await self._append(name, bodies.unframe_new(body.data), durability)
                 answer = bodies.encode(AppendedBody(appended))
             else:
@@ -59,6 +63,27 @@ class Publishing:
         finally:
             body.release()
         exchange.respond(routes.OK, _HEAD, answer)
+
+    async def _once(
+        self, key: str, name: TopicName, body: Body, durability: Durability | None, media: str
+    ) -> bytes:
+        """Publish JSON under an Idempotency-Key."""
+        producer = producer_id(key)
+        if media == routes.BLOCKS:
+            raise Invalid(
+                "An Idempotency-Key goes with JSON; a block carries a producer id and sequence "
+                "instead.",
+                header="Idempotency-Key",
+            )
+        self._recent_keys.remember(name, key, body.data)
+        try:
+            return await self._json(name, body, durability, producer)
+        except SequenceReused as exc:
+            raise reused(key) from exc
+        except TMSError as error:
+            if not error.retriable:
+                self._recent_keys.forget(name, key)
+            raise
 
     async def _append(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
@@ -75,14 +100,17 @@ class Publishing:
                 timer.cancel()
         return pending.result(0)
 
-    async def _json(self, name: TopicName, body: Body, durability: Durability | None) -> bytes:
+    async def _json(
+        self, name: TopicName, body: Body, durability: Durability | None, producer: int = 0
+    ) -> bytes:
         service = self._service
         settings = service.engine.settings(name)
-        turn = next(self._turns) % settings.partitions
+        partitions = settings.partitions
+        turn = (producer or next(self._turns)) % partitions
 
         def pack() -> messages.Packed:
             asked = decode_strict(body.data, self._decoder).messages
-            return messages.pack(asked, settings.partitions, turn, settings.message_bytes_max)
+            return messages.pack(asked, partitions, turn, settings.message_bytes_max, producer)
 
         if len(body.data) <= _INLINE_BYTES:
             packed = pack()
@@ -98,9 +126,10 @@ def _durability(query: bytes) -> Durability | None:
     return None if text is None else parse_durability(text)
 
 
-def _content(exchange: Exchange) -> tuple[str, str]:
-    """Media type and Content-Encoding of the body."""
+def _content(exchange: Exchange) -> tuple[str, str, str | None]:
+    """Media type and Content-Encoding of the body, and its Idempotency-Key."""
     media = coding = ""
+    key: str | None = None
     for name, value in exchange.scope["headers"]:
         if name == b"content-type":
             media = value.decode("latin-1")
@@ -108,4 +137,8 @@ def _content(exchange: Exchange) -> tuple[str, str]:
             if coding:
                 raise BadEncoding("Content-Encoding is given twice.")
             coding = value.decode("latin-1").strip().lower()
-    return content_type(media, _READABLE), coding
+        elif name == b"idempotency-key":
+            if key is not None:
+                raise Invalid("Idempotency-Key is given twice.", header="Idempotency-Key")
+            key = value.decode("latin-1").strip()
+    return content_type(media, _READABLE), coding, key
