@@ -147,10 +147,10 @@ def test_a_misspelt_variable_is_told_its_nearest_name(healthy: Machine) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A directory of format 1, as far as doctor looks."""
+    """A directory of our format, as far as doctor looks."""
     path = tmp_path / "data"
     (path / "maps").mkdir(parents=True)
-    (path / "FORMAT").write_text('{"format": 1, "store": "leveldb"}')
+    (path / "FORMAT").write_text('{"format": 2, "store": "leveldb"}')
     (path / "LOCK").write_text("1")
     path.chmod(0o750)
     return path

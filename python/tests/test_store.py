@@ -52,6 +52,12 @@ class TestLevelDB(DurableStoreContract):
         return lambda: LevelDBStore(tmp_path / "data", create=True)
 
 
+class TestLevelDBWithValuesApart(DurableStoreContract):
+    @pytest.fixture
+    def reopen(self, tmp_path: Path) -> Callable[[], Store]:
+        return lambda: LevelDBStore(tmp_path / "data", create=True, large_bytes=1)
+
+
 # One owner of a data directory
 
 

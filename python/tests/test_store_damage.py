@@ -20,7 +20,8 @@ from tms.store.leveldb import LevelDBStore, read_only_copy, repair
 
 Rows = list[tuple[bytes, bytes]]
 FLIPS = 80  # of random bits, per class of files
-FILES = ["*.log", "*.ldb", "MANIFEST-*", "CURRENT", "FORMAT"]
+FILES = ["*.log", "*.ldb", "values", "MANIFEST-*", "CURRENT", "FORMAT"]
+LARGE_BYTES = 50_000
 
 
 @pytest.fixture
@@ -33,16 +34,19 @@ def path() -> Iterator[Path]:
 
 @pytest.fixture
 def rows(path: Path) -> Rows:
-    """A data directory with one map whose rows are in several tables and in a log."""
+    """A data directory with one map whose rows are in several tables, in a log and in the file of
+    values."""
     random = Random(5)
-    rows = [(b"%04d" % n, random.randbytes(40_000 if n % 9 == 8 else 700)) for n in range(100)]
+    sizes = [60_000 if n % 25 == 8 else 40_000 if n % 9 == 8 else 700 for n in range(100)]
+    rows = [(b"%04d" % n, random.randbytes(size)) for n, size in enumerate(sizes)]
     store = LevelDBStore(path, create=True, write_buffer_bytes=64 << 10)
-    store.open("map", create=True).write(rows[:30], Durability.WRITTEN)
-    for some in (rows[30:60], rows[60:90], rows[90:]):
-        store.close()
-        store = LevelDBStore(path, create=True)  # makes a table of the log
+    store.open("map", create=True).write(rows[:8], Durability.WRITTEN)
+    for some in (rows[8:60], rows[60:90], rows[90:]):
+        store.close()  # makes a table of the log
+        store = LevelDBStore(path, create=True, large_bytes=LARGE_BYTES)
         for row in some:
-            store.open("map", create=False).write([row], Durability.WRITTEN)
+            durability = Durability.SYNCED if len(row[1]) >= LARGE_BYTES else Durability.WRITTEN
+            store.open("map", create=False).write([row], durability)
     store.close()
     for pattern in FILES:
         assert find(path, pattern), f"there is no {pattern} to damage"
@@ -215,10 +219,13 @@ def test_a_deleted_file_is_refused_and_nothing_is_made_in_its_place(
     assert [file for file in sorted(path.rglob("[!L]*")) if file.exists()] == before
 
 
-def test_a_table_deleted_under_an_open_map_is_not_taken_for_missing_keys(
-    path: Path, rows: Rows
-) -> None:
+def test_a_table_deleted_under_an_open_map_is_not_taken_for_missing_keys(path: Path) -> None:
     """plyvel's `get` answers None there."""
+    rows = [(b"%04d" % n, b"v" * 100) for n in range(20)]
+    store = LevelDBStore(path, create=True)
+    store.open("map", create=True).write(rows, Durability.WRITTEN)
+    store.close()
+    read(path)  # moves the rows from the log to a table
     store = LevelDBStore(path, create=False)
     one = store.open("map", create=False)
     for table in find(path, "*.ldb"):
@@ -237,9 +244,10 @@ def test_a_table_deleted_under_an_open_map_is_not_taken_for_missing_keys(
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ('{"format": 2, "store": "leveldb"}', ConfigError),
-        ('{"format": 1, "store": "hbase"}', ConfigError),
-        ('{"format": 1}', DataCorrupt),
+        ('{"format": 1, "store": "leveldb"}', ConfigError),
+        ('{"format": 3, "store": "leveldb"}', ConfigError),
+        ('{"format": 2, "store": "hbase"}', ConfigError),
+        ('{"format": 2}', DataCorrupt),
         ("[]", DataCorrupt),
         ("", DataCorrupt),
     ],

@@ -37,7 +37,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call
 
 
 @pytest.mark.parametrize(
-    "name", ["write", "fdatasync", "fsync", "rename", "unlink", "unlinkat", "openat", "mkdir"]
+    "name",
+    ["write", "pwritev2", "fdatasync", "fsync", "rename", "unlink", "unlinkat", "openat", "mkdir"],
 )
 def test_a_process_killed_at_any_step_loses_nothing_that_it_acknowledged(
     name: str, recording: tuple[Path, list[Call]], fast_path: Path
@@ -102,6 +103,9 @@ def test_power_loss_at_any_moment_loses_nothing_that_was_synced(
         ("write", "000005.ldb", "ENOSPC", 1),
         ("fdatasync", "000005.ldb", "EIO", 1),
         ("fdatasync", "MANIFEST-000002", "EIO", 2),
+        ("pwritev2", "values", "EIO", 2),
+        ("pwritev2", "values", "ENOSPC", 3),
+        ("fdatasync", "values", "EIO", 1),
     ],
 )
 def test_an_error_of_the_disk_is_reported_once_and_nothing_acknowledged_is_lost(

@@ -36,7 +36,8 @@ def publish(bus: Bus, history: History, count: int) -> None:
     """Publish more messages, synced, and note them."""
     for number in range(len(history.tried), len(history.tried) + count):
         history.tried.append(number)
-        id = bus.publish(TOPIC, value_of(0, number), partition=number % 2, durability=SYNCED)
+        value = value_of(0, number, 5_000 if number % 7 < 2 else 0)  # some stand in `values`
+        id = bus.publish(TOPIC, value, partition=number % 2, durability=SYNCED)
         history.acknowledged[number] = str(id)
         history.synced.add(number)
 
@@ -80,7 +81,7 @@ def file_classes(path: Path) -> Iterator[tuple[str, Path]]:
         "open segment": max(maps[1:], key=lambda one: (one.name[:15], one.name)),
     }
     for kind, directory in chosen.items():
-        for name in ("CURRENT", "MANIFEST-*", "*.log", "*.ldb"):
+        for name in ("CURRENT", "MANIFEST-*", "*.log", "*.ldb", "values"):
             found = [one for one in directory.glob(name) if one.stat().st_size]
             if found:
                 yield f"{kind} {name}", sorted(found)[-1].relative_to(path)

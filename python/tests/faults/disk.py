@@ -89,8 +89,9 @@ class Disk:
             case "write":
                 self._file(call.path).data += call.strings[0]
             case "pwrite64":
-                offset = int(call.arguments.rpartition(" ")[2])
-                self._file(call.path).data[offset : offset + len(call.strings[0])] = call.strings[0]
+                self._write_at(call, call.arguments.split(", ")[-1])
+            case "pwritev2":  # the last argument is flags
+                self._write_at(call, call.arguments.split(", ")[-2])
             case "ftruncate":
                 del self._file(call.path).data[int(call.arguments.rpartition(" ")[2]) :]
             case "fsync" | "fdatasync":
@@ -120,6 +121,10 @@ class Disk:
                 self._rebuild(node, target / name, unsynced, random)
             else:
                 (target / name).write_bytes(node.survivor(unsynced, random))
+
+    def _write_at(self, call: Call, offset: str) -> None:
+        written = b"".join(call.strings)
+        self._file(call.path).data[int(offset) : int(offset) + len(written)] = written
 
     def _open(self, call: Call) -> None:
         if "O_CREAT" not in call.arguments:

@@ -12,7 +12,10 @@ import pytest
 
 from tests.faults import writer
 
-CHANGING = "openat,write,pwrite64,ftruncate,fsync,fdatasync,rename,unlink,unlinkat,mkdir,rmdir,link"
+CHANGING = (
+    "openat,write,pwrite64,pwritev2,ftruncate,fsync,fdatasync,"
+    "rename,unlink,unlinkat,mkdir,rmdir,link"
+)
 _LINE = re.compile(r"(\d+) +(\w+)\((.*)\) += (-?\d+)")
 _BEGUN = re.compile(r"(\d+) +(\w+\(.*) <unfinished \.\.\.>")
 _RESUMED = re.compile(r"(\d+) +<\.\.\. \w+ resumed>(.*)")

@@ -29,7 +29,7 @@ ALL = 1 << 40
 def pair(name: str, number: int) -> list[tuple[bytes, bytes]]:
     """The two rows of a numbered write: both are there or none."""
     random = Random(f"{name}/{number}")
-    size = 40_000 if number % 5 == 4 else random.randint(1, 3_000)
+    size = 40_000 if number % 5 == 4 else random.randint(1_000, 4_000)
     return [(b"%s%06d" % (side, number), random.randbytes(size)) for side in (b"a", b"b")]
 
 

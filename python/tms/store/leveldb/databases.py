@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -25,12 +26,15 @@ from tms.clock import Clock
 from tms.errors import Closed, DataCorrupt, StorageFull, StorageUnavailable, TMSError
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import check
+from tms.store.leveldb.values import ValueFile
 
 RETRY_S = 0.5
 WRITE_BUFFER_BYTES = 8 << 20  # with 4 MiB, writers wait half of the time for the sync that ends one
 WRITE_BUFFER_BYTES_MIN = 4 << 20
 WRITE_BUFFERS_BYTES = 64 << 20  # of all open maps together, while that leaves each the least
 PROBE_BYTES_MAX = 8 << 20
+LARGE_BYTES = 4 << 10  # values from here on are written once, to a file of their own
+SYNC_BEHIND_BYTES = 16 << 20
 TABLES_OPEN = 74  # the least that LevelDB takes: 64 tables and 10 files of its own
 _FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _log = logging.getLogger("tms.store")
@@ -52,8 +56,10 @@ class Databases:
         write_buffer_bytes: int,
         block_cache_bytes: int,
         maps_open_max: int,
+        large_bytes: int,
     ) -> None:
         self.clock = clock
+        self.large_bytes = large_bytes
         self._directory = directory
         self._write_buffer_bytes = write_buffer_bytes
         self._block_cache_bytes = block_cache_bytes
@@ -63,6 +69,7 @@ class Databases:
         self._ticks = count(1)
         self._lock = threading.Lock()  # guards _open
         self._open: set[_Map] = set()
+        self._syncs = ThreadPoolExecutor(1, "tms-sync")
         self._probing = threading.Lock()
         self._probe_again_s = float("-inf")
         self._probe_error: TMSError | None = None
@@ -114,6 +121,17 @@ class Databases:
         """Count a map as closed."""
         with self._lock:
             self._open.discard(one)
+
+    def sync_behind(self, values: ValueFile) -> None:
+        """Have a file of values synced in the background when much of it is not: then opening has
+        little to look at, and a synced write little to wait for."""
+        if values.end - values.sync_begun >= SYNC_BEHIND_BYTES:
+            values.sync_begun = values.end
+            self._syncs.submit(values.sync_behind)
+
+    def close(self) -> None:
+        """End the thread that syncs."""
+        self._syncs.shutdown()
 
     def tick(self) -> int:
         """A number that grows with every use of any map."""

@@ -1,7 +1,7 @@
 """The data directory of a store on disk: whose it is, what it holds, and how parts of it come and
 go in one step.
 
-    FORMAT       {"format": 1, "store": "leveldb"}; written last, so a directory with it is whole
+    FORMAT       {"format": 2, "store": "leveldb"}; written last, so a directory with it is whole
     LOCK         held with flock by the process that has the directory open; contains its process id
     maps/NAME/   one map; the slashes of its name are written as +
     temporary/   what is being made or removed; emptied whenever the directory is opened
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _FORMAT, _LOCK, _MAPS, _TEMPORARY = "FORMAT", "LOCK", "maps", "temporary"
 _open_paths: set[str] = set()
 _open_paths_lock = threading.Lock()

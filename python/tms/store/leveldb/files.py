@@ -30,6 +30,7 @@ import google_crc32c
 
 from tms.errors import DataCorrupt
 from tms.store.leveldb.directory import sync_path
+from tms.store.leveldb.values import VALUES
 
 _LOOKS_MAX = 100  # for a moment in which LevelDB changes no files
 _BLOCK_BYTES = 32 << 10
@@ -59,6 +60,7 @@ def write_empty(path: Path) -> None:
     path.mkdir()
     (path / "MANIFEST-000001").write_bytes(b"".join(_framed(edit, 0)))
     (path / "CURRENT").write_bytes(b"MANIFEST-000001\n")
+    (path / VALUES).touch()
 
 
 def check(path: Path) -> list[Torn]:
@@ -74,6 +76,8 @@ def check(path: Path) -> list[Torn]:
         if found != size:
             state = "it is missing" if found is None else f"it has {found} bytes instead of {size}"
             raise _damaged(path / f"{number:06}.ldb", state)
+    if VALUES not in sizes:
+        raise _damaged(path / VALUES, "it is missing")
     logs = sorted(name for name in sizes if _LOG.fullmatch(name))
     needed = f"{version.log_number:06}.log"
     if version.log_number and needed not in logs:
@@ -134,7 +138,7 @@ def copy(source: Path, target: Path) -> bool:
                 continue
             for name, content in before.items():
                 (target / name).write_bytes(content)
-            for name in filter(_TABLE.fullmatch, os.listdir(source)):
+            for name in (VALUES, *filter(_TABLE.fullmatch, os.listdir(source))):
                 with contextlib.suppress(FileNotFoundError):
                     _link(source / name, target / name)
             for name, file in open_logs:

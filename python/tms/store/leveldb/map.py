@@ -1,6 +1,10 @@
-"""One map in a LevelDB database that is open only while it is needed.
+"""One map: a LevelDB database, and the file with its large values; open only while needed.
 
 Invariants
+
+* A write with a large value puts all of its rows into the file, and then pointers into the
+  database; the file alone brings them back. So a synced write syncs the file, and the database only
+  when rows stand in that alone.
 
 * A handle is closed only while nobody is inside a call on it: readers pin it, and whoever writes,
   opens or closes holds the map's write lock. Lock order: `_writing`, then `_gate`.
@@ -15,11 +19,12 @@ Invariants
 """
 
 import contextlib
+import logging
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import plyvel
 
@@ -29,9 +34,17 @@ from tms.model.topic import Durability
 from tms.store.base import Row, check_key, check_row
 from tms.store.leveldb.databases import RETRY_S, Databases, again, translate
 from tms.store.leveldb.files import LogTail
+from tms.store.leveldb.values import MARK_KEY, POINTER, SMALL, PointerRow, ValueFile, length
 
 RawIterator = Any  # plyvel does not export its class
 _DRAIN_S = 30.0
+_FIRST_KEY = b"\0"  # of a row; the empty key is the mark's
+_log = logging.getLogger("tms.store")
+
+
+class _Open(NamedTuple):
+    db: plyvel.DB
+    values: ValueFile
 
 
 class LevelDBMap:
@@ -41,11 +54,12 @@ class LevelDBMap:
         self.used = 0
         self._databases = databases
         self._path = path
-        self._db: plyvel.DB | None = None
+        self._open: _Open | None = None
+        self._log_dirty = False  # whether rows stand in LevelDB's log only, unsynced
         self._tail = LogTail(path)
         self._pins = 0
         self._writing = threading.Lock()
-        self._gate = threading.Lock()  # guards _db and _pins
+        self._gate = threading.Lock()  # guards _open and _pins
         self._unpinned = threading.Condition(self._gate)
         self._failure: TMSError | None = None
         self._recovery_failed = False
@@ -74,21 +88,21 @@ class LevelDBMap:
         """Set or remove `key` if it is `expected` now; synced."""
         check_row(key, value or b"")
         with self._writing:
-            db = self._writable()
-            if self._get(db, key) != expected:
+            found = self._writable()
+            if self._get(found, key) != expected:
                 return False
             if value is not None or expected is not None:
-                self._commit(db, [(key, value)], sync=True)
+                self._commit(found, [(key, value)], sync=True)
             return True
 
     def get(self, key: bytes) -> bytes | None:
         """The value of `key`, None when there is none."""
         check_key(key)
-        db = self._pin()
+        found = self._pin()
         try:
-            return self._get(db, key)
+            return self._get(found, key)
         finally:
-            self._unpin(db)
+            self._unpin(found)
 
     def scan(
         self, start: bytes | None, stop: bytes | None, bytes_max: int, reverse: bool = False
@@ -96,14 +110,15 @@ class LevelDBMap:
         """Rows of [start, stop) until `bytes_max` is reached."""
         if start is not None and stop is not None and start >= stop:
             return []
-        db = self._pin()
+        found = self._pin()
         try:
-            with contextlib.closing(db.raw_iterator(verify_checksums=True)) as rows:
-                return _collect(rows, start, stop, bytes_max, reverse)
-        except plyvel.Error as exc:
+            with contextlib.closing(found.db.raw_iterator(verify_checksums=True)) as rows:
+                stored = _collect(rows, start or _FIRST_KEY, stop, bytes_max, reverse)
+            return [(key, _value(found, row)) for key, row in stored]
+        except (plyvel.Error, OSError) as exc:
             raise translate(exc, self._path) from exc
         finally:
-            self._unpin(db)
+            self._unpin(found)
 
     def stored_bytes(self) -> int:
         """The sizes of the database's files, without opening it."""
@@ -167,98 +182,179 @@ class LevelDBMap:
             self._close()
 
     def _commit(
-        self, db: plyvel.DB, rows: Sequence[tuple[bytes, Buffer | None]], sync: bool
+        self, found: _Open, rows: Sequence[tuple[bytes, Buffer | None]], sync: bool
     ) -> None:
         """Put rows, or delete those whose value is None, in one step."""
+        values, large = found.values, self._databases.large_bytes
         try:
+            if any(value is not None and len(value) >= large for _, value in rows):
+                self._put_apart(found, cast(Sequence[Row], rows), sync)
+                return
+            marked = sync and values.dirty
+            if marked:
+                values.sync()
             before = self._tail.size() if sync else 0
-            if len(rows) == 1 and rows[0][1] is not None:
-                db.put(rows[0][0], rows[0][1], sync=sync)
+            if len(rows) == 1 and rows[0][1] is not None and not marked:
+                found.db.put(rows[0][0], SMALL + rows[0][1], sync=sync)
             else:
-                batch = db.write_batch(sync=sync)
+                batch = found.db.write_batch(sync=sync)
                 for key, value in rows:
                     if value is None:
                         batch.delete(key)
                     else:
-                        batch.put(key, value)
+                        batch.put(key, SMALL + value)
+                if marked:
+                    batch.put(MARK_KEY, values.mark())
                 batch.write()
+            self._log_dirty = not sync
             if sync and self._tail.size() <= before:
                 self._tail.sync()
         except (plyvel.Error, OSError) as exc:
             self._failure, self._recovery_failed = translate(exc, self._path), False
             raise again(self._failure) from exc
 
-    def _get(self, db: plyvel.DB, key: bytes) -> bytes | None:
+    def _put_apart(self, found: _Open, rows: Sequence[Row], sync: bool) -> None:
+        """Put rows into the file, and pointers to them into the database."""
+        db, values = found
+        pointers = values.append(rows)
+        if sync:
+            values.sync()
+        sync = sync and self._log_dirty
+        before = self._tail.size() if sync else 0
+        _put(db, [*pointers, (MARK_KEY, values.mark())], sync)
+        if sync:
+            self._log_dirty = False
+            if self._tail.size() <= before:
+                self._tail.sync()
+        self._databases.sync_behind(values)
+
+    def _get(self, found: _Open, key: bytes) -> bytes | None:
         try:
-            value: bytes | None = db.get(key, verify_checksums=True)
-            if value is None:
-                with contextlib.closing(db.raw_iterator(verify_checksums=True)) as rows:
+            row: bytes | None = found.db.get(key, verify_checksums=True)
+            if row is None:
+                with contextlib.closing(found.db.raw_iterator(verify_checksums=True)) as rows:
                     rows.seek(key)
-                    value = rows.value() if rows.valid() and rows.key() == key else None
-            return value
-        except plyvel.Error as exc:
+                    row = rows.value() if rows.valid() and rows.key() == key else None
+            return None if row is None else _value(found, row)
+        except (plyvel.Error, OSError) as exc:
             raise translate(exc, self._path) from exc
 
-    def _writable(self) -> plyvel.DB:
+    def _writable(self) -> _Open:
         if self._databases.forked:
             raise self._databases.forked_error()
         if self._failure is not None:
             raise again(self._failure)
         self.used = self._databases.tick()
-        if self._db is not None:
-            return self._db
+        if self._open is not None:
+            return self._open
         try:
             return self._opened()
         except (StorageFull, StorageUnavailable) as error:
             self._failure, self._recovery_failed = error, False
             raise
 
-    def _pin(self) -> plyvel.DB:
+    def _pin(self) -> _Open:
         with self._gate:
-            if self._db is not None:
+            if self._open is not None:
                 self._pins += 1
                 self.used = self._databases.tick()
-                return self._db
+                return self._open
         with self._writing:
-            db = self._opened()
+            found = self._opened()
             with self._gate:
                 self._pins += 1
-            return db
+            return found
 
-    def _unpin(self, db: plyvel.DB) -> None:
+    def _unpin(self, found: _Open) -> None:
         with self._gate:
             self._pins -= 1
-            if self._db is not db:
+            if self._open is not found:
                 self._unpinned.notify_all()
 
-    def _opened(self) -> plyvel.DB:
-        """The database, opened if need be; needs `_writing`."""
+    def _opened(self) -> _Open:
+        """The database and the file, opened if need be; needs `_writing`."""
         if self._gone is not None:
             raise again(self._gone)
-        if self._db is None:
+        if self._open is None:
             db = self._databases.open(self._path)
-            self._tail.look()
+            try:
+                found = self._aligned(db)
+            except BaseException:
+                db.close()
+                raise
+            self._log_dirty = False  # LevelDB has made synced tables of its logs
             self.used = self._databases.tick()
             with self._gate:
-                self._db = db
+                self._open = found
             self._databases.opened(self)
-        return self._db
+            return found
+        return self._open
+
+    def _aligned(self, db: plyvel.DB) -> _Open:
+        """The database with its file, after both say the same."""
+        values: ValueFile | None = None
+        try:
+            values = ValueFile(self._path, db.get(MARK_KEY, verify_checksums=True))
+            self._tail.look()
+            if self._failure is not None:
+                values.rewrite()
+            if values.torn_bytes:
+                _log.warning(
+                    "torn end of the values dropped: map=%s bytes=%d", self._path, values.torn_bytes
+                )
+            if values.lost:  # durably: what comes next goes to the places that these point to
+                with contextlib.closing(db.raw_iterator(verify_checksums=True)) as rows:
+                    gone = [row[0] for row in _all(rows) if values.behind_end(row[1])]
+                batch = db.write_batch(sync=True)
+                for key in gone:
+                    batch.delete(key)
+                batch.put(MARK_KEY, values.mark())
+                batch.write()
+                self._tail.sync()
+            if values.unrecorded:
+                _put(db, [*values.unrecorded, (MARK_KEY, values.mark())], sync=False)
+            return _Open(db, values)
+        except BaseException as exc:
+            if values is not None:
+                values.close()
+            if isinstance(exc, plyvel.Error | OSError):
+                raise translate(exc, self._path) from exc
+            raise
 
     def _close(self) -> None:
-        """Close the database once the readers that are in it are out; needs `_writing`."""
+        """Close both once the readers that are in it are out; needs `_writing`."""
         with self._gate:
-            db, self._db = self._db, None
+            found, self._open = self._open, None
             if not self._unpinned.wait_for(lambda: not self._pins, _DRAIN_S):
-                self._db = db
+                self._open = found
                 raise StorageUnavailable(f"Reads of {self._path} do not end, so it stays open.")
-        if db is not None:
-            db.close()
+        if found is not None:
+            found.db.close()
+            found.values.close()
             self._databases.closed(self)
 
 
+def _put(db: plyvel.DB, rows: Iterable[PointerRow], sync: bool) -> None:
+    batch = db.write_batch(sync=sync)
+    for key, row in rows:
+        batch.put(key, row)
+    batch.write()
+
+
+def _value(found: _Open, row: bytes) -> bytes:
+    return found.values.read(row) if row[:1] == POINTER else row[1:]
+
+
+def _all(rows: RawIterator) -> Iterator[PointerRow]:
+    rows.seek(_FIRST_KEY)
+    while rows.valid():
+        yield rows.item()
+        rows.next()
+
+
 def _collect(
-    rows: RawIterator, start: bytes | None, stop: bytes | None, bytes_max: int, reverse: bool
-) -> list[tuple[bytes, bytes]]:
+    rows: RawIterator, start: bytes, stop: bytes | None, bytes_max: int, reverse: bool
+) -> list[PointerRow]:
     if reverse:
         if stop is not None:
             rows.seek(stop)
@@ -266,20 +362,18 @@ def _collect(
             rows.prev()
         else:
             rows.seek_to_last()
-    elif start is not None:
-        rows.seek(start)
     else:
-        rows.seek_to_first()
+        rows.seek(start)
     step = rows.prev if reverse else rows.next
-    found: list[tuple[bytes, bytes]] = []
+    found: list[PointerRow] = []
     size = 0
     while rows.valid():
         row = rows.item()
         key = row[0]
-        if (stop is not None and key >= stop) or (start is not None and key < start):
+        if (stop is not None and key >= stop) or key < start:
             break
         found.append(row)
-        size += len(key) + len(row[1])
+        size += len(key) + length(row[1])
         if size >= bytes_max:
             break
         step()

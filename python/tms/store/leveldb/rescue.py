@@ -21,6 +21,8 @@ from tms.store.base import check_name
 from tms.store.leveldb.databases import TABLES_OPEN, translate
 from tms.store.leveldb.directory import DataDirectory, check_format, sync_path, sync_tree
 from tms.store.leveldb.files import check, copy, logs, salvage
+from tms.store.leveldb.values import MARK_KEY, POINTER
+from tms.store.leveldb.values import salvage as salvage_values
 
 _COPY_ATTEMPTS = 5
 
@@ -63,6 +65,7 @@ def repair(path: str | os.PathLike[str], name: str) -> Path:
             plyvel.repair_db(
                 str(source), paranoid_checks=True, compression=None, max_open_files=TABLES_OPEN
             )
+            _mend_pointers(source)
         except plyvel.Error as exc:
             raise translate(exc, source) from exc
         shutil.rmtree(source / "lost", ignore_errors=True)
@@ -71,6 +74,23 @@ def repair(path: str | os.PathLike[str], name: str) -> Path:
         return kept
     finally:
         directory.close()
+
+
+def _mend_pointers(source: Path) -> None:
+    """Point to every value that is intact, and to nothing else."""
+    with contextlib.closing(plyvel.DB(str(source), compression=None)) as db:
+        intact, mark = salvage_values(source, db.get(MARK_KEY))
+        known, rows = dict(intact), {row for _, row in intact}
+        batch = db.write_batch(sync=True)
+        for key, row in db:
+            if row[:1] == POINTER and key != MARK_KEY and row not in rows:
+                batch.delete(key)
+            elif key != MARK_KEY:
+                known.pop(key, None)
+        for key, row in known.items():
+            batch.put(key, row)
+        batch.put(MARK_KEY, mark)
+        batch.write()
 
 
 def _copy_map(source: Path, target: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
 from tms.store.base import check_name
-from tms.store.leveldb.databases import WRITE_BUFFER_BYTES, Databases, translate
+from tms.store.leveldb.databases import LARGE_BYTES, WRITE_BUFFER_BYTES, Databases, translate
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import write_empty
 from tms.store.leveldb.map import LevelDBMap
@@ -26,6 +26,7 @@ class LevelDBStore:
 
     With `create` the directory is made if nothing is there. A map keeps up to `write_buffer_bytes`,
     twice that at worst, in memory before it makes a file of them; less when many maps are open.
+    Values of at least `large_bytes` are written once, to a file beside the database.
     Without `sync_directories` making
     and dropping maps costs no syncs, and may not survive power loss. Raises `NotFound`,
     `ConfigError`, `DataCorrupt`, `AlreadyRunning`.
@@ -40,6 +41,7 @@ class LevelDBStore:
         write_buffer_bytes: int = WRITE_BUFFER_BYTES,
         block_cache_bytes: int = 256 << 10,
         maps_open_max: int = 256,
+        large_bytes: int = LARGE_BYTES,
         sync_directories: bool = True,
     ) -> None:
         self._lock = threading.Lock()
@@ -52,6 +54,7 @@ class LevelDBStore:
             write_buffer_bytes,
             block_cache_bytes,
             maps_open_max,
+            large_bytes,
         )
 
     def open(self, name: str, create: bool) -> LevelDBMap:
@@ -114,6 +117,7 @@ class LevelDBStore:
                 for one in self._maps.values():
                     one.end(self._closed_error())
             finally:
+                self._databases.close()
                 self._directory.close()
 
     def _add(self, name: str, path: Path) -> None:
