@@ -58,6 +58,29 @@ def test_fault_19_a_thousand_consumers_that_never_read_cost_32_mib_and_hurt_nobo
         assert service.stop() == 0
 
 
+def test_fault_19_while_a_crowd_does_not_read_a_replay_from_the_store_goes_on(
+    tmp_path: Path,
+) -> None:
+    """The crowd's answers hold all the memory there is for answers."""
+    fetch = request("GET", f"{MESSAGES}?from=0:earliest&max_bytes={8 * MIB}", Accept=routes.BLOCKS)
+    options = ("--cache-bytes", str(MIB), "--fetch-bytes-in-flight-max", str(4 * MIB))
+    with (
+        descriptors(CONSUMERS + 200),
+        Service(tmp_path / "data", *options) as service,
+        tms.connect(service.url) as bus,
+    ):
+        bus.create_topic(TOPIC, durability="written")
+        for _ in range(24):
+            bus.publish_many(TOPIC, [bytes(65_536)] * 16)
+        with Crowd(service.address, window_bytes=4_096) as crowd:
+            crowd.join(CONSUMERS // 10, fetch)
+            assert metric(service, 'tms_http_in_flight_bytes{kind="fetch"}') > 2 * MIB
+            begun_s = time.monotonic()
+            assert sum(1 for _ in bus.consumer(TOPIC, stop_at_end=True)) == 24 * 16
+            assert time.monotonic() - begun_s < 8, "it waited until the crowd was given up anyway"
+        assert service.stop() == 0
+
+
 def test_fault_29_in_256_mib_no_single_request_is_too_much(tmp_path: Path) -> None:
     with (
         bound_memory(256 * MIB) as bound,

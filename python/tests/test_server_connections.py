@@ -281,7 +281,8 @@ LIMITS = ConnectionLimits()
 
 
 def verdict(progress: Progress, now: float, unsent: int = 0, **more: bool) -> Verdict:
-    return progress.verdict(now, unsent, more.get("busy", False), more.get("held_up", False))
+    asked = {"busy": False, "held_up": False, **more}
+    return progress.verdict(now, unsent, **asked)
 
 
 def test_headers_have_ten_seconds_however_they_trickle() -> None:
@@ -328,6 +329,18 @@ def test_an_answer_that_is_read_slowly_goes_on_and_one_that_is_not_read_ends() -
         assert verdict(progress, second, unsent=1_000 - second) is Verdict.GO_ON
     assert verdict(progress, 58, unsent=951) is Verdict.GO_ON
     assert verdict(progress, 59, unsent=951) is Verdict.CUT_OFF
+
+
+def test_while_memory_is_short_an_answer_that_is_not_read_ends_soon_and_one_that_is_goes_on() -> (
+    None
+):
+    progress = Progress(LIMITS, 0)
+    progress.written(1_000)
+    for second in range(50):
+        assert verdict(progress, second, unsent=1_000 - second, short=True) is Verdict.GO_ON
+    assert verdict(progress, 49.9, unsent=951, short=True) is Verdict.GO_ON
+    assert verdict(progress, 51, unsent=951) is Verdict.GO_ON
+    assert verdict(progress, 51, unsent=951, short=True) is Verdict.CUT_OFF
 
 
 def test_as_much_unsent_as_before_is_progress_when_more_was_written() -> None:

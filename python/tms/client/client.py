@@ -65,7 +65,9 @@ class Bus:
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
         self._publishing = Publishing(self._clock)
-        self._together = Together(self._publishing, self._delivery, timeout_s)
+        self._together = Together(
+            self._publishing, transport, self._delivery, timeout_s, self._clock
+        )
         self._open: WeakSet[Producer | Consumer] = WeakSet()
 
     # --- topics -----------------------------------------------------------------------------------

@@ -249,24 +249,27 @@ def retrying(
     clock: Clock,
     timeout_s: float,
     again: Callable[[BaseException], bool] = is_retriable,
+    failed: TMSError | None = None,
 ) -> T:
     """`attempt(seconds it may take)`, repeated while its errors are retriable and the time lasts.
 
-    The first attempt costs nothing extra: tenacity is loaded when it fails. Raises the last
-    attempt's error.
+    The first attempt costs nothing extra: tenacity is loaded when it fails. `failed` is its error
+    when it was made already. Raises the last attempt's error.
     """
     deadline_s = clock.monotonic_s() + timeout_s
     one_s = attempt_s(timeout_s)
-    try:
-        return attempt(one_s)
-    except TMSError as error:
-        if not again(error):
-            raise
-        failed: list[TMSError] = [error]
+    if failed is None:
+        try:
+            return attempt(one_s)
+        except TMSError as error:
+            failed = error
+    if not again(failed):
+        raise failed
+    first = [failed]
 
     def next_attempt() -> T:
-        if failed:
-            raise failed.pop()  # the first attempt's failure, so that tenacity counts and pauses
+        if first:
+            raise first.pop()  # the first attempt's failure, so that tenacity counts and pauses
         return attempt(max(0.001, min(one_s, deadline_s - clock.monotonic_s())))
 
     import tenacity

@@ -49,6 +49,7 @@ class Service:
         self.watchdog = Watchdog(connection_limits)
         self.publishing = Budget("publish", limits.publish_bytes_in_flight_max)
         self.fetching = Budget("fetch", limits.fetch_bytes_in_flight_max)
+        self.watchdog.refusals = lambda: self.fetching.refused
         self.threads = ThreadPoolExecutor(limits.threads, "tms-http")
         self.metrics = Metrics(
             engine.stats,

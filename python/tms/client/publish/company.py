@@ -23,7 +23,15 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tms.client.publish.batching import REQUEST_BYTES, Headers, check_partition, message_bytes
 from tms.client.publish.delivery import Delivery, Numbering
-from tms.client.publish.known import Known, Publishing, ids_in_order, only_id
+from tms.client.publish.known import (
+    Known,
+    Publishing,
+    as_durability,
+    ids_in_order,
+    only_id,
+)
+from tms.client.transport import Transport, attempt_s
+from tms.clock import Clock
 from tms.errors import TimedOut, TMSError, Unavailable
 from tms.model.block import Compression
 from tms.model.ids import MessageId
@@ -153,12 +161,16 @@ class Together:
     def __init__(
         self,
         publishing: Publishing,
+        transport: Transport,
         deliver: Callable[[Known, str | None, Numbering, float | None], Delivery],
         timeout_s: float,
+        clock: Clock,
     ) -> None:
         self._publishing = publishing
+        self._transport = transport
         self._deliver = deliver
         self._timeout_s = timeout_s
+        self._clock = clock
         self._company: Company[_Answer] = Company()
         self._lock = threading.Lock()
 
@@ -180,8 +192,16 @@ class Together:
         self, known: Known, message: Lone, durability: str | None, timeout_s: float | None
     ) -> MessageId | None:
         numbering = self._publishing.take_numbering()
-        block = self._publishing.block(known, *message, numbering)
-        appended = self._deliver(known, durability, numbering, timeout_s).append([block])
+        blocks = [self._publishing.block(known, *message, numbering)]
+        asked = as_durability(durability)
+        left_s = self._timeout_s if timeout_s is None else timeout_s
+        begun_s = self._clock.monotonic_s()
+        try:  # straight: whatever is needed for a repetition is made when there is one
+            appended = self._transport.append(known.name, blocks, asked, attempt_s(left_s))
+        except TMSError as error:
+            left_s -= self._clock.monotonic_s() - begun_s
+            delivery = self._deliver(known, durability, numbering, left_s)
+            appended = delivery.append(blocks, failed=error)
         self._publishing.give_back(numbering)
         return only_id(appended)
 

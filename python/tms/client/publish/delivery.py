@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from tms.client.transport import Transport, is_retriable, retrying
 from tms.clock import Clock
-from tms.errors import OutOfOrderSequence
+from tms.errors import OutOfOrderSequence, TMSError
 from tms.model.block import Compression, decode, encode
 from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
@@ -140,11 +140,11 @@ class Delivery:
         self._clock = clock
         self._timeout_s = timeout_s
 
-    def append(self, blocks: Sequence[NewBlock]) -> list[Appended]:
-        """Append in one request, or block by block where that fails. Raises the last attempt's
-        error."""
+    def append(self, blocks: Sequence[NewBlock], failed: TMSError | None = None) -> list[Appended]:
+        """Append in one request, or block by block where that fails. `failed` is the error of a
+        first attempt that was made already. Raises the last attempt's error."""
         try:
-            return self._repeat(blocks, self._timeout_s)
+            return self._repeat(blocks, self._timeout_s, failed)
         except OutOfOrderSequence:
             return self.repeat(blocks, self._timeout_s)
 
@@ -162,13 +162,16 @@ class Delivery:
                 work.left.pop(0)
         return appended
 
-    def _repeat(self, blocks: Sequence[NewBlock], timeout_s: float) -> list[Appended]:
+    def _repeat(
+        self, blocks: Sequence[NewBlock], timeout_s: float, failed: TMSError | None = None
+    ) -> list[Appended]:
         append, name, durability = self._transport.append, self._name, self._durability
         return retrying(
             lambda left_s: append(name, blocks, durability, left_s),
             self._clock,
             max(0.001, timeout_s),
             is_retriable_as_it_is,
+            failed,
         )
 
 

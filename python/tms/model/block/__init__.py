@@ -28,6 +28,7 @@ from tms.model.block.header import (
     read_header,
     write_header,
 )
+from tms.model.block.lone import lone_bytes, pack_lone
 from tms.model.block.packing import (
     HEADER_VALUE_BYTES_MAX,
     HEADERS_MAX,
@@ -71,7 +72,11 @@ def encode(
     Raises `Invalid` (with `index` where one message is to blame) and `TooLarge` for more than
     `MESSAGES_MAX` messages.
     """
-    block = pack(values, keys, headers, HEADER_BYTES)
+    block = None
+    if len(values) == 1 and headers is None and (keys is None or len(keys) == 1):
+        block = pack_lone(values[0], keys[0] if keys else None)
+    if block is None:
+        block = pack(values, keys, headers, HEADER_BYTES)
     if compression is not Compression.NONE:
         block = compress(block, HEADER_BYTES, compression)
     write_header(block, len(values), producer_id, producer_sequence)
@@ -93,6 +98,10 @@ def check(block: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int)
             f"The block's body has the CRC-32C {crc:08x}, but its header says {header.crc:08x}:"
             " it was damaged on its way, send it again."
         )
+    if header.count == 1:
+        size = lone_bytes(block)
+        if size is not None and size <= message_bytes_max:
+            return header
     check_body(block, header.count, message_bytes_max, decompressed_bytes_max)
     return header
 

@@ -5,6 +5,7 @@
 
 * A pure state machine: it is told what happens and when, and asked now and then for its verdict,
   every `TICK_S`; time-outs come a tick early rather than late.
+* While memory for answers is short, who does not read is given up sooner: others need it.
 * Time in which the service itself keeps the other side waiting does not count.
 """
 
@@ -13,6 +14,7 @@ from enum import Enum, auto
 from tms.server.http.watchdog import TICK_S, ConnectionLimits
 
 LINGER_S = 2.0
+STALLED_S = 1.5  # without progress, while memory for answers is short
 
 
 class Phase(Enum):
@@ -81,11 +83,13 @@ class Progress:
         if self.phase is Phase.IDLE:
             self._since = now
 
-    def verdict(self, now: float, unsent: int, busy: bool, held_up: bool) -> Verdict:
-        """What to do when the transport holds `unsent` bytes, an answer is being made (`busy`), or
-        the service does not read at the moment (`held_up`)."""
+    def verdict(
+        self, now: float, unsent: int, busy: bool, held_up: bool, short: bool = False
+    ) -> Verdict:
+        """What to do when the transport holds `unsent` bytes, an answer is being made (`busy`), the
+        service does not read at the moment (`held_up`), or memory is `short`."""
         if unsent:
-            return self._of_writing(now, unsent)
+            return self._of_writing(now, unsent, short)
         self._flushed_at = now
         if self.phase is Phase.LINGER:
             return Verdict.CUT_OFF if now - self._since > LINGER_S else Verdict.GO_ON
@@ -99,10 +103,13 @@ class Progress:
             return self._of_body(now)
         return Verdict.CLOSE if not busy and now - self._since > self._idle_s() else Verdict.GO_ON
 
-    def _of_writing(self, now: float, unsent: int) -> Verdict:
+    def _of_writing(self, now: float, unsent: int, short: bool) -> Verdict:
         if self._written - unsent != self._flushed:
             self._flushed, self._flushed_at = self._written - unsent, now
-        late = now - self._flushed_at > self._limits.write_timeout_s - TICK_S
+        limit_s = self._limits.write_timeout_s
+        if short:
+            limit_s = min(limit_s, STALLED_S)
+        late = now - self._flushed_at > limit_s - TICK_S
         return Verdict.CUT_OFF if late else Verdict.GO_ON
 
     def _of_body(self, now: float) -> Verdict:

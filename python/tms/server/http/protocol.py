@@ -361,6 +361,7 @@ class Connection(HttpToolsProtocol):
             self.transport.get_write_buffer_size(),
             busy=self._running is not None,
             held_up=self.flow.read_paused or self._refusal is not None,
+            short=self._watchdog.short,
         )
         if verdict is Verdict.GO_ON:
             return

@@ -1,6 +1,7 @@
 """The one timer that looks after all connections, their limits, and what they share."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
@@ -40,6 +41,9 @@ class Watchdog:
         self.connections: set[Watched] = set()
         self.refused = 0
         self.cut_off = 0
+        self.short = False  # whether memory for answers was refused since the last look
+        self.refusals: Callable[[], int] = lambda: 0  # how often it was refused so far
+        self._refusals = 0
         self._ids = count(1)
         self._run_id = token_hex(4)
         self._timer: asyncio.TimerHandle | None = None
@@ -61,6 +65,8 @@ class Watchdog:
         """Begin looking."""
         self._timer = loop.call_later(TICK_S, self.start, loop)
         now = loop.time()
+        refusals = self.refusals()
+        self.short, self._refusals = refusals > self._refusals, refusals
         for connection in list(self.connections):
             connection.look(now)
 
