@@ -26,7 +26,7 @@ class RequestLimits:
 
     body_bytes_max: int = 16 << 20
     publish_bytes_in_flight_max: int = 64 << 20
-    fetch_bytes_in_flight_max: int = 16 << 20
+    fetch_bytes_in_flight_max: int = 10 << 20
     fetch_bytes_max: int = MESSAGE_BYTES_MAX
     fetch_wait_ms_max: int = 60_000
     publish_timeout_s: float = 30.0
