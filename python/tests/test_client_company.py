@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tms.client.aio.together import Together as AsyncTogether
 from tms.client.publish.company import GROUP_MESSAGES, Company, Lone, Together, Waiting
 from tms.client.publish.known import Known, Publishing
 from tms.clock import SystemClock
-from tms.errors import StorageFull, TimedOut, TooLarge, Unavailable
+from tms.errors import StorageFull, TimedOut, TMSError, TooLarge, Unavailable
 from tms.model.block import decode
 from tms.model.ids import MessageId
 from tms.model.log import Appended, NewBlock
@@ -35,7 +36,9 @@ class Service:
     def deliver(self, *_: Any) -> "Service":
         return self
 
-    def append(self, blocks: Sequence[NewBlock]) -> list[Appended]:
+    def append(self, blocks: Sequence[NewBlock], failed: TMSError | None = None) -> list[Appended]:
+        if failed is not None:
+            raise failed
         self.requests.append([value for one in blocks for value in decode(one.block).values()])
         self.begun.release()
         assert self.gate.wait(10)
@@ -49,7 +52,8 @@ class Service:
 
 def together(service: Service, timeout_s: float = 10) -> Together:
     deliver: Any = service.deliver
-    return Together(Publishing(SystemClock()), deliver, timeout_s)
+    transport: Any = SimpleNamespace(append=lambda name, blocks, *_: service.append(blocks))
+    return Together(Publishing(SystemClock()), transport, deliver, timeout_s, SystemClock())
 
 
 def lone(value: bytes, partition: int | None = 0) -> Lone:
@@ -247,3 +251,31 @@ async def _one_is_cancelled() -> None:
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(done[1], asyncio.CancelledError)
     assert all(isinstance(done[i], MessageId) for i in (0, 2))
+
+
+def test_a_publish_whose_first_attempt_failed_is_repeated_within_its_time() -> None:
+    """Straight first; what repeats is made only then, with the same bytes and the time left."""
+    service = Service()
+    service.gate.set()
+    attempts: list[tuple[bytes, float]] = []
+    lefts: list[float | None] = []
+
+    def append(_: TopicName, blocks: Sequence[NewBlock], *more: Any) -> list[Appended]:
+        attempts.append((bytes(blocks[0].block), more[1]))
+        raise StorageFull("full")
+
+    class Delivery:
+        def append(self, blocks: Sequence[NewBlock], failed: TMSError | None) -> list[Appended]:
+            assert isinstance(failed, StorageFull)
+            assert bytes(blocks[0].block) == attempts[0][0]
+            return service.append(blocks)
+
+    def deliver(known: Known, durability: str | None, numbering: Any, left_s: float) -> Any:
+        lefts.append(left_s)
+        return Delivery()
+
+    transport: Any = SimpleNamespace(append=append)
+    bus = Together(Publishing(SystemClock()), transport, deliver, 10, SystemClock())
+    assert bus.publish(KNOWN, lone(b"v"), None, 6) is not None
+    assert len(attempts) == 1 and attempts[0][1] == 2
+    assert lefts[0] is not None and 5 < lefts[0] < 6
