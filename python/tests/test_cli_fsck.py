@@ -160,6 +160,23 @@ def test_the_messages_of_a_lost_topic_get_a_topic_of_a_new_name(data: Path, fsck
     assert _offsets(data, "recovered-00000001") == list(range(2 * COUNT))
 
 
+def test_without_any_record_every_message_is_found_again(data: Path, fsck: Fsck) -> None:
+    with tms.open(data) as bus:
+        bus.create_topic("large", partitions=3)
+        for partition in (0, 2):
+            bus.publish("large", b"x" * 6_000, partition=partition)
+    shutil.rmtree(data / "maps/metadata")
+    assert fsck()[0] != 0
+    code, found = fsck("--repair")
+    assert code == 0, found
+    assert _offsets(data, "recovered-00000001") == list(range(2 * COUNT))
+    assert _offsets(data, "recovered-00000002") == [0, 0]
+    with tms.open(data) as bus:
+        assert bus.create_topic("new").generation == 1
+        bus.publish("recovered-00000001", b"more")
+    assert fsck()[0] == 0
+
+
 def test_a_counter_that_is_behind_is_set(data: Path, fsck: Fsck) -> None:
     _change(data, lambda store, metadata: metadata.delete([keys.TOPIC_UID_COUNTER]))
     assert fsck()[0] == 1

@@ -6,7 +6,6 @@
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -28,8 +27,12 @@ def mend(data: Path, findings: Iterable[Finding], now_ms: int) -> Iterator[str]:
         by_mend[one.mend].append(one)
     touched = by_mend[Mend.MAP] + by_mend[Mend.ROW] + by_mend[Mend.PARTITION]
     for name in sorted({one.map for one in touched}):
-        with suppress(NotFound):  # its files are gone: nothing to keep
+        try:
             yield f"rebuilt {name}; as it was, it is kept in {repair(data, name)}"
+        except NotFound:  # its files are gone: nothing to keep
+            if name == keys.METADATA_MAP:
+                _begin_metadata(data)
+                yield f"began {name} anew; what is found without a record is recorded next"
     if by_mend[Mend.MAP]:
         return  # what a map lost shows only now: the caller verifies again
     store = LevelDBStore(data, create=False)
@@ -47,6 +50,14 @@ def mend(data: Path, findings: Iterable[Finding], now_ms: int) -> Iterator[str]:
         if by_mend[Mend.COUNTER]:
             highest = _set_counter(store, metadata)
             yield f"set the counter of topics to {highest}"
+    finally:
+        store.close()
+
+
+def _begin_metadata(data: Path) -> None:
+    store = LevelDBStore(data, create=False)
+    try:
+        store.open(keys.METADATA_MAP, create=True)
     finally:
         store.close()
 
