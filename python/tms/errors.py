@@ -187,6 +187,38 @@ class TopicExists(Conflict):
     code = "topic-exists"
 
 
+class TransactionNotFound(NotFound):
+    """No such transaction is known: it never was, or ended longer ago than is remembered."""
+
+    code = "transaction-not-found"
+
+
+class TransactionConflict(Conflict):
+    """Another transaction that committed meanwhile changed the same key; details carry `key`. Roll
+    back, and do the whole transaction again."""
+
+    code = "transaction-conflict"
+
+
+class TransactionEnded(Conflict):
+    """The transaction has ended, so this cannot be done in it any more; details carry
+    `outcome`."""
+
+    code = "transaction-ended"
+
+
+class TransactionTimedOut(TransactionEnded):
+    """The transaction was open for longer than its time-out, and is invalid."""
+
+    code = "transaction-timed-out"
+
+
+class InvalidTruncateTime(Conflict):
+    """Transactions from before that time are still in progress."""
+
+    code = "invalid-truncate-time"
+
+
 class FewerPartitions(Conflict):
     """The number of partitions of a topic can only grow."""
 

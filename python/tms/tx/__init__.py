@@ -1,0 +1,1 @@
+"""Transactions: the pure state machine, its edits, and who drives it over a journal."""

@@ -1,0 +1,145 @@
+"""Everything that can happen to the state of transactions: the values that the journal keeps.
+
+JSON arrays that begin with the kind, so that people and Java read them.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from tms.errors import DataCorrupt
+from tms.model.snapshot import TransactionType
+
+
+class Outcome(StrEnum):
+    """How a transaction stands."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    INVALID = "invalid"
+    TIMED_OUT = "timed-out"
+
+
+class _Edit(msgspec.Struct, frozen=True, array_like=True, tag=str.lower, tag_field="edit"):
+    """Something that happens to the state."""
+
+
+class Reserved(_Edit, frozen=True):
+    """Pointers below `upto` may be given from now on. Synced before the first of them is."""
+
+    upto: int
+
+
+class Began(_Edit, frozen=True):
+    """A transaction begins. `bound`: the visibility upper bound, all before it is decided."""
+
+    id: int
+    type: TransactionType
+    expires_ms: int
+    bound: int
+    client: str | None = None
+    token: str = ""
+
+
+class Checkpointed(_Edit, frozen=True):
+    """A transaction got one more pointer."""
+
+    id: int
+    pointer: int
+
+
+class Prepared(_Edit, frozen=True):
+    """These changes had no conflict so far."""
+
+    id: int
+    changes: tuple[bytes, ...]
+
+
+class Intended(_Edit, frozen=True):
+    """The messages of this transaction are being stored; a start that finds this without an end
+    makes it invalid, because nobody goes on."""
+
+    id: int
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True):
+    """A place where blocks of a commit stand."""
+
+    uid: int
+    partition: int
+    end_offset: int
+
+
+class Committed(_Edit, frozen=True):
+    """A transaction is visible from now on. `pointer`: of the commit; `blocks`: what has to be
+    there, or the power went before it was stored, and then it is invalid."""
+
+    id: int
+    pointer: int
+    changes: tuple[bytes, ...] = ()
+    blocks: tuple[Stored, ...] = ()
+
+
+class Aborted(_Edit, frozen=True):
+    """A transaction's data was taken back."""
+
+    id: int
+
+
+class Invalidated(_Edit, frozen=True):
+    """Transactions whose data may be there and must never be seen."""
+
+    ids: tuple[int, ...]
+    timed_out: bool = False
+
+
+class Forgotten(_Edit, frozen=True):
+    """Invalid transactions of which nothing is left."""
+
+    ids: tuple[int, ...]
+
+
+class Lost(_Edit, frozen=True):
+    """The process ended without a word: pointers from `start` up to `stop` may have been given and
+    forgotten, so they are never visible."""
+
+    start: int
+    stop: int
+
+
+class Reset(_Edit, frozen=True):
+    """Everything is forgotten."""
+
+
+Edit = (
+    Reserved
+    | Began
+    | Checkpointed
+    | Prepared
+    | Intended
+    | Committed
+    | Aborted
+    | Invalidated
+    | Forgotten
+    | Lost
+    | Reset
+)
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Edit)
+
+
+def encode_edit(edit: Edit) -> bytes:
+    """The edit as the journal keeps it."""
+    return _encoder.encode(edit)
+
+
+def decode_edit(raw: bytes) -> Edit:
+    """Raises `DataCorrupt`."""
+    try:
+        edit: Edit = _decoder.decode(raw)
+        return edit
+    except msgspec.MsgspecError as exc:
+        raise DataCorrupt(
+            f"An edit in the journal of transactions cannot be read ({exc}). Run `tms fsck`."
+        ) from exc
