@@ -16,16 +16,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tms.clock import Clock
-from tms.errors import Closed
+from tms.errors import Closed, Invalid
 from tms.log.cache import BlockCache
 from tms.log.inflight import InFlight
 from tms.log.partition import LogLimits
 from tms.log.pending import PendingAppend
+from tms.log.visibility import Judge
 from tms.model import keys
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
+from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
 from tms.store.base import Store
 from tms.topic.fetching import Fetcher
@@ -36,6 +38,7 @@ from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry, TopicRecord, topic_info
 from tms.topic.retention import RetentionClock, floor_by_time
 from tms.topic.sweep import open_metadata, sweep
+from tms.transactions import Transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +104,17 @@ class Engine:
             self._partitions,
             self._retention,
             self._config.cleaner_interval_s,
+            lambda: self.transactions.manager.expire(),
         )
         self._publisher = Publisher(self._registry, self._partitions, self._config.block_bytes)
-        self._fetcher = Fetcher(self._registry, self._partitions, self._retention, clock)
+        self.transactions = Transactions(self._registry, self._partitions, self._publisher, clock)
+        self._fetcher = Fetcher(
+            self._registry,
+            self._partitions,
+            self._retention,
+            clock,
+            self.transactions.manager.watch_end,
+        )
         self._lock = threading.Lock()
         self._closed = False
 
@@ -196,28 +207,44 @@ class Engine:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float = 0.0,
+        isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> Fetched:
         """Blocks from these positions on, about `bytes_max` bytes of them but at least one if there
-        is one; waits up to `wait_s` for the first. Raises `TopicNotFound`, `PartitionNotFound`,
-        `OffsetOutOfRange`."""
-        return self._fetcher.fetch(name, positions, bytes_max, wait_s)
+        is one; waits up to `wait_s` for the first. `isolation` says what is shown of transactions.
+        Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
+        return self._fetcher.fetch(name, positions, bytes_max, wait_s, self._judge(isolation))
 
     def fetch_cached(
-        self, name: TopicName, positions: Sequence[PartitionPosition], bytes_max: int
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> Fetched | None:
         """Like `fetch` without waiting and without touching the store; None when that is not
         possible."""
-        return self._fetcher.fetch_cached(name, positions, bytes_max)
+        return self._fetcher.fetch_cached(name, positions, bytes_max, self._judge(isolation))
 
     def watch(
         self,
         name: TopicName,
         positions: Sequence[PartitionPosition],
         callback: Callable[[], None],
+        held: Mapping[int, int] | None = None,
     ) -> Callable[[], None]:
         """Call `callback`, from any thread and at least once, when something may be there after
-        these positions (as answered in `Fetched.next`). Returns a function that ends the watch."""
-        return self._fetcher.watch(name, positions, callback)
+        these positions (`Fetched.next`), or when a transaction that holds one back has ended
+        (`Fetched.held`). Returns a function that ends the watch."""
+        return self._fetcher.watch(name, positions, callback, held)
+
+    def _judge(self, isolation: Isolation | Snapshot) -> Judge | None:
+        if isolation is Isolation.COMMITTED:
+            return self.transactions.manager.fate
+        if isinstance(isolation, Snapshot):
+            return lambda pointer, _: isolation.fate(pointer)
+        if isolation is Isolation.UNCOMMITTED:
+            return None
+        raise Invalid("The isolation `snapshot` needs a snapshot.", field="isolation")
 
     # -- operating -----------------------------------------------------------------------------
 

@@ -40,6 +40,13 @@ class Tail:
             self._head = 0
         return len(block.block)
 
+    def replace(self, blocks: dict[BlockKey, StoredBlock]) -> None:
+        """Take these, of the same size, in place of cached ones with the same keys."""
+        for index in range(self._head, len(self._keys)):
+            found = blocks.get(self._keys[index])
+            if found is not None:
+                self._blocks[index] = found
+
     def read(self, start: BlockKey, bytes_max: int) -> list[StoredBlock] | None:
         """Blocks whose last message is at or after `start`, at least one if there is one, None
         when not all cached."""

@@ -26,6 +26,7 @@ from tms.log.producers import ProducerWindow
 from tms.log.records import FIRST_KEY, BlockKey, ProducersRecord, encode, key_after
 from tms.log.segments import SegmentChain
 from tms.model import keys
+from tms.model.block import Flags, place
 from tms.model.log import StoredBlock
 from tms.model.topic import Durability
 from tms.store.base import Map, Row
@@ -182,6 +183,23 @@ class PartitionState:
             self._look()
         if watchers:
             _call(watchers)
+
+    def roll_back(self, first: BlockKey, last: BlockKey, write_pointer: int) -> int:
+        """Mark the blocks of a transaction in [first, last] as rolled back, synced; how many there
+        were. The caller holds `owner`."""
+        blocks = self.chain.scan(first, key_after(last), 1 << 62)
+        marked = []
+        for stored in blocks:
+            header = recovery.header_of(stored)
+            if header.write_pointer == write_pointer:
+                copy = bytearray(stored.block)
+                place(copy, header.base_offset, header.flags | Flags.ROLLED_BACK, write_pointer)
+                marked.append(stored._replace(block=copy))
+        if marked:
+            self.chain.replace(marked, Durability.SYNCED)
+            with self.lock:
+                self.tail.replace({(one.time_ms, one.last_sequence): one for one in marked})
+        return len(marked)
 
     def _look(self) -> None:
         """See whether maintenance is due, and after how many bytes to see again."""

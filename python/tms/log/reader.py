@@ -24,11 +24,13 @@ from tms.model.position import Kind, Position
 
 
 class Read(NamedTuple):
-    """What one partition had: its blocks, where to go on, and the offset after its last message."""
+    """What one partition had: its blocks, where to go on, the offset after its last message, and
+    the open transaction that the reader waits for."""
 
     blocks: list[StoredBlock]
     next: Position
     end: int
+    held_by: int = 0
 
 
 class PartitionReader:

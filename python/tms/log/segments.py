@@ -165,6 +165,23 @@ class SegmentChain:
         time_ms, sequence = keys.split_block_key(rows[0][0])
         return StoredBlock(self.partition, time_ms, sequence, rows[0][1])
 
+    def replace(self, blocks: list[StoredBlock], durability: Durability) -> None:
+        """Write blocks again that are stored, with other flags."""
+        for segment in self.record.segments:
+            rows = [
+                (keys.block_key(one.time_ms, one.last_sequence), one.block)
+                for one in blocks
+                if self._number_of((one.time_ms, one.last_sequence)) == segment.number
+            ]
+            if rows:
+                self._map(segment.number).write(rows, durability)
+
+    def _number_of(self, key: BlockKey) -> int:
+        for segment in self.record.segments:
+            if segment.last is None or key <= segment.last:
+                return segment.number
+        return -1
+
     def cut(self, segment: SegmentRecord, start: BlockKey) -> int:
         """Delete all blocks of a segment at or after `start`; returns how many. Only for
         recovery."""

@@ -27,5 +27,5 @@ def trimmed(blocks: list[StoredBlock], floor: BlockKey) -> list[StoredBlock]:
         producer_id=header.producer_id,
         producer_sequence=header.producer_sequence,
     )
-    place(block, header.base_offset + skip)
+    place(block, header.base_offset + skip, header.flags, header.write_pointer)
     return [first._replace(block=block), *blocks[1:]]

@@ -19,6 +19,7 @@ Invariants
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tms.clock import Clock
 from tms.errors import StorageUnavailable, TMSError
@@ -41,14 +42,27 @@ _log = EventLog(__name__)
 Entry = tuple[int, Buffer, BlockHeader]  # place in the pending append, and a checked block
 
 
+class Stamp(NamedTuple):
+    """What a transaction puts on its blocks."""
+
+    flags: int
+    write_pointer: int
+
+
+PLAIN = Stamp(0, 0)
+
+
 class Ticket:
     """One caller's blocks for one partition."""
 
-    __slots__ = ("bytes", "durability", "entries", "pending", "reserved")
+    __slots__ = ("bytes", "durability", "entries", "pending", "reserved", "stamp")
 
-    def __init__(self, pending: PendingAppend, durability: Durability) -> None:
+    def __init__(
+        self, pending: PendingAppend, durability: Durability, stamp: Stamp = PLAIN
+    ) -> None:
         self.pending = pending
         self.durability = durability
+        self.stamp = stamp
         self.entries: list[Entry] = []
         self.bytes = 0
         self.reserved = False  # whether room was made for it
@@ -249,7 +263,7 @@ class PartitionWriter:
                 group.refused.append((ticket.pending, refused))
                 continue
             if known is None:
-                known = group.add(partition, block, header, now_ms)
+                known = group.add(partition, block, header, now_ms, ticket.stamp)
                 if header.producer_id:
                     producers.remember(header.producer_id, known)
                 duplicate = False
@@ -283,7 +297,7 @@ class _Group:
         self.refused: list[tuple[PendingAppend, TMSError]] = []
 
     def add(
-        self, partition: int, block: Buffer, header: BlockHeader, now_ms: int
+        self, partition: int, block: Buffer, header: BlockHeader, now_ms: int, stamp: Stamp
     ) -> RememberedBlock:
         """Give the block its place at the end."""
         time_ms, sequence = self.last
@@ -294,7 +308,7 @@ class _Group:
         first, sequence = sequence + 1, sequence + header.count
         if isinstance(block, bytes) or (isinstance(block, memoryview) and block.readonly):
             block = bytearray(block)
-        place(block, self.end_offset)
+        place(block, self.end_offset, stamp.flags, stamp.write_pointer)
         known = RememberedBlock(
             header.producer_sequence, header.crc, time_ms, first, header.count, self.end_offset
         )

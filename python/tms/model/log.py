@@ -2,7 +2,7 @@
 share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -93,9 +93,10 @@ class Fetched:
     partition may begin before the position that was asked for, and the reader drops those
     messages. `next` is where to go on, per partition asked for (also when nothing was found, so
     that `latest` is resolved once). `ends` are the offsets after the last message, per partition;
-    offsets give the lag.
+    offsets give the lag. `held` are the open transactions that reading waits for, per partition.
     """
 
     blocks: list[StoredBlock]
     next: dict[int, Position]
     ends: dict[int, int]
+    held: dict[int, int] = field(default_factory=dict)

@@ -8,12 +8,15 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from tms.clock import Clock
 from tms.errors import Closed
 from tms.log.reader import Read
+from tms.log.visibility import Judge, admit
 from tms.model.log import Fetched, PartitionPosition
+from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.topic.partitions import Partitions
 from tms.topic.registry import Registry
@@ -24,12 +27,18 @@ class Fetcher:
     """The way out. Thread-safe."""
 
     def __init__(
-        self, registry: Registry, partitions: Partitions, retention: RetentionClock, clock: Clock
+        self,
+        registry: Registry,
+        partitions: Partitions,
+        retention: RetentionClock,
+        clock: Clock,
+        watch_end: Callable[[int, Callable[[], None]], Callable[[], None]],
     ) -> None:
         self._registry = registry
         self._partitions = partitions
         self._retention = retention
         self._clock = clock
+        self._watch_end = watch_end
         self._closed = False
         self.hits = 0
         self.misses = 0
@@ -44,24 +53,29 @@ class Fetcher:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float = 0.0,
+        judge: Judge | None = None,
     ) -> Fetched:
-        """See `Engine.fetch`."""
+        """See `Engine.fetch`. A judge decides what is shown of transactions; None: everything."""
         bytes_max = max(1, bytes_max)
         deadline_s = self._clock.monotonic_s() + wait_s
         in_time = True
         while True:
-            fetched = self._fetch(name, positions, bytes_max)
+            fetched = self._fetch(name, positions, bytes_max, judge)
             left_s = deadline_s - self._clock.monotonic_s()
             if fetched.blocks or left_s <= 0 or not in_time:
                 return fetched
             woken = threading.Event()
             positions = [PartitionPosition(p, fetched.next[p]) for p, _ in positions]
-            cancel = self.watch(name, positions, woken.set)
+            cancel = self.watch(name, positions, woken.set, fetched.held)
             in_time = woken.wait(left_s)
             cancel()
 
     def fetch_cached(
-        self, name: TopicName, positions: Sequence[PartitionPosition], bytes_max: int
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        judge: Judge | None = None,
     ) -> Fetched | None:
         """See `Engine.fetch_cached`."""
         topic = self._registry.peek(name)
@@ -75,18 +89,24 @@ class Fetcher:
                 return None
             if bytes_max <= 0:
                 read = log.reader.skip(position)
-            elif (cached := log.reader.read_cached(position, floor, bytes_max)) is None:
-                return None
             else:
+                bound = partial(log.reader.read_cached, floor=floor, bytes_max=bytes_max)
+                cached = _admitted(bound, position, judge)
+                if cached is None:
+                    return None
                 read = cached
             bytes_max -= _add(fetched, partition, read)
         self.hits += 1
         return fetched
 
     def _fetch(
-        self, name: TopicName, positions: Sequence[PartitionPosition], bytes_max: int
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        judge: Judge | None,
     ) -> Fetched:
-        cached = self.fetch_cached(name, positions, bytes_max)
+        cached = self.fetch_cached(name, positions, bytes_max, judge)
         if cached is not None:
             return cached
         if self._closed:
@@ -97,9 +117,11 @@ class Fetcher:
         fetched = Fetched([], {}, {})
         for partition, position in positions:
             reader = self._partitions.get(name, topic, partition).reader
+            read: Read | None = None
             if bytes_max > 0:
-                read = reader.read(position, floor, bytes_max)
-            else:
+                bound = partial(reader.read, floor=floor, bytes_max=bytes_max)
+                read = _admitted(bound, position, judge)
+            if read is None:
                 read = reader.skip(position)
             bytes_max -= _add(fetched, partition, read)
         return fetched
@@ -109,6 +131,7 @@ class Fetcher:
         name: TopicName,
         positions: Sequence[PartitionPosition],
         callback: Callable[[], None],
+        held: Mapping[int, int] | None = None,
     ) -> Callable[[], None]:
         """See `Engine.watch`."""
         if self._closed:
@@ -118,8 +141,10 @@ class Fetcher:
             self._partitions.get(name, topic, partition).reader for partition, _ in positions
         ]
         cancels = [
-            reader.watch(position, callback)
-            for reader, (_, position) in zip(readers, positions, strict=True)
+            self._watch_end(held[partition], callback)
+            if held and partition in held
+            else reader.watch(position, callback)
+            for reader, (partition, position) in zip(readers, positions, strict=True)
         ]
 
         def cancel() -> None:
@@ -129,8 +154,26 @@ class Fetcher:
         return cancel
 
 
+def _admitted(
+    read_at: Callable[[Position], Read | None], position: Position, judge: Judge | None
+) -> Read | None:
+    """What a partition shows from `position` on; reads on while everything is to be skipped."""
+    while True:
+        read = read_at(position)
+        if judge is None or read is None or not read.blocks:
+            return read
+        shown, stop, held_by = admit(read.blocks, judge)
+        if stop is not None:
+            return Read(shown, stop, read.end, held_by)
+        if shown:
+            return read._replace(blocks=shown)
+        position = read.next
+
+
 def _add(fetched: Fetched, partition: int, read: Read) -> int:
     fetched.blocks.extend(read.blocks)
+    if read.held_by:
+        fetched.held[partition] = read.held_by
     fetched.next[partition] = read.next
     fetched.ends[partition] = read.end
     return sum(len(block.block) for block in read.blocks)

@@ -6,6 +6,7 @@ unreadable at once, whether this ran or not.
 """
 
 import threading
+from collections.abc import Callable
 
 from tms.clock import Clock
 from tms.errors import Closed, TMSError, TopicNotFound
@@ -34,6 +35,7 @@ class Maintenance:
         partitions: Partitions,
         retention: RetentionClock,
         interval_s: float,
+        expire: Callable[[], object],
     ) -> None:
         self._metadata = metadata
         self._clock = clock
@@ -41,6 +43,7 @@ class Maintenance:
         self._partitions = partitions
         self._retention = retention
         self._interval_s = interval_s
+        self._expire = expire
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -151,6 +154,7 @@ class Maintenance:
             waited_s += _RECOVERY_S
             try:
                 self.recover()
+                self._expire()
                 if waited_s >= self._interval_s:
                     waited_s = 0.0
                     self.clean()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tms.errors import Closed, Invalid, TMSError
 from tms.events import EventLog
 from tms.log.pending import PendingAppend
-from tms.log.writer import Ticket
+from tms.log.writer import PLAIN, Stamp, Ticket
 from tms.model.block import check
 from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
@@ -40,12 +40,16 @@ class Publisher:
         blocks: Sequence[NewBlock],
         durability: Durability | None,
         inline: Durability,
+        stamp: Stamp = PLAIN,
+        internal: bool = False,
     ) -> PendingAppend:
         """Hand blocks to their partitions; the calling thread itself writes what needs at most
-        `inline`. See `Engine.submit`."""
+        `inline`. `stamp` is a transaction's; `internal` ones may go to the namespace `system`. See
+        `Engine.submit`."""
         if self._closed:
             raise Closed("The engine is closed; nothing was stored.")
-        name.require_writable()
+        if not internal:
+            name.require_writable()
         topic = self._registry.find(name)
         if durability is None:
             durability = topic.durability
@@ -62,7 +66,7 @@ class Publisher:
             )
             ticket = tickets.get(log)
             if ticket is None:
-                ticket = tickets[log] = Ticket(pending, durability)
+                ticket = tickets[log] = Ticket(pending, durability, stamp)
             ticket.entries.append((number, block, header))
             ticket.bytes += len(block)
         if len(tickets) > 1:

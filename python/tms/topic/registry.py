@@ -107,6 +107,10 @@ class Registry:
                 self._known[name] = record
         return record
 
+    def name_of(self, uid: int) -> TopicName | None:
+        """The name of the topic with this uid, None when there is none."""
+        return next((name for name, record in self.all() if record.uid == uid), None)
+
     def peek(self, name: TopicName) -> TopicRecord | None:
         """The topic's record as last seen, without looking into the store."""
         return self._known.get(name)

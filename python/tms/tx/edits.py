@@ -108,6 +108,12 @@ class Lost(_Edit, frozen=True):
     stop: int
 
 
+class Revoked(_Edit, frozen=True):
+    """These commits lost blocks with the power: they are invalid, as if never committed."""
+
+    ids: tuple[int, ...]
+
+
 class Reset(_Edit, frozen=True):
     """Everything is forgotten."""
 
@@ -123,6 +129,7 @@ Edit = (
     | Invalidated
     | Forgotten
     | Lost
+    | Revoked
     | Reset
 )
 _encoder = msgspec.json.Encoder()

@@ -69,7 +69,7 @@ class TransactionState:
         self.invalid: set[int] = set()
         self.lost: list[tuple[int, int]] = []
         self.ended: OrderedDict[int, tuple[Outcome, int]] = OrderedDict()  # id → how, commit
-        self.tokens: dict[str, int] = {}
+        self.tokens: OrderedDict[str, int] = OrderedDict()
         self._shorts: OrderedDict[int, None] = OrderedDict()
         self._committed: OrderedDict[int, set[bytes]] = OrderedDict()  # commit pointer → changes
         self._winner: dict[bytes, tuple[int, str | None]] = {}  # change → newest commit, client
@@ -107,7 +107,8 @@ class TransactionState:
         if pointer in self.invalid or pointer > self.last_pointer or self._is_lost(pointer):
             return Fate.SKIPPED
         ended = self.ended.get(pointer)
-        return Fate.SKIPPED if ended is not None and ended[0] is Outcome.ABORTED else Fate.VISIBLE
+        aborted = ended is not None and ended[0] is Outcome.ABORTED
+        return Fate.SKIPPED if aborted else Fate.VISIBLE
 
     def find(self, id: int) -> Open:
         """The transaction in progress. Raises why there is none."""
@@ -134,7 +135,7 @@ class TransactionState:
         return not_open(id, Outcome.INVALID if ended is None else ended[0])
 
     def _is_lost(self, pointer: int) -> bool:
-        return any(start <= pointer < stop for start, stop in self.lost)
+        return bool(self.lost) and any(start <= pointer < stop for start, stop in self.lost)
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -149,8 +150,8 @@ class TransactionState:
     ) -> Began:
         """Begin a transaction. With a token of one that is in progress, that one again. Raises
         `Invalid` for a time-out that is none."""
-        if token and (known := self.tokens.get(token)) is not None:
-            return self.open[known].began
+        if token and (known := self.open.get(self.tokens.get(token, 0))) is not None:
+            return known.began
         if timeout_s is None:
             timeout_s = TIMEOUT_S_DEFAULT if type is TransactionType.SHORT else LONG_TIMEOUT_S
         elif not 0 < timeout_s <= TIMEOUT_S_MAX:
@@ -253,13 +254,17 @@ class TransactionState:
         for change in changes:
             winner = self._winner.get(change)
             if winner is not None and winner[0] > id:
-                raise TransactionConflict(
-                    f"Transaction {id} and another one that committed meanwhile changed the same "
-                    "key. Roll back, and do it again.",
-                    transaction=id,
-                    key=change.hex(),
-                    client=winner[1],
-                )
+                raise self.conflict(id, change, winner[1])
+
+    def conflict(self, id: int, change: bytes, client: str | None) -> TransactionConflict:
+        """The error for a transaction that changed what another one did meanwhile."""
+        return TransactionConflict(
+            f"Transaction {id} and another one that committed meanwhile changed the same key. "
+            "Roll back, and do it again.",
+            transaction=id,
+            key=change.hex(),
+            client=client,
+        )
 
     # -- carrying out ----------------------------------------------------------------------------
 
@@ -307,6 +312,8 @@ class TransactionState:
             self._shorts[edit.id] = None
         if edit.token:
             self.tokens[edit.token] = edit.id
+            if len(self.tokens) > ENDED_REMEMBERED:
+                self.tokens.popitem(last=False)
 
     def _checkpointed(self, edit: Checkpointed) -> None:
         found = self.open.get(edit.id)
@@ -333,6 +340,7 @@ class TransactionState:
     def _aborted(self, id: int) -> None:
         found = self.open.get(id)
         if found is not None:
+            self._remember(id, Outcome.ABORTED)  # before it leaves what is in progress
             self._close(found)
             self.read_pointer = max(self.read_pointer, found.write_pointer)
         elif id in self.invalid:
@@ -348,9 +356,9 @@ class TransactionState:
         found = self.open.get(id)
         if found is None:
             return
-        self._close(found)
-        self.invalid.update(found.pointers)
+        self.invalid.update(found.pointers)  # before it leaves what is in progress: readers look
         self._sorted_invalid = None
+        self._close(found)
         if found.began.type is TransactionType.SHORT:
             self.read_pointer = max(self.read_pointer, found.write_pointer)
         self._remember(id, Outcome.TIMED_OUT if timed_out else Outcome.INVALID)
@@ -362,8 +370,6 @@ class TransactionState:
         for pointer in found.pointers:
             del self.in_progress[pointer]
         self._shorts.pop(id, None)
-        if found.began.token:
-            self.tokens.pop(found.began.token, None)
 
     def _remember(self, id: int, outcome: Outcome, pointer: int = 0) -> None:
         self.ended[id] = (outcome, pointer)

@@ -35,7 +35,7 @@ MESSAGES_MAX = 65_536
 _MAGIC = b"TMSB"
 _HEADER = struct.Struct(">4sBBHIIQQQII")
 _START = struct.Struct(">4sBBH")
-_BASE_OFFSET = struct.Struct(">Q")
+_PLACE = struct.Struct(">QQ")  # and write pointer
 
 
 class Flags(IntFlag):
@@ -45,6 +45,7 @@ class Flags(IntFlag):
     STAGED = 2  # the messages stand in the payload map
     ROLLED_BACK = 4
     SPARSE = 8
+    ISSUED = 16  # the write pointer was given by the service's own transaction manager
 
 
 class BlockHeader(NamedTuple):
@@ -89,10 +90,18 @@ def write_header(block: bytearray, count: int, producer_id: int, producer_sequen
     )
 
 
-def place(block: bytearray | memoryview, base_offset: int) -> None:
-    """The service's part of a checked block, in place: magic, version, no flags, base offset."""
-    _START.pack_into(block, 0, _MAGIC, FORMAT_VERSION, 0, 0)
-    _BASE_OFFSET.pack_into(block, 16, base_offset)
+def place(
+    block: bytearray | memoryview, base_offset: int, flags: int = 0, write_pointer: int = 0
+) -> None:
+    """The service's part of a checked block, in place: magic, version, flags, base offset, write
+    pointer."""
+    _START.pack_into(block, 0, _MAGIC, FORMAT_VERSION, flags, 0)
+    _PLACE.pack_into(block, 16, base_offset, write_pointer)
+
+
+def flags_of(block: Buffer) -> int:
+    """The flags of a block that was checked before, cheaply."""
+    return block[5]
 
 
 def body_crc(block: Buffer) -> int:

@@ -1,0 +1,295 @@
+"""Transactions on an engine: all or nothing for every reader, whatever happens."""
+
+import threading
+
+import pytest
+
+from tests.clocks import ManualClock
+from tms.engine import Engine
+from tms.errors import (
+    Conflict,
+    TopicNotFound,
+    TransactionConflict,
+    TransactionEnded,
+    TransactionNotFound,
+    TransactionTimedOut,
+)
+from tms.model.block import decode, encode
+from tms.model.log import NewBlock, PartitionPosition
+from tms.model.position import Position
+from tms.model.snapshot import Isolation
+from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
+from tms.store.memory import MemoryStore
+from tms.transactions import Range
+
+A, B = TopicName("default", "a"), TopicName("default", "b")
+WRITTEN = Durability.WRITTEN
+
+
+class World:
+    """An engine over a store that survives it."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.clock = ManualClock()
+        self.open()
+        for name in (A, B):
+            self.engine.create_topic(name, TopicSettings(2, durability=WRITTEN))
+
+    def open(self) -> None:
+        self.engine = Engine(self.store, self.clock)
+        self.tx = self.engine.transactions
+
+    def reopen(self) -> None:
+        """Without closing: as after a crash of the process."""
+        self.engine._threads.shutdown()
+        self.clock.pass_ms(1)
+        self.open()
+
+    def read(
+        self,
+        name: TopicName = A,
+        isolation: Isolation = Isolation.COMMITTED,
+        start: Position | None = None,
+    ) -> list[bytes | None]:
+        """What partition 0 shows."""
+        found: list[bytes | None] = []
+        position = start or Position.earliest()
+        while True:
+            fetched = self.engine.fetch(
+                name, [PartitionPosition(0, position)], 1 << 20, 0, isolation
+            )
+            if not fetched.blocks:
+                return found
+            for stored in fetched.blocks:
+                found += decode(stored.block).values()
+            position = fetched.next[0]
+
+    def publish(self, *values: bytes, name: TopicName = A) -> None:
+        self.engine.append(name, [NewBlock(0, encode(list(values)))])
+
+    def publish_in(self, pointer: int, *values: bytes, name: TopicName = A) -> Range:
+        (place,) = self.tx.submit(name, [NewBlock(0, encode(list(values)))], pointer).result(5)
+        return Range.of(name, place, pointer)
+
+
+def commit(*values: bytes, id: int = 0, token: str = "", name: TopicName = A) -> Commit:
+    blocks = tuple(TopicBlock(name, NewBlock(0, encode([value]))) for value in values)
+    return Commit(id, token, blocks)
+
+
+def moved(to: int, expected: str | None = None, group: str = "g") -> PositionChange:
+    return PositionChange(PositionKey(group, A, 0), Position.offset(to), expected)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# Commit
+
+
+def test_a_commit_over_topics_is_visible_with_its_answer(world: World) -> None:
+    blocks = (
+        TopicBlock(A, NewBlock(0, encode([b"1", b"2"]))),
+        TopicBlock(A, NewBlock(1, encode([b"3"]))),
+        TopicBlock(B, NewBlock(0, encode([b"4"]))),
+    )
+    result = world.tx.commit(Commit(blocks=blocks))
+    assert [(one.topic, one.place.partition, one.place.count) for one in result.appended] == [
+        (A, 0, 2),
+        (A, 1, 1),
+        (B, 0, 1),
+    ]
+    assert world.read(A) == [b"1", b"2"] and world.read(B) == [b"4"]
+    assert world.tx.describe(result.transaction_id).outcome == "committed"
+
+
+def test_a_commit_that_fails_halfway_is_never_seen(world: World) -> None:
+    world.publish(b"before")
+    gone = TopicName("default", "gone")
+    blocks = (
+        TopicBlock(A, NewBlock(0, encode([b"1"]))),
+        TopicBlock(gone, NewBlock(0, encode([b"2"]))),
+    )
+    with pytest.raises(TopicNotFound):
+        world.tx.commit(Commit(blocks=blocks, durability=WRITTEN))
+    world.publish(b"after")
+    assert world.read() == [b"before", b"after"]
+    assert world.read(isolation=Isolation.UNCOMMITTED) == [b"before", b"1", b"after"]
+    world.reopen()
+    assert world.read() == [b"before", b"after"]
+
+
+def test_a_repeated_commit_is_answered_alike_and_done_once(world: World) -> None:
+    first = world.tx.commit(commit(b"1", token="t"))
+    assert world.tx.commit(commit(b"1", token="t")) == first
+    id = world.tx.begin().transaction_id
+    second = world.tx.commit(commit(b"2", id=id))
+    assert world.tx.commit(commit(b"2", id=id)) == second
+    assert world.read() == [b"1", b"2"]
+    world.reopen()
+    assert world.tx.commit(commit(b"1", token="t")).transaction_id == first.transaction_id
+    assert world.tx.commit(commit(b"2", id=id)).transaction_id == id
+    assert world.read() == [b"1", b"2"]
+
+
+def test_a_late_commit_touches_nothing(world: World) -> None:
+    with pytest.raises(TransactionNotFound):
+        world.tx.commit(commit(b"x", id=12_345))
+    id = world.tx.begin(timeout_s=5).transaction_id
+    other = world.tx.begin().transaction_id
+    world.tx.abort(other)
+    with pytest.raises(TransactionEnded):
+        world.tx.commit(commit(b"x", id=other))
+    world.clock.pass_ms(5_001)
+    world.tx.manager.expire()
+    with pytest.raises(TransactionTimedOut):
+        world.tx.commit(commit(b"x", id=id))
+    assert world.read(isolation=Isolation.UNCOMMITTED) == []
+
+
+def test_of_two_that_change_the_same_the_later_is_refused(world: World) -> None:
+    one, other = (world.tx.begin().transaction_id for _ in range(2))
+    world.tx.commit(Commit(one, changes=(b"k", b"l"), durability=WRITTEN))
+    with pytest.raises(TransactionConflict):
+        world.tx.commit(Commit(other, blocks=commit(b"x").blocks, changes=(b"l",)))
+    assert world.read() == []
+    world.tx.commit(Commit(changes=(b"l",), durability=WRITTEN))
+
+
+# Reading
+
+
+def test_a_reader_stops_at_an_open_transaction_and_goes_on_in_order(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    world.publish(b"1")
+    world.publish_in(id, b"2")
+    world.publish(b"3")
+    assert world.read() == [b"1"]
+    assert world.read(isolation=Isolation.UNCOMMITTED) == [b"1", b"2", b"3"]
+    world.tx.commit(Commit(id, durability=WRITTEN))
+    assert world.read() == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("end", ["abort", "invalidate", "expire"])
+def test_a_transaction_that_ends_otherwise_is_stepped_over(world: World, end: str) -> None:
+    id = world.tx.begin().transaction_id
+    world.publish_in(id, b"x")
+    world.publish(b"1")
+    if end == "expire":
+        world.clock.pass_ms(30_001)
+        assert world.tx.manager.expire() == 1
+    else:
+        getattr(world.tx, end)(id)
+    assert world.read() == [b"1"]
+    with pytest.raises(TransactionEnded):
+        world.publish_in(id, b"late")
+    world.reopen()
+    assert world.read() == [b"1"]
+
+
+def test_a_waiting_reader_is_woken_by_the_commit(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    world.publish_in(id, b"1")
+    found: list[int] = []
+
+    def wait() -> None:
+        at = [PartitionPosition(0, Position.earliest())]
+        found.append(len(world.engine.fetch(A, at, 1 << 20, 10).blocks))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not world.tx.manager._watchers:
+        pass
+    world.tx.commit(Commit(id, durability=WRITTEN))
+    thread.join(5)
+    assert found == [1]
+
+
+def test_a_foreign_transaction_is_open_until_it_is_rolled_back_or_too_old(world: World) -> None:
+    foreign = world.clock.now_ms() * 1_000_000 + 77
+    range = world.publish_in(foreign, b"x")
+    world.publish(b"1")
+    assert world.read() == []
+    assert world.tx.roll_back(range) == 1
+    assert world.read() == [b"1"]
+    world.publish_in(foreign + 1, b"y")
+    world.publish(b"2")
+    assert world.read() == [b"1"]
+    world.clock.pass_ms(25 * 3_600_000 + 1)
+    assert world.read() == [b"1", b"2"]
+
+
+def test_a_snapshot_decides_for_readers_whose_transactions_run_elsewhere(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    world.publish_in(id, b"own")
+    other = world.tx.begin().transaction_id
+    world.publish_in(other, b"other")
+    snapshot = world.tx.manager.snapshot(id)
+    at = [PartitionPosition(0, Position.earliest())]
+    fetched = world.engine.fetch(A, at, 1 << 20, 0, snapshot)
+    assert [decode(one.block).values() for one in fetched.blocks] == [[b"own"]]
+    assert fetched.held == {0: other}
+
+
+# Positions
+
+
+def test_positions_move_with_their_transaction_or_not_at_all(world: World) -> None:
+    world.tx.commit(Commit(blocks=commit(b"1").blocks, positions=(moved(5),)))
+    assert world.tx.positions("g", A) == {0: Position.offset(5)}
+    with pytest.raises(Conflict):
+        world.tx.commit(Commit(blocks=commit(b"2").blocks, positions=(moved(9, "offset:4"),)))
+    world.tx.commit(Commit(positions=(moved(7, "offset:5"),)))
+    assert world.read() == [b"1"]
+    world.reopen()
+    assert world.tx.positions("g", A) == {0: Position.offset(7)}
+    assert world.tx.groups() == [("g", A)]
+    world.tx.move([moved(8)])
+    world.tx.forget([PositionKey("g", A, 0)])
+    world.reopen()
+    assert world.tx.groups() == []
+
+
+def test_of_two_that_move_a_position_from_the_same_place_one_commits(world: World) -> None:
+    one, other = (world.tx.begin().transaction_id for _ in range(2))
+    world.tx.commit(Commit(one, positions=(moved(1),)))
+    with pytest.raises(TransactionConflict):
+        world.tx.commit(Commit(other, positions=(moved(1),)))
+
+
+# Restarts
+
+
+def test_open_transactions_go_on_after_a_restart(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    world.publish_in(id, b"1")
+    world.reopen()
+    assert world.read() == []
+    assert [one.transaction_id for one in world.tx.open()] == [id]
+    world.tx.commit(commit(b"2", id=id))
+    assert world.read() == [b"1", b"2"]
+
+
+def test_a_commit_cut_off_by_a_crash_is_never_seen(world: World) -> None:
+    id = world.tx.manager.intend(0, "token", ())
+    world.publish_in(id, b"x")
+    world.publish(b"1")
+    world.reopen()
+    assert world.read() == [b"1"]
+    with pytest.raises(TransactionEnded):
+        world.tx.commit(commit(b"x", id=id))
+    assert world.tx.commit(commit(b"x", token="token")).transaction_id > id
+    assert world.read() == [b"1", b"x"]
+
+
+def test_pointers_are_never_given_twice(world: World) -> None:
+    given: list[int] = []
+    for life in range(4):
+        given += [world.tx.begin().transaction_id for _ in range(3)]
+        world.clock.jump_ms(-3_600_000 * life)
+        world.reopen()
+    assert given == sorted(set(given))

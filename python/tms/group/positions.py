@@ -1,0 +1,79 @@
+"""Where groups of consumers stand, by topic and partition (pure state).
+
+The journal `system:_positions` holds one message for each change, its key `GROUP/TOPIC/PARTITION`,
+its value the position, none when it was forgotten. Changes that belong to a transaction carry its
+write pointer there, like any message, so they count exactly if it commits.
+
+Invariants
+
+* A change that expects another position than there is changes nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from tms.errors import Conflict, DataCorrupt, TMSError
+from tms.model.position import Position
+from tms.model.topic import TopicName
+from tms.model.transaction import PositionChange, PositionKey
+
+
+class Positions:
+    """All positions. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._positions: dict[PositionKey, Position] = {}
+
+    def of(self, group: str, topic: TopicName) -> Mapping[int, Position]:
+        """A group's positions in a topic, by partition."""
+        return {
+            key.partition: position
+            for key, position in self._positions.items()
+            if key.group == group and key.topic == topic
+        }
+
+    def groups(self) -> list[tuple[str, TopicName]]:
+        """Which groups have positions in which topics, in order."""
+        return sorted({(key.group, key.topic) for key in self._positions})
+
+    def check(self, changes: Iterable[PositionChange]) -> None:
+        """Raises `Conflict` when a position is not the expected one."""
+        for change in changes:
+            if change.expected is None:
+                continue
+            found = self._positions.get(change.key)
+            now = "" if found is None else str(found)
+            if now != change.expected:
+                key = change.key
+                raise Conflict(
+                    f"The group {key.group} stands at {now or 'no position'} in partition "
+                    f"{key.partition} of {key.topic}, not at {change.expected or 'none'}: another "
+                    "consumer moved it. Go on from where it stands now.",
+                    group=key.group,
+                    topic=str(key.topic),
+                    partition=key.partition,
+                    position=now,
+                )
+
+    def apply(self, key: PositionKey, position: Position | None) -> None:
+        """Move a position; None forgets it."""
+        if position is None:
+            self._positions.pop(key, None)
+        else:
+            self._positions[key] = position
+
+
+def encode_key(key: PositionKey) -> bytes:
+    """The key of the journal's message."""
+    return f"{key.group}/{key.topic.namespace}:{key.topic.topic}/{key.partition}".encode()
+
+
+def decode_entry(key: bytes | None, value: bytes | None) -> tuple[PositionKey, Position | None]:
+    """A message of the journal. Raises `DataCorrupt`."""
+    try:
+        group, topic, partition = (key or b"").decode().rsplit("/", 2)
+        position = None if value is None else Position.parse(value.decode())
+        return PositionKey(group, TopicName.parse(topic), int(partition)), position
+    except (ValueError, TMSError) as exc:
+        raise DataCorrupt(
+            f"An entry in the journal of positions cannot be read: {key!r:.80}. Run `tms fsck`."
+        ) from exc

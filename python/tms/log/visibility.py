@@ -1,0 +1,57 @@
+"""What a reader is shown of blocks that transactions wrote.
+
+    plain                       shown
+    rolled back, invalid        skipped
+    in progress                 the reader stops there, so that it never passes a message that may
+                                still commit, and sees everything in order and once
+
+Invariants
+
+* Order and ids do not change: blocks are shown whole and as they are stored, or not at all.
+* Whoever stops is told which transaction it waits for.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tms.log.recovery import header_of
+from tms.model.block import Flags, flags_of
+from tms.model.ids import MessageId
+from tms.model.log import StoredBlock
+from tms.model.position import Position
+from tms.model.snapshot import Fate
+
+Judge = Callable[[int, bool], Fate]  # write pointer, whether it was issued here
+
+
+class Admitted(NamedTuple):
+    """The blocks to show; where the reader stops, and for which transaction."""
+
+    blocks: list[StoredBlock]
+    stop: Position | None = None
+    held_by: int = 0
+
+
+def admit(blocks: list[StoredBlock], judge: Judge) -> Admitted:
+    """The blocks of a partition as a reader with this judge sees them."""
+    if not any(map(_flags, blocks)):
+        return Admitted(blocks)
+    shown: list[StoredBlock] = []
+    for stored in blocks:
+        flags = _flags(stored)
+        if flags & Flags.ROLLED_BACK:
+            continue
+        if flags & Flags.TRANSACTIONAL:
+            header = header_of(stored)
+            fate = judge(header.write_pointer, bool(flags & Flags.ISSUED))
+            if fate is Fate.SKIPPED:
+                continue
+            if fate is Fate.OPEN:
+                first = MessageId(stored.time_ms, stored.last_sequence - header.count + 1)
+                return Admitted(shown, Position.at(first), header.write_pointer)
+        shown.append(stored)
+    return Admitted(shown)
+
+
+def _flags(stored: StoredBlock) -> int:
+    return flags_of(stored.block)

@@ -1,0 +1,89 @@
+"""What a commit carries and answers: the values that engine, wire and client share."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tms.errors import Invalid
+from tms.model.log import Appended, NewBlock
+from tms.model.position import Position
+from tms.model.topic import Durability, TopicName
+
+GROUP_CHARS_MAX = 255
+TOKEN_CHARS_MAX = 64
+
+
+class TopicBlock(NamedTuple):
+    """A block for a partition of a topic."""
+
+    topic: TopicName
+    new: NewBlock
+
+
+class TopicAppended(NamedTuple):
+    """Where a block of a commit went."""
+
+    topic: TopicName
+    place: Appended
+
+
+class PositionKey(NamedTuple):
+    """Whose position, and where."""
+
+    group: str
+    topic: TopicName
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class PositionChange:
+    """A new position of a group; with `expected`, only if it is that one now (`""`: none yet)."""
+
+    key: PositionKey
+    position: Position
+    expected: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Everything of a transaction that is stored when it commits.
+
+    `transaction_id` 0: it begins with this request, and `token`, which a repetition carries too,
+    keeps it from being done twice. `changes` are the keys that it changed elsewhere.
+    """
+
+    transaction_id: int = 0
+    token: str = ""
+    blocks: tuple[TopicBlock, ...] = ()
+    positions: tuple[PositionChange, ...] = ()
+    changes: tuple[bytes, ...] = ()
+    durability: Durability | None = None  # None: the strongest of the topics'
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What became of a commit; of one that was repeated long after, without `appended`."""
+
+    transaction_id: int
+    appended: tuple[TopicAppended, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """How a transaction stands. `expires_ms` is 0 once it has ended."""
+
+    transaction_id: int
+    outcome: str
+    read_pointer: int = 0
+    expires_ms: int = 0
+    client: str | None = None
+
+
+def check_group(group: str) -> str:
+    """The group itself. Raises `Invalid`."""
+    if not 0 < len(group) <= GROUP_CHARS_MAX or not group.isprintable() or "/" in group:
+        raise Invalid(
+            f"A group is 1 to {GROUP_CHARS_MAX} printable characters without /, got "
+            f"{group[:80]!r}.",
+            field="group",
+        )
+    return group

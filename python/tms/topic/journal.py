@@ -1,0 +1,89 @@
+"""An internal topic that holds what happened to a state machine, in order.
+
+Invariants
+
+* It has one partition and keeps everything: nothing expires.
+* `replay` gives the values in the order in which they were appended; a value is there if its append
+  was acknowledged, and may be there if it was not.
+* A journal that was never appended to has no topic.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tms.errors import TopicNotFound
+from tms.log.pending import PendingAppend
+from tms.log.records import FIRST_KEY
+from tms.log.recovery import header_of
+from tms.log.visibility import Judge, admit
+from tms.log.writer import PLAIN, Stamp
+from tms.model.block import decode, encode
+from tms.model.log import Appended, NewBlock
+from tms.model.position import Position
+from tms.model.topic import MESSAGE_BYTES_MAX, Durability, TopicName, TopicSettings
+from tms.topic.partitions import Partitions
+from tms.topic.publishing import Publisher
+from tms.topic.registry import Registry
+
+READ_BYTES = 8 << 20
+_SETTINGS = TopicSettings(1, None, None, Durability.SYNCED, MESSAGE_BYTES_MAX)
+
+
+class Entry(NamedTuple):
+    """A value with its key, and the transaction that wrote it (0: none)."""
+
+    key: bytes | None
+    value: bytes | None
+    write_pointer: int
+
+
+class Journal:
+    """The journal of one state machine. Thread-safe."""
+
+    def __init__(
+        self, name: TopicName, registry: Registry, partitions: Partitions, publisher: Publisher
+    ) -> None:
+        self.name = name
+        self._registry = registry
+        self._partitions = partitions
+        self._publisher = publisher
+        self._known = False
+
+    def append(
+        self,
+        values: Sequence[bytes | None],
+        durability: Durability,
+        keys: Sequence[bytes] | None = None,
+        stamp: Stamp = PLAIN,
+    ) -> PendingAppend:
+        """Append values together."""
+        if not self._known:
+            self._registry.create(self.name, _SETTINGS)
+            self._known = True
+        blocks = [NewBlock(0, encode(values, keys))]
+        return self._publisher.submit(
+            self.name, blocks, durability, Durability.SYNCED, stamp, internal=True
+        )
+
+    def replay(self, judge: Judge | None = None) -> Iterator[Entry]:
+        """All values that are not of a transaction, and those that a judge admits."""
+        try:
+            record = self._registry.find(self.name)
+        except TopicNotFound:
+            return
+        self._known = True
+        reader = self._partitions.get(self.name, record, 0).reader
+        position = Position.earliest()
+        while (read := reader.read(position, FIRST_KEY, READ_BYTES)).blocks:
+            position = read.next
+            shown = read.blocks if judge is None else admit(read.blocks, judge).blocks
+            for stored in shown:
+                pointer = header_of(stored).write_pointer
+                columns = decode(stored.block)
+                for key, value in zip(columns.keys(), columns.values(), strict=True):
+                    yield Entry(key, value, pointer)
+
+
+def end_of(place: Appended) -> int:
+    """The offset after a block."""
+    return place.base_offset + place.count
