@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tms.client.http.exchange import Answer, AnswerReader, Calls
+from tms.client.http.answers import AnswerReader
+from tms.client.http.exchange import Answer, Calls
 from tms.errors import ConfigError, Malformed, Overloaded, TMSError
 from tms.model.log import Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position

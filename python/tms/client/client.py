@@ -10,7 +10,7 @@ Invariants
   proves wrong.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -29,28 +29,23 @@ from tms.client.publish.known import (
     ids_in_order,
 )
 from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, check_options
+from tms.client.topics import TopicCalls
+from tms.client.transaction import Transaction
 from tms.client.transport import TIMEOUT_S, LocalTransport, RemoteTransport, open_lane
 from tms.clock import Clock, SystemClock
 from tms.errors import NotFound
 from tms.model.block import Compression
 from tms.model.ids import MessageId
-from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended
 from tms.model.position import Kind, Position
+from tms.model.snapshot import Isolation, parse_isolation
 from tms.model.topic import (
-    MESSAGE_BYTES_DEFAULT,
-    Durability,
-    TopicInfo,
     TopicName,
-    TopicSettings,
-    parse_durability,
-    parse_retention,
 )
+from tms.model.transaction import PositionChange, PositionKey, check_group
 
-TOPICS_PER_PAGE = 1_000
 
-
-class Bus:
+class Bus(TopicCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 
@@ -61,96 +56,13 @@ class Bus:
         timeout_s: float = TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
-        self._transport = transport
-        self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
-        self._publishing = Publishing(self._clock)
+        super().__init__(transport, Publishing(self._clock))
+        self._timeout_s = timeout_s
         self._together = Together(
             self._publishing, transport, self._delivery, timeout_s, self._clock
         )
         self._open: WeakSet[Producer | Consumer] = WeakSet()
-
-    # --- topics -----------------------------------------------------------------------------------
-
-    def create_topic(
-        self,
-        topic: str,
-        partitions: int = 1,
-        retention: str | int | None = "14d",
-        retention_bytes: int | None = None,
-        durability: str = Durability.SYNCED,
-        message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
-    ) -> TopicInfo:
-        """Create a topic, `name` or `namespace:name`; one that exists with the same settings is
-        left as it is.
-
-        `retention` is like `"36h"`, ms, or `"forever"`; `retention_bytes` is per partition. Raises
-        `TopicExists`, `Invalid`, `Forbidden`.
-        """
-        settings = TopicSettings(
-            partitions,
-            parse_retention(retention),
-            retention_bytes,
-            parse_durability(durability),
-            message_bytes_max,
-        )
-        return self._transport.create_topic(TopicName.parse(topic), settings)
-
-    def describe_topic(self, topic: str) -> TopicInfo:
-        """Settings, and what each partition holds. Raises `TopicNotFound`."""
-        return self._transport.describe_topic(TopicName.parse(topic))
-
-    def list_topics(self, namespace: str = "default") -> Iterator[TopicInfo]:
-        """All topics of a namespace, by name, without their partitions' infos; read in pages as
-        they are taken."""
-        found = self._transport.list_topics(namespace, None, TOPICS_PER_PAGE)
-        yield from found
-        while len(found) == TOPICS_PER_PAGE:
-            found = self._transport.list_topics(namespace, found[-1].topic, TOPICS_PER_PAGE)
-            yield from found
-
-    def update_topic(
-        self,
-        topic: str,
-        *,
-        partitions: int | None = None,
-        retention: str | int | None = None,
-        retention_bytes: int | str | None = None,
-        durability: str | None = None,
-        message_bytes_max: int | None = None,
-    ) -> TopicInfo:
-        """Change what is given; None leaves it, `"forever"` and `retention_bytes="unlimited"` lift
-        a limit.
-
-        Raises `TopicNotFound`, `FewerPartitions`, `Invalid`.
-        """
-        changes: dict[str, object] = {}
-        if retention is not None:
-            changes["retention_ms"] = parse_retention(retention)
-        if retention_bytes is not None:
-            changes["retention_bytes"] = None if retention_bytes == "unlimited" else retention_bytes
-        if durability is not None:
-            changes["durability"] = parse_durability(durability)
-        if partitions is not None:
-            changes["partitions"] = partitions
-        if message_bytes_max is not None:
-            changes["message_bytes_max"] = message_bytes_max
-        self._publishing.forget(topic)
-        return self._transport.update_topic(TopicName.parse(topic), changes)
-
-    def truncate_topic(self, topic: str, before: Start = "latest") -> TopicInfo:
-        """Make the messages before a position unreadable, in all partitions. Raises
-        `TopicNotFound`."""
-        return self._transport.truncate_topic(TopicName.parse(topic), as_position(before))
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its messages. Raises `TopicNotFound`."""
-        self._publishing.forget(topic)
-        self._transport.delete_topic(TopicName.parse(topic))
-
-    def inspect(self, topic: str, partition: int = 0, limit: int = 20) -> PartitionInspection:
-        """How a partition stands in the store: its segments and newest blocks."""
-        return self._transport.inspect(TopicName.parse(topic), partition, limit)
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -273,8 +185,11 @@ class Bus:
         wait_s: float = WAIT_S,
         fetch_bytes: int = FETCH_BYTES,
         timeout_s: float | None = None,
+        isolation: str = Isolation.COMMITTED,
+        group: str = "",
     ) -> Consumer:
-        """A consumer of all partitions, or of those named.
+        """A consumer of all partitions, or of those named. With a group it begins where the group
+        stands, and moves its position with `acknowledge`.
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
         with time zone, `"offset:N"`, any position's text, or a mapping of partitions to these, such
@@ -283,6 +198,8 @@ class Bus:
         """
         name = TopicName.parse(topic)
         positions = start_positions(start, partitions, lambda: self.look_up(topic).partitions)
+        stored = self._transport.transactions.positions(check_group(group), name) if group else {}
+        positions.update({p: there for p, there in stored.items() if p in positions})
         latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
         if latest:
             positions.update(self._fetch(name, latest, 1, 0).next)
@@ -294,9 +211,45 @@ class Bus:
             wait_s=wait_s,
             fetch_bytes=fetch_bytes,
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            isolation=parse_isolation(isolation),
+            group=group,
+            acknowledged=stored,
+            move=self._transport.transactions.move if group else None,
         )
         self._open.add(made)
         return made
+
+    def transaction(
+        self, *, durability: str | None = None, timeout_s: float | None = None
+    ) -> Transaction:
+        """A transaction over messages and positions: `with bus.transaction() as tx: tx.send(…)`.
+        Its durability is the strongest of its topics', unless given."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        return Transaction(self, self._transport, self._clock, as_durability(durability), limit_s)
+
+    def known_topic(self, topic: str) -> Known:
+        """What publishing knows of a topic, looked up if need be. Raises `TopicNotFound`."""
+        return self._publishing.known(topic) or self.look_up(topic)
+
+    def turn(self, known: Known) -> int:
+        """The partition whose turn it is."""
+        return self._publishing.turn(known)
+
+    def positions(self, group: str, topic: str) -> dict[int, Position]:
+        """Where a group stands in a topic, by partition."""
+        found = self._transport.transactions.positions(check_group(group), TopicName.parse(topic))
+        return dict(found)
+
+    def set_positions(self, group: str, topic: str, positions: Mapping[int, Start]) -> None:
+        """Move a group, whatever its consumers do. Raises `TopicNotFound`."""
+        name = TopicName.parse(topic)
+        self.look_up(topic)
+        self._transport.transactions.move(
+            [
+                PositionChange(PositionKey(check_group(group), name, p), as_position(start))
+                for p, start in positions.items()
+            ]
+        )
 
     def fetch(
         self,

@@ -6,17 +6,19 @@ The next fetch is under way while the caller works on the batches of the last on
 answers of `fetch_bytes` are in memory, and the buffer of a third.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from tms.client.cursor import Batch, Cursor
 from tms.client.transport import Lane, Pending, retrying
 from tms.clock import Clock
-from tms.errors import Closed, TimedOut, TMSError
+from tms.errors import Closed, Invalid, TimedOut, TMSError
 from tms.model.log import Fetched, Message
-from tms.model.position import Position
+from tms.model.position import Kind, Position
+from tms.model.snapshot import Isolation
 from tms.model.topic import TopicName
+from tms.model.transaction import PositionChange, PositionKey
 
 FETCH_BYTES = 4 << 20
 WAIT_S = 1.0
@@ -39,7 +41,14 @@ class Consumer:
         wait_s: float,
         fetch_bytes: int,
         timeout_s: float,
+        isolation: Isolation,
+        group: str = "",
+        acknowledged: Mapping[int, Position] | None = None,
+        move: Callable[[Sequence[PositionChange]], None] | None = None,
     ) -> None:
+        self.group = group
+        self._acknowledged = {p: str(at) for p, at in (acknowledged or {}).items()}
+        self._move = move
         self._name = name
         self._lane = lane
         self._cursor = cursor
@@ -47,6 +56,7 @@ class Consumer:
         self._wait_s = 0 if cursor.stop_at_end else wait_s
         self._fetch_bytes = fetch_bytes
         self._timeout_s = timeout_s
+        self._isolation = isolation
         self._closed = False
 
     def __iter__(self) -> Iterator[Message]:
@@ -67,6 +77,33 @@ class Consumer:
     def positions(self) -> dict[int, Position]:
         """For each partition the place behind the last message handed out; usable as `start`."""
         return self._cursor.positions()
+
+    def acknowledge(self) -> None:
+        """Move the group's position behind what was handed out. Raises `Conflict` when another
+        consumer of the group has moved it. Within a transaction: `Transaction.acknowledge`."""
+        if self._move is None:
+            raise Invalid("The consumer has no group; make it with bus.consumer(topic, group=…).")
+        changes = self.moved()
+        self._move(changes)
+        self.acknowledged(changes)
+
+    def moved(self) -> list[PositionChange]:
+        """The positions to acknowledge, each with the one that is expected now."""
+        return [
+            PositionChange(
+                PositionKey(self.group, self._name, partition),
+                position,
+                self._acknowledged.get(partition, ""),
+            )
+            for partition, position in self._cursor.positions().items()
+            if position.kind is Kind.AFTER and self._acknowledged.get(partition) != str(position)
+        ]
+
+    def acknowledged(self, changes: Iterable[PositionChange]) -> None:
+        """These of its positions are acknowledged now."""
+        for change in changes:
+            if change.key[:2] == (self.group, self._name):
+                self._acknowledged[change.key.partition] = str(change.position)
 
     def close(self) -> None:
         """End the iteration, also one that waits in another thread. A second call does nothing."""
@@ -110,7 +147,9 @@ class Consumer:
 
     def _ask(self) -> Pending[Fetched]:
         positions, wait_s = self._cursor.ask(self._wait_s)
-        return self._lane.begin_fetch(self._name, positions, self._fetch_bytes, wait_s)
+        return self._lane.begin_fetch(
+            self._name, positions, self._fetch_bytes, wait_s, self._isolation
+        )
 
     def _answer(self, ahead: Pending[Fetched] | None) -> Fetched:
         held = [ahead]

@@ -16,7 +16,9 @@ from tms.errors import Closed, TMSError
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
+from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
+from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -40,8 +42,33 @@ class Pending(Protocol[T_co]):
         ...
 
 
+class TransactionsPort(Protocol):
+    """The engine's transactions; see `tms.transactions.Transactions` for what they promise."""
+
+    def begin(
+        self, *, long: bool = False, timeout_s: float | None = None, token: str = ""
+    ) -> TransactionInfo: ...
+
+    def describe(self, id: int) -> TransactionInfo: ...
+
+    def open(self) -> list[TransactionInfo]: ...
+
+    def abort(self, id: int) -> TransactionInfo: ...
+
+    def invalidate(self, id: int) -> TransactionInfo: ...
+
+    def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult: ...
+
+    def positions(self, group: str, topic: TopicName) -> Mapping[int, Position]: ...
+
+    def move(self, changes: Sequence[PositionChange]) -> None: ...
+
+
 class Transport(Protocol):
     """The engine's methods; see `tms.engine.Engine` for what they promise."""
+
+    @property
+    def transactions(self) -> TransactionsPort: ...
 
     def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo: ...
 
@@ -71,6 +98,7 @@ class Transport(Protocol):
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float = 0,
+        isolation: Isolation = Isolation.COMMITTED,
     ) -> Fetched: ...
 
     def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection: ...
@@ -94,6 +122,7 @@ class Lane(Protocol):
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float,
+        isolation: Isolation = Isolation.COMMITTED,
     ) -> Pending[Fetched]:
         """Begin a fetch; the caller goes on while it is under way."""
         ...
@@ -121,7 +150,11 @@ class LocalTransport(Transport, Protocol):
     ) -> LocalPending: ...
 
     def fetch_cached(
-        self, name: TopicName, positions: Sequence[PartitionPosition], bytes_max: int
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        isolation: Isolation = Isolation.COMMITTED,
     ) -> Fetched | None: ...
 
     def watch(
@@ -129,6 +162,7 @@ class LocalTransport(Transport, Protocol):
         name: TopicName,
         positions: Sequence[PartitionPosition],
         callback: Callable[[], None],
+        held: Mapping[int, int] | None = None,
     ) -> Callable[[], None]: ...
 
 
@@ -162,8 +196,9 @@ class LocalLane:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float,
+        isolation: Isolation = Isolation.COMMITTED,
     ) -> Pending[Fetched]:
-        return _LocalFetch(self, self._transport, name, positions, bytes_max, wait_s)
+        return _LocalFetch(self, self._transport, name, positions, bytes_max, wait_s, isolation)
 
     def reset(self) -> None:
         pass  # nothing of a fetch is under way before its result is asked for
@@ -184,6 +219,7 @@ class _LocalFetch:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float,
+        isolation: Isolation,
     ) -> None:
         self._lane = lane
         self._transport = transport
@@ -191,6 +227,7 @@ class _LocalFetch:
         self._positions = positions
         self._bytes_max = bytes_max
         self._wait_s = wait_s
+        self._isolation = isolation
 
     def done(self) -> bool:
         return False
@@ -201,7 +238,9 @@ class _LocalFetch:
             if self._lane.closed:
                 raise Closed("The consumer was closed while it waited.")
             slice_s = min(left_s, _LOCAL_WAIT_S)
-            found = self._transport.fetch(self._name, positions, self._bytes_max, slice_s)
+            found = self._transport.fetch(
+                self._name, positions, self._bytes_max, slice_s, self._isolation
+            )
             left_s -= slice_s
             if found.blocks or left_s <= 0:
                 return found

@@ -25,10 +25,11 @@ Judge = Callable[[int, bool], Fate]  # write pointer, whether it was issued here
 
 
 class Admitted(NamedTuple):
-    """The blocks to show; where the reader stops, and for which transaction."""
+    """The blocks to show; where the reader stops, at which offset, and for which transaction."""
 
     blocks: list[StoredBlock]
     stop: Position | None = None
+    end_offset: int = 0
     held_by: int = 0
 
 
@@ -48,7 +49,7 @@ def admit(blocks: list[StoredBlock], judge: Judge) -> Admitted:
                 continue
             if fate is Fate.OPEN:
                 first = MessageId(stored.time_ms, stored.last_sequence - header.count + 1)
-                return Admitted(shown, Position.at(first), header.write_pointer)
+                return Admitted(shown, Position.at(first), header.base_offset, header.write_pointer)
         shown.append(stored)
     return Admitted(shown)
 

@@ -22,7 +22,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum, auto
 
-from tms.errors import Malformed
+from tms.errors import Invalid, Malformed
 from tms.model.log import Buffer
 
 POINTERS_PER_MS = 1_000_000
@@ -55,6 +55,16 @@ class Isolation(StrEnum):
     UNCOMMITTED = "uncommitted"  # everything stored
     COMMITTED = "committed"  # up to the first open transaction, without invalid ones
     SNAPSHOT = "snapshot"  # up to the first message that a snapshot does not include
+
+
+def parse_isolation(text: str) -> Isolation:
+    """`committed` or `uncommitted`; `snapshot` needs one and is not asked for by name. Raises
+    `Invalid`."""
+    if text in (Isolation.COMMITTED, Isolation.UNCOMMITTED):
+        return Isolation(text)
+    raise Invalid(
+        f"The isolation is committed or uncommitted, got {str(text)[:40]!r}.", field="isolation"
+    )
 
 
 class Fate(Enum):

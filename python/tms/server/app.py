@@ -12,7 +12,7 @@ from starlette.routing import Router
 
 from tms.errors import Kind, NotFound, TMSError
 from tms.events import EventLog
-from tms.server import operating, topics
+from tms.server import operating, topics, transactions
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.messages.fetch import Fetching
 from tms.server.messages.publish import Publishing
@@ -34,7 +34,11 @@ class App:
         self._publish = Publishing(service)
         self._fetch = Fetching(service)
         self._rest = Router(
-            [*topics.routes_of(service), *operating.routes_of(service)],
+            [
+                *topics.routes_of(service),
+                *transactions.routes_of(service),
+                *operating.routes_of(service),
+            ],
             redirect_slashes=False,
             default=_nowhere,
         )

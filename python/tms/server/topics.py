@@ -82,96 +82,99 @@ class Topics:
     async def list(self, request: Request) -> Response:
         """GET …/topics"""
         namespace = check_namespace(path_text(request.path_params["namespace"].encode()))
-        given = _parameters(request, "after", "limit")
+        given = json_parameters(request, "after", "limit")
         limit = whole_number(given, "limit", TOPICS_DEFAULT, 1, TOPICS_MAX)
         after = given.get("after")
         if after is not None:
             after = TopicName.of(namespace, after).topic
         found = await self._service.in_thread(self._engine.list_topics, namespace, after, limit)
         following = found[-1].topic if len(found) == limit else None
-        return _answer(routes.OK, TopicsBody(found, following))
+        return answer(routes.OK, TopicsBody(found, following))
 
     async def create(self, request: Request) -> Response:
         """PUT …/topics/{topic}"""
-        name = _name(request)
-        _parameters(request)
+        name = topic_of(request)
+        json_parameters(request)
         name.require_writable()
-        settings = (await self._body(request, _SETTINGS)).settings()
+        settings = (await json_body(self._service, request, _SETTINGS)).settings()
         try:
             await self._service.in_thread(self._engine.describe_topic, name)
             status = routes.OK
         except TopicNotFound:
             status = routes.CREATED
         info = await self._service.in_thread(self._engine.create_topic, name, settings)
-        return _answer(status, info)
+        return answer(status, info)
 
     async def describe(self, request: Request) -> Response:
         """GET …/topics/{topic}"""
-        name = _name(request)
-        _parameters(request)
+        name = topic_of(request)
+        json_parameters(request)
         info = await self._service.in_thread(self._engine.describe_topic, name)
-        return _answer(routes.OK, info)
+        return answer(routes.OK, info)
 
     async def update(self, request: Request) -> Response:
         """PATCH …/topics/{topic}"""
-        name = _name(request)
-        _parameters(request)
+        name = topic_of(request)
+        json_parameters(request)
         name.require_writable()
-        changes = (await self._body(request, _SETTINGS)).changes()
+        changes = (await json_body(self._service, request, _SETTINGS)).changes()
         if not changes:
             raise Invalid("The body changes nothing; name at least one setting.")
         info = await self._service.in_thread(self._engine.update_topic, name, changes)
-        return _answer(routes.OK, info)
+        return answer(routes.OK, info)
 
     async def delete(self, request: Request) -> Response:
         """DELETE …/topics/{topic}"""
-        name = _name(request)
-        _parameters(request)
+        name = topic_of(request)
+        json_parameters(request)
         await self._service.in_thread(self._engine.delete_topic, name)
         return Response(status_code=routes.NO_CONTENT)
 
     async def truncate(self, request: Request) -> Response:
         """POST …/topics/{topic}/truncate"""
-        name = _name(request)
-        _parameters(request)
+        name = topic_of(request)
+        json_parameters(request)
         name.require_writable()
-        before = Position.parse((await self._body(request, _TRUNCATE)).before)
+        before = Position.parse((await json_body(self._service, request, _TRUNCATE)).before)
         info = await self._service.in_thread(self._engine.truncate_topic, name, before)
-        return _answer(routes.OK, info)
+        return answer(routes.OK, info)
 
     async def inspect(self, request: Request) -> Response:
         """GET …/topics/{topic}/inspect"""
-        name = _name(request)
-        given = _parameters(request, "partition", "limit")
+        name = topic_of(request)
+        given = json_parameters(request, "partition", "limit")
         partition = whole_number(given, "partition", 0, 0, PARTITIONS_MAX - 1)
         limit = whole_number(given, "limit", BLOCKS_DEFAULT, 1, BLOCKS_MAX)
         found = await self._service.in_thread(self._engine.inspect, name, partition, limit)
-        return _answer(routes.OK, found)
-
-    async def _body(self, request: Request, decoder: "msgspec.json.Decoder[_T]") -> _T:
-        service = self._service
-        exchange: Exchange = request.scope["tms.exchange"]
-        content_type(header(exchange, b"content-type"), _JSON_ONLY)
-        service.require_open()
-        body = Body(service.publishing, min(BODY_BYTES_MAX, service.limits.body_bytes_max))
-        try:
-            await body.read(exchange)
-            await body.decompress(header(exchange, b"content-encoding").lower(), service.threads)
-            return decode_strict(body.data, decoder)
-        finally:
-            body.release()
+        return answer(routes.OK, found)
 
 
-def _name(request: Request) -> TopicName:
+async def json_body(service: Service, request: Request, decoder: "msgspec.json.Decoder[_T]") -> _T:
+    """The body of a request in strict JSON, small ones only."""
+    exchange: Exchange = request.scope["tms.exchange"]
+    content_type(header(exchange, b"content-type"), _JSON_ONLY)
+    service.require_open()
+    body = Body(service.publishing, min(BODY_BYTES_MAX, service.limits.body_bytes_max))
+    try:
+        await body.read(exchange)
+        await body.decompress(header(exchange, b"content-encoding").lower(), service.threads)
+        return decode_strict(body.data, decoder)
+    finally:
+        body.release()
+
+
+def topic_of(request: Request) -> TopicName:
+    """The topic in the path. Raises `Invalid`, `BadEncoding`."""
     given = request.path_params
     return topic_name(given["namespace"].encode(), given["topic"].encode())
 
 
-def _parameters(request: Request, *allowed: str) -> dict[str, str]:
+def json_parameters(request: Request, *allowed: str) -> dict[str, str]:
     """The parameters, once it is clear that the answer can be JSON."""
     accepted(header(request.scope["tms.exchange"], b"accept"), _JSON_ONLY)
     return parameters(request.scope["query_string"], allowed)
 
 
-def _answer(status: int, value: Any) -> Response:
+def answer(status: int, value: Any) -> Response:
+    """An answer in JSON."""
     return Response(bodies.encode(value), status, media_type=routes.JSON)

@@ -162,9 +162,9 @@ def _admitted(
         read = read_at(position)
         if judge is None or read is None or not read.blocks:
             return read
-        shown, stop, held_by = admit(read.blocks, judge)
-        if stop is not None:
-            return Read(shown, stop, read.end, held_by)
+        shown, stop, end_offset, held_by = admit(read.blocks, judge)
+        if stop is not None:  # for this reader, the partition ends here
+            return Read(shown, stop, end_offset, held_by)
         if shown:
             return read._replace(blocks=shown)
         position = read.next

@@ -16,13 +16,17 @@ from urllib.parse import quote
 import msgspec
 
 from tms.errors import Kind, TMSError, TooLarge, from_code
+from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName
 
 PREFIX = "/v2/namespaces"
+TRANSACTIONS = "/v2/transactions"
+NEW_TRANSACTION = "new"  # in place of an id: the transaction begins with its commit
 LIVEZ, READYZ, METRICS, OPENAPI = "/livez", "/readyz", "/metrics", "/openapi.json"
 
 JSON = "application/json"
 BLOCKS = "application/vnd.tms.blocks"
+COMMIT = "application/vnd.tms.commit"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
 
@@ -117,13 +121,31 @@ def messages_path(name: TopicName, durability: Durability | None = None) -> str:
 
 
 def fetch_path(
-    name: TopicName, start: str, *, bytes_max: int, wait_ms: int = 0, limit: int | None = None
+    name: TopicName,
+    start: str,
+    *,
+    bytes_max: int,
+    wait_ms: int = 0,
+    limit: int | None = None,
+    isolation: Isolation = Isolation.COMMITTED,
 ) -> str:
     """GET fetches; `start` is a position for all partitions or `bodies.positions_text`."""
     query = f"from={start}&max_bytes={bytes_max}&wait_ms={wait_ms}"
     if limit is not None:
         query += f"&limit={limit}"
+    if isolation is not Isolation.COMMITTED:
+        query += f"&isolation={isolation}"
     return f"{topic_path(name)}/messages?{query}"
+
+
+def transaction_path(id: int, what: str = "") -> str:
+    """One transaction: GET describes, DELETE aborts; POST to its `commit` or `invalidate`."""
+    return f"{TRANSACTIONS}/{id or NEW_TRANSACTION}{'/' if what else ''}{what}"
+
+
+def positions_path(name: TopicName, group: str) -> str:
+    """A group's positions in a topic: GET, PUT."""
+    return f"{topic_path(name)}/positions/{quote(group, safe='')}"
 
 
 def inspect_path(name: TopicName, partition: int, limit: int) -> str:

@@ -39,6 +39,7 @@ from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Kind, Position
+from tms.model.snapshot import Isolation, parse_isolation
 from tms.model.topic import TopicInfo, TopicName
 
 T = TypeVar("T")
@@ -209,6 +210,7 @@ class AsyncBus:
         wait_s: float = WAIT_S,
         fetch_bytes: int = FETCH_BYTES,
         timeout_s: float | None = None,
+        isolation: str = Isolation.COMMITTED,
     ) -> AsyncConsumer:
         """See `Bus.consumer`; `latest` is as of entering or iterating."""
         name = TopicName.parse(topic)
@@ -228,6 +230,7 @@ class AsyncBus:
             wait_s=wait_s,
             fetch_bytes=fetch_bytes,
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            isolation=parse_isolation(isolation),
         )
         self._open.add(made)
         return made

@@ -11,6 +11,7 @@ from tms.clock import Clock
 from tms.errors import Closed
 from tms.model.log import Fetched, Message
 from tms.model.position import Position
+from tms.model.snapshot import Isolation
 from tms.model.topic import TopicName
 
 
@@ -32,6 +33,7 @@ class AsyncConsumer:
         wait_s: float,
         fetch_bytes: int,
         timeout_s: float,
+        isolation: Isolation,
     ) -> None:
         self._name = name
         self._lane = lane
@@ -41,6 +43,7 @@ class AsyncConsumer:
         self._wait_s = wait_s
         self._fetch_bytes = fetch_bytes
         self._timeout_s = timeout_s
+        self._isolation = isolation
         self._ahead: asyncio.Task[Fetched] | None = None
         self._closed = False
 
@@ -142,7 +145,9 @@ class AsyncConsumer:
 
     async def _fetch(self, left_s: float) -> Fetched:
         positions, wait_s = self._cursor.ask(self._wait_s)
-        return await self._lane.fetch(self._name, positions, self._fetch_bytes, wait_s, left_s)
+        return await self._lane.fetch(
+            self._name, positions, self._fetch_bytes, wait_s, left_s, self._isolation
+        )
 
 
 def _forget(task: asyncio.Task[Fetched]) -> None:

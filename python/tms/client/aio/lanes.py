@@ -6,7 +6,7 @@ disk otherwise runs in a thread, and waiting is done by callbacks.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from tms.client.publish.delivery import Numbering, Renewal, is_retriable_as_it_is
@@ -15,6 +15,7 @@ from tms.clock import Clock
 from tms.errors import Closed, OutOfOrderSequence, TimedOut, TMSError
 from tms.model.block import Compression
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class AsyncLane(Protocol):
         bytes_max: int,
         wait_s: float,
         timeout_s: float,
+        isolation: Isolation = Isolation.COMMITTED,
     ) -> Fetched: ...
 
     def reset(self) -> None:
@@ -80,20 +82,27 @@ class AsyncLocalLane:
         bytes_max: int,
         wait_s: float,
         timeout_s: float,
+        isolation: Isolation = Isolation.COMMITTED,
     ) -> Fetched:
         until_s = asyncio.get_running_loop().time() + wait_s
+        held: Mapping[int, int] = {}
         while True:
             self._check_open()
             wake = self._wake()
-            cancel = self._engine.watch(name, positions, wake.fire)
+            cancel = self._engine.watch(name, positions, wake.fire, held)
             try:
-                found = self._engine.fetch_cached(name, positions, bytes_max)
+                found = self._engine.fetch_cached(name, positions, bytes_max, isolation)
                 if found is None:
-                    found = await asyncio.to_thread(self._engine.fetch, name, positions, bytes_max)
+                    found = await asyncio.to_thread(
+                        self._engine.fetch, name, positions, bytes_max, 0, isolation
+                    )
                 left_s = until_s - asyncio.get_running_loop().time()
                 if found.blocks or left_s <= 0:
                     return found
                 positions = [PartitionPosition(*there) for there in found.next.items()]
+                if found.held != held:  # what to wait for is only known now
+                    held = found.held
+                    continue
                 await wake.wait(left_s)
             finally:
                 cancel()

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeVar
 
+from tms.client.http.answers import BODIES_KEPT, AnswerReader
 from tms.client.http.connection import (
     CONNECT_S_MAX,
     Target,
@@ -22,9 +23,10 @@ from tms.client.http.connection import (
     ended_error,
     exchange_error,
 )
-from tms.client.http.exchange import BODIES_KEPT, Answer, AnswerReader, Call, Calls
+from tms.client.http.exchange import Answer, Call, Calls
 from tms.errors import Closed, TimedOut, TMSError, Unavailable
 from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
+from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName
 
 T = TypeVar("T")
@@ -56,8 +58,9 @@ class AsyncHttpLane:
         bytes_max: int,
         wait_s: float,
         timeout_s: float,
+        isolation: Isolation = Isolation.COMMITTED,
     ) -> Fetched:
-        call = self._calls.fetch(name, positions, bytes_max, wait_s)
+        call = self._calls.fetch(name, positions, bytes_max, wait_s, isolation)
         return await self._exchange(call, wait_s + timeout_s)
 
     def reset(self) -> None:

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from tms.client.http.exchange import Answer, AnswerReader
+from tms.client.http.answers import AnswerReader
+from tms.client.http.exchange import Answer
 from tms.clock import Clock
 from tms.errors import ConfigError, TimedOut, TMSError, Unavailable
 from tms.model.log import Buffer

@@ -18,14 +18,17 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from tms.client.http.answers import BODIES_KEPT
 from tms.client.http.connection import Connection, Target
-from tms.client.http.exchange import BODIES_KEPT, Answer, Call, Calls
+from tms.client.http.exchange import Answer, Call, Calls
+from tms.client.http.transactions import HttpTransactions
 from tms.client.transport import TIMEOUT_S, Lane, Pending, attempt_s, is_retriable, retrying
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TimedOut, TMSError, Unavailable
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Kind, Position
+from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 
 T = TypeVar("T")
@@ -90,10 +93,10 @@ class HttpTransport:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float = 0,
+        isolation: Isolation = Isolation.COMMITTED,
     ) -> Fetched:
-        return self._call(
-            self.calls.fetch(name, positions, bytes_max, wait_s), is_retriable, wait_s
-        )
+        call = self.calls.fetch(name, positions, bytes_max, wait_s, isolation)
+        return self._call(call, is_retriable, wait_s)
 
     def append(
         self,
@@ -103,6 +106,19 @@ class HttpTransport:
         timeout_s: float = TIMEOUT_S,
     ) -> list[Appended]:
         return self._attempt(self.calls.append(name, blocks, durability), timeout_s)
+
+    @property
+    def transactions(self) -> HttpTransactions:
+        """The service's transactions."""
+        return HttpTransactions(self)
+
+    def call(self, call: Call[T], again: Callable[[BaseException], bool] = is_retriable) -> T:
+        """A request, repeated while its errors are retriable and the time lasts."""
+        return self._call(call, again)
+
+    def attempt(self, call: Call[T], timeout_s: float) -> T:
+        """A request, once."""
+        return self._attempt(call, timeout_s)
 
     def open_lane(self) -> Lane:
         """A connection of its own for one producer or consumer."""
@@ -235,8 +251,10 @@ class HttpLane:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float,
+        isolation: Isolation = Isolation.COMMITTED,
     ) -> Pending[Fetched]:
-        return self._begin(self._transport.calls.fetch(name, positions, bytes_max, wait_s))
+        calls = self._transport.calls
+        return self._begin(calls.fetch(name, positions, bytes_max, wait_s, isolation))
 
     def reset(self) -> None:
         self._drop(TimedOut("The request was given up.", outcome="unknown"))

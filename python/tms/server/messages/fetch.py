@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tms.errors import Invalid
 from tms.model.log import Buffer, Fetched, PartitionPosition
 from tms.model.position import Position
+from tms.model.snapshot import Isolation, parse_isolation
 from tms.model.topic import TopicName
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
 from tms.server.http.request import accepted, header, parameters, topic_name, whole_number
@@ -23,7 +24,7 @@ from tms.server.service import Service
 from tms.wire import bodies, messages, routes
 
 _MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM)
-_PARAMETERS = ("from", "max_bytes", "wait_ms", "limit")
+_PARAMETERS = ("from", "max_bytes", "wait_ms", "limit", "isolation")
 FETCH_BYTES_DEFAULT = 1 << 20
 LIMIT_DEFAULT = 1_000
 LIMIT_MAX = 10_000
@@ -39,6 +40,7 @@ class _Request(NamedTuple):
     bytes_max: int
     wait_s: float
     limit: int
+    isolation: Isolation
 
 
 class Fetching:
@@ -87,19 +89,20 @@ class Fetching:
             whole_number(given, "max_bytes", FETCH_BYTES_DEFAULT, 1, limits.fetch_bytes_max),
             whole_number(given, "wait_ms", 0, 0, limits.fetch_wait_ms_max) / 1_000,
             whole_number(given, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX),
+            parse_isolation(given.get("isolation", Isolation.COMMITTED)),
         )
 
     async def _fetch(self, request: _Request) -> Fetched:
         engine, budget = self._service.engine, self._service.fetching
         free = budget.bytes_max - budget.bytes
         grant = min(request.bytes_max, max(free // 2, GRANT_BYTES_MIN))
-        fetched = engine.fetch_cached(request.name, request.positions, grant)
+        fetched = engine.fetch_cached(request.name, request.positions, grant, request.isolation)
         if fetched is not None:
             return fetched
         budget.take(grant)
         try:
             return await self._service.in_thread(
-                engine.fetch, request.name, request.positions, grant
+                engine.fetch, request.name, request.positions, grant, 0, request.isolation
             )
         finally:
             budget.give_back(grant)
@@ -116,9 +119,8 @@ class Fetching:
                 positions = [PartitionPosition(p, fetched.next[p]) for p, _ in request.positions]
                 request = request._replace(positions=positions)
                 woken = loop.create_future()
-                cancel = service.engine.watch(
-                    request.name, positions, partial(settle_from_thread, loop, woken)
-                )
+                wake = partial(settle_from_thread, loop, woken)
+                cancel = service.engine.watch(request.name, positions, wake, fetched.held)
                 try:
                     await exchange.sleep(woken, deadline - loop.time())
                 finally:

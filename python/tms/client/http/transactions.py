@@ -1,0 +1,50 @@
+"""Transactions over HTTP. What may be done twice without harm is repeated here; a commit is
+repeated by its transaction, which has the time for it."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from tms.client.transport import TIMEOUT_S
+from tms.model.position import Position
+from tms.model.topic import TopicName
+from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
+
+if TYPE_CHECKING:
+    from tms.client.http.transport import HttpTransport
+
+
+class HttpTransactions:
+    """The transactions of a service. Thread-safe."""
+
+    def __init__(self, transport: "HttpTransport") -> None:
+        self._transport = transport
+        self._calls = transport.calls
+
+    def begin(
+        self, *, long: bool = False, timeout_s: float | None = None, token: str = ""
+    ) -> TransactionInfo:
+        return self._transport.call(self._calls.begin(timeout_s, long, token))
+
+    def describe(self, id: int) -> TransactionInfo:
+        return self._transport.call(self._calls.describe_transaction(id))
+
+    def open(self) -> list[TransactionInfo]:
+        return self._transport.call(self._calls.open_transactions())
+
+    def abort(self, id: int) -> TransactionInfo:
+        return self._transport.call(self._calls.abort(id))
+
+    def invalidate(self, id: int) -> TransactionInfo:
+        return self._transport.call(self._calls.invalidate(id))
+
+    def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult:
+        return self._transport.attempt(self._calls.commit(request), timeout_s)
+
+    def positions(self, group: str, topic: TopicName) -> Mapping[int, Position]:
+        return self._transport.call(self._calls.positions(group, topic))
+
+    def move(self, changes: Sequence[PositionChange]) -> None:
+        by_place = sorted(changes, key=lambda one: (one.key.group, one.key.topic))
+        for (group, topic), some in groupby(by_place, lambda one: (one.key.group, one.key.topic)):
+            self._transport.call(self._calls.move(group, topic, list(some)))

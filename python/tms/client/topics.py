@@ -1,0 +1,107 @@
+"""What a bus does with topics, apart from their messages."""
+
+from collections.abc import Iterator
+
+from tms.client.cursor import Start, as_position
+from tms.client.publish.known import Publishing
+from tms.client.transport import LocalTransport, RemoteTransport
+from tms.model.inspection import PartitionInspection
+from tms.model.topic import (
+    MESSAGE_BYTES_DEFAULT,
+    Durability,
+    TopicInfo,
+    TopicName,
+    TopicSettings,
+    parse_durability,
+    parse_retention,
+)
+
+TOPICS_PER_PAGE = 1_000
+
+
+class TopicCalls:
+    """The half of a bus that creates, describes, changes and deletes topics. Thread-safe."""
+
+    def __init__(self, transport: LocalTransport | RemoteTransport, publishing: Publishing) -> None:
+        self._transport = transport
+        self._publishing = publishing
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        retention: str | int | None = "14d",
+        retention_bytes: int | None = None,
+        durability: str = Durability.SYNCED,
+        message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
+    ) -> TopicInfo:
+        """Create a topic, `name` or `namespace:name`; one that exists with the same settings is
+        left as it is.
+
+        `retention` is like `"36h"`, ms, or `"forever"`; `retention_bytes` is per partition. Raises
+        `TopicExists`, `Invalid`, `Forbidden`.
+        """
+        settings = TopicSettings(
+            partitions,
+            parse_retention(retention),
+            retention_bytes,
+            parse_durability(durability),
+            message_bytes_max,
+        )
+        return self._transport.create_topic(TopicName.parse(topic), settings)
+
+    def describe_topic(self, topic: str) -> TopicInfo:
+        """Settings, and what each partition holds. Raises `TopicNotFound`."""
+        return self._transport.describe_topic(TopicName.parse(topic))
+
+    def list_topics(self, namespace: str = "default") -> Iterator[TopicInfo]:
+        """All topics of a namespace, by name, without their partitions' infos; read in pages as
+        they are taken."""
+        found = self._transport.list_topics(namespace, None, TOPICS_PER_PAGE)
+        yield from found
+        while len(found) == TOPICS_PER_PAGE:
+            found = self._transport.list_topics(namespace, found[-1].topic, TOPICS_PER_PAGE)
+            yield from found
+
+    def update_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int | None = None,
+        retention: str | int | None = None,
+        retention_bytes: int | str | None = None,
+        durability: str | None = None,
+        message_bytes_max: int | None = None,
+    ) -> TopicInfo:
+        """Change what is given; None leaves it, `"forever"` and `retention_bytes="unlimited"` lift
+        a limit.
+
+        Raises `TopicNotFound`, `FewerPartitions`, `Invalid`.
+        """
+        changes: dict[str, object] = {}
+        if retention is not None:
+            changes["retention_ms"] = parse_retention(retention)
+        if retention_bytes is not None:
+            changes["retention_bytes"] = None if retention_bytes == "unlimited" else retention_bytes
+        if durability is not None:
+            changes["durability"] = parse_durability(durability)
+        if partitions is not None:
+            changes["partitions"] = partitions
+        if message_bytes_max is not None:
+            changes["message_bytes_max"] = message_bytes_max
+        self._publishing.forget(topic)
+        return self._transport.update_topic(TopicName.parse(topic), changes)
+
+    def truncate_topic(self, topic: str, before: Start = "latest") -> TopicInfo:
+        """Make the messages before a position unreadable, in all partitions. Raises
+        `TopicNotFound`."""
+        return self._transport.truncate_topic(TopicName.parse(topic), as_position(before))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its messages. Raises `TopicNotFound`."""
+        self._publishing.forget(topic)
+        self._transport.delete_topic(TopicName.parse(topic))
+
+    def inspect(self, topic: str, partition: int = 0, limit: int = 20) -> PartitionInspection:
+        """How a partition stands in the store: its segments and newest blocks."""
+        return self._transport.inspect(TopicName.parse(topic), partition, limit)

@@ -1,0 +1,137 @@
+"""The endpoints of transactions and of groups' positions."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tms.errors import TransactionNotFound
+from tms.model.transaction import PositionChange, PositionKey, check_group
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import Body, content_type, header, path_text
+from tms.server.service import Service
+from tms.server.topics import answer, json_body, json_parameters, topic_of
+from tms.wire import commits, routes
+from tms.wire.commits import BeginBody, PositionsBody, TransactionsBody
+
+_BEGIN = msgspec.json.Decoder(BeginBody)
+_POSITIONS = msgspec.json.Decoder(PositionsBody)
+_COMMITS_ONLY = (routes.COMMIT,)
+
+
+def routes_of(service: Service) -> list[Route]:
+    """The routes of transactions and positions."""
+    here = Transactions(service)
+    one = routes.TRANSACTIONS + "/{id:raw}"
+    positions = f"{routes.PREFIX}/{{namespace:raw}}/topics/{{topic:raw}}/positions/{{group:raw}}"
+    return [
+        Route(routes.TRANSACTIONS, here.list, methods=["GET"]),
+        Route(routes.TRANSACTIONS, here.begin, methods=["POST"]),
+        Route(one, here.describe, methods=["GET"]),
+        Route(one, here.abort, methods=["DELETE"]),
+        Route(one + "/commit", here.commit, methods=["POST"]),
+        Route(one + "/invalidate", here.invalidate, methods=["POST"]),
+        Route(positions, here.positions, methods=["GET"]),
+        Route(positions, here.move, methods=["PUT"]),
+    ]
+
+
+class Transactions:
+    """Each method answers one route; what the engine may wait for is done in a thread."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._transactions = service.engine.transactions
+
+    async def list(self, request: Request) -> Response:
+        """GET /v2/transactions"""
+        json_parameters(request)
+        found = await self._service.in_thread(self._transactions.open)
+        return answer(routes.OK, TransactionsBody(found))
+
+    async def begin(self, request: Request) -> Response:
+        """POST /v2/transactions"""
+        json_parameters(request)
+        asked = await json_body(self._service, request, _BEGIN)
+        commits.check_token(asked.token)
+        info = await self._service.in_thread(
+            self._transactions.begin,
+            long=asked.long,
+            timeout_s=asked.timeout_s,
+            token=asked.token,
+        )
+        return answer(routes.CREATED, info)
+
+    async def describe(self, request: Request) -> Response:
+        """GET /v2/transactions/{id}"""
+        json_parameters(request)
+        info = await self._service.in_thread(self._transactions.describe, _id(request))
+        return answer(routes.OK, info)
+
+    async def abort(self, request: Request) -> Response:
+        """DELETE /v2/transactions/{id}"""
+        json_parameters(request)
+        info = await self._service.in_thread(self._transactions.abort, _id(request))
+        return answer(routes.OK, info)
+
+    async def invalidate(self, request: Request) -> Response:
+        """POST /v2/transactions/{id}/invalidate"""
+        json_parameters(request)
+        info = await self._service.in_thread(self._transactions.invalidate, _id(request))
+        return answer(routes.OK, info)
+
+    async def commit(self, request: Request) -> Response:
+        """POST /v2/transactions/{id}/commit; with `new` the transaction begins with it."""
+        json_parameters(request)
+        service = self._service
+        id = 0 if request.path_params["id"] == routes.NEW_TRANSACTION else _id(request)
+        exchange: Exchange = request.scope["tms.exchange"]
+        content_type(header(exchange, b"content-type"), _COMMITS_ONLY)
+        service.require_open()
+        body = Body(service.publishing, service.limits.body_bytes_max)
+        try:
+            await body.read(exchange)
+            await body.decompress(header(exchange, b"content-encoding").lower(), service.threads)
+            service.metrics.bytes_in += len(body.data)
+            asked = commits.decode_commit(body.data, id)
+            for topic, _ in asked.blocks:
+                topic.require_writable()
+            result = await service.in_thread(
+                self._transactions.commit, asked, service.limits.publish_timeout_s
+            )
+        finally:
+            body.release()
+        return Response(commits.encode_result(result), routes.OK, media_type=routes.JSON)
+
+    async def positions(self, request: Request) -> Response:
+        """GET …/topics/{topic}/positions/{group}"""
+        name, group = topic_of(request), _group(request)
+        json_parameters(request)
+        found = await self._service.in_thread(self._transactions.positions, group, name)
+        return answer(routes.OK, PositionsBody({str(p): str(at) for p, at in found.items()}))
+
+    async def move(self, request: Request) -> Response:
+        """PUT …/topics/{topic}/positions/{group}"""
+        name, group = topic_of(request), _group(request)
+        json_parameters(request)
+        asked = await json_body(self._service, request, _POSITIONS)
+        await self._service.in_thread(self._service.engine.settings, name)
+        changes = [
+            PositionChange(PositionKey(group, name, p), at, asked.expected.get(str(p)))
+            for p, at in commits.positions_of(asked.positions).items()
+        ]
+        await self._service.in_thread(self._transactions.move, changes)
+        return answer(routes.OK, PositionsBody(asked.positions))
+
+
+def _id(request: Request) -> int:
+    text: Any = request.path_params["id"]
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise TransactionNotFound(f"There is no transaction {text[:40]!r}: an id is a number.")
+    return int(text)
+
+
+def _group(request: Request) -> str:
+    return check_group(path_text(request.path_params["group"].encode()))

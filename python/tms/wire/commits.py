@@ -1,0 +1,220 @@
+"""Bodies of transactions and positions.
+
+A commit is `application/vnd.tms.commit` (big-endian):
+
+    0  4  bytes of the head
+    4  …  head: JSON, `CommitHead`
+    …  …  the blocks of all topics of the head, one topic after another, framed as in `bodies`
+
+* Unpacking copies no block: they are memoryviews of the body.
+"""
+
+import binascii
+from base64 import b64encode
+from collections.abc import Mapping
+from struct import Struct as Layout
+
+import msgspec
+
+from tms.errors import BadEncoding, Invalid, Malformed
+from tms.model.log import Appended, Buffer, NewBlock
+from tms.model.position import Position
+from tms.model.topic import TopicName, parse_durability
+from tms.model.transaction import (
+    TOKEN_CHARS_MAX,
+    Commit,
+    CommitResult,
+    PositionChange,
+    PositionKey,
+    TopicAppended,
+    TopicBlock,
+    TransactionInfo,
+    check_group,
+)
+from tms.wire import bodies
+
+_LENGTH = Layout(">I")
+_HEAD_BYTES_MAX = 8 << 20
+
+
+class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A position that a commit moves; `expected` "" means that there is none yet."""
+
+    group: str
+    topic: str
+    partition: int
+    position: str
+    expected: str | None = None
+
+
+class TopicPart(msgspec.Struct, forbid_unknown_fields=True):
+    """How many of the blocks go to a topic."""
+
+    topic: str
+    blocks: int
+
+
+class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Everything of a commit but its blocks; `changes` are base64."""
+
+    topics: list[TopicPart] = []
+    positions: list[PositionBody] = []
+    changes: list[str] = []
+    token: str = ""
+    durability: str | None = None
+
+
+class BeginBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """POST /v2/transactions."""
+
+    timeout_s: float | None = None
+    long: bool = False
+    token: str = ""
+
+
+class Placed(msgspec.Struct):
+    """Where a block of a commit went."""
+
+    topic: str
+    place: Appended
+
+
+class CommittedBody(msgspec.Struct):
+    """Answer to a commit."""
+
+    transaction_id: int
+    appended: list[Placed] = []
+
+
+class TransactionsBody(msgspec.Struct):
+    """GET /v2/transactions: those in progress."""
+
+    transactions: list[TransactionInfo]
+
+
+class PositionsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A group's positions in a topic, by partition; `expected` when they are set."""
+
+    positions: dict[str, str]
+    expected: dict[str, str] = {}
+
+
+_head_decoder = msgspec.json.Decoder(CommitHead)
+
+
+def encode_commit(commit: Commit) -> list[Buffer]:
+    """The body, as chunks to send one after another."""
+    parts: dict[TopicName, list[NewBlock]] = {}
+    for topic, new in commit.blocks:
+        parts.setdefault(topic, []).append(new)
+    head = bodies.encode(
+        CommitHead(
+            [TopicPart(full_name(topic), len(blocks)) for topic, blocks in parts.items()],
+            [_position_body(change) for change in commit.positions],
+            [b64encode(change).decode() for change in commit.changes],
+            commit.token,
+            None if commit.durability is None else commit.durability.value,
+        )
+    )
+    chunks: list[Buffer] = [_LENGTH.pack(len(head)) + head]
+    for blocks in parts.values():
+        chunks += bodies.frame(blocks)
+    return chunks
+
+
+def decode_commit(body: Buffer, transaction_id: int) -> Commit:
+    """The commit in a body. Raises `Malformed`, `Invalid`, `BadBlock`, `TooLarge`."""
+    view = memoryview(body)
+    length = _LENGTH.unpack_from(view)[0] if len(view) >= _LENGTH.size else -1
+    start = _LENGTH.size + length
+    if not 0 < length <= min(_HEAD_BYTES_MAX, len(view) - _LENGTH.size):
+        raise Malformed("The body of a commit begins with the length of its head and the head.")
+    try:
+        head = _head_decoder.decode(view[_LENGTH.size : start])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise Malformed(f"The head of the commit cannot be read: {exc}.") from exc
+    new = bodies.unframe_new(view[start:]) if start < len(view) else []
+    if sum(part.blocks for part in head.topics) != len(new):
+        raise Malformed(
+            f"The head names {sum(part.blocks for part in head.topics)} blocks, the body has "
+            f"{len(new)}."
+        )
+    check_token(head.token)
+    following = iter(new)
+    blocks = tuple(
+        TopicBlock(topic, next(following))
+        for part in head.topics
+        for topic in [TopicName.parse(part.topic)] * _count(part.blocks)
+    )
+    return Commit(
+        transaction_id,
+        head.token,
+        blocks,
+        tuple(_position_change(one) for one in head.positions),
+        tuple(map(_change, head.changes)),
+        None if head.durability is None else parse_durability(head.durability),
+    )
+
+
+def check_token(token: str) -> str:
+    """The token itself. Raises `Invalid`."""
+    if len(token) > TOKEN_CHARS_MAX or not (token.isascii() and token.isprintable()):
+        raise Invalid(
+            f"A token is up to {TOKEN_CHARS_MAX} printable ASCII characters.", field="token"
+        )
+    return token
+
+
+def _count(blocks: int) -> int:
+    if blocks < 0:
+        raise Malformed("A number of blocks is negative.")
+    return blocks
+
+
+def _change(text: str) -> bytes:
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError as exc:
+        raise BadEncoding(f"A change is not base64: {exc}.") from exc
+
+
+def _position_body(change: PositionChange) -> PositionBody:
+    key = change.key
+    return PositionBody(
+        key.group, full_name(key.topic), key.partition, str(change.position), change.expected
+    )
+
+
+def _position_change(body: PositionBody) -> PositionChange:
+    if not 0 <= body.partition < 1 << 16:
+        raise Invalid(f"There is no partition {body.partition}.", field="partition")
+    key = PositionKey(check_group(body.group), TopicName.parse(body.topic), body.partition)
+    return PositionChange(key, Position.parse(body.position), body.expected)
+
+
+def encode_result(result: CommitResult) -> bytes:
+    """The answer to a commit."""
+    placed = [Placed(full_name(one.topic), one.place) for one in result.appended]
+    return bodies.encode(CommittedBody(result.transaction_id, placed))
+
+
+def decode_result(body: Buffer) -> CommitResult:
+    """The answer to a commit. Raises `Malformed`."""
+    found = bodies.decode(body, CommittedBody)
+    appended = tuple(TopicAppended(TopicName.parse(one.topic), one.place) for one in found.appended)
+    return CommitResult(found.transaction_id, appended)
+
+
+def positions_of(positions: Mapping[str, str]) -> dict[int, Position]:
+    """Positions by partition. Raises `Invalid`."""
+    found = {}
+    for partition, text in positions.items():
+        if not partition.isdecimal() or int(partition) >= 1 << 16:
+            raise Invalid(f"There is no partition {partition[:20]!r}.", field="positions")
+        found[int(partition)] = Position.parse(text)
+    return found
+
+
+def full_name(topic: TopicName) -> str:
+    """The topic's name with its namespace."""
+    return f"{topic.namespace}:{topic.topic}"
