@@ -4,7 +4,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from bench import design, group_commit, growth, latency, memory, throughput
+from bench import design, group_commit, growth, latency, memory, throughput, transactions
 from bench.report import Report
 from bench.targets import Setup
 
@@ -12,6 +12,7 @@ BENCHMARKS = {
     "throughput": throughput.run,
     "latency": latency.run,
     "group_commit": group_commit.run,
+    "transactions": transactions.run,
     "memory": memory.run,
     "growth": growth.run,
     "design": design.run,

@@ -89,7 +89,9 @@ class TMS(Adapter):  # type: ignore[misc]
         self.producer.flush()
 
     def publish_tx(self, topic: str, msgs: list[bytes]) -> None:
-        self.bus.publish_many(topic, msgs)  # one block: all of it is stored or nothing
+        with self.bus.transaction() as tx:
+            for value in msgs:
+                tx.send(topic, value)
 
     def consume(
         self, topic: str, n: int, t: float, on_batch: Callable[[list[bytes | None]], None]

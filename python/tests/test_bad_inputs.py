@@ -22,10 +22,12 @@ from tests.http_kit import Answer, Client, Served, request, serving
 from tms.model import block
 from tms.model.ids import MessageId
 from tms.model.log import NewBlock
+from tms.model.topic import TopicName
+from tms.model.transaction import Commit, TopicBlock
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.messages import idempotency
 from tms.server.service import RequestLimits
-from tms.wire import bodies, routes
+from tms.wire import bodies, commits, routes
 
 BODY_MAX = 4 << 20
 MESSAGE_MAX = 1_000
@@ -648,6 +650,82 @@ def test_row_57_a_gap_and_a_reuse_of_a_producers_sequence(client: Client, topic:
     again = send(0, b"a").json["appended"][0]
     assert (again["duplicate"], again["base_offset"]) == (True, 0)
     assert stored(client, topic) == 1
+
+
+def commit(client: Client, id: object, topic: str = "", value: bytes = b"v") -> Answer:
+    blocks = (TopicBlock(TopicName.parse(topic), NewBlock(0, block.encode([value]))),)
+    body = b"".join(commits.encode_commit(Commit(blocks=blocks if topic else ())))
+    return client.request("POST", f"/v2/transactions/{id}/commit", body, media=routes.COMMIT)
+
+
+def begin(client: Client) -> int:
+    id: int = client.request("POST", "/v2/transactions", b"{}").json["transaction_id"]
+    return id
+
+
+def test_row_55_commits_of_transactions_that_are_not_open(client: Client, topic: str) -> None:
+    name = topic.rpartition("/")[2]
+    for unknown in (77, "x", "-1", "9" * 30):
+        refused(client, commit(client, unknown, name), 404, "transaction-not-found")
+    id = begin(client)
+    first, again = commit(client, id, name), commit(client, id, name)
+    assert first.status == again.status == routes.OK and first.json == again.json
+    aborted = begin(client)
+    assert client.request("DELETE", f"/v2/transactions/{aborted}").json["outcome"] == "aborted"
+    refused(client, commit(client, aborted, name), 409, "transaction-ended")
+    refused(client, client.request("DELETE", f"/v2/transactions/{id}"), 409, "transaction-ended")
+    assert stored(client, topic) == 1
+
+
+@pytest.mark.parametrize("timeout", [0, -5, 3_601, "x", 1e300])
+def test_a_time_out_of_a_transaction_has_bounds(client: Client, timeout: object) -> None:
+    body = json.dumps({"timeout_s": timeout}).encode()
+    answer = client.request("POST", "/v2/transactions", body)
+    assert answer.status in (400, 422), answer
+    assert client.request("GET", "/v2/transactions").status == routes.OK
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0\0\0\0",
+        b"\xff\xff\xff\xff{}",
+        b"\0\0\0\x02[]",
+        b"\0\0\0\x02{}rest",
+        b'\0\0\0\x0a{"x": 1}  ',
+        b'\0\0\0\x27{"topics": [{"topic":"a","blocks":-1}]}',
+        b'\0\0\0\x26{"topics": [{"topic":"a","blocks":9}]}',
+        b'\0\0\0\x11{"changes":["?"]}',
+        b'\0\0\0\x16{"durability":"maybe"}',
+    ],
+)
+def test_row_52_broken_commits(client: Client, topic: str, body: bytes) -> None:
+    answer = client.request("POST", "/v2/transactions/new/commit", body, media=routes.COMMIT)
+    assert answer.status in (400, 422) and answer.problem, answer
+    assert client.request("GET", "/v2/transactions").json == {"transactions": []}
+
+
+def test_row_32_a_transaction_cannot_write_to_the_namespace_system(client: Client) -> None:
+    answer = commit(client, "new", "system:_transactions")
+    refused(client, answer, 403, "forbidden")
+
+
+def test_row_40_an_isolation_that_is_none(client: Client, topic: str) -> None:
+    for isolation in ("", "snapshot", "serializable"):
+        answer = client.request("GET", f"{topic}/messages?isolation={isolation}")
+        refused(client, answer, 422, "invalid")
+
+
+def test_row_60_positions_that_are_none(client: Client, topic: str) -> None:
+    group = f"{topic}/positions/g"
+    for body in (b'{"positions":{"x":"earliest"}}', b'{"positions":{"0":"nowhere"}}', b"{}"):
+        assert client.request("PUT", group, body).status in (400, 422)
+    moved = b'{"positions":{"0":"offset:4"}}'
+    assert client.request("PUT", group, moved).status == routes.OK
+    stale = b'{"positions":{"0":"offset:2"},"expected":{"0":"offset:3"}}'
+    refused(client, client.request("PUT", group, stale), 409, "conflict")
+    assert client.request("GET", group).json == {"positions": {"0": "offset:4"}}
 
 
 def test_row_58_the_same_key_and_body_are_stored_once(client: Client, topic: str) -> None:

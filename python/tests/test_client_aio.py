@@ -239,6 +239,34 @@ class AsyncBusContract:
 
         run(open_bus, work)
 
+    def test_a_transaction_moves_messages_and_positions_together(self, open_bus: Open) -> None:
+        async def consume(bus: AsyncBus, fail_at: bytes) -> None:
+            consumer = bus.consumer("in", group="g", stop_at_end=True)
+            async for message in consumer:
+                async with bus.transaction() as tx:
+                    await tx.send("out", message.value)
+                    tx.acknowledge(consumer)
+                    if message.value == fail_at:
+                        raise RuntimeError("crash")
+
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("in")
+            await bus.create_topic("out")
+            for number in range(4):
+                await bus.publish("in", b"%d" % number)
+            with pytest.raises(RuntimeError):
+                await consume(bus, b"2")
+            await consume(bus, b"")
+            assert await all_values(bus, "out") == [b"0", b"1", b"2", b"3"]
+            await bus.set_positions("g", "in", {0: "offset:3"})
+            consumer = bus.consumer("in", group="g", stop_at_end=True)
+            assert [message.value async for message in consumer] == [b"3"]
+            await consumer.acknowledge()
+            (last,) = [one async for one in bus.consumer("in", "offset:3", stop_at_end=True)]
+            assert (await bus.positions("g", "in"))[0] == tms.Position.after(last.id)
+
+        run(open_bus, work)
+
 
 class TestEmbedded(AsyncBusContract):
     @pytest.fixture
@@ -318,4 +346,4 @@ def test_both_clients_have_the_same_names(sync: type, aio: type) -> None:
     def public(kind: type) -> set[str]:
         return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
 
-    assert public(sync) - {"look_up"} == public(aio)
+    assert public(sync) - {"look_up", "mover"} == public(aio)

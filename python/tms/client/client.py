@@ -29,6 +29,7 @@ from tms.client.publish.known import (
     ids_in_order,
 )
 from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, check_options
+from tms.client.standing import Standing
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
 from tms.client.transport import TIMEOUT_S, LocalTransport, RemoteTransport, open_lane
@@ -212,9 +213,8 @@ class Bus(TopicCalls):
             fetch_bytes=fetch_bytes,
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
             isolation=parse_isolation(isolation),
-            group=group,
-            acknowledged=stored,
-            move=self._transport.transactions.move if group else None,
+            standing=Standing(group, name, stored),
+            move=self._transport.transactions.move,
         )
         self._open.add(made)
         return made
@@ -225,15 +225,14 @@ class Bus(TopicCalls):
         """A transaction over messages and positions: `with bus.transaction() as tx: tx.send(…)`.
         Its durability is the strongest of its topics', unless given."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        return Transaction(self, self._transport, self._clock, as_durability(durability), limit_s)
-
-    def known_topic(self, topic: str) -> Known:
-        """What publishing knows of a topic, looked up if need be. Raises `TopicNotFound`."""
-        return self._publishing.known(topic) or self.look_up(topic)
-
-    def turn(self, known: Known) -> int:
-        """The partition whose turn it is."""
-        return self._publishing.turn(known)
+        return Transaction(
+            lambda topic: self._publishing.known(topic) or self.look_up(topic),
+            self._publishing.turn,
+            self._transport,
+            self._clock,
+            as_durability(durability),
+            limit_s,
+        )
 
     def positions(self, group: str, topic: str) -> dict[int, Position]:
         """Where a group stands in a topic, by partition."""

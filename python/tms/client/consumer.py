@@ -6,19 +6,20 @@ The next fetch is under way while the caller works on the batches of the last on
 answers of `fetch_bytes` are in memory, and the buffer of a third.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
 from tms.client.cursor import Batch, Cursor
+from tms.client.standing import Standing
 from tms.client.transport import Lane, Pending, retrying
 from tms.clock import Clock
-from tms.errors import Closed, Invalid, TimedOut, TMSError
+from tms.errors import Closed, TimedOut, TMSError
 from tms.model.log import Fetched, Message
-from tms.model.position import Kind, Position
+from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import TopicName
-from tms.model.transaction import PositionChange, PositionKey
+from tms.model.transaction import PositionChange
 
 FETCH_BYTES = 4 << 20
 WAIT_S = 1.0
@@ -42,12 +43,10 @@ class Consumer:
         fetch_bytes: int,
         timeout_s: float,
         isolation: Isolation,
-        group: str = "",
-        acknowledged: Mapping[int, Position] | None = None,
-        move: Callable[[Sequence[PositionChange]], None] | None = None,
+        standing: Standing,
+        move: Callable[[Sequence[PositionChange]], None],
     ) -> None:
-        self.group = group
-        self._acknowledged = {p: str(at) for p, at in (acknowledged or {}).items()}
+        self.standing = standing
         self._move = move
         self._name = name
         self._lane = lane
@@ -81,29 +80,9 @@ class Consumer:
     def acknowledge(self) -> None:
         """Move the group's position behind what was handed out. Raises `Conflict` when another
         consumer of the group has moved it. Within a transaction: `Transaction.acknowledge`."""
-        if self._move is None:
-            raise Invalid("The consumer has no group; make it with bus.consumer(topic, group=…).")
-        changes = self.moved()
-        self._move(changes)
-        self.acknowledged(changes)
-
-    def moved(self) -> list[PositionChange]:
-        """The positions to acknowledge, each with the one that is expected now."""
-        return [
-            PositionChange(
-                PositionKey(self.group, self._name, partition),
-                position,
-                self._acknowledged.get(partition, ""),
-            )
-            for partition, position in self._cursor.positions().items()
-            if position.kind is Kind.AFTER and self._acknowledged.get(partition) != str(position)
-        ]
-
-    def acknowledged(self, changes: Iterable[PositionChange]) -> None:
-        """These of its positions are acknowledged now."""
-        for change in changes:
-            if change.key[:2] == (self.group, self._name):
-                self._acknowledged[change.key.partition] = str(change.position)
+        acknowledgement = self.standing.behind(self.positions())
+        self._move(acknowledgement.changes)
+        acknowledgement.done()
 
     def close(self) -> None:
         """End the iteration, also one that waits in another thread. A second call does nothing."""

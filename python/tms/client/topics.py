@@ -1,6 +1,6 @@
 """What a bus does with topics, apart from their messages."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tms.client.cursor import Start, as_position
 from tms.client.publish.known import Publishing
@@ -15,6 +15,7 @@ from tms.model.topic import (
     parse_durability,
     parse_retention,
 )
+from tms.model.transaction import PositionChange
 
 TOPICS_PER_PAGE = 1_000
 
@@ -25,6 +26,10 @@ class TopicCalls:
     def __init__(self, transport: LocalTransport | RemoteTransport, publishing: Publishing) -> None:
         self._transport = transport
         self._publishing = publishing
+
+    def mover(self) -> Callable[[Sequence[PositionChange]], None]:
+        """What moves positions of groups; for consumers."""
+        return self._transport.transactions.move
 
     def create_topic(
         self,

@@ -14,32 +14,32 @@ Invariants
 * What waits is bounded by `TRANSACTION_BYTES`.
 """
 
+from collections.abc import Callable, Sequence
 from secrets import token_hex
 from types import TracebackType
 from typing import Protocol, Self
 
-from tms.client.consumer import Consumer
 from tms.client.publish.batching import REQUEST_BYTES, Headers, check_partition, message_bytes
 from tms.client.publish.known import Known
+from tms.client.standing import Standing
 from tms.client.transport import Transport, retrying
 from tms.clock import Clock
-from tms.errors import Closed, Invalid, TMSError, TooLarge
+from tms.errors import Closed, TMSError, TooLarge
 from tms.model.block import MESSAGES_MAX, encode
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.log import NewBlock
+from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange, TopicBlock
 
 TRANSACTION_BYTES = 15 << 20  # a request has at most 16 MiB
 
 
-class Topics(Protocol):
-    """Who knows the topics: the bus."""
+class _Consumer(Protocol):
+    standing: Standing
 
-    def known_topic(self, topic: str) -> Known: ...
-
-    def turn(self, known: Known) -> int: ...
+    def positions(self) -> dict[int, Position]: ...
 
 
 class _Batch:
@@ -60,13 +60,15 @@ class Transaction:
 
     def __init__(
         self,
-        topics: Topics,
+        known: Callable[[str], Known],
+        turn: Callable[[Known], int],
         transport: Transport,
         clock: Clock,
         durability: Durability | None,
         timeout_s: float,
     ) -> None:
-        self._topics = topics
+        self._known = known
+        self._turn = turn
         self._transport = transport
         self._clock = clock
         self._durability = durability
@@ -74,7 +76,7 @@ class Transaction:
         self._id = 0
         self._token = token_hex(16)
         self._batches: dict[tuple[TopicName, int], list[_Batch]] = {}
-        self._consumers: list[Consumer] = []
+        self._acknowledged: list[_Consumer] = []
         self._changes: set[bytes] = set()
         self._bytes = 0
         self._count = 0
@@ -101,14 +103,14 @@ class Transaction:
         """Add a message. Messages without key or partition go to one partition of a topic together.
         Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`."""
         self._require_open()
-        known = self._topics.known_topic(topic)
+        known = self._known(topic)
         size = message_bytes(value, key, headers, known.message_bytes_max)
         if partition is not None:
             check_partition(partition, known.partitions)
         elif key is not None:
             partition = partition_for_key(key, known.partitions)
         else:
-            partition = self._sticky.setdefault(known.name, self._topics.turn(known))
+            partition = self._sticky.setdefault(known.name, self._turn(known))
         if self._bytes + size > TRANSACTION_BYTES:
             raise TooLarge(
                 f"A transaction holds at most {TRANSACTION_BYTES} bytes of messages. Commit more "
@@ -127,14 +129,13 @@ class Transaction:
         self._bytes += size
         self._count += 1
 
-    def acknowledge(self, consumer: Consumer) -> None:
-        """Move the position of the consumer's group behind what it has handed out, when this
+    def acknowledge(self, consumer: "_Consumer") -> None:
+        """Move the position of the consumer's group behind what it has handed out by the time this
         commits. Another consumer that moved it meanwhile makes the commit fail with `Conflict`."""
         self._require_open()
-        if not consumer.group:
-            raise Invalid("The consumer has no group; make it with bus.consumer(topic, group=…).")
-        if consumer not in self._consumers:
-            self._consumers.append(consumer)
+        consumer.standing.behind({})  # raises without a group
+        if consumer not in self._acknowledged:
+            self._acknowledged.append(consumer)
 
     def change(self, key: bytes) -> None:
         """Name a key that this transaction changed elsewhere: of two transactions at a time that
@@ -147,7 +148,8 @@ class Transaction:
         `Conflict`, `TransactionEnded`; `TimedOut` when it is not known whether it is done: then the
         same call may be repeated."""
         self._require_open()
-        request = self._request()
+        moved = [one.standing.behind(one.positions()) for one in self._acknowledged]
+        request = self._request([change for one in moved for change in one.changes])
         if not (request.blocks or request.positions or request.changes or self._id):
             self._over = True
             return []
@@ -157,8 +159,8 @@ class Transaction:
             self._timeout_s,
         )
         self._over = True
-        for consumer in self._consumers:
-            consumer.acknowledged(request.positions)
+        for one in moved:
+            one.done()
         return self._ids(result)
 
     def abort(self) -> None:
@@ -188,15 +190,12 @@ class Transaction:
             if error is None:
                 raise
 
-    def _request(self) -> Commit:
+    def _request(self, positions: Sequence[PositionChange]) -> Commit:
         blocks = tuple(
             TopicBlock(name, NewBlock(partition, encode(one.values, one.keys, one.headers)))
             for (name, partition), batches in self._batches.items()
             for one in batches
         )
-        positions: list[PositionChange] = []
-        for consumer in self._consumers:
-            positions += consumer.moved()
         return Commit(
             self._id,
             "" if self._id else self._token,

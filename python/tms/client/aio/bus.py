@@ -17,6 +17,7 @@ from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.lanes import AsyncDelivery, AsyncLane, retrying
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.together import Together
+from tms.client.aio.transaction import AsyncTransaction
 from tms.client.client import Bus
 from tms.client.consumer import FETCH_BYTES, WAIT_S
 from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
@@ -31,6 +32,7 @@ from tms.client.publish.known import (
     ids_in_order,
 )
 from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, check_options
+from tms.client.standing import Standing
 from tms.client.transport import TIMEOUT_S
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TMSError
@@ -41,6 +43,7 @@ from tms.model.log import Appended, NewBlock
 from tms.model.position import Kind, Position
 from tms.model.snapshot import Isolation, parse_isolation
 from tms.model.topic import TopicInfo, TopicName
+from tms.model.transaction import check_group
 
 T = TypeVar("T")
 
@@ -211,12 +214,19 @@ class AsyncBus:
         fetch_bytes: int = FETCH_BYTES,
         timeout_s: float | None = None,
         isolation: str = Isolation.COMMITTED,
+        group: str = "",
     ) -> AsyncConsumer:
-        """See `Bus.consumer`; `latest` is as of entering or iterating."""
+        """See `Bus.consumer`; `latest`, and where the group stands, are as of entering or
+        iterating."""
         name = TopicName.parse(topic)
+        standing = Standing(check_group(group) if group else "", name, {})
 
         async def cursor() -> Cursor:
             positions = await self._positions(topic, start, partitions)
+            if group:
+                stored = await self.positions(group, topic)
+                standing.learn(stored)
+                positions.update({p: there for p, there in stored.items() if p in positions})
             latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
             if latest:
                 positions.update((await self._fetch(name, latest, 1, 0)).next)
@@ -231,9 +241,25 @@ class AsyncBus:
             fetch_bytes=fetch_bytes,
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
             isolation=parse_isolation(isolation),
+            standing=standing,
+            move=self._bus.mover(),
         )
         self._open.add(made)
         return made
+
+    def transaction(
+        self, *, durability: str | None = None, timeout_s: float | None = None
+    ) -> AsyncTransaction:
+        """See `Bus.transaction`: `async with bus.transaction() as tx: await tx.send(…)`."""
+        return AsyncTransaction(self._bus.transaction(durability=durability, timeout_s=timeout_s))
+
+    async def positions(self, group: str, topic: str) -> dict[int, Position]:
+        """See `Bus.positions`."""
+        return await asyncio.to_thread(self._bus.positions, group, topic)
+
+    async def set_positions(self, group: str, topic: str, positions: Mapping[int, Start]) -> None:
+        """See `Bus.set_positions`."""
+        await asyncio.to_thread(self._bus.set_positions, group, topic, positions)
 
     async def fetch(
         self,

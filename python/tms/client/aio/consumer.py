@@ -1,18 +1,20 @@
 """The asyncio consumer: the same cursor and the same promises as `tms.client.consumer`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
 from tms.client.aio.lanes import AsyncLane, retrying
 from tms.client.cursor import Batch, Cursor
+from tms.client.standing import Standing
 from tms.clock import Clock
 from tms.errors import Closed
 from tms.model.log import Fetched, Message
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import TopicName
+from tms.model.transaction import PositionChange
 
 
 class AsyncConsumer:
@@ -34,7 +36,11 @@ class AsyncConsumer:
         fetch_bytes: int,
         timeout_s: float,
         isolation: Isolation,
+        standing: Standing,
+        move: Callable[[Sequence[PositionChange]], None],
     ) -> None:
+        self.standing = standing
+        self._move = move
         self._name = name
         self._lane = lane
         self._make_cursor = make_cursor
@@ -68,6 +74,12 @@ class AsyncConsumer:
         Empty before the consumer was entered or iterated over.
         """
         return {} if self._cursor_made is None else self._cursor_made.positions()
+
+    async def acknowledge(self) -> None:
+        """See `Consumer.acknowledge`."""
+        acknowledgement = self.standing.behind(self.positions())
+        await asyncio.to_thread(self._move, acknowledgement.changes)
+        acknowledgement.done()
 
     async def close(self) -> None:
         """End the iteration, also one that waits in another task. A second call does nothing."""

@@ -107,7 +107,7 @@ class Calls:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float,
-        isolation: Isolation,
+        isolation: Isolation = Isolation.COMMITTED,
     ) -> Call[Fetched]:
         start = bodies.positions_text(dict(positions))
         path = routes.fetch_path(
