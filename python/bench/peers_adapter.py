@@ -90,8 +90,7 @@ class TMS(Adapter):  # type: ignore[misc]
 
     def publish_tx(self, topic: str, msgs: list[bytes]) -> None:
         with self.bus.transaction() as tx:
-            for value in msgs:
-                tx.send(topic, value)
+            tx.send_many(topic, msgs)
 
     def consume(
         self, topic: str, n: int, t: float, on_batch: Callable[[list[bytes | None]], None]

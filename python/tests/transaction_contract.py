@@ -88,6 +88,20 @@ class TransactionContract:
                 tx.send("out", b"%d" % number, partition=0)
         assert values(bus, "out") == [b"%d" % number for number in range(100_000)]
 
+    def test_many_messages_are_added_at_once(self, bus: Bus) -> None:
+        sent = [b"%d" % number for number in range(9_999)]
+        tx = bus.transaction()
+        tx.send("in", b"first")
+        tx.send_many("in", sent)
+        tx.send_many("out", [None, b""], partition=2)
+        for wrong in (["text"], [bytes(9 << 20)]):
+            with pytest.raises((Invalid, TooLarge)):
+                tx.send_many("in", wrong)  # type: ignore[arg-type]
+        ids = tx.commit()
+        assert len(set(ids)) <= len(ids) == 10_002
+        assert values(bus, "in") == [b"first", *sent]
+        assert values(bus, "out") == [None, b""]
+
     def test_an_empty_transaction_does_nothing(self, bus: Bus) -> None:
         with bus.transaction() as tx:
             pass

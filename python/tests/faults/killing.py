@@ -15,7 +15,7 @@ from typing import Self
 from tests.faults import publisher
 from tests.faults.strace import strace
 
-CALLS = ("write", "fdatasync", "fsync", "openat", "rename", "unlink", "mkdir")
+CALLS = ("write", "pwritev2", "fdatasync", "fsync", "openat", "rename", "unlink", "mkdir")
 
 
 class Publishers:

@@ -243,7 +243,7 @@ class TransactionState:
         and forgotten, and commits that nobody will finish."""
         edits: list[Edit] = []
         stop = max(self.reserved, self.next_pointer(now_ms))
-        if self.last_pointer:
+        if self.reserved:
             edits.append(Lost(self.last_pointer + 1, stop))
         halfway = tuple(id for id, one in self.open.items() if one.intended)
         if halfway:

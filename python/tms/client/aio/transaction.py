@@ -1,6 +1,7 @@
 """A transaction for asyncio: the synchronous one, with what may wait in a thread."""
 
 import asyncio
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +23,12 @@ class AsyncTransaction:
     async def send(self, topic: str, value: bytes | None, *args: Any, **more: Any) -> None:
         """See `Transaction.send`."""
         await asyncio.to_thread(self._transaction.send, topic, value, *args, **more)
+
+    async def send_many(
+        self, topic: str, values: Sequence[bytes | None], partition: int | None = None
+    ) -> None:
+        """See `Transaction.send_many`."""
+        await asyncio.to_thread(self._transaction.send_many, topic, values, partition)
 
     async def change(self, key: bytes) -> None:
         """See `Transaction.change`."""
