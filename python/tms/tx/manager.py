@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from tms.clock import Clock
-from tms.errors import TimedOut, TMSError, TransactionEnded
+from tms.errors import TimedOut, TMSError, TransactionConflict, TransactionEnded
 from tms.events import EventLog
 from tms.model.snapshot import POINTERS_PER_MS, Fate, Snapshot, TransactionType
 from tms.model.topic import Durability
@@ -28,6 +28,7 @@ from tms.tx.edits import (
     Intended,
     Invalidated,
     Outcome,
+    Prepared,
     Reserved,
     Revoked,
     Stored,
@@ -245,6 +246,8 @@ class TransactionManager:
                     edits.append(edit)
                 except TMSError as error:
                     one.error = error
+                    if isinstance(error, TransactionConflict):
+                        edits.append(Prepared(one.id, ()))
             if edits:
                 strongest = max((one.durability for one in group), key=lambda each: each.rank)
                 self._write(edits, strongest)

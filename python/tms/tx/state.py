@@ -185,14 +185,11 @@ class TransactionState:
         blocks: Sequence[Stored] = (),
     ) -> Committed:
         """Commit, with the changes that were prepared unless others are given. Raises
-        `TransactionConflict`; the transaction is then still in progress, without changes."""
+        `TransactionConflict`; the transaction is then still in progress, and whoever drives this
+        takes its changes away: `Prepared(id, ())`."""
         found = self.find(id)
         final = (found.changes or ()) if changes is None else tuple(changes)
-        try:
-            self._check(id, final)
-        except TransactionConflict:
-            found.changes = None
-            raise
+        self._check(id, final)
         return Committed(id, self.last_pointer + 1, final, tuple(blocks))
 
     def abort(self, id: int) -> Aborted | Invalidated | None:

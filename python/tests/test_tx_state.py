@@ -1,0 +1,338 @@
+"""The rules of transactions, which are Tephra's; and that the journal gives them all again."""
+
+from random import Random
+
+import pytest
+
+from tms.errors import (
+    Invalid,
+    InvalidTruncateTime,
+    TMSError,
+    TransactionConflict,
+    TransactionEnded,
+    TransactionNotFound,
+    TransactionTimedOut,
+)
+from tms.model.snapshot import NONE_IN_PROGRESS, Fate, TransactionType
+from tms.tx.edits import (
+    Aborted,
+    Began,
+    Committed,
+    Edit,
+    Intended,
+    Invalidated,
+    Outcome,
+    Prepared,
+    Reserved,
+    decode_edit,
+    encode_edit,
+)
+from tms.tx.state import TransactionState
+
+NOW = 1_700_000_000_000
+LONG = TransactionType.LONG
+
+
+class World:
+    """A state with its journal."""
+
+    def __init__(self) -> None:
+        self.state = TransactionState()
+        self.journal: list[bytes] = []
+        self.now = NOW
+
+    def do(self, edit: Edit | None) -> None:
+        if edit is not None:
+            self.journal.append(encode_edit(edit))
+            self.state.apply(edit)
+
+    def begin(self, type: TransactionType = TransactionType.SHORT, **more: object) -> int:
+        edit = self.state.begin(self.now, type=type, **more)  # type: ignore[arg-type]
+        self.do(edit)
+        return edit.id
+
+    def commit(self, id: int, *changes: bytes) -> None:
+        self.do(self.state.commit(id, changes))
+
+    def again(self) -> TransactionState:
+        made = TransactionState()
+        for raw in self.journal:
+            made.apply(decode_edit(raw))
+        return made
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def everything(state: TransactionState) -> dict[str, object]:
+    found = dict(vars(state))
+    found["open"] = {
+        id: (one.began, one.checkpoints, one.changes, one.intended)
+        for id, one in state.open.items()
+    }
+    found.pop("_sorted_invalid")
+    return found
+
+
+# Pointers
+
+
+def test_pointers_are_times_and_grow_also_when_the_clock_goes_back(world: World) -> None:
+    first = world.begin()
+    assert first == NOW * 1_000_000
+    world.now -= 5_000
+    assert world.begin() == first + 1
+    world.now += 6_000
+    assert world.begin() == (NOW + 1_000) * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "text"), [(-5, "timeout must be positive but is -5 seconds"), (3_601, "at most")]
+)
+def test_time_outs_have_bounds(world: World, timeout_s: float, text: str) -> None:
+    with pytest.raises(Invalid, match=text):
+        world.begin(timeout_s=timeout_s)
+
+
+def test_a_token_of_an_open_transaction_gives_that_one_again(world: World) -> None:
+    id = world.begin(token="t")
+    assert world.state.begin(NOW, token="t").id == id
+    world.commit(id)
+    assert world.state.begin(NOW, token="t").id > id
+
+
+# Snapshots
+
+
+def test_a_snapshot_names_what_is_in_progress_and_invalid(world: World) -> None:
+    one, long, other = world.begin(), world.begin(LONG), world.begin()
+    world.do(world.state.checkpoint(one, NOW))
+    world.do(world.state.invalidate(other))
+    id = world.begin()
+    found = world.state.snapshot(id)
+    assert found.in_progress == (one, long, world.state.open[one].checkpoints[0])
+    assert found.invalid == (other,)
+    assert (found.first_short, found.read_pointer) == (one, other)
+    world.do(world.state.abort(one))
+    world.do(world.state.abort(id))
+    last = world.begin(LONG)
+    assert world.state.snapshot(last).first_short == NONE_IN_PROGRESS
+
+
+def test_a_checkpoint_writes_with_a_pointer_of_its_own_and_ends_with_its_transaction(
+    world: World,
+) -> None:
+    id = world.begin()
+    world.do(world.state.checkpoint(id, NOW))
+    snapshot = world.state.snapshot(id)
+    assert snapshot.write_pointer == snapshot.checkpoints[0] > id
+    assert snapshot.is_visible(id) and snapshot.is_visible(snapshot.write_pointer)
+    assert world.state.fate(snapshot.write_pointer) is Fate.OPEN
+    world.commit(id)
+    assert world.state.fate(snapshot.write_pointer) is Fate.VISIBLE
+    assert world.state.read_pointer == snapshot.write_pointer
+
+
+# Conflicts
+
+
+def test_of_two_at_a_time_with_the_same_change_the_later_commit_is_refused(world: World) -> None:
+    winner, loser, free = world.begin(client="w"), world.begin(), world.begin()
+    world.commit(winner, b"k")
+    for attempt in (world.state.prepare, world.state.commit):
+        with pytest.raises(TransactionConflict) as caught:
+            attempt(loser, [b"x", b"k"])
+        assert caught.value.details["client"] == "w"
+    world.commit(free, b"other")
+    assert world.state.outcome(loser) is Outcome.OPEN
+
+
+def test_one_that_began_after_the_commit_has_no_conflict(world: World) -> None:
+    keeps = world.begin()
+    world.commit(world.begin(), b"k")
+    world.commit(world.begin(), b"k")
+    with pytest.raises(TransactionConflict):
+        world.state.commit(keeps, [b"k"])
+
+
+def test_prepared_changes_are_committed_and_gone_after_a_conflict(world: World) -> None:
+    one, other = world.begin(), world.begin()
+    world.do(world.state.prepare(one, [b"k"]))
+    world.do(world.state.prepare(other, [b"k"]))
+    world.do(world.state.commit(one))
+    with pytest.raises(TransactionConflict):
+        world.state.commit(other)
+    world.do(Prepared(other, ()))
+    assert world.state.commit(other).changes == ()
+
+
+def test_changes_are_forgotten_when_nobody_can_conflict_with_them(world: World) -> None:
+    for _ in range(50):
+        world.commit(world.begin(), b"k")
+    assert not world.state._winner and not world.state._committed
+    keeps = world.begin()
+    for number in range(50):
+        world.commit(world.begin(), b"%d" % number)
+    assert len(world.state._winner) == 50
+    world.do(world.state.abort(keeps))
+    assert not world.state._winner and not world.state._committed
+
+
+# Ends
+
+
+def test_abort_of_a_short_one_leaves_nothing_and_of_a_long_one_an_invalid_one(world: World) -> None:
+    short, long = world.begin(), world.begin(LONG)
+    world.do(world.state.abort(short))
+    world.do(world.state.abort(long))
+    assert world.state.invalid == {long}
+    assert world.state.outcome(short) is Outcome.ABORTED
+    assert world.state.abort(short) is None
+
+
+def test_abort_takes_a_short_one_off_the_invalid_list(world: World) -> None:
+    id = world.begin()
+    world.do(world.state.invalidate(id))
+    assert world.state.fate(id) is Fate.SKIPPED
+    world.do(world.state.abort(id))
+    assert not world.state.invalid
+
+
+def test_what_is_open_for_too_long_becomes_invalid_unless_it_is_being_committed(
+    world: World,
+) -> None:
+    late, busy, longer = world.begin(), world.begin(), world.begin(timeout_s=60)
+    world.do(Intended(busy))
+    assert world.state.expired(NOW + 30_000) is None
+    world.do(world.state.expired(NOW + 30_001))
+    assert set(world.state.open) == {busy, longer}
+    with pytest.raises(TransactionTimedOut):
+        world.state.find(late)
+
+
+def test_an_invalid_one_takes_its_checkpoints_along(world: World) -> None:
+    id = world.begin()
+    world.do(world.state.checkpoint(id, NOW))
+    pointers = set(world.state.open[id].pointers)
+    world.do(world.state.invalidate(id))
+    assert world.state.invalid == pointers
+    assert world.state.invalidate(id) is None
+
+
+def test_the_invalid_list_is_shortened_only_behind_everything_in_progress(world: World) -> None:
+    first = world.begin()
+    world.do(world.state.invalidate(first))
+    world.now += 10
+    open_one = world.begin()
+    with pytest.raises(InvalidTruncateTime):
+        world.state.forget_before(NOW + 11)
+    world.do(world.state.forget_before(NOW + 10))
+    assert not world.state.invalid
+    world.do(world.state.invalidate(open_one))
+    assert world.state.forget([first]) is None
+
+
+@pytest.mark.parametrize("ending", [Aborted, Committed, Invalidated])
+def test_late_and_repeated_edits_touch_nothing(world: World, ending: type) -> None:
+    id = world.begin()
+    world.commit(id, b"k")
+    other = world.begin()
+    before = everything(world.state)
+    edits = {
+        Aborted: Aborted(id),
+        Committed: Committed(id, id + 1),
+        Invalidated: Invalidated((id,)),
+    }
+    world.state.apply(edits[ending])
+    world.state.apply(Began(other, TransactionType.SHORT, 0, 0))
+    assert everything(world.state) == before
+
+
+def test_unknown_and_ended_ones_are_told_apart(world: World) -> None:
+    with pytest.raises(TransactionNotFound):
+        world.state.outcome(77)
+    id = world.begin()
+    world.commit(id)
+    with pytest.raises(TransactionEnded) as caught:
+        world.state.find(id)
+    assert caught.value.details["outcome"] == "committed"
+
+
+# Starting again
+
+
+def test_what_may_have_been_given_and_forgotten_is_never_visible(world: World) -> None:
+    world.do(Reserved((NOW + 10_000) * 1_000_000))
+    known = world.begin()
+    world.commit(known)
+    forgotten = (NOW + 5) * 1_000_000
+    for edit in world.state.recovered(NOW + 6):
+        world.do(edit)
+    world.now = NOW - 60_000  # whatever the clock says
+    later = world.begin()
+    assert later >= (NOW + 10_000) * 1_000_000
+    assert world.state.fate(forgotten) is Fate.SKIPPED
+    assert world.state.fate(known) is Fate.VISIBLE
+
+
+def test_a_start_finishes_nobodys_commit(world: World) -> None:
+    halfway, waiting = world.begin(), world.begin()
+    world.do(Intended(halfway))
+    for edit in world.state.recovered(NOW):
+        world.do(edit)
+    assert set(world.state.open) == {waiting}
+    assert world.state.fate(halfway) is Fate.SKIPPED
+
+
+def test_even_the_first_pointer_may_be_forgotten(world: World) -> None:
+    world.do(Reserved((NOW + 10_000) * 1_000_000))
+    for edit in world.state.recovered(NOW + 1):
+        world.do(edit)
+    world.begin()
+    assert world.state.fate(NOW * 1_000_000) is Fate.SKIPPED
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_journal_gives_the_same_state_again(seed: int) -> None:
+    """Random decisions, also refused ones; and what is visible agrees with a naive model."""
+    random, world = Random(seed), World()
+    committed: set[int] = set()
+    ids: list[int] = []
+    for _ in range(300):
+        world.now += random.choice((0, 0, 1, 4_000))
+        id = random.choice(ids) if ids else 0
+        changes = [b"%d" % random.randrange(6) for _ in range(2)]
+        state = world.state
+        step = random.randrange(9)
+        try:
+            if step < 3:
+                ids.append(world.begin(random.choice((TransactionType.SHORT, LONG))))
+            elif step == 3:
+                world.commit(id, *changes)
+                committed.add(id)
+            elif step == 4:
+                world.do(state.prepare(id, changes))
+            elif step == 5:
+                world.do(state.abort(id))
+            elif step == 6:
+                world.do(state.checkpoint(id, world.now))
+            elif step == 7:
+                world.do(state.expired(world.now))
+            elif random.random() < 0.2:
+                for edit in state.recovered(world.now):
+                    world.do(edit)
+        except TMSError:
+            continue
+    assert everything(world.again()) == everything(world.state)
+    for id in ids:
+        fate = world.state.fate(id)
+        expected = (
+            Fate.OPEN
+            if id in world.state.open
+            else Fate.VISIBLE
+            if id in committed
+            else Fate.SKIPPED
+        )
+        assert fate is expected
