@@ -29,7 +29,7 @@ CHECKS = [
 ]
 
 
-@schemathesis.serializer(routes.BLOCKS)
+@schemathesis.serializer(routes.BLOCKS, routes.COMMIT)
 def as_bytes(context: object, value: object) -> bytes:
     """Blocks are bytes; that these are hardly ever blocks is the point."""
     return value if isinstance(value, bytes) else str(value).encode()

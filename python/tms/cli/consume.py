@@ -57,6 +57,12 @@ _FIELDS: dict[str, Callable[["Message"], bytes]] = {
 @click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end of the topic.")
 @click.option("-f", "--format", "template", help=r"For example '%k %v\n'; see docs/cli.md.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True)
+@click.option(
+    "--isolation",
+    type=click.Choice(["committed", "uncommitted"]),
+    default="committed",
+    help="Whether to stop at open transactions. [committed]",
+)
 @click.pass_obj
 def command(
     session: Session,
@@ -66,6 +72,7 @@ def command(
     exit_at_end: bool,
     template: str | None,
     partitions: tuple[int, ...],
+    isolation: str,
 ) -> None:
     """Print the messages of TOPIC.
 
@@ -78,7 +85,11 @@ def command(
     with session.bus() as bus:
         begin = _last(bus, topic, -start) if isinstance(start, int) else start
         consumer = bus.consumer(
-            topic, start=begin, partitions=list(partitions) or None, stop_at_end=exit_at_end
+            topic,
+            start=begin,
+            partitions=list(partitions) or None,
+            stop_at_end=exit_at_end,
+            isolation=isolation,
         )
         with closing(consumer):
             printed = 0

@@ -39,6 +39,7 @@ FAILED, INTERRUPTED = 1, 130
 # What to do next, by error code. Where nothing fits, the error's own sentence has to do.
 _NEXT = {
     "topic-not-found": "`tms topic list` shows what is there, `tms topic create` makes one",
+    "transaction-not-found": "`tms tx list` shows those in progress",
     "topic-exists": "`tms topic describe` shows its settings, `tms topic update` changes them",
     "unavailable": "`tms doctor` finds out why; `tms serve` starts a service",
     "already-running": "stop the other process, or talk to its service with --url",
@@ -49,12 +50,15 @@ _NEXT = {
     "config": "docs/operations.md lists every setting; `tms doctor` checks the file",
 }
 
-# name → (module, help). The module is imported when the command is called; it has a `command`.
+# name → (module, help). The module is imported when the command is called; it has a `command`, or
+# what is named behind the colon.
 _COMMANDS = {
     "serve": ("tms.cli.operate.serve", "Run the service."),
     "topic": ("tms.cli.topics", "Create, describe, list, update, truncate and delete topics."),
     "publish": ("tms.cli.publish", "Publish lines of standard input or files."),
     "consume": ("tms.cli.consume", "Print messages."),
+    "tx": ("tms.cli.transactions", "List, show, abort and invalidate transactions."),
+    "position": ("tms.cli.transactions:position", "Show and set where groups stand."),
     "inspect": ("tms.cli.operate.inspect", "Show what is stored: segments, blocks, ids, flags."),
     "fsck": ("tms.cli.operate.fsck", "Verify a data directory, and repair it with --repair."),
     "bench": ("tms.cli.operate.bench", "Measure publish, replay and latency."),
@@ -71,7 +75,8 @@ class _Commands(Shared, click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = import_module(_COMMANDS[cmd_name][0]).command
+        module, _, name = _COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name or "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

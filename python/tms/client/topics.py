@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tms.client.cursor import Start, as_position
 from tms.client.publish.known import Publishing
-from tms.client.transport import LocalTransport, RemoteTransport
+from tms.client.transport import LocalTransport, RemoteTransport, TransactionsPort
 from tms.model.inspection import PartitionInspection
 from tms.model.topic import (
     MESSAGE_BYTES_DEFAULT,
@@ -26,6 +26,11 @@ class TopicCalls:
     def __init__(self, transport: LocalTransport | RemoteTransport, publishing: Publishing) -> None:
         self._transport = transport
         self._publishing = publishing
+
+    @property
+    def transactions(self) -> TransactionsPort:
+        """All transactions, for those who look after them; to make one: `transaction`."""
+        return self._transport.transactions
 
     def mover(self) -> Callable[[Sequence[PositionChange]], None]:
         """What moves positions of groups; for consumers."""

@@ -23,7 +23,8 @@ from tms.errors import (
 )
 from tms.model.inspection import PartitionInspection
 from tms.model.topic import Durability, TopicInfo
-from tms.wire import bodies, routes
+from tms.model.transaction import TransactionInfo
+from tms.wire import bodies, commits, routes
 
 _JSON_SCHEMAS = (
     TopicInfo,
@@ -37,6 +38,11 @@ _JSON_SCHEMAS = (
     bodies.FetchedBody,
     bodies.ReadinessBody,
     bodies.RootBody,
+    TransactionInfo,
+    commits.TransactionsBody,
+    commits.BeginBody,
+    commits.CommittedBody,
+    commits.PositionsBody,
     routes.ProblemBody,
 )
 _ANY: tuple[type[TMSError], ...] = (Malformed, Invalid, NotAcceptable, SlowRequest, Overloaded)
@@ -72,6 +78,18 @@ def document(version: str) -> dict[str, Any]:
                 "parameters": [_NAMESPACE, _TOPIC],
                 "post": _publish(),
                 "get": _fetch(),
+            },
+            **_transactions(),
+            f"{topic}/positions/{{group}}": {
+                "parameters": [_NAMESPACE, _TOPIC, _GROUP],
+                "get": _operation("positions", "Where a group stands.", _PLACES, _ANY + _NAMED),
+                "put": _operation(
+                    "setPositions",
+                    "Move a group.",
+                    _PLACES,
+                    _ANY + _NAMED + _BODY + (Conflict,),
+                    requestBody=_request(_json("PositionsBody")),
+                ),
             },
             **_operating(),
         },
@@ -258,6 +276,55 @@ def _fetch() -> dict[str, Any]:
             ),
         ],
     )
+
+
+_GROUP = _path_parameter("group", "^[^/]{1,255}$")
+_ID = _path_parameter("id", "^[0-9]{1,19}$")
+_INFO = {routes.OK: {"content": _json("TransactionInfo")}}
+_PLACES = {routes.OK: {"content": _json("PositionsBody")}}
+
+
+def _transactions() -> dict[str, Any]:
+    one = routes.TRANSACTIONS + "/{id}"
+    begun = {routes.CREATED: {"content": _json("TransactionInfo")}}
+    return {
+        routes.TRANSACTIONS: {
+            "get": _operation(
+                "listTransactions",
+                "The transactions in progress.",
+                {routes.OK: {"content": _json("TransactionsBody")}},
+                _ANY,
+            ),
+            "post": _operation(
+                "beginTransaction",
+                "Begin a transaction.",
+                begun,
+                _ANY + _BODY,
+                requestBody=_request(_json("BeginBody")),
+            ),
+        },
+        one: {
+            "parameters": [_ID],
+            "get": _operation("describeTransaction", "How it stands.", _INFO, _ANY + _NAMED),
+            "delete": _operation(
+                "abortTransaction", "Abort it.", _INFO, _ANY + _NAMED + (Conflict,)
+            ),
+        },
+        one + "/invalidate": {
+            "parameters": [_ID],
+            "post": _operation("invalidateTransaction", "Make it invalid.", _INFO, _ANY + _NAMED),
+        },
+        one + "/commit": {
+            "parameters": [_path_parameter("id", "^([0-9]{1,19}|new)$")],
+            "post": _operation(
+                "commitTransaction",
+                "Commit with everything in it; see docs/transactions.md.",
+                {routes.OK: {"content": _json("CommittedBody")}},
+                _ANY + _NAMED + _BODY + _STORES + (Conflict,),
+                requestBody=_request({routes.COMMIT: {"schema": _BYTES}}),
+            ),
+        },
+    }
 
 
 def _operating() -> dict[str, Any]:

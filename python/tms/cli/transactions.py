@@ -1,0 +1,141 @@
+"""`tms tx …` and `tms position …`: transactions and the positions of groups.
+
+Making a transaction invalid and moving a group ask for a name first, show with `--dry-run` what
+they would do, and take `--yes`.
+"""
+
+from typing import Any
+
+import click
+import msgspec
+
+from tms.cli.output import Row
+from tms.cli.session import START, TOPIC, Group, Session, Shared
+from tms.cli.topics import time_text
+from tms.model.position import Position
+from tms.model.transaction import TransactionInfo
+
+
+@click.group("tx", cls=Group)
+def command() -> None:
+    """List, show, abort and invalidate transactions."""
+
+
+@click.group("position", cls=Group)
+def position() -> None:
+    """Show and set where groups stand."""
+
+
+@command.command("list", cls=Shared)
+@click.pass_obj
+def list_(session: Session) -> None:
+    """The transactions in progress, oldest first."""
+    with session.bus() as bus:
+        found = bus.transactions.open()
+    if not found:
+        session.say("No transaction is in progress.")
+    session.show([msgspec.to_builtins(info) for info in found], [_row(info) for info in found])
+
+
+@command.command("show", cls=Shared)
+@click.argument("transaction", type=int)
+@click.pass_obj
+def show(session: Session, transaction: int) -> None:
+    """How TRANSACTION stands: open, committed, aborted, invalid or timed-out."""
+    with session.bus() as bus:
+        _show(session, bus.transactions.describe(transaction))
+
+
+@command.command("abort", cls=Shared)
+@click.argument("transaction", type=int)
+@click.pass_obj
+def abort(session: Session, transaction: int) -> None:
+    """Abort TRANSACTION; what it has published is taken back."""
+    with session.bus() as bus:
+        _show(session, bus.transactions.abort(transaction))
+
+
+@command.command("invalidate", cls=Shared)
+@click.argument("transaction", type=int)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def invalidate(session: Session, transaction: int, yes: bool) -> None:
+    """Make TRANSACTION invalid: nothing of it will ever be seen."""
+    with session.bus() as bus:
+        info = bus.transactions.describe(transaction)
+        what = f"The transaction {transaction} ({info.outcome}) will be invalid for good."
+        session.confirm(what, str(transaction), yes)
+        _show(session, bus.transactions.invalidate(transaction))
+
+
+@position.command("show", cls=Shared)
+@click.argument("group")
+@click.argument("topic", type=TOPIC)
+@click.pass_obj
+def show_position(session: Session, group: str, topic: str) -> None:
+    """Where GROUP stands in TOPIC, and how many messages it is behind."""
+    with session.bus() as bus:
+        standing = bus.positions(group, topic)
+        infos = bus.describe_topic(topic).partition_infos
+        rows: list[Row] = []
+        for info in infos:
+            at = standing.get(info.partition)
+            page = bus.fetch(topic, {info.partition: at}, bytes_max=1) if at is not None else None
+            first = page.batches[0] if page is not None and page.batches else None
+            begin = info.start_offset if at is None else info.end_offset
+            rows.append(
+                {
+                    "partition": info.partition,
+                    "position": None if at is None else str(at),
+                    "lag": info.end_offset - (begin if first is None else first.base_offset),
+                }
+            )
+    session.show(rows, rows)
+
+
+@position.command("set", cls=Shared)
+@click.argument("group")
+@click.argument("topic", type=TOPIC)
+@click.argument("to", type=START)
+@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True)
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def set_position(
+    session: Session,
+    group: str,
+    topic: str,
+    to: Position | int,
+    partitions: tuple[int, ...],
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Move GROUP in TOPIC to a position, in all partitions or those named."""
+    if isinstance(to, int):
+        raise click.UsageError("A position for all partitions is wanted, not a count.")
+    with session.bus() as bus:
+        all_of_them = range(bus.describe_topic(topic).settings.partitions)
+        changes: dict[int, Position] = dict.fromkeys(partitions or all_of_them, to)
+        what = f"{group} will go on at {to} in {len(changes)} partitions of {topic}."
+        if dry_run:
+            session.say(f"dry run, nothing was changed: {what}")
+        else:
+            session.confirm(what, group, yes)
+            bus.set_positions(group, topic, changes)
+    moved: Row = {"group": group, "topic": topic, "position": str(to), "moved": not dry_run}
+    session.show_result(moved)
+
+
+def _row(info: TransactionInfo) -> Row:
+    return {
+        "transaction": info.transaction_id,
+        "outcome": info.outcome,
+        "began": time_text(info.transaction_id // 1_000_000),
+        "expires": time_text(info.expires_ms) if info.expires_ms else None,
+        "client": info.client,
+    }
+
+
+def _show(session: Session, info: TransactionInfo) -> None:
+    document: dict[str, Any] = msgspec.to_builtins(info)
+    session.show_one(document, _row(info))
