@@ -122,7 +122,7 @@ def test_an_error_of_the_disk_is_reported_once_and_nothing_acknowledged_is_lost(
     before = [ack for ack in acks[: acks.index(failures[0])] if ack[0] == "written"]
     readable = next(ack[2] for ack in acks if ack[0] == "readable")
     assert readable in (2 * len(before), 2 * len(before) + 2), "reads do not go on"
-    assert sum(ack[0] == "written" for ack in acks) == 40
+    assert sum(ack[0] == "written" for ack in acks) == writer.ENDURED
     _verify(fast_path / "data", acks)
 
 

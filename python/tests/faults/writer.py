@@ -21,6 +21,7 @@ from tms.model.topic import Durability
 from tms.store.base import Map, Store
 from tms.store.leveldb import LevelDBStore
 
+ENDURED = 90
 WRITE_BUFFER_BYTES = 64 << 10  # the least that LevelDB takes, so that logs become tables soon
 Ack = Callable[..., None]
 ALL = 1 << 40
@@ -65,9 +66,10 @@ def create(store: Store, name: str, ack: Ack) -> Map:
 
 
 def endure(store: Store, ack: Ack) -> None:
-    """Forty writes to one map, over failures that pass."""
+    """Writes to one map, over failures that pass: enough to fill LevelDB's buffer three times, so
+    that what fails behind a write is noticed by a later one."""
     one = create(store, "map/0.0", ack)
-    for number in range(40):
+    for number in range(ENDURED):
         durability = Durability.SYNCED if number % 3 == 0 else Durability.WRITTEN
         while True:
             try:
