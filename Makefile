@@ -3,6 +3,7 @@
 #   make run     the main job on real data: publish, read back, prove, show
 #   make test    every test (installs what the fault tests need, or says what to install)
 #   make check   format, lint, types, import directions
+#   make sim     SEED=n: replay one run of the simulation exactly; TO=m: all from n to m
 #   make bench   the benchmarks behind the README's numbers
 #   make env     .venv with the locked dependencies and this package (all of the above call it)
 #   make lock    resolve the dependencies of pyproject.toml anew
@@ -17,7 +18,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed-from-lock
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help env check test run bench lock clean system-tools
+.PHONY: help env check test run sim bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -60,6 +61,9 @@ test: env system-tools
 
 run: env
 	@$(PY) examples/flights.py
+
+sim: env
+	@cd python && ../$(PY) -m sim $(SEED) $(TO)
 
 bench: env
 	@$(PY) -m bench $(BENCH_FLAGS)

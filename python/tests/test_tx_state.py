@@ -205,11 +205,20 @@ def test_what_is_open_for_too_long_becomes_invalid_unless_it_is_being_committed(
 ) -> None:
     late, busy, longer = world.begin(), world.begin(), world.begin(timeout_s=60)
     world.do(Intended(busy))
-    assert world.state.expired(NOW + 30_000) is None
-    world.do(world.state.expired(NOW + 30_001))
+    assert world.state.expired(NOW + 30_000, {busy}) is None
+    world.do(world.state.expired(NOW + 30_001, {busy}))
     assert set(world.state.open) == {busy, longer}
     with pytest.raises(TransactionTimedOut):
         world.state.find(late)
+
+
+def test_a_commit_that_was_given_up_halfway_becomes_invalid_at_once(world: World) -> None:
+    halfway, other = world.begin(), world.begin()
+    world.do(Intended(halfway))
+    world.do(world.state.expired(NOW))
+    assert set(world.state.open) == {other}
+    with pytest.raises(TransactionTimedOut):
+        world.state.find(halfway)
 
 
 def test_an_invalid_one_takes_its_checkpoints_along(world: World) -> None:

@@ -12,7 +12,7 @@ Invariants
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tms.clock import Clock
@@ -73,9 +73,16 @@ class EngineStats:
 
 
 class Engine:
-    """An ordered, durable message log over a store. Close it to release the store."""
+    """An ordered, durable message log over a store. Close it to release the store. `threads` run
+    what need not keep a caller waiting; the engine's own unless given."""
 
-    def __init__(self, store: Store, clock: Clock, config: EngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        config: EngineConfig | None = None,
+        threads: Executor | None = None,
+    ) -> None:
         self._config = config or EngineConfig()
         self._store = store
         self._clock = clock
@@ -84,7 +91,7 @@ class Engine:
         self._registry = Registry(store, self._metadata, clock, self._config.topics)
         self._cache = BlockCache(self._config.cache_bytes)
         self._in_flight = InFlight(self._config.in_flight_bytes)
-        self._threads = ThreadPoolExecutor(self._config.threads, "tms-append")
+        self._threads = threads or ThreadPoolExecutor(self._config.threads, "tms-append")
         self._partitions = Partitions(
             store,
             self._metadata,

@@ -11,6 +11,7 @@ Invariants
 * A message with a pointer that was given here is stored only while that is in progress.
 """
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -86,14 +87,15 @@ class Transactions:
         self._publisher = publisher
         self._journal = Journal(POSITIONS, registry, partitions, publisher)
         edits = _EditLog(Journal(TRANSACTIONS, registry, partitions, publisher))
-        self.manager = TransactionManager(edits, clock, self._is_stored)
-        self._positions = Positions()
+        self._stale = True  # the positions are to be read from their journal
+        self.manager = TransactionManager(edits, clock, self._is_stored, self._distrust)
+        self._kept = Positions()
         self._lock = threading.Lock()  # guards positions and results
         self._results: OrderedDict[int, CommitResult] = OrderedDict()
         self._published: dict[int, list[Range]] = {}  # by open transactions, before their commit
         self._first_pointer = self.manager.state.next_pointer(clock.now_ms())
-        for entry in self._journal.replay(self.manager.fate):
-            self._positions.apply(*decode_entry(entry.key, entry.value))
+        with self._lock:
+            self._positions()
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -117,16 +119,18 @@ class Transactions:
         """Abort a transaction; one that was aborted already stays so. What it published before is
         rolled back; where that is not known, because the engine was started since, or fails, it
         becomes invalid."""
+        published = self._published.get(id, [])
+        known = id >= self._first_pointer
+        if self.manager.is_open(id) and (published or not known):
+            self.manager.invalidate(id)  # from now on nobody can commit what is taken back
         try:
-            for one in self._published.pop(id, ()):
+            for one in published:
                 self.roll_back(one)
-            sure = id >= self._first_pointer
         except TMSError:
-            sure = False
-        if sure or not self.manager.is_open(id):
+            known = False
+        if known or not self.manager.is_invalid(id):
             self.manager.abort(id)
-        else:
-            self.manager.invalidate(id)
+            self._published.pop(id, None)
         return self.describe(id)
 
     def invalidate(self, id: int) -> TransactionInfo:
@@ -143,22 +147,26 @@ class Transactions:
             return done
         changes = [*request.changes]
         with self._lock:
-            self._positions.check(request.positions)
+            self._positions().check(request.positions)
         changes += [b"position/" + encode_key(one.key) for one in request.positions]
         durability = request.durability or self._strongest(request)
         id = self.manager.intend(request.transaction_id, request.token, changes)
         try:
             appended, stored = self._store(id, request, durability, timeout_s)
             with self._lock:
-                self._positions.check(request.positions)
+                self._positions().check(request.positions)
             self.manager.commit(id, changes, stored, durability)
         except TMSError:
-            self.manager.invalidate(id)
+            with contextlib.suppress(TMSError):  # else `expire` does it
+                self.manager.invalidate(id)
             raise
+        finally:
+            self.manager.finished(id)
+        self._published.pop(id, None)
         result = CommitResult(id, tuple(appended))
         with self._lock:
             for change in request.positions:
-                self._positions.apply(change.key, change.position)
+                self._positions().apply(change.key, change.position)
             self._results[id] = result
             if len(self._results) > RESULTS_REMEMBERED:
                 self._results.popitem(last=False)
@@ -243,10 +251,10 @@ class Transactions:
         name: TopicName,
         blocks: Sequence[NewBlock],
         write_pointer: int,
-        durability: Durability | None = None,
     ) -> PendingAppend:
-        """Store blocks of a transaction that may still commit. Raises `TransactionEnded` when it
-        was given here and has ended."""
+        """Store blocks of a transaction that may still commit: synced, whatever the topic says,
+        because the commit may be. Raises `TransactionEnded` when it was given here and has
+        ended."""
         if not 0 < write_pointer < 2**63:
             raise Invalid("A write pointer is a positive number of 63 bits.")
         flags = Flags.TRANSACTIONAL
@@ -258,19 +266,20 @@ class Transactions:
                 transaction=write_pointer,
             )
         stamp = Stamp(flags, write_pointer)
-        pending = self._publisher.submit(name, blocks, durability, Durability.SYNCED, stamp)
+        synced = Durability.SYNCED
+        pending = self._publisher.submit(name, blocks, synced, synced, stamp)
         if flags & Flags.ISSUED:
             pending.add_done_callback(lambda: self._note(name, write_pointer, pending))
         return pending
 
     def _note(self, name: TopicName, write_pointer: int, pending: PendingAppend) -> None:
-        """Remember what an open transaction stored."""
+        """Remember what an open transaction stored, or an invalid one that may be aborted."""
         try:
             places = pending.result(0)
         except TMSError:
             self.manager.invalidate(write_pointer)  # what of it is stored is not known
             return
-        found = [Range.of(name, place, write_pointer) for place in places if place.time_ms >= 0]
+        found = [Range.of(name, place, write_pointer) for place in places]
         with self._lock:
             self._published.setdefault(write_pointer, []).extend(found)
 
@@ -290,24 +299,24 @@ class Transactions:
     def positions(self, group: str, topic: TopicName) -> Mapping[int, Position]:
         """A group's positions in a topic."""
         with self._lock:
-            return self._positions.of(group, topic)
+            return self._positions().of(group, topic)
 
     def groups(self) -> list[tuple[str, TopicName]]:
         """Which groups have positions in which topics."""
         with self._lock:
-            return self._positions.groups()
+            return self._positions().groups()
 
     def move(
         self, changes: Sequence[PositionChange], durability: Durability = Durability.SYNCED
     ) -> None:
         """Move positions outside of a transaction, all or none. Raises `Conflict`."""
         with self._lock:
-            self._positions.check(changes)
+            self._positions().check(changes)
             pending = self._move(changes, durability, Stamp(0, 0))
             if pending is not None:
                 pending.result(WRITE_TIMEOUT_S)
             for change in changes:
-                self._positions.apply(change.key, change.position)
+                self._positions().apply(change.key, change.position)
 
     def forget(self, keys: Sequence[PositionKey]) -> None:
         """Forget positions."""
@@ -316,7 +325,25 @@ class Transactions:
             names = [encode_key(key) for key in keys]
             self._journal.append(values, Durability.SYNCED, names).result(WRITE_TIMEOUT_S)
             for key in keys:
-                self._positions.apply(key, None)
+                self._positions().apply(key, None)
+
+    def _positions(self) -> Positions:
+        """All positions, as far as their transactions have committed. The caller holds the lock."""
+        if self._stale:
+            found = Positions()
+            self._stale = False
+            try:
+                for entry in self._journal.replay(self.manager.fate):
+                    found.apply(*decode_entry(entry.key, entry.value))
+            except BaseException:
+                self._stale = True
+                raise
+            self._kept = found
+        return self._kept
+
+    def _distrust(self) -> None:
+        """What became of a commit was looked up: the positions that it moved are looked up too."""
+        self._stale = True
 
     def _move(
         self, changes: Sequence[PositionChange], durability: Durability, stamp: Stamp

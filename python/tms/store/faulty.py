@@ -5,7 +5,7 @@ Invariants
 * Deterministic: what fails is scripted by counting calls, never by time or chance; a crash that
   keeps a random part of the unsynced writes takes its `Random` from the caller.
 * A fault looks like the real one: a failed write was stored or not, and the map then refuses writes
-  until `recover`.
+  until `recover`, which makes durable whatever is there, as reopening a LevelDB does.
 * Only what is written through this store is undone by `crash`; creating and dropping maps is
   durable at once.
 """
@@ -69,6 +69,14 @@ class FaultyStore:
     def release(self) -> None:
         """Let writes succeed again, once their maps have recovered."""
         self.full = False
+
+    def heal(self) -> None:
+        """End all faults; every map takes writes again."""
+        with self._lock:
+            self._faults.clear()
+            self.full = False
+            for one in self._maps.values():
+                one.heal()
 
     def corrupt_value(self, name: str, key: bytes) -> None:
         """Let every read of this row raise `DataCorrupt`."""
@@ -163,10 +171,17 @@ class FaultyMap:
             elif self._refusals:
                 self._refusals -= 1
             else:
-                self._failure = self.hopeless = None
+                self.heal()
                 return
             self.hopeless = self._failure.message
             raise self._fail(self._failure)
+
+    def heal(self) -> None:
+        """Take writes again."""
+        if self._failure is not None:
+            self.undo = []
+        self._failure = self.hopeless = None
+        self._refusals = 0
 
     def write(self, rows: Sequence[Row], durability: Durability) -> None:
         """Store these rows, or fail as scripted."""

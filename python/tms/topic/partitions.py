@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 
 from tms.clock import Clock
 from tms.errors import Closed, PartitionNotFound, TMSError, TopicNotFound
@@ -50,7 +50,7 @@ class Partitions:
         cache: BlockCache,
         limits: LogLimits,
         in_flight: InFlight,
-        background: ThreadPoolExecutor,
+        background: Executor,
     ) -> None:
         self._store = store
         self._metadata = metadata

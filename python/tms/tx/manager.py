@@ -9,7 +9,8 @@ Invariants
   whatever a power loss takes.
 * Commits that come together share one write of the journal, and its sync.
 * After a failed write of the journal the state is not trusted: it is read from the journal again
-  before anything else is decided.
+  before anything else is decided, behind a write that succeeded, so that whatever became of the
+  failed one is settled.
 """
 
 import threading
@@ -36,6 +37,7 @@ from tms.tx.edits import (
     encode_edit,
 )
 from tms.tx.state import TransactionState
+from tms.tx.watchers import Watchers
 
 RESERVE_MS = 10_000
 WRITE_TIMEOUT_S = 30.0
@@ -74,16 +76,24 @@ class _Finish:
 class TransactionManager:
     """All transactions of one engine. Thread-safe."""
 
-    def __init__(self, log: EditLog, clock: Clock, is_stored: Callable[[Stored], bool]) -> None:
+    def __init__(
+        self,
+        log: EditLog,
+        clock: Clock,
+        is_stored: Callable[[Stored], bool],
+        reloaded: Callable[[], None] = lambda: None,
+    ) -> None:
         self._log = log
         self._clock = clock
         self._is_stored = is_stored
+        self._reloaded = reloaded
         self._lock = threading.Lock()  # guards the state and the journal's order
         self._trusted = False
         self._used = False  # whether anything was ever journaled
+        self._committing: set[int] = set()  # intended, and not ended yet
         self._finishing: list[_Finish] = []
         self._finishing_lock = threading.Lock()
-        self._watchers: dict[int, list[Callable[[], None]]] = {}
+        self._watchers = Watchers()
         self.state = TransactionState()
         self.load()
 
@@ -143,7 +153,10 @@ class TransactionManager:
 
     def _ready(self) -> TransactionState:
         if not self._trusted:
+            barrier = encode_edit(Reserved(self.state.reserved))
+            self._log.write([barrier], Durability.SYNCED)
             self.load()
+            self._reloaded()
         return self.state
 
     def _reserved(self, now_ms: int) -> TransactionState:
@@ -208,6 +221,7 @@ class TransactionManager:
                 edits.append(began)
             edits.append(Intended(id))
             self._write(edits, Durability.WRITTEN)
+            self._committing.add(id)
             return id
 
     def commit(
@@ -231,6 +245,10 @@ class TransactionManager:
             raise TimedOut(f"The commit of {id} takes too long; ask for its outcome.")
         if mine.error is not None:
             raise mine.error
+
+    def finished(self, id: int) -> None:
+        """A commit came to its end, whichever: if it is still open, it is given up."""
+        self._committing.discard(id)
 
     def _finish(self, group: list[_Finish]) -> None:
         edits: list[Edit] = []
@@ -263,7 +281,7 @@ class TransactionManager:
         finally:
             for one in group:
                 one.done.set()
-            self._wake([one.id for one in group])
+            self._watchers.wake([one.id for one in group])
 
     def abort(self, id: int) -> None:
         """Abort; see `TransactionState.abort`. The caller took its data back before."""
@@ -271,7 +289,7 @@ class TransactionManager:
             edit = self._ready().abort(id)
             if edit is not None:
                 self._write([edit], Durability.WRITTEN)
-        self._wake([id])
+        self._watchers.wake([id])
 
     def invalidate(self, id: int) -> bool:
         """Make a transaction in progress invalid; whether it was in progress."""
@@ -279,7 +297,7 @@ class TransactionManager:
             edit = self._ready().invalidate(id)
             if edit is not None:
                 self._write([edit], Durability.SYNCED)
-        self._wake([id])
+        self._watchers.wake([id])
         return edit is not None
 
     def expire(self) -> int:
@@ -287,12 +305,12 @@ class TransactionManager:
         if not self._used:
             return 0
         with self._lock:
-            edit = self._ready().expired(self._clock.now_ms())
+            edit = self._ready().expired(self._clock.now_ms(), self._committing)
             if edit is not None:
                 self._write([edit], Durability.SYNCED)
         if edit is None:
             return 0
-        self._wake(edit.ids)
+        self._watchers.wake(edit.ids)
         return len(edit.ids)
 
     def forget(self, ids: Iterable[int]) -> int:
@@ -329,6 +347,10 @@ class TransactionManager:
         """Whether it was given here and has not ended."""
         return pointer in self.state.in_progress
 
+    def is_invalid(self, id: int) -> bool:
+        """Whether it stands on the invalid list."""
+        return id in self.state.invalid
+
     def is_intended(self, id: int) -> bool:
         """Whether its commit is under way."""
         found = self.state.open.get(id)
@@ -337,7 +359,7 @@ class TransactionManager:
     def knows(self, pointer: int) -> bool:
         """Whether it was given here and has ended, as far as is remembered."""
         state = self.state
-        return pointer in state.ended or pointer in state.invalid
+        return pointer in state.ended or pointer in state.invalid or state.is_lost(pointer)
 
     def why_not_open(self, id: int) -> TMSError:
         """The error for a transaction that has ended."""
@@ -353,29 +375,11 @@ class TransactionManager:
             state = self.state
             id = state.in_progress.get(pointer)
             if id is not None or not (pointer in state.ended or pointer in state.invalid):
-                key = pointer if id is None else id  # a foreign one ends by being rolled back
-                self._watchers.setdefault(key, []).append(callback)
-                return lambda: self._unwatch(key, callback)
+                # a foreign one ends by being rolled back
+                return self._watchers.add(pointer if id is None else id, callback)
         callback()
         return lambda: None
 
-    def _unwatch(self, key: int, callback: Callable[[], None]) -> None:
-        with self._lock:
-            waiting = self._watchers.get(key)
-            if waiting is not None and callback in waiting:
-                waiting.remove(callback)
-                if not waiting:
-                    del self._watchers[key]
-
-    def _wake(self, ids: Iterable[int]) -> None:
-        if not self._watchers:
-            return
-        waiting: list[Callable[[], None]] = []
-        for id in ids:
-            waiting += self._watchers.pop(id, ())
-        for callback in waiting:
-            callback()
-
     def rolled_back(self, pointer: int) -> None:
         """Messages of a transaction were rolled back: who waits for it looks again."""
-        self._wake([self.state.in_progress.get(pointer, pointer)])
+        self._watchers.wake([self.state.in_progress.get(pointer, pointer)])

@@ -23,7 +23,7 @@ Invariants
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from tms.errors import Invalid, InvalidTruncateTime, TMSError, TransactionConflict
 from tms.model.snapshot import (
@@ -104,7 +104,7 @@ class TransactionState:
         pointers."""
         if pointer in self.in_progress:
             return Fate.OPEN
-        if pointer in self.invalid or pointer > self.last_pointer or self._is_lost(pointer):
+        if pointer in self.invalid or pointer > self.last_pointer or self.is_lost(pointer):
             return Fate.SKIPPED
         ended = self.ended.get(pointer)
         aborted = ended is not None and ended[0] is Outcome.ABORTED
@@ -134,7 +134,8 @@ class TransactionState:
             return unknown(id)
         return not_open(id, Outcome.INVALID if ended is None else ended[0])
 
-    def _is_lost(self, pointer: int) -> bool:
+    def is_lost(self, pointer: int) -> bool:
+        """Whether it may have been given, and was forgotten when the power went."""
         return bool(self.lost) and any(start <= pointer < stop for start, stop in self.lost)
 
     # -- deciding ------------------------------------------------------------------------------
@@ -210,13 +211,13 @@ class TransactionState:
         """Make a transaction in progress invalid; None when it is not in progress."""
         return Invalidated((id,)) if id in self.open else None
 
-    def expired(self, now_ms: int) -> Invalidated | None:
-        """Those that have been open for too long; None when there are none. What is being committed
-        at this moment is not."""
+    def expired(self, now_ms: int, committing: Container[int] = ()) -> Invalidated | None:
+        """Those that have been open for too long, or whose commit was given up halfway; None when
+        there are none. What is being committed at this moment is not."""
         late = tuple(
             id
             for id, one in self.open.items()
-            if one.began.expires_ms < now_ms and not one.intended
+            if (one.intended or one.began.expires_ms < now_ms) and id not in committing
         )
         return Invalidated(late, timed_out=True) if late else None
 

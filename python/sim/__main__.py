@@ -1,0 +1,33 @@
+"""`python -m sim SEED [SEED]`: replay one seed, or all from the first up to the second."""
+
+import logging
+import sys
+
+from sim.simulation import Stuck, run
+from tms.errors import TMSError
+
+
+def main(arguments: list[str]) -> int:
+    """Run the seeds; 1 if anything was found."""
+    first = int(arguments[0])
+    last = int(arguments[1]) if len(arguments) > 1 else first
+    bad = 0
+    for seed in range(first, last + 1):
+        try:
+            outcome = run(seed)
+        except (Stuck, TMSError) as stuck:
+            print(f"seed {seed}: stuck: {stuck}")
+            bad += 1
+            continue
+        if first == last:
+            sys.stdout.buffer.write(outcome.history.encode())
+        for finding in outcome.findings:
+            print(f"seed {seed}: {finding.kind}: {finding.what}")
+        bad += bool(outcome.findings)
+    print(f"seeds {first} to {last}: {bad} with findings")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    logging.disable()
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,165 @@
+"""Bugs to plant, for tests only: each undoes one of the promises that the product is made of, and
+the simulation must find it. The product has no switch for any of them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tms.engine import Engine
+from tms.log import visibility
+from tms.log.partition import PartitionState
+from tms.log.producers import ProducerWindow
+from tms.log.segments import SegmentChain
+from tms.model.snapshot import Fate
+from tms.model.topic import Durability
+from tms.transactions import Transactions
+from tms.tx.manager import TransactionManager
+from tms.tx.state import TransactionState
+
+Planted = tuple[Any, str, Any]  # whose attribute, its name, what stands there instead
+
+
+def _acknowledge_before_write() -> list[Planted]:
+    """What was to be synced is only written."""
+    right = SegmentChain.write
+
+    def write(self: SegmentChain, rows: Any, durability: Durability) -> None:
+        right(self, rows, Durability.WRITTEN)
+
+    return [(SegmentChain, "write", write)]
+
+
+def _skip_deduplication() -> list[Planted]:
+    """A repeated block is stored once more."""
+    return [(ProducerWindow, "find", lambda self, header: None)]
+
+
+def _read_uncommitted() -> list[Planted]:
+    """Whoever wants committed messages gets all."""
+    return [(Engine, "_judge", lambda self, isolation: None)]
+
+
+def _pass_open_transactions() -> list[Planted]:
+    """A committed reader goes past what may still commit."""
+    right = visibility.admit
+
+    def admit(blocks: Any, judge: Any) -> Any:
+        def passing(pointer: int, issued: bool) -> Fate:
+            fate = judge(pointer, issued)
+            return Fate.SKIPPED if fate is Fate.OPEN else fate
+
+        return right(blocks, passing)
+
+    from tms.topic import fetching
+
+    return [(fetching, "admit", admit)]
+
+
+def _prune_early() -> list[Planted]:
+    """Invalid transactions are forgotten while their messages are there."""
+    right = TransactionState.apply
+
+    def apply(self: TransactionState, edit: Any) -> None:
+        right(self, edit)
+        for pointer in list(self.invalid):
+            self.invalid.discard(pointer)
+            self.ended.pop(pointer, None)
+
+    return [(TransactionState, "apply", apply)]
+
+
+def _no_fence() -> list[Planted]:
+    """After a power loss pointers are given again."""
+
+    def recovered(self: TransactionState, now_ms: int) -> list[Any]:
+        return []
+
+    def reserved(self: TransactionManager, now_ms: int) -> TransactionState:
+        return self._ready()
+
+    return [(TransactionState, "recovered", recovered), (TransactionManager, "_reserved", reserved)]
+
+
+def _commit_before_store() -> list[Planted]:
+    """A transaction that lost a part with the power stays committed."""
+    return [(TransactionManager, "_torn", lambda self, edits: set())]
+
+
+def _apply_before_journal() -> list[Planted]:
+    """Commits are shown before the journal has them, and stay when it fails."""
+    right = TransactionManager._write
+
+    def write(self: TransactionManager, edits: Any, durability: Durability) -> None:
+        for edit in edits:
+            self.state.apply(edit)
+        try:
+            right(self, edits, durability)
+        finally:
+            self._trusted = True
+
+    return [(TransactionManager, "_write", write)]
+
+
+def _trust_after_failure() -> list[Planted]:
+    """After a failed write of the log its end is believed to be where it was."""
+    return [(PartitionState, "distrust", lambda self: None)]
+
+
+def _read_journal_without_barrier() -> list[Planted]:
+    """After a failed write the journal is read as far as it was known."""
+
+    def ready(self: TransactionManager) -> TransactionState:
+        if not self._trusted:
+            self.load()
+        return self.state
+
+    return [(TransactionManager, "_ready", ready)]
+
+
+def _forget_tokens() -> list[Planted]:
+    """A repeated commit is done again."""
+    return [(Transactions, "_done", lambda self, request: None)]
+
+
+def _any_position() -> list[Planted]:
+    """A group's position is moved whatever it was."""
+    from tms.group.positions import Positions
+
+    return [(Positions, "check", lambda self, changes: None)]
+
+
+def _roll_back_nothing() -> list[Planted]:
+    """What was taken back is still there."""
+    return [(PartitionState, "roll_back", lambda self, *args: 0)]
+
+
+BUGS: dict[str, Callable[[], list[Planted]]] = {
+    "acknowledge-before-write": _acknowledge_before_write,
+    "any-position": _any_position,
+    "apply-before-journal": _apply_before_journal,
+    "commit-before-store": _commit_before_store,
+    "forget-tokens": _forget_tokens,
+    "no-fence": _no_fence,
+    "pass-open-transactions": _pass_open_transactions,
+    "prune-early": _prune_early,
+    "read-journal-without-barrier": _read_journal_without_barrier,
+    "read-uncommitted": _read_uncommitted,
+    "roll-back-nothing": _roll_back_nothing,
+    "skip-deduplication": _skip_deduplication,
+    "trust-after-failure": _trust_after_failure,
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """While this lasts, the product has the bug."""
+    changes = BUGS[name]()
+    right = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in changes]
+    try:
+        for owner, attribute, wrong in changes:
+            setattr(owner, attribute, wrong)
+        yield
+    finally:
+        for owner, attribute, original in right:
+            setattr(owner, attribute, original)

@@ -1,0 +1,302 @@
+"""What must hold of every history. Plain Python: it knows nothing of the product.
+
+The final content of the partitions is the truth that everything else is held against:
+
+    lost write            acknowledged or seen once, and gone at the end
+    duplicate             one message twice, or one input processed twice
+    aborted read          of a transaction that certainly did not commit, seen by a committed reader
+    intermediate read     seen by a committed reader before anybody asked to commit it
+    torn transaction      one part there and another not: at the end, or for a reader who came
+                          after one part had been seen
+    unstable order        a reader passed a message, went back, or saw another id than others did
+    id reuse              one id for two messages
+    position regression   a group stands before where it certainly stood
+    invented              a message or position that nobody sent
+
+A power loss excuses what was acknowledged without a sync, and nothing else.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from itertools import pairwise
+from typing import NamedTuple
+
+from sim.history import (
+    Acknowledged,
+    Asked,
+    Crashed,
+    Done,
+    Ended,
+    Final,
+    Found,
+    History,
+    Place,
+    Read,
+    Sent,
+)
+
+NEVER = 1 << 62
+
+
+class Kind(StrEnum):
+    """What can be wrong."""
+
+    LOST = "lost write"
+    DUPLICATE = "duplicate"
+    ABORTED = "aborted read"
+    INTERMEDIATE = "intermediate read"
+    TORN = "torn transaction"
+    UNSTABLE = "unstable order"
+    REUSED = "id reuse"
+    REGRESSION = "position regression"
+    INVENTED = "invented"
+
+
+class Finding(NamedTuple):
+    """Something that must not be."""
+
+    kind: Kind
+    what: str
+
+
+class _Tx:
+    """What the history says of a transaction."""
+
+    def __init__(self) -> None:
+        self.values: list[str] = []
+        self.asked = NEVER
+        self.ended = NEVER
+        self.committed: bool | None = None
+        self.synced = True
+        self.seen = NEVER  # when a committed reader had seen a part of it
+
+
+class Checker:
+    """The history of one run, by message and by transaction."""
+
+    def __init__(self, history: History) -> None:
+        self.reads = history.of(Read)
+        self.acknowledged = history.of(Acknowledged)
+        self.found = history.of(Found)
+        self.asked = history.of(Asked)
+        self.done = history.of(Done)
+        self.power = [one.at for one in history.of(Crashed) if one.power]
+        self.place: dict[str, Place] = {}
+        self.transaction: dict[str, str] = {}
+        self.source: dict[str, str] = {}
+        self.transactions: dict[str, _Tx] = defaultdict(_Tx)
+        for sent in history.of(Sent):
+            for number, value in enumerate(sent.values):
+                self.place[value] = sent.place
+                if sent.sources:
+                    self.source[value] = sent.sources[number]
+                if sent.transaction:
+                    self.transaction[value] = sent.transaction
+                    self.transactions[sent.transaction].values.append(value)
+        for asked in self.asked:
+            self.transactions[asked.transaction].asked = asked.at
+        for ended in history.of(Ended):
+            one = self.transactions[ended.transaction]
+            one.ended, one.committed, one.synced = ended.at, ended.committed, ended.synced
+        self.final = {one.place: one.messages for one in history.of(Final)}
+        self.index: dict[str, int] = {}  # of a message in its partition at the end
+        self.id: dict[str, str] = {}
+        for messages in self.final.values():
+            for number, (id, value) in enumerate(messages):
+                self.index.setdefault(value, number)
+                self.id.setdefault(value, id)
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything that is wrong."""
+        for rule in RULES:
+            yield from rule(self)
+
+    def power_lost(self, since: int, until: int = NEVER) -> bool:
+        """Whether there was a power loss in between."""
+        return any(since < at < until for at in self.power)
+
+
+def check(history: History) -> list[Finding]:
+    """What is wrong with a history; nothing, if it is right."""
+    return list(Checker(history).findings())
+
+
+def _lost(run: Checker) -> Iterator[Finding]:
+    for ack in run.acknowledged:
+        for _, value in ack.messages:
+            excused = not ack.synced and run.power_lost(ack.at)
+            if value not in run.index and not excused:
+                yield Finding(Kind.LOST, f"{value} was acknowledged at {ack.at}")
+    for name, one in run.transactions.items():
+        excused = not one.synced and run.power_lost(one.ended)
+        if one.committed and not excused:
+            for value in one.values:
+                if value not in run.index:
+                    yield Finding(Kind.LOST, f"{value} of {name}, committed at {one.ended}")
+    for read in run.reads:
+        for _, value in read.messages:
+            if read.committed and value not in run.index and not run.power_lost(read.at):
+                yield Finding(Kind.LOST, f"{value} was seen by {read.reader} at {read.at}")
+
+
+def _processing(run: Checker) -> Iterator[Finding]:
+    """Every input of a group once, up to where it stands."""
+    made: dict[str, Counter[str]] = defaultdict(Counter)  # topic → source
+    for place, messages in run.final.items():
+        made[place[0]].update(run.source[value] for _, value in messages if value in run.source)
+    for topic, sources in made.items():
+        for source, times in sources.items():
+            if times > 1:
+                yield Finding(Kind.DUPLICATE, f"{source} was processed {times} times into {topic}")
+    for done in run.done:
+        for id, value in run.final.get(done.place, ()):
+            if id <= done.id and not made[done.output][value]:
+                yield Finding(Kind.LOST, f"{done.group} passed {value} without processing it")
+
+
+def _duplicates(run: Checker) -> Iterator[Finding]:
+    for place, messages in run.final.items():
+        for value, times in Counter(value for _, value in messages).items():
+            if times > 1:
+                yield Finding(Kind.DUPLICATE, f"{value} is {times} times in {place}")
+
+
+def _aborted(run: Checker) -> Iterator[Finding]:
+    for who, value, at in _sightings(run):
+        one = run.transactions.get(run.transaction.get(value, ""))
+        if one is not None and one.committed is False:
+            yield Finding(Kind.ABORTED, f"{value} was seen by {who} at {at}")
+
+
+def _intermediate(run: Checker) -> Iterator[Finding]:
+    for who, value, at in _sightings(run):
+        one = run.transactions.get(run.transaction.get(value, ""))
+        if one is not None and at < one.asked and one.committed is not False:
+            yield Finding(Kind.INTERMEDIATE, f"{value} was seen by {who} at {at}")
+
+
+def _sightings(run: Checker) -> Iterator[tuple[str, str, int]]:
+    """Messages as committed readers saw them: reader, value, when the read had ended."""
+    for read in run.reads:
+        if read.committed:
+            for _, value in read.messages:
+                yield read.reader, value, read.ended
+    for messages in run.final.values():
+        for _, value in messages:
+            yield "the last reader", value, NEVER - 1
+
+
+def _torn(run: Checker) -> Iterator[Finding]:
+    for name, one in run.transactions.items():
+        there = [value for value in one.values if value in run.index]
+        if there and len(there) < len(one.values):
+            missing = next(value for value in one.values if value not in run.index)
+            yield Finding(Kind.TORN, f"{there[0]} of {name} is there, {missing} is not")
+    for read in run.reads:
+        if read.committed:
+            for _, value in read.messages:
+                one = run.transactions.get(run.transaction.get(value, "")) or _Tx()
+                one.seen = min(one.seen, read.ended)
+    for read in run.reads:
+        if read.committed and read.everything:
+            yield from _withheld(run, read)
+
+
+def _withheld(run: Checker, read: Read) -> Iterator[Finding]:
+    """A reader saw everything, but not what others had seen the other part of before."""
+    upto = read.messages[-1][0] if read.messages else read.after
+    for id, value in reversed(run.final.get(read.place, ())):
+        if id <= upto:
+            break
+        name = run.transaction.get(value, "")
+        one = run.transactions.get(name)
+        if one is None or one.seen > read.at or read.held_by not in ("", name):
+            continue
+        if not run.power_lost(one.seen, read.at):
+            yield Finding(Kind.TORN, f"{value} of {name} was not shown to {read.reader}")
+
+
+def _order(run: Checker) -> Iterator[Finding]:
+    passes: dict[tuple[str, int, Place], list[Read]] = defaultdict(list)
+    for read in run.reads:
+        passes[read.reader, read.pass_, read.place].append(read)
+    for (reader, _, place), reads in passes.items():
+        seen = [(id, value) for read in reads for id, value in read.messages]
+        for (before, _), (id, value) in pairwise(seen):
+            if id <= before:
+                yield Finding(Kind.UNSTABLE, f"{reader} saw {value} at {id} after {before}")
+        for read in reads:
+            for id, value in read.messages:
+                repeated = not read.committed and value in run.transaction
+                other = run.id.get(value, id) != id
+                if other and not repeated and not run.power_lost(read.at):
+                    yield Finding(Kind.UNSTABLE, f"{value} had the id {id}, then {run.id[value]}")
+        numbers = [run.index[value] for id, value in seen if run.id.get(value) == id]
+        start = _first_after(run, place, reads[0].after)
+        for before_number, number in pairwise([start - 1, *numbers]):
+            if number > before_number + 1:
+                passed = run.final[place][before_number + 1][1]
+                yield Finding(Kind.UNSTABLE, f"{reader} passed {passed} in {place}")
+
+
+def _first_after(run: Checker, place: Place, after: str) -> int:
+    messages = run.final.get(place, ())
+    return sum(1 for id, _ in messages if id <= after) if after else 0
+
+
+def _ids(run: Checker) -> Iterator[Finding]:
+    owners: dict[tuple[Place, str], tuple[str, int]] = {}
+    sightings = [(one.place, one.messages, one.at) for one in run.acknowledged]
+    sightings += [(one.place, one.messages, one.at) for one in run.reads]
+    sightings += [(place, messages, NEVER) for place, messages in run.final.items()]
+    for place, messages, at in sorted(sightings, key=lambda one: one[2]):
+        for id, value in messages:
+            owner, since = owners.setdefault((place, id), (value, at))
+            if owner != value:
+                lost = run.id.get(owner) != id and run.power_lost(since, at)
+                if not lost:
+                    yield Finding(Kind.REUSED, f"{id} of {place} is {owner} and {value}")
+                owners[place, id] = (value, at)
+
+
+def _positions(run: Checker) -> Iterator[Finding]:
+    moves: dict[tuple[str, Place], list[tuple[str, _Tx]]] = defaultdict(list)
+    for asked in run.asked:
+        for group, place, id in asked.moves:
+            moves[group, place].append((id, run.transactions[asked.transaction]))
+    for found in run.found:
+        known = moves[found.group, found.place]
+        possible = {
+            id for id, one in known if one.committed is not False and one.asked < found.ended
+        }
+        if found.id and found.id not in possible:
+            yield Finding(Kind.INVENTED, f"{found.group} stands at {found.id}")
+        for id, one in known:
+            sure = one.committed and one.ended < found.at
+            excused = not one.synced and run.power_lost(one.ended, found.ended)
+            if sure and not excused and found.id < id:
+                yield Finding(Kind.REGRESSION, f"{found.group} at {found.id}, it was at {id}")
+
+
+def _invented(run: Checker) -> Iterator[Finding]:
+    sightings = [(one.place, one.messages) for one in run.reads]
+    sightings += list(run.final.items())
+    for place, messages in sightings:
+        for _, value in messages:
+            if run.place.get(value) != place:
+                yield Finding(Kind.INVENTED, f"{value} in {place}")
+
+
+RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
+    _lost,
+    _processing,
+    _duplicates,
+    _aborted,
+    _intermediate,
+    _torn,
+    _order,
+    _ids,
+    _positions,
+    _invented,
+)

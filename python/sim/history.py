@@ -1,0 +1,142 @@
+"""What happened in a run, as its clients saw it: the input of the checker.
+
+Anything can write a history: the simulation, threads in one process, clients of a service. Values
+of messages are unique in a history. Moments come from one counter, so an event that ended before
+another one began has the smaller number.
+
+Lines of JSON, an event each, the first field its kind.
+"""
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+Place = tuple[str, int]  # topic, partition
+Seen = tuple[str, str]  # message id, value
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
+    """Something that happened at a moment."""
+
+    at: int
+
+
+class Sent(_Event, frozen=True):
+    """Messages are about to be published for the first time; `transaction` is a name that the run
+    gave it, empty for none. `sources` are the messages that these were made of, one each."""
+
+    place: Place
+    values: tuple[str, ...]
+    transaction: str = ""
+    sources: tuple[str, ...] = ()
+
+
+class Acknowledged(_Event, frozen=True):
+    """A plain publish was acknowledged. `synced`: it survives a power loss."""
+
+    place: Place
+    messages: tuple[Seen, ...]
+    synced: bool
+
+
+class Asked(_Event, frozen=True):
+    """A transaction is about to be committed, for the first time; from now on it may be seen."""
+
+    transaction: str
+    moves: tuple[tuple[str, Place, str], ...] = ()  # group, place, id of the last message done
+
+
+class Ended(_Event, frozen=True):
+    """The answer to a transaction: committed, or certainly not."""
+
+    transaction: str
+    committed: bool
+    synced: bool = True
+
+
+class Read(_Event, frozen=True):
+    """A reader got the messages after the id `after` (empty: from the first on). `at` is when the
+    read began. `pass_` counts a reader's beginnings from anew. A read of `everything` gave all that
+    there was to see, up to the open transaction `held_by` (`?`: one without a name)."""
+
+    reader: str
+    pass_: int
+    place: Place
+    committed: bool
+    after: str
+    messages: tuple[Seen, ...]
+    ended: int
+    everything: bool = False
+    held_by: str = ""
+
+
+class Found(_Event, frozen=True):
+    """A group's position was asked for; `at` is when that began."""
+
+    group: str
+    place: Place
+    id: str
+    ended: int
+
+
+class Crashed(_Event, frozen=True):
+    """The process died; with `power`, what was not synced may be gone."""
+
+    power: bool
+
+
+class Final(_Event, frozen=True):
+    """All messages of a partition at the end, when every transaction had ended."""
+
+    place: Place
+    messages: tuple[Seen, ...]
+
+
+class Done(_Event, frozen=True):
+    """Where a group stood at the end, that makes messages of `output` of those it consumes."""
+
+    group: str
+    place: Place
+    id: str
+    output: str
+
+
+Event = Sent | Acknowledged | Asked | Ended | Read | Found | Crashed | Final | Done
+E = TypeVar("E", bound=_Event)
+_DECODER = msgspec.json.Decoder(Event)
+
+
+class History:
+    """The events of a run. Thread-safe."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.events: list[Event] = list(events)
+        self._lock = threading.Lock()
+        self._moment = 0
+
+    def now(self) -> int:
+        """The next moment."""
+        with self._lock:
+            self._moment += 1
+            return self._moment
+
+    def add(self, event: Event) -> None:
+        """Note an event."""
+        self.events.append(event)
+
+    def of(self, kind: type[E]) -> Sequence[E]:
+        """The events of one kind, in the order of their moments."""
+        return sorted(
+            (event for event in self.events if isinstance(event, kind)), key=lambda one: one.at
+        )
+
+    def encode(self) -> bytes:
+        """All events as lines of JSON."""
+        return b"".join(msgspec.json.encode(event) + b"\n" for event in self.events)
+
+    @classmethod
+    def decode(cls, lines: bytes) -> "History":
+        """A history from lines of JSON."""
+        return cls(_DECODER.decode(line) for line in lines.splitlines())

@@ -1,0 +1,180 @@
+"""One engine in one thread: its store, its clock, its background work and its crashes.
+
+Invariants
+
+* Nothing here reads a clock, a thread or chance but through the world: the same seed takes the
+  same steps.
+* Background work runs between steps, or when a step waits for it; never on its own.
+* A crash strikes at an operation of the store, between any two of them; what the dying engine does
+  on its way out reaches the store no more.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from random import Random
+from threading import Lock
+from typing import Any
+
+from sim.history import Crashed, History
+from tms.engine import Engine, EngineConfig
+from tms.errors import TMSError
+from tms.log import pending
+from tms.log.partition import LogLimits
+from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.store.faulty import FaultyStore
+from tms.store.memory import MemoryStore
+
+START_MS = 1_700_000_000_000
+FOREVER = TopicSettings(2, None, None, Durability.SYNCED)
+CONFIG = EngineConfig(
+    cache_bytes=4_096, log=LogLimits(segment_bytes=6_000, snapshot_bytes=2_000, producers=50)
+)
+
+
+class Died(BaseException):
+    """The process dies at this line."""
+
+
+class VirtualClock:
+    """Time as the world says; a `Clock`."""
+
+    def __init__(self) -> None:
+        self.wall_ms = START_MS
+        self.passed_ms = 0
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic_s(self) -> float:
+        return self.passed_ms / 1000
+
+    def pass_ms(self, ms: int) -> None:
+        """Let time pass."""
+        self.wall_ms += ms
+        self.passed_ms += ms
+
+
+class Background(Executor):
+    """Work that waits until the world lets it run."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Callable[[], object]] = deque()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Queue it; the future is never asked for."""
+        self.waiting.append(lambda: fn(*args, **kwargs))
+        return Future()
+
+    def run(self) -> bool:
+        """Do the oldest; whether there was one."""
+        if not self.waiting:
+            return False
+        self.waiting.popleft()()
+        return True
+
+    def passes(self, gate: Lock, timeout_s: float | None) -> bool:
+        """Instead of waiting for an answer: do what is queued until it is there."""
+        while not gate.acquire(blocking=False):
+            if not self.run():
+                return False
+        gate.release()
+        return True
+
+
+class Disk(MemoryStore):
+    """Memory that outlives its closing, as a disk does."""
+
+    def close(self) -> None:
+        pass
+
+
+class World:
+    """What the actors of a simulation share."""
+
+    def __init__(self, seed: int, topics: tuple[str, ...]) -> None:
+        self.random = Random(seed)
+        self.clock = VirtualClock()
+        self.history = History()
+        self.background = Background()
+        self.life = 0  # of the engine: a crash begins the next
+        self.between: Callable[[], None] = lambda: None  # happens before operations of the store
+        self._dies_in = -1
+        self._with_power = False
+        self._inside = False
+        self.store = FaultyStore(Disk(), self._before)
+        self.engine = self._open()
+        for topic in topics:
+            durability = self.random.choice((Durability.SYNCED, Durability.WRITTEN))
+            settings = TopicSettings(2, None, None, durability)
+            self.engine.create_topic(TopicName.parse(topic), settings)
+
+    def die_soon(self, operations: int, power: bool) -> None:
+        """Let the process die this many operations of the store later."""
+        self._dies_in, self._with_power = operations, power
+
+    def step(self, work: Callable[[], None]) -> None:
+        """Do something; if the process dies of it, there is a new one after it."""
+        waits, pending._passes = pending._passes, self.background.passes
+        try:
+            work()
+        except Died:
+            self.restart()
+        finally:
+            pending._passes = waits
+
+    def restart(self) -> None:
+        """The process is gone: start again on what the store still has."""
+        while True:
+            self.life += 1
+            self.background.waiting.clear()
+            self.history.add(Crashed(self.history.now(), self._with_power))
+            if self._with_power:
+                self.store = FaultyStore(self.store.crash(self.random), self._before)
+            self.store.crashed = False
+            if self.random.random() < 0.15:  # and dies again while it recovers
+                self.die_soon(self.random.randint(1, 40), self.random.random() < 0.5)
+            try:
+                self.store.heal()
+                self.engine = self._open()
+                return
+            except Died:
+                continue
+
+    def settle(self) -> None:
+        """End all faults, finish what is under way."""
+        self._dies_in, self.between = -1, lambda: None
+        self.store.heal()
+        while self.background.run():
+            pass
+        self.engine.maintenance.recover()
+
+    def _open(self) -> Engine:
+        waits, pending._passes = pending._passes, self.background.passes
+        self._inside = True  # nobody reads while it opens
+        try:
+            return Engine(self.store, self.clock, CONFIG, self.background)
+        finally:
+            self._inside = False
+            pending._passes = waits
+
+    def _before(self, operation: str, name: str) -> None:
+        if self._dies_in > 0:
+            self._dies_in -= 1
+            if self._dies_in == 0:
+                self._dies_in = -1
+                self.store.crashed = True
+                raise Died
+        if not self._inside:
+            self._inside = True
+            try:
+                self.between()
+            finally:
+                self._inside = False
+
+
+def quietly(work: Callable[[], object]) -> None:
+    """Do what may fail without harm."""
+    with suppress(TMSError):
+        work()

@@ -1,0 +1,57 @@
+"""The simulation: nothing is found in any of these seeds, a seed is one run, and every planted bug
+is found."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sim.bugs import BUGS, planted
+from sim.simulation import Stuck, run
+from tms.errors import TMSError
+
+SEEDS, CHUNK = 2_000, 100
+BUG_SEEDS = 150
+PYTHON = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, CHUNK))
+def test_nothing_is_found_in_these_seeds(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        findings = run(seed).findings
+        assert not findings, f"make sim SEED={seed} replays this: {findings[:3]}"
+
+
+def test_a_seed_is_one_run_whatever_the_order_of_sets() -> None:
+    def replay(hash_seed: str) -> bytes:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-m", "sim", "3"]
+        return subprocess.run(
+            command, cwd=PYTHON, env=environment, capture_output=True, check=True, timeout=60
+        ).stdout
+
+    assert replay("1") == replay("2")
+
+
+def _wrong(seed: int) -> bool:
+    try:
+        return bool(run(seed).findings)
+    except (Stuck, TMSError):
+        return True
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    with planted(bug):
+        assert any(_wrong(seed) for seed in range(1, BUG_SEEDS + 1))

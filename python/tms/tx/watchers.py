@@ -1,0 +1,42 @@
+"""Those who wait until a transaction has ended. Thread-safe.
+
+Invariants
+
+* Each is called once, or not at all after its cancel; never while a lock is held.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+
+Callback = Callable[[], None]
+
+
+class Watchers:
+    """Callbacks by transaction."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[Callback]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, id: int, callback: Callback) -> Callback:
+        """Call `callback` when this transaction ends. Returns a cancel."""
+        with self._lock:
+            self._waiting.setdefault(id, []).append(callback)
+        return lambda: self._cancel(id, callback)
+
+    def wake(self, ids: Iterable[int]) -> None:
+        """These have ended."""
+        if not self._waiting:
+            return
+        with self._lock:
+            due = [callback for id in ids for callback in self._waiting.pop(id, ())]
+        for callback in due:
+            callback()
+
+    def _cancel(self, id: int, callback: Callback) -> None:
+        with self._lock:
+            waiting = self._waiting.get(id)
+            if waiting is not None and callback in waiting:
+                waiting.remove(callback)
+                if not waiting:
+                    del self._waiting[id]
