@@ -28,7 +28,7 @@ from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS, Isolation
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
-from tms.transactions import Range
+from tms.transactions.early import Range
 
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
 SOURCE: Place = ("a", 0)  # what groups consume

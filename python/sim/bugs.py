@@ -13,8 +13,8 @@ from tms.log.producers import ProducerWindow
 from tms.log.segments import SegmentChain
 from tms.model.snapshot import Fate
 from tms.model.topic import Durability
-from tms.transactions import Transactions
-from tms.tx.manager import TransactionManager
+from tms.transactions.transactions import Transactions
+from tms.tx.journaled import JournaledState
 from tms.tx.state import TransactionState
 
 Planted = tuple[Any, str, Any]  # whose attribute, its name, what stands there instead
@@ -75,30 +75,30 @@ def _no_fence() -> list[Planted]:
     def recovered(self: TransactionState, now_ms: int) -> list[Any]:
         return []
 
-    def reserved(self: TransactionManager, now_ms: int) -> TransactionState:
-        return self._ready()
+    def reserve(self: JournaledState, now_ms: int, room_ms: int = 1) -> TransactionState:
+        return self.ready()
 
-    return [(TransactionState, "recovered", recovered), (TransactionManager, "_reserved", reserved)]
+    return [(TransactionState, "recovered", recovered), (JournaledState, "reserve", reserve)]
 
 
 def _commit_before_store() -> list[Planted]:
     """A transaction that lost a part with the power stays committed."""
-    return [(TransactionManager, "_torn", lambda self, edits: set())]
+    return [(JournaledState, "_torn", lambda self, edits: set())]
 
 
 def _apply_before_journal() -> list[Planted]:
     """Commits are shown before the journal has them, and stay when it fails."""
-    right = TransactionManager._write
+    right = JournaledState.write
 
-    def write(self: TransactionManager, edits: Any, durability: Durability) -> None:
+    def write(self: JournaledState, edits: Any, durability: Durability, *applied: Any) -> None:
         for edit in edits:
             self.state.apply(edit)
         try:
-            right(self, edits, durability)
+            right(self, edits, durability, *applied)
         finally:
-            self._trusted = True
+            self.trusted = True
 
-    return [(TransactionManager, "_write", write)]
+    return [(JournaledState, "write", write)]
 
 
 def _trust_after_failure() -> list[Planted]:
@@ -109,12 +109,13 @@ def _trust_after_failure() -> list[Planted]:
 def _read_journal_without_barrier() -> list[Planted]:
     """After a failed write the journal is read as far as it was known."""
 
-    def ready(self: TransactionManager) -> TransactionState:
-        if not self._trusted:
-            self.load()
+    def ready(self: JournaledState) -> TransactionState:
+        if not self.trusted:
+            self._load()
+            self._reloaded()
         return self.state
 
-    return [(TransactionManager, "_ready", ready)]
+    return [(JournaledState, "ready", ready)]
 
 
 def _forget_tokens() -> list[Planted]:

@@ -81,7 +81,7 @@ def test_faults_2_and_21_a_process_killed_at_any_step_of_a_commit_leaves_it_whol
 
     with ThreadPoolExecutor(LANES) as lanes:
         killed = sum(lanes.map(kill, range(len(kills))))
-    assert killed >= len(kills) - 3, f"only {killed} of {len(kills)} runs were killed"
+    assert killed >= len(kills) * 4 // 5, f"only {killed} of {len(kills)} runs were killed"
 
 
 @pytest.mark.parametrize("unsynced", Unsynced)

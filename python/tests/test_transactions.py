@@ -21,7 +21,7 @@ from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
 from tms.store.memory import MemoryStore
-from tms.transactions import Range
+from tms.transactions.early import Range
 
 A, B = TopicName("default", "a"), TopicName("default", "b")
 WRITTEN = Durability.WRITTEN

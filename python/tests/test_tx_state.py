@@ -24,8 +24,8 @@ from tms.tx.edits import (
     Outcome,
     Prepared,
     Reserved,
-    decode_edit,
-    encode_edit,
+    decode_edits,
+    encode_edits,
 )
 from tms.tx.state import TransactionState
 
@@ -43,7 +43,7 @@ class World:
 
     def do(self, edit: Edit | None) -> None:
         if edit is not None:
-            self.journal.append(encode_edit(edit))
+            self.journal.append(encode_edits([edit]))
             self.state.apply(edit)
 
     def begin(self, type: TransactionType = TransactionType.SHORT, **more: object) -> int:
@@ -57,7 +57,8 @@ class World:
     def again(self) -> TransactionState:
         made = TransactionState()
         for raw in self.journal:
-            made.apply(decode_edit(raw))
+            for edit in decode_edits(raw):
+                made.apply(edit)
         return made
 
 

@@ -38,7 +38,7 @@ from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry, TopicRecord, topic_info
 from tms.topic.retention import RetentionClock, floor_by_time
 from tms.topic.sweep import open_metadata, sweep
-from tms.transactions import Transactions
+from tms.transactions.transactions import Transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,9 @@ class Engine:
             lambda: self.transactions.manager.expire(),
         )
         self._publisher = Publisher(self._registry, self._partitions, self._config.block_bytes)
-        self.transactions = Transactions(self._registry, self._partitions, self._publisher, clock)
+        self.transactions = Transactions(
+            self._registry, self._partitions, self._publisher, clock, self._threads.submit
+        )
         self._fetcher = Fetcher(
             self._registry,
             self._partitions,

@@ -19,7 +19,13 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Protocol, Self
 
-from tms.client.publish.batching import REQUEST_BYTES, Headers, check_partition, message_bytes
+from tms.client.publish.batching import (
+    REQUEST_BYTES,
+    Headers,
+    check_partition,
+    message_bytes,
+    value_sizes,
+)
 from tms.client.publish.known import Known
 from tms.client.standing import Standing
 from tms.client.transport import Transport, retrying
@@ -44,7 +50,7 @@ class _Consumer(Protocol):
 
 
 class _Batch:
-    """The messages for one partition."""
+    """The messages for one partition; `keys` and `headers` are empty while none has any."""
 
     __slots__ = ("bytes", "headers", "keys", "name", "partition", "places", "values")
 
@@ -120,9 +126,13 @@ class Transaction:
             self._bytes -= size
             raise _too_large()
         batch = self._room(known.name, topic, partition, size, 1)
+        if key is not None or batch.keys:
+            batch.keys += [None] * (len(batch.values) - len(batch.keys))
+            batch.keys.append(key)
+        if headers or batch.headers:
+            batch.headers += [None] * (len(batch.values) - len(batch.headers))
+            batch.headers.append(headers)
         batch.values.append(value)
-        batch.keys.append(key)
-        batch.headers.append(headers)
         batch.places.append(self._count)
         batch.bytes += size
         self._count += 1
@@ -136,15 +146,17 @@ class Transaction:
         if partition is None:
             partition = self._sticky[topic]
         check_partition(partition, known.partitions)
-        sizes = [message_bytes(value, None, None, known.message_bytes_max) for value in values]
+        sizes = value_sizes(values, known.message_bytes_max)
         if self._bytes + sum(sizes) > TRANSACTION_BYTES:
             raise _too_large()
         for start in range(0, len(values), MANY):
             part, size = values[start : start + MANY], sum(sizes[start : start + MANY])
             batch = self._room(known.name, topic, partition, size, len(part))
             batch.values += part
-            batch.keys += [None] * len(part)
-            batch.headers += [None] * len(part)
+            if batch.keys:
+                batch.keys += [None] * len(part)
+            if batch.headers:
+                batch.headers += [None] * len(part)
             batch.places += range(self._count, self._count + len(part))
             batch.bytes += size
             self._bytes += size
@@ -220,11 +232,7 @@ class Transaction:
                 one.name,
                 NewBlock(
                     one.partition,
-                    encode(
-                        one.values,
-                        one.keys if any(key is not None for key in one.keys) else None,
-                        one.headers if any(one.headers) else None,
-                    ),
+                    encode(one.values, one.keys or None, one.headers or None),
                 ),
             )
             for one in self._batches

@@ -1,29 +1,31 @@
-"""The answer of an append that may still be under way.
+"""An answer that may still be under way: of an append, or of a commit.
 
 Invariants
 
-* It is finished exactly once, when all of its blocks have an outcome; the first error wins.
+* It is finished exactly once, when all of its parts have an outcome; the first error wins.
 * Waiting always has a way out: a time-out, or the engine's close, which finishes everything.
 """
 
 import threading
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from tms.errors import TimedOut, TMSError
 from tms.events import EventLog
 from tms.model.log import Appended
 
+T = TypeVar("T")
 _log = EventLog(__name__)
 
 
-class PendingAppend:
-    """Blocks handed to the engine, on their way into the log."""
+class Pending(Generic[T]):
+    """Something handed to the engine, in one part or several."""
 
     __slots__ = ("_callbacks", "_error", "_gate", "_left", "_lock", "_results")
 
-    def __init__(self, blocks: int) -> None:
-        self._results: list[Appended | None] = [None] * blocks
-        self._left = blocks
+    def __init__(self, parts: int) -> None:
+        self._results: list[T | None] = [None] * parts
+        self._left = parts
         self._error: TMSError | None = None
         self._gate: threading.Lock | None = None  # locked until there is an answer
         self._callbacks: list[Callable[[], None]] = []
@@ -33,8 +35,8 @@ class PendingAppend:
         """Whether `result` returns without waiting."""
         return self._left == 0
 
-    def result(self, timeout_s: float | None = None) -> list[Appended]:
-        """Where each block went, in the order given. Raises the append's error, or `TimedOut`."""
+    def result(self, timeout_s: float | None = None) -> list[T]:
+        """The outcome of each part, in the order given. Raises the first error, or `TimedOut`."""
         if self._left:
             with self._lock:
                 if self._left and self._gate is None:
@@ -43,8 +45,8 @@ class PendingAppend:
                 gate = self._gate
             if gate is not None and not _passes(gate, timeout_s):
                 raise TimedOut(
-                    f"The append was not finished after {timeout_s} s; its blocks may or may not "
-                    "be stored. Publish them again with the same producer sequence."
+                    f"It was not finished after {timeout_s} s and may or may not be stored. Repeat "
+                    "it with the same producer sequence, transaction or token."
                 )
         if self._error is not None:
             raise self._error
@@ -59,8 +61,8 @@ class PendingAppend:
                 return
         callback()
 
-    def settle(self, index: int, result: Appended) -> None:
-        """The engine's: block `index` is stored as durably as was asked."""
+    def settle(self, index: int, result: T) -> None:
+        """The engine's: part `index` is stored as durably as was asked."""
         self._results[index] = result
         with self._lock:
             self._left -= 1
@@ -69,12 +71,12 @@ class PendingAppend:
         if self._gate is not None or self._callbacks:
             self._tell()
 
-    def fail(self, blocks: int, error: TMSError) -> None:
-        """The engine's: `blocks` blocks were not acknowledged."""
+    def fail(self, parts: int, error: TMSError) -> None:
+        """The engine's: so many parts were not acknowledged."""
         if self._error is None:
             self._error = error
         with self._lock:
-            self._left -= blocks
+            self._left -= parts
             if self._left:
                 return
         self._tell()
@@ -86,7 +88,13 @@ class PendingAppend:
             try:
                 callback()
             except Exception:
-                _log.exception("append_callback_failed")
+                _log.exception("callback_failed")
+
+
+class PendingAppend(Pending[Appended]):
+    """Blocks on their way into the log."""
+
+    __slots__ = ()
 
 
 def _passes(gate: threading.Lock, timeout_s: float | None) -> bool:

@@ -17,6 +17,7 @@ from tms.errors import Closed, NotFound, OffsetOutOfRange
 from tms.log.partition import PartitionState, again
 from tms.log.records import FIRST_KEY, BlockKey, key_after
 from tms.log.recovery import header_of
+from tms.log.staging import StagedBlocks, is_reference
 from tms.log.trimming import trimmed
 from tms.model.ids import MessageId
 from tms.model.log import StoredBlock
@@ -36,8 +37,9 @@ class Read(NamedTuple):
 class PartitionReader:
     """Reads of one partition, from any thread."""
 
-    def __init__(self, state: PartitionState) -> None:
+    def __init__(self, state: PartitionState, staged: StagedBlocks) -> None:
         self._state = state
+        self._staged = staged
 
     def read_cached(self, position: Position, floor: BlockKey, bytes_max: int) -> Read | None:
         """Like `read`, without touching the store; None when that is not possible."""
@@ -69,6 +71,20 @@ class PartitionReader:
         start = max(_start(position, last), floor, state.chain.record.floor)
         blocks = self._scan(start, key_after(last), bytes_max)
         return self._found(blocks, end) if blocks else Read([], _beyond(position, last), end)
+
+    def resolved(self, read: Read, bytes_max: int) -> Read:
+        """The same with staged blocks in place of the references to them, as far as `bytes_max`
+        reaches, but at least one block."""
+        found: list[StoredBlock] = []
+        floor = self._state.chain.record.floor
+        for stored in read.blocks:
+            if bytes_max <= 0:
+                return Read(found, _after(found[-1]), read.end)
+            if is_reference(stored):
+                [stored] = trimmed([self._staged.resolve(stored)], floor)
+            found.append(stored)
+            bytes_max -= len(stored.block)
+        return read._replace(blocks=found)
 
     def skip(self, position: Position) -> Read:
         """What `read` would answer if nothing had room: only `latest` is resolved."""

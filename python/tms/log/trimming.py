@@ -6,6 +6,7 @@ whatever representation, is shown what was made unreadable.
 
 from tms.log.records import BlockKey
 from tms.log.recovery import header_of
+from tms.log.staging import is_reference
 from tms.model.block import decode, encode, place
 from tms.model.log import StoredBlock
 
@@ -13,7 +14,7 @@ from tms.model.log import StoredBlock
 def trimmed(blocks: list[StoredBlock], floor: BlockKey) -> list[StoredBlock]:
     """The blocks without what lies before `floor` in the first of them. Raises `DataCorrupt`."""
     first = blocks[0]
-    if first.time_ms != floor[0]:
+    if first.time_ms != floor[0] or is_reference(first):  # that is trimmed once it is resolved
         return blocks
     header = header_of(first)
     skip = floor[1] - (first.last_sequence - header.count + 1)

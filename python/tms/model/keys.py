@@ -5,12 +5,19 @@ Maps, which the store opens by name; a uid names one life of a topic and is neve
     metadata                         small records, changed by compare-and-set
     t0000002a/p00003/s00000001       segment 1 of partition 3 of the topic with uid 42 (2a in hex)
     └─ uid ─┘ └ part.┘ └ segment ┘
+    t0000002a/p00003/y00019675       what transactions that began on day 19,675 since 1970 staged
 
 Keys in a segment: the id of the block's LAST message without its payload half, so that a scan from
 any id begins at the right block with one seek. Big-endian, unsigned.
 
     0   8  publish time, ms
     8   2  sequence
+
+Keys in a map of staged blocks:
+
+    0   8  write pointer
+    8   8  payload time, ms
+    16  2  payload sequence of the block's last message
 
 Keys in `metadata`, all ASCII:
 
@@ -42,6 +49,8 @@ TOPIC_UID_MAX = 2**32 - 1
 SEGMENT_MAX = 99_999_999
 
 _BLOCK_KEY = struct.Struct(">QH")
+_PAYLOAD_KEY = struct.Struct(">QQH")
+_POINTERS_PER_DAY = 86_400_000 * 1_000_000
 
 
 def block_key(time_ms: int, last_sequence: int) -> bytes:
@@ -53,6 +62,32 @@ def split_block_key(key: bytes) -> tuple[int, int]:
     """Publish time and last sequence of a block key."""
     time_ms, last_sequence = _BLOCK_KEY.unpack(key)
     return time_ms, last_sequence
+
+
+def payload_key(pointer: int, time_ms: int, last_sequence: int) -> bytes:
+    """The key of a staged block."""
+    return _PAYLOAD_KEY.pack(pointer, time_ms, last_sequence)
+
+
+def split_payload_key(key: bytes) -> tuple[int, int, int]:
+    """Write pointer, payload time and last sequence of a key of a staged block."""
+    pointer, time_ms, last_sequence = _PAYLOAD_KEY.unpack(key)
+    return pointer, time_ms, last_sequence
+
+
+def payload_map(topic_uid: int, partition: int, pointer: int) -> str:
+    """The name of the map of what a transaction staged in a partition."""
+    return f"{payload_prefix(topic_uid, partition)}{pointer // _POINTERS_PER_DAY:08d}"
+
+
+def payload_prefix(topic_uid: int, partition: int) -> str:
+    """What the names of all maps of staged blocks of a partition begin with."""
+    return f"{partition_prefix(topic_uid, partition)}y"
+
+
+def is_payload_map(name: str) -> bool:
+    """Whether this is the name of a map of staged blocks."""
+    return name.startswith("t") and "/y" in name
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:

@@ -48,12 +48,14 @@ class NewBlock(NamedTuple):
 
 
 class StoredBlock(NamedTuple):
-    """A block as it is stored, with the id of its last message."""
+    """A block as it is stored, with the id of its last message. One that a transaction staged also
+    has the payload time and sequence of its first message."""
 
     partition: int
     time_ms: int
     last_sequence: int
     block: Buffer
+    payload: tuple[int, int] = (0, 0)
 
 
 class Appended(msgspec.Struct, frozen=True):

@@ -19,6 +19,14 @@ class TopicBlock(NamedTuple):
     new: NewBlock
 
 
+class TopicStaged(NamedTuple):
+    """How many blocks a transaction staged in a partition, all of which its commit publishes."""
+
+    topic: TopicName
+    partition: int
+    blocks: int
+
+
 class TopicAppended(NamedTuple):
     """Where a block of a commit went."""
 
@@ -48,7 +56,8 @@ class Commit:
     """Everything of a transaction that is stored when it commits.
 
     `transaction_id` 0: it begins with this request, and `token`, which a repetition carries too,
-    keeps it from being done twice. `changes` are the keys that it changed elsewhere.
+    keeps it from being done twice. `changes` are the keys that it changed elsewhere. What was
+    staged comes before the blocks.
     """
 
     transaction_id: int = 0
@@ -57,6 +66,7 @@ class Commit:
     positions: tuple[PositionChange, ...] = ()
     changes: tuple[bytes, ...] = ()
     durability: Durability | None = None  # None: the strongest of the topics'
+    staged: tuple[TopicStaged, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""The ASGI application: messages go straight to their endpoints, everything else through Starlette.
+"""The ASGI application: messages and commits go straight to their endpoints, everything else
+through Starlette.
 
 * Paths are matched as they were sent; a name is decoded once, by `request.topic_name`.
 * Every error leaves as a problem document; one that nobody expected says no more than its request
@@ -14,6 +15,7 @@ from tms.errors import Kind, NotFound, TMSError
 from tms.events import EventLog
 from tms.server import operating, topics, transactions
 from tms.server.http.exchange import Disconnected, Exchange
+from tms.server.messages.commit import Committing
 from tms.server.messages.fetch import Fetching
 from tms.server.messages.publish import Publishing
 from tms.server.service import Service
@@ -33,6 +35,7 @@ class App:
         self._service = service
         self._publish = Publishing(service)
         self._fetch = Fetching(service)
+        self._commit = Committing(service)
         self._rest = Router(
             [
                 *topics.routes_of(service),
@@ -61,6 +64,11 @@ class App:
                     await self._fetch(exchange, parts[3], parts[5])
                 else:
                     raise _not_allowed(scope["method"], _MESSAGES_METHODS)
+            elif _is_commit(parts):
+                route = "commit"
+                if scope["method"] != "POST":
+                    raise _not_allowed(scope["method"], ("POST",))
+                await self._commit(exchange, parts[3])
             else:
                 scope["app"] = self  # Starlette: raise, do not answer
                 await self._rest(scope, receive, send)
@@ -111,6 +119,15 @@ def _is_messages(parts: list[bytes]) -> bool:
         and parts[6] == b"messages"
         and parts[4] == b"topics"
         and parts[2] == b"namespaces"
+        and parts[1] == b"v2"
+    )
+
+
+def _is_commit(parts: list[bytes]) -> bool:
+    return (
+        len(parts) == 5
+        and parts[4] == b"commit"
+        and parts[2] == b"transactions"
         and parts[1] == b"v2"
     )
 

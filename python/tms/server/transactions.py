@@ -1,4 +1,4 @@
-"""The endpoints of transactions and of groups' positions."""
+"""The endpoints of transactions, but for the commit, and of groups' positions."""
 
 from typing import Any
 
@@ -7,10 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tms.errors import TransactionNotFound
 from tms.model.transaction import PositionChange, PositionKey, check_group
-from tms.server.http.exchange import Exchange
-from tms.server.http.request import Body, content_type, header, path_text
+from tms.server.http.request import path_text
+from tms.server.messages.commit import transaction_id
 from tms.server.service import Service
 from tms.server.topics import answer, json_body, json_parameters, topic_of
 from tms.wire import commits, routes
@@ -18,7 +17,6 @@ from tms.wire.commits import BeginBody, PositionsBody, TransactionsBody
 
 _BEGIN = msgspec.json.Decoder(BeginBody)
 _POSITIONS = msgspec.json.Decoder(PositionsBody)
-_COMMITS_ONLY = (routes.COMMIT,)
 
 
 def routes_of(service: Service) -> list[Route]:
@@ -31,7 +29,6 @@ def routes_of(service: Service) -> list[Route]:
         Route(routes.TRANSACTIONS, here.begin, methods=["POST"]),
         Route(one, here.describe, methods=["GET"]),
         Route(one, here.abort, methods=["DELETE"]),
-        Route(one + "/commit", here.commit, methods=["POST"]),
         Route(one + "/invalidate", here.invalidate, methods=["POST"]),
         Route(positions, here.positions, methods=["GET"]),
         Route(positions, here.move, methods=["PUT"]),
@@ -82,29 +79,6 @@ class Transactions:
         info = await self._service.in_thread(self._transactions.invalidate, _id(request))
         return answer(routes.OK, info)
 
-    async def commit(self, request: Request) -> Response:
-        """POST /v2/transactions/{id}/commit; with `new` the transaction begins with it."""
-        json_parameters(request)
-        service = self._service
-        id = 0 if request.path_params["id"] == routes.NEW_TRANSACTION else _id(request)
-        exchange: Exchange = request.scope["tms.exchange"]
-        content_type(header(exchange, b"content-type"), _COMMITS_ONLY)
-        service.require_open()
-        body = Body(service.publishing, service.limits.body_bytes_max)
-        try:
-            await body.read(exchange)
-            await body.decompress(header(exchange, b"content-encoding").lower(), service.threads)
-            service.metrics.bytes_in += len(body.data)
-            asked = commits.decode_commit(body.data, id)
-            for topic, _ in asked.blocks:
-                topic.require_writable()
-            result = await service.in_thread(
-                self._transactions.commit, asked, service.limits.publish_timeout_s
-            )
-        finally:
-            body.release()
-        return Response(commits.encode_result(result), routes.OK, media_type=routes.JSON)
-
     async def positions(self, request: Request) -> Response:
         """GET …/topics/{topic}/positions/{group}"""
         name, group = topic_of(request), _group(request)
@@ -128,9 +102,7 @@ class Transactions:
 
 def _id(request: Request) -> int:
     text: Any = request.path_params["id"]
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise TransactionNotFound(f"There is no transaction {text[:40]!r}: an id is a number.")
-    return int(text)
+    return transaction_id(text)
 
 
 def _group(request: Request) -> str:

@@ -14,6 +14,7 @@ from functools import partial
 from tms.clock import Clock
 from tms.errors import Closed
 from tms.log.reader import Read
+from tms.log.staging import is_reference
 from tms.log.visibility import Judge, admit
 from tms.model.log import Fetched, PartitionPosition
 from tms.model.position import Position
@@ -92,7 +93,7 @@ class Fetcher:
             else:
                 bound = partial(log.reader.read_cached, floor=floor, bytes_max=bytes_max)
                 cached = _admitted(bound, position, judge)
-                if cached is None:
+                if cached is None or any(map(is_reference, cached.blocks)):
                     return None
                 read = cached
             bytes_max -= _add(fetched, partition, read)
@@ -121,6 +122,8 @@ class Fetcher:
             if bytes_max > 0:
                 bound = partial(reader.read, floor=floor, bytes_max=bytes_max)
                 read = _admitted(bound, position, judge)
+                if read is not None and any(map(is_reference, read.blocks)):
+                    read = reader.resolved(read, bytes_max)
             if read is None:
                 read = reader.skip(position)
             bytes_max -= _add(fetched, partition, read)

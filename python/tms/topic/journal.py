@@ -55,15 +55,14 @@ class Journal:
         durability: Durability,
         keys: Sequence[bytes] | None = None,
         stamp: Stamp = PLAIN,
+        inline: Durability = Durability.SYNCED,
     ) -> PendingAppend:
-        """Append values together."""
+        """Append values together; the calling thread itself writes what needs at most `inline`."""
         if not self._known:
             self._registry.create(self.name, _SETTINGS)
             self._known = True
         blocks = [NewBlock(0, encode(values, keys))]
-        return self._publisher.submit(
-            self.name, blocks, durability, Durability.SYNCED, stamp, internal=True
-        )
+        return self._publisher.submit(self.name, blocks, durability, inline, stamp, internal=True)
 
     def replay(self, judge: Judge | None = None) -> Iterator[Entry]:
         """All values that are not of a transaction, and those that a judge admits."""

@@ -11,6 +11,7 @@ from tms.log.inflight import InFlight
 from tms.log.partition import LogLimits, PartitionState, again
 from tms.log.reader import PartitionReader
 from tms.log.segments import SegmentChain
+from tms.log.staging import StagedBlocks
 from tms.log.writer import PartitionWriter
 from tms.model.topic import TopicName
 from tms.store.base import Map, Store
@@ -20,16 +21,22 @@ from tms.topic.registry import Registry, TopicRecord
 class PartitionLog:
     """One open partition: its shared state, its writer and its reader."""
 
-    __slots__ = ("partition", "reader", "state", "uid", "writer")
+    __slots__ = ("partition", "reader", "staged", "state", "uid", "writer")
 
     def __init__(
-        self, uid: int, partition: int, state: PartitionState, writer: PartitionWriter
+        self,
+        uid: int,
+        partition: int,
+        state: PartitionState,
+        writer: PartitionWriter,
+        staged: StagedBlocks,
     ) -> None:
         self.uid = uid
         self.partition = partition
         self.state = state
         self.writer = writer
-        self.reader = PartitionReader(state)
+        self.staged = staged
+        self.reader = PartitionReader(state, staged)
 
     def close(self, timeout_s: float, reason: TMSError) -> None:
         """Write what is queued, let nothing new in, and wake who waits; `reason` is what everybody
@@ -125,7 +132,8 @@ class Partitions:
             self._in_flight.room(partition, self._limits.queue_bytes),
             self._background.submit,
         )
-        return PartitionLog(uid, partition, state, writer)
+        staged = StagedBlocks(self._store, uid, partition)
+        return PartitionLog(uid, partition, state, writer, staged)
 
     def _retention_of(
         self, name: TopicName, uid: int

@@ -12,11 +12,11 @@ from tms.errors import Closed, Invalid, TMSError
 from tms.events import EventLog
 from tms.log.pending import PendingAppend
 from tms.log.writer import PLAIN, Stamp, Ticket
-from tms.model.block import check
-from tms.model.log import Appended, NewBlock
+from tms.model.block import BlockHeader, check, read_header
+from tms.model.log import Appended, Buffer, NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.topic.partitions import PartitionLog, Partitions
-from tms.topic.registry import Registry
+from tms.topic.registry import Registry, TopicRecord
 
 _log = EventLog(__name__)
 
@@ -44,8 +44,8 @@ class Publisher:
         internal: bool = False,
     ) -> PendingAppend:
         """Hand blocks to their partitions; the calling thread itself writes what needs at most
-        `inline`. `stamp` is a transaction's; `internal` ones may go to the namespace `system`. See
-        `Engine.submit`."""
+        `inline`. `stamp` is a transaction's; `internal` ones were made here and may go to the
+        namespace `system`. See `Engine.submit`."""
         if self._closed:
             raise Closed("The engine is closed; nothing was stored.")
         if not internal:
@@ -59,11 +59,7 @@ class Publisher:
         tickets: dict[PartitionLog, Ticket] = {}
         for number, (partition, block) in enumerate(blocks):
             log = self._partitions.get(name, topic, partition)
-            header = check(
-                block,
-                message_bytes_max=topic.message_bytes_max,
-                decompressed_bytes_max=self._block_bytes,
-            )
+            header = read_header(block) if internal else self._checked(block, topic)
             ticket = tickets.get(log)
             if ticket is None:
                 ticket = tickets[log] = Ticket(pending, durability, stamp)
@@ -77,6 +73,20 @@ class Publisher:
         if durability is Durability.NONE:
             return _acknowledged(pending, blocks, tickets)
         return pending
+
+    def check(self, name: TopicName, blocks: Sequence[NewBlock]) -> list[BlockHeader]:
+        """The headers of blocks that could be stored in a topic. Raises what is wrong with one."""
+        topic = self._registry.find(name)
+        for new in blocks:
+            self._partitions.get(name, topic, new.partition)
+        return [self._checked(new.block, topic) for new in blocks]
+
+    def _checked(self, block: Buffer, topic: TopicRecord) -> BlockHeader:
+        return check(
+            block,
+            message_bytes_max=topic.message_bytes_max,
+            decompressed_bytes_max=self._block_bytes,
+        )
 
 
 def _reserve(tickets: dict[PartitionLog, Ticket]) -> None:

@@ -34,7 +34,7 @@ def open_metadata(store: Store) -> Map:
 def sweep(store: Store, metadata: Map) -> int:
     """Drop the segment maps that no partition record needs; returns how many. Raises `DataCorrupt`
     when one holds what its record must have named."""
-    left = set(store.names(_SEGMENTS))
+    left = {name for name in store.names(_SEGMENTS) if not keys.is_payload_map(name)}
     floors: dict[str, BlockKey] = {}
     start = _PREFIX
     while rows := metadata.scan(start, keys.prefix_stop(_PREFIX), _SCAN_BYTES):

@@ -1,8 +1,10 @@
 """Everything that can happen to the state of transactions: the values that the journal keeps.
 
-JSON arrays that begin with the kind, so that people and Java read them.
+JSON, so that people and Java read them: an array of those that happen together, each an array that
+begins with its kind.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -133,20 +135,20 @@ Edit = (
     | Reset
 )
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Edit)
+_decoder = msgspec.json.Decoder(list[Edit])
 
 
-def encode_edit(edit: Edit) -> bytes:
-    """The edit as the journal keeps it."""
-    return _encoder.encode(edit)
+def encode_edits(edits: Sequence[Edit]) -> bytes:
+    """Edits that happen together, as the journal keeps them."""
+    return _encoder.encode(edits)
 
 
-def decode_edit(raw: bytes) -> Edit:
+def decode_edits(raw: bytes) -> list[Edit]:
     """Raises `DataCorrupt`."""
     try:
-        edit: Edit = _decoder.decode(raw)
-        return edit
+        edits: list[Edit] = _decoder.decode(raw)
+        return edits
     except msgspec.MsgspecError as exc:
         raise DataCorrupt(
-            f"An edit in the journal of transactions cannot be read ({exc}). Run `tms fsck`."
+            f"An entry in the journal of transactions cannot be read ({exc}). Run `tms fsck`."
         ) from exc

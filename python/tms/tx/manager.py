@@ -1,76 +1,28 @@
-"""Drives the state of transactions over a journal.
-
-    decide (state) ─▶ journal ─▶ apply ─▶ wake who waits
+"""All transactions of one engine: what can be asked of them and done to them.
 
 Invariants
 
-* Nothing is true before the journal has it; who reads meanwhile sees the state before.
-* Pointers are given only below what a synced `Reserved` covers, so none is ever given twice,
-  whatever a power loss takes.
-* Commits that come together share one write of the journal, and its sync.
-* After a failed write of the journal the state is not trusted: it is read from the journal again
-  before anything else is decided, behind a write that succeeded, so that whatever became of the
-  failed one is settled.
+* Everything is decided by the pure state and journaled before it is true; see `tx.journaled`.
+* Commits that come together share one write of the journal, and its sync; see `tx.commits`.
+* Whoever waits for a transaction is called when it has ended.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from contextlib import contextmanager
 
 from tms.clock import Clock
-from tms.errors import TimedOut, TMSError, TransactionConflict, TransactionEnded
-from tms.events import EventLog
+from tms.errors import TMSError, TransactionEnded
 from tms.model.snapshot import POINTERS_PER_MS, Fate, Snapshot, TransactionType
 from tms.model.topic import Durability
-from tms.tx.edits import (
-    Began,
-    Committed,
-    Edit,
-    Intended,
-    Invalidated,
-    Outcome,
-    Prepared,
-    Reserved,
-    Revoked,
-    Stored,
-    decode_edit,
-    encode_edit,
-)
+from tms.tx.commits import CommitQueue, Finish
+from tms.tx.edits import Began, Intended, Outcome, Stored
+from tms.tx.journaled import RESERVE_MS, EditLog, JournaledState
 from tms.tx.state import TransactionState
 from tms.tx.watchers import Watchers
 
-RESERVE_MS = 10_000
 WRITE_TIMEOUT_S = 30.0
 LIFETIME_MS = 25 * 3_600_000  # of a foreign transaction
-_log = EventLog(__name__)
-
-
-class EditLog(Protocol):
-    """Where edits are kept."""
-
-    def write(self, edits: Sequence[bytes], durability: Durability) -> None:
-        """Append together, and wait until they are stored."""
-        ...
-
-    def read(self) -> Iterator[bytes]:
-        """All of them, in order."""
-        ...
-
-
-class _Finish:
-    """A commit that waits to be written."""
-
-    __slots__ = ("blocks", "changes", "done", "durability", "error", "id")
-
-    def __init__(
-        self, id: int, changes: Iterable[bytes] | None, blocks: Sequence[Stored], how: Durability
-    ) -> None:
-        self.id = id
-        self.changes = changes
-        self.blocks = blocks
-        self.durability = how
-        self.error: TMSError | None = None
-        self.done = threading.Event()
+_SYNCED, _WRITTEN = Durability.SYNCED, Durability.WRITTEN
 
 
 class TransactionManager:
@@ -81,92 +33,24 @@ class TransactionManager:
         log: EditLog,
         clock: Clock,
         is_stored: Callable[[Stored], bool],
+        run_in_background: Callable[[Callable[[], None]], object],
         reloaded: Callable[[], None] = lambda: None,
     ) -> None:
-        self._log = log
         self._clock = clock
-        self._is_stored = is_stored
-        self._reloaded = reloaded
-        self._lock = threading.Lock()  # guards the state and the journal's order
-        self._trusted = False
-        self._used = False  # whether anything was ever journaled
-        self._committing: set[int] = set()  # intended, and not ended yet
-        self._finishing: list[_Finish] = []
-        self._finishing_lock = threading.Lock()
         self._watchers = Watchers()
-        self.state = TransactionState()
-        self.load()
+        self._journal = JournaledState(log, clock, is_stored, reloaded)
+        self._commits = CommitQueue(self._journal, self._watchers, run_in_background)
+        self._committing: set[int] = set()  # intended, and not ended yet
 
-    # -- the journal -----------------------------------------------------------------------------
+    @property
+    def state(self) -> TransactionState:
+        """The state as it is now, for reading."""
+        return self._journal.state
 
-    def load(self) -> None:
-        """Read everything from the journal; what ended without a word is settled."""
-        edits = [decode_edit(raw) for raw in self._log.read()]
-        revoked = {id for edit in edits if isinstance(edit, Revoked) for id in edit.ids}
-        torn = self._torn(edits) - revoked
-        state = TransactionState()
-        for edit in edits:
-            if isinstance(edit, Committed) and edit.id in revoked | torn:
-                state.apply(Invalidated((edit.id,)))
-            else:
-                state.apply(edit)
-        self._used = bool(edits)
-        if edits:
-            new: list[Edit] = [Revoked(tuple(sorted(torn)))] if torn else []
-            new += state.recovered(self._clock.now_ms())
-            for edit in new:
-                state.apply(edit)
-            if new:
-                self._log.write([encode_edit(edit) for edit in new], Durability.SYNCED)
-        self.state, self._trusted = state, True
-        if torn:
-            _log.warning("transactions_lost_with_the_power", transactions=len(torn))
-
-    def _torn(self, edits: Iterable[Edit]) -> set[int]:
-        """Commits whose blocks are not all there: the power went before they were stored."""
-        commits = [edit for edit in edits if isinstance(edit, Committed)]
-        ends: dict[tuple[int, int], int] = {}
-        for commit in commits:
-            for block in commit.blocks:
-                place = (block.uid, block.partition)
-                ends[place] = max(ends.get(place, 0), block.end_offset)
-        short = {place for place, end in ends.items() if not self._is_stored(Stored(*place, end))}
-        return {
-            commit.id
-            for commit in commits
-            if any(
-                (block.uid, block.partition) in short and not self._is_stored(block)
-                for block in commit.blocks
-            )
-        }
-
-    def _write(self, edits: Sequence[Edit], durability: Durability) -> None:
-        """Journal and apply. The caller holds the lock."""
-        try:
-            self._log.write([encode_edit(edit) for edit in edits], durability)
-        except BaseException:
-            self._trusted = False
-            raise
-        self._used = True
-        for edit in edits:
-            self.state.apply(edit)
-
-    def _ready(self) -> TransactionState:
-        if not self._trusted:
-            barrier = encode_edit(Reserved(self.state.reserved))
-            self._log.write([barrier], Durability.SYNCED)
-            self.load()
-            self._reloaded()
-        return self.state
-
-    def _reserved(self, now_ms: int) -> TransactionState:
-        """The state, with room for pointers. The caller holds the lock."""
-        state = self._ready()
-        pointer = state.next_pointer(now_ms)
-        if pointer + POINTERS_PER_MS >= state.reserved:
-            upto = pointer + RESERVE_MS * POINTERS_PER_MS
-            self._write([Reserved(upto)], Durability.SYNCED)
-        return state
+    @property
+    def trusted(self) -> bool:
+        """Whether the state is known; else asking waits until the journal was read again."""
+        return self._journal.trusted
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -179,135 +63,108 @@ class TransactionManager:
         token: str = "",
     ) -> Began:
         """Begin a transaction; see `TransactionState.begin`."""
-        now_ms = self._clock.now_ms()
-        with self._lock:
-            state = self._reserved(now_ms)
-            edit = state.begin(now_ms, type=type, timeout_s=timeout_s, client=client, token=token)
-            if edit.id not in state.open:
-                self._write([edit], Durability.WRITTEN)
+        journal, now_ms = self._journal, self._clock.now_ms()
+        with journal.writing:
+            state = journal.reserve(now_ms)
+            with journal.lock:
+                edit = state.begin(
+                    now_ms, type=type, timeout_s=timeout_s, client=client, token=token
+                )
+                known = edit.id in state.open
+                if not known:
+                    journal.note(edit)
+            if not known:
+                journal.write([], _WRITTEN)
             return edit
 
     def snapshot(self, id: int) -> Snapshot:
         """What a transaction in progress sees if it looks now."""
-        with self._lock:
-            return self._ready().snapshot(id)
+        state = self._journal.settled()
+        with self._journal.lock:
+            return state.snapshot(id)
 
     def checkpoint(self, id: int) -> Snapshot:
         """One more pointer for a transaction; what it writes with from now on."""
-        now_ms = self._clock.now_ms()
-        with self._lock:
-            state = self._reserved(now_ms)
-            self._write([state.checkpoint(id, now_ms)], Durability.WRITTEN)
-            return state.snapshot(id)
+        journal, now_ms = self._journal, self._clock.now_ms()
+        with journal.writing:
+            state = journal.reserve(now_ms)
+            with journal.lock:
+                journal.note(state.checkpoint(id, now_ms))
+            journal.write([], _WRITTEN)
+            with journal.lock:
+                return state.snapshot(id)
 
     def prepare(self, id: int, changes: Iterable[bytes]) -> None:
         """Raises `TransactionConflict` if these changes cannot be committed."""
-        with self._lock:
-            self._write([self._ready().prepare(id, changes)], Durability.WRITTEN)
+        with self._journal.writing:
+            self._journal.write([self._journal.ready().prepare(id, changes)], _WRITTEN)
 
     def intend(self, id: int, token: str, changes: Sequence[bytes]) -> int:
-        """The messages of a transaction are about to be stored; its id, a new one for 0. Raises
-        `TransactionConflict`, `TransactionEnded`."""
-        now_ms = self._clock.now_ms()
-        with self._lock:
-            edits: list[Edit] = []
+        """The messages of a transaction are about to be stored; its id, a new one for 0. `finished`
+        must follow. Raises `TransactionConflict`, `TransactionEnded`."""
+        journal, now_ms = self._journal, self._clock.now_ms()
+        if not journal.has_room(now_ms):
+            with journal.writing:
+                journal.reserve(now_ms)
+        with journal.lock:
+            state = journal.state
             if id:
-                state = self._ready()
                 state.prepare(id, changes)
             else:
-                state = self._reserved(now_ms)
                 began = state.begin(now_ms, token=token)
                 id = began.id
-                edits.append(began)
-            edits.append(Intended(id))
-            self._write(edits, Durability.WRITTEN)
+                if id not in state.open:
+                    journal.note(began)
+            journal.note(Intended(id))
             self._committing.add(id)
             return id
 
-    def commit(
-        self,
-        id: int,
-        changes: Iterable[bytes] | None = None,
-        blocks: Sequence[Stored] = (),
-        durability: Durability = Durability.SYNCED,
-    ) -> None:
-        """Commit. Those that come together are written together."""
-        mine = _Finish(id, changes, blocks, durability)
-        with self._finishing_lock:
-            self._finishing.append(mine)
-            leads = len(self._finishing) == 1
-        if leads:
-            with self._lock:
-                with self._finishing_lock:
-                    group, self._finishing = self._finishing, []
-                self._finish(group)
-        elif not mine.done.wait(WRITE_TIMEOUT_S):
-            raise TimedOut(f"The commit of {id} takes too long; ask for its outcome.")
-        if mine.error is not None:
-            raise mine.error
+    def commit(self, one: Finish, inline: Durability = _SYNCED) -> None:
+        """Commit; see `CommitQueue.submit`."""
+        self._commits.submit(one, inline)
 
     def finished(self, id: int) -> None:
         """A commit came to its end, whichever: if it is still open, it is given up."""
         self._committing.discard(id)
 
-    def _finish(self, group: list[_Finish]) -> None:
-        edits: list[Edit] = []
-        try:
-            state = self._ready()
-            taken: set[bytes] = set()
-            for one in group:
-                try:
-                    edit = state.commit(one.id, one.changes, one.blocks)
-                    if taken.intersection(edit.changes):
-                        raise state.conflict(one.id, next(iter(taken & set(edit.changes))), None)
-                    taken.update(edit.changes)
-                    edits.append(edit)
-                except TMSError as error:
-                    one.error = error
-                    if isinstance(error, TransactionConflict):
-                        edits.append(Prepared(one.id, ()))
-            if edits:
-                strongest = max((one.durability for one in group), key=lambda each: each.rank)
-                self._write(edits, strongest)
-        except BaseException as error:
-            for one in group:
-                one.error = one.error or (
-                    error
-                    if isinstance(error, TMSError)
-                    else TimedOut("The commit was interrupted.")
-                )
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            for one in group:
-                one.done.set()
-            self._watchers.wake([one.id for one in group])
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Meanwhile nothing is committed."""
+        with self._journal.writing:
+            self._journal.ready()
+            yield
 
     def abort(self, id: int) -> None:
         """Abort; see `TransactionState.abort`. The caller took its data back before."""
-        with self._lock:
-            edit = self._ready().abort(id)
+        with self._journal.writing:
+            edit = self._journal.ready().abort(id)
             if edit is not None:
-                self._write([edit], Durability.WRITTEN)
+                self._journal.write([edit], _WRITTEN)
         self._watchers.wake([id])
 
     def invalidate(self, id: int) -> bool:
         """Make a transaction in progress invalid; whether it was in progress."""
-        with self._lock:
-            edit = self._ready().invalidate(id)
+        with self._journal.writing:
+            edit = self._journal.ready().invalidate(id)
             if edit is not None:
-                self._write([edit], Durability.SYNCED)
+                self._journal.write([edit], _SYNCED)
         self._watchers.wake([id])
         return edit is not None
 
     def expire(self) -> int:
-        """Make invalid what has been open for too long; how many."""
-        if not self._used:
+        """Make invalid what has been open for too long; how many. While transactions come, this
+        also makes room for pointers, so that those who begin need not."""
+        journal, now_ms = self._journal, self._clock.now_ms()
+        busy = now_ms - journal.state.last_pointer // POINTERS_PER_MS < RESERVE_MS
+        short_of_room = busy and not journal.has_room(now_ms, RESERVE_MS // 2)
+        if not journal.used or not (journal.state.open or short_of_room):
             return 0
-        with self._lock:
-            edit = self._ready().expired(self._clock.now_ms(), self._committing)
+        with journal.writing:
+            state = journal.reserve(now_ms, RESERVE_MS // 2) if busy else journal.ready()
+            with journal.lock:
+                edit = state.expired(now_ms, self._committing)
             if edit is not None:
-                self._write([edit], Durability.SYNCED)
+                journal.write([edit], _SYNCED)
         if edit is None:
             return 0
         self._watchers.wake(edit.ids)
@@ -315,21 +172,22 @@ class TransactionManager:
 
     def forget(self, ids: Iterable[int]) -> int:
         """Take transactions of which nothing is left off the invalid list; how many."""
-        with self._lock:
-            edit = self._ready().forget(ids)
+        with self._journal.writing:
+            edit = self._journal.ready().forget(ids)
             if edit is not None:
-                self._write([edit], Durability.SYNCED)
+                self._journal.write([edit], _SYNCED)
         return 0 if edit is None else len(edit.ids)
 
     def outcome(self, id: int) -> Outcome:
         """How a transaction stands. Raises `TransactionNotFound`."""
-        with self._lock:
-            return self._ready().outcome(id)
+        state = self._journal.settled()
+        with self._journal.lock:
+            return state.outcome(id)
 
     def of_token(self, token: str) -> tuple[int, Outcome] | None:
         """The transaction that began with this token."""
-        with self._lock:
-            state = self._ready()
+        state = self._journal.settled()
+        with self._journal.lock:
             id = state.tokens.get(token)
             return None if id is None else (id, state.outcome(id))
 
@@ -351,6 +209,10 @@ class TransactionManager:
         """Whether it stands on the invalid list."""
         return id in self.state.invalid
 
+    def is_committed(self, pointer: int) -> bool:
+        """Whether messages with this pointer are visible, as far as is remembered."""
+        return self.state.fate(pointer) is Fate.VISIBLE
+
     def is_intended(self, id: int) -> bool:
         """Whether its commit is under way."""
         found = self.state.open.get(id)
@@ -371,7 +233,7 @@ class TransactionManager:
 
     def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when a transaction ends, at once if it has. Returns a cancel."""
-        with self._lock:
+        with self._journal.lock:
             state = self.state
             id = state.in_progress.get(pointer)
             if id is not None or not (pointer in state.ended or pointer in state.invalid):

@@ -124,13 +124,13 @@ class TransactionState:
         ended = self.ended.get(id)
         if ended is not None:
             return ended[0]
-        if id in self.invalid:
+        if id in self.invalid or self.is_lost(id):
             return Outcome.INVALID
         raise self._not_open(id)
 
     def _not_open(self, id: int) -> TMSError:
         ended = self.ended.get(id)
-        if ended is None and id not in self.invalid:
+        if ended is None and id not in self.invalid and not self.is_lost(id):
             return unknown(id)
         return not_open(id, Outcome.INVALID if ended is None else ended[0])
 

@@ -12,6 +12,7 @@ Invariants
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
+from typing import cast
 
 from tms.client.publish.delivery import Numbering
 from tms.errors import Invalid, PartitionNotFound, TooLarge
@@ -29,6 +30,7 @@ from tms.model.topic import TopicName
 MESSAGE_OVERHEAD_BYTES = 8
 REQUEST_BYTES = 4 << 20  # all partitions together; beyond it everything is sent
 _SLICE_MAX = 4_096
+_BYTES_ONLY = {bytes}
 
 Headers = Mapping[str, bytes]
 
@@ -243,6 +245,15 @@ def message_bytes(
     if size > limit:
         raise _too_large(size, limit)
     return size
+
+
+def value_sizes(values: Sequence[bytes | None], limit: int) -> list[int]:
+    """The sizes of messages without keys and headers. Raises like `message_bytes`."""
+    if set(map(type, values)) == _BYTES_ONLY:
+        sizes = list(map(len, cast(Sequence[bytes], values)))
+        if max(sizes) <= limit:
+            return sizes
+    return [message_bytes(value, None, None, limit) for value in values]
 
 
 def _not_bytes(what: str, cell: object) -> Invalid:

@@ -1,0 +1,199 @@
+"""What transactions staged in a partition: blocks that nobody sees until references to them are
+committed.
+
+    stage ─▶ payload map                       pointer 8 · time 8 · last sequence 2  →  the block
+    refer ─▶ a block in the log whose body is the key of one of them, without the pointer
+
+A reference has the count of the block that it names, so ids and offsets are dense, and readers get
+the staged block in its place. Payload maps are named by the day in which their transactions began,
+so they are dropped whole.
+
+Invariants
+
+* What is staged is synced: the commit that refers to it may be.
+* Time and sequence of staged blocks grow within a transaction; a repeated block, by producer id
+  and sequence, is stored once.
+* A reference is written after what it names, and dropped before it.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tms.errors import DataCorrupt, NotFound, TMSError
+from tms.log.recovery import header_of
+from tms.model import keys
+from tms.model.block import BlockHeader, Flags, flags_of, place
+from tms.model.block.header import HEADER_BYTES, write_header
+from tms.model.ids import SEQUENCES_PER_MS
+from tms.model.log import Buffer, StoredBlock
+from tms.model.topic import Durability
+from tms.store.base import Map, Store
+
+TRANSACTIONS_KNOWN = 10_000
+_SCAN_BYTES = 4 << 20
+
+
+class Staged(NamedTuple):
+    """A staged block: its key without the pointer, and what its header says."""
+
+    time_ms: int
+    last_sequence: int
+    count: int  # type: ignore[assignment]  # of messages, not tuple's method
+    producer_id: int
+    producer_sequence: int
+
+    def reference(self) -> bytearray:
+        """The block that stands for it in the log."""
+        block = bytearray(HEADER_BYTES) + keys.block_key(self.time_ms, self.last_sequence)
+        write_header(block, self.count, 0, 0)
+        return block
+
+
+class StagedBlocks:
+    """The staged blocks of one partition. Thread-safe."""
+
+    def __init__(self, store: Store, uid: int, partition: int) -> None:
+        self._store = store
+        self._uid = uid
+        self._partition = partition
+        self._lock = threading.Lock()
+        self._maps: dict[str, Map] = {}
+        self._failed: set[str] = set()
+        self._known: OrderedDict[int, list[Staged]] = OrderedDict()
+
+    def add(
+        self, blocks: Sequence[tuple[Buffer, BlockHeader]], pointer: int, now_ms: int
+    ) -> list[Staged]:
+        """Store checked blocks of a transaction, synced; all that it has staged so far."""
+        with self._lock:
+            known = self._of(pointer)
+            new, rows = list(known), []
+            for block, header in blocks:
+                if _repeated(new, header):
+                    continue
+                staged = _after(new, header, now_ms)
+                copy = bytearray(block)
+                place(copy, 0, Flags.TRANSACTIONAL | Flags.STAGED, pointer)
+                rows.append((keys.payload_key(pointer, *staged[:2]), copy))
+                new.append(staged)
+            name = keys.payload_map(self._uid, self._partition, pointer)
+            self._known.pop(pointer, None)  # until it is sure what was stored
+            self._write(name, rows)
+            self._remember(pointer, new)
+            return new
+
+    def of(self, pointer: int) -> list[Staged]:
+        """What a transaction has staged, in order."""
+        with self._lock:
+            return list(self._of(pointer))
+
+    def resolve(self, reference: StoredBlock) -> StoredBlock:
+        """The block that a reference names, in its place. Raises `DataCorrupt`."""
+        header = header_of(reference)
+        time_ms, last = keys.split_block_key(bytes(reference.block[HEADER_BYTES:]))
+        name = keys.payload_map(self._uid, self._partition, header.write_pointer)
+        key = keys.payload_key(header.write_pointer, time_ms, last)
+        with self._lock:
+            found = self._map(name)
+        value = None if found is None else found.get(key)
+        if value is None:
+            raise DataCorrupt(
+                f"The block at {reference.time_ms}:{reference.last_sequence} of partition "
+                f"{self._partition} was staged, but {name} does not have it. Run `tms fsck`."
+            )
+        block = bytearray(value)
+        place(block, header.base_offset, header.flags, header.write_pointer)
+        return reference._replace(block=block, payload=(time_ms, last - header.count + 1))
+
+    def drop(self, pointer: int) -> None:
+        """Forget what a transaction staged that never commits."""
+        with self._lock:
+            staged = self._of(pointer)
+            found = self._map(keys.payload_map(self._uid, self._partition, pointer))
+            if found is not None and staged:
+                found.delete([keys.payload_key(pointer, *one[:2]) for one in staged])
+            self._known.pop(pointer, None)
+
+    def drop_before(self, bound: str) -> int:
+        """Drop the payload maps whose names sort before `bound`; how many there were."""
+        prefix = keys.payload_prefix(self._uid, self._partition)
+        gone = [name for name in self._store.names(prefix) if name < bound]
+        for name in gone:
+            with self._lock:
+                self._maps.pop(name, None)
+                self._known.clear()
+            self._store.drop(name)
+        return len(gone)
+
+    def _of(self, pointer: int) -> list[Staged]:
+        known = self._known.get(pointer)
+        if known is not None:
+            self._known.move_to_end(pointer)
+            return known
+        known = []
+        found = self._map(keys.payload_map(self._uid, self._partition, pointer))
+        start = keys.payload_key(pointer, 0, 0)
+        stop = keys.payload_key(pointer + 1, 0, 0)
+        while found is not None and (rows := found.scan(start, stop, _SCAN_BYTES)):
+            for key, value in rows:
+                _, time_ms, last = keys.split_payload_key(key)
+                header = header_of(StoredBlock(self._partition, time_ms, last, value))
+                known.append(_staged(time_ms, last, header))
+            start = rows[-1][0] + b"\0"
+        self._remember(pointer, known)
+        return known
+
+    def _remember(self, pointer: int, staged: list[Staged]) -> None:
+        self._known[pointer] = staged
+        if len(self._known) > TRANSACTIONS_KNOWN:
+            self._known.popitem(last=False)
+
+    def _map(self, name: str) -> Map | None:
+        found = self._maps.get(name)
+        if found is None:
+            try:
+                found = self._maps[name] = self._store.open(name, create=False)
+            except NotFound:
+                return None
+        return found
+
+    def _write(self, name: str, rows: list[tuple[bytes, bytearray]]) -> None:
+        found = self._map(name)
+        if found is None:
+            found = self._maps[name] = self._store.open(name, create=True)
+        try:
+            if name in self._failed:
+                found.recover()
+                self._failed.discard(name)
+            found.write(rows, Durability.SYNCED)
+        except TMSError:
+            self._failed.add(name)
+            raise
+
+
+def is_reference(stored: StoredBlock) -> bool:
+    """Whether the messages of this block of the log stand elsewhere."""
+    return bool(flags_of(stored.block) & Flags.STAGED) and stored.payload == (0, 0)
+
+
+def _staged(time_ms: int, last: int, header: BlockHeader) -> Staged:
+    return Staged(time_ms, last, header.count, header.producer_id, header.producer_sequence)
+
+
+def _after(known: list[Staged], header: BlockHeader, now_ms: int) -> Staged:
+    """The place of the next block."""
+    time_ms, last = (known[-1].time_ms, known[-1].last_sequence) if known else (0, 0)
+    if now_ms > time_ms:
+        time_ms, last = now_ms, -1
+    elif last + header.count >= SEQUENCES_PER_MS:
+        time_ms, last = time_ms + 1, -1
+    return _staged(time_ms, last + header.count, header)
+
+
+def _repeated(known: list[Staged], header: BlockHeader) -> bool:
+    return bool(header.producer_id) and any(
+        (one.producer_id, one.producer_sequence) == (header.producer_id, header.producer_sequence)
+        for one in known
+    )

@@ -1,0 +1,188 @@
+"""One commit on its way.
+
+    check ─▶ intend ─▶ store the blocks with the write pointer ─▶ journal the commit ─▶ visible
+                 └─ anything fails ─▶ invalid: what is stored already is never seen
+
+Each step begins when the one before has its answer, in the thread that brings it; nothing waits. So
+the event loop of the service carries a commit through by itself if nothing has to be synced.
+
+Invariants
+
+* The messages of a commit are stored before it is journaled, and shown only after that.
+* It gets exactly one answer, and is over for the manager before that.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+
+from tms.errors import Conflict, TMSError
+from tms.log.pending import Pending, PendingAppend
+from tms.log.writer import Stamp
+from tms.model.block import Flags
+from tms.model.log import NewBlock
+from tms.model.topic import Durability, TopicName
+from tms.model.transaction import Commit, CommitResult, TopicAppended, TopicStaged
+from tms.topic.journal import end_of
+from tms.topic.publishing import Publisher
+from tms.topic.registry import Registry
+from tms.transactions.early import EarlyMessages
+from tms.transactions.positions import GroupPositions
+from tms.tx.commits import Finish
+from tms.tx.edits import Stored
+from tms.tx.manager import TransactionManager
+
+
+class Parts:
+    """What a commit needs of the engine; the same for all."""
+
+    def __init__(
+        self,
+        manager: TransactionManager,
+        publisher: Publisher,
+        registry: Registry,
+        positions: GroupPositions,
+        positions_topic: TopicName,
+        early: EarlyMessages,
+        run_in_background: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.manager = manager
+        self.publisher = publisher
+        self.registry = registry
+        self.positions = positions
+        self.positions_topic = positions_topic
+        self.early = early
+        self.run_in_background = run_in_background
+
+
+class CommitUnderWay:
+    """The commit of a transaction that is intended."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        id: int,
+        request: Commit,
+        changes: Sequence[bytes],
+        durability: Durability,
+        inline: Durability,
+        committed: Callable[[CommitResult], None],
+    ) -> None:
+        self._parts = parts
+        self._id = id
+        self._request = request
+        self._changes = changes
+        self._durability = durability
+        self._inline = inline
+        self._committed = committed
+        self._under_way: list[tuple[TopicName, PendingAppend]] = []
+        self._left = 1  # answers to wait for, and `start` itself
+        self._lock = threading.Lock()
+        self._result = CommitResult(id)
+        self.answer: Pending[CommitResult] = Pending(1)
+
+    def start(self) -> None:
+        """Store the blocks; everything else follows."""
+        parts, request = self._parts, self._request
+        stamp = Stamp(Flags.TRANSACTIONAL | Flags.ISSUED, self._id)
+        by_topic: dict[TopicName, list[NewBlock]] = {}
+        for topic, new in request.blocks:
+            by_topic.setdefault(topic, []).append(new)
+        try:
+            for staged in request.staged:
+                self._refer(staged, stamp)
+            for topic, blocks in by_topic.items():
+                pending = parts.publisher.submit(
+                    topic, blocks, self._durability, self._inline, stamp
+                )
+                self._under_way.append((topic, pending))
+            if request.positions:
+                pending = parts.positions.submit(
+                    request.positions, self._durability, stamp, self._inline
+                )
+                self._under_way.append((parts.positions_topic, pending))
+        except TMSError as error:
+            self._fail(error)
+            return
+        except BaseException:
+            parts.manager.finished(self._id)
+            raise
+        waiting = [pending for _, pending in self._under_way if not pending.done()]
+        self._left += len(waiting)
+        for pending in waiting:
+            pending.add_done_callback(self._stored_one)
+        self._stored_one()
+
+    def _refer(self, staged: TopicStaged, stamp: Stamp) -> None:
+        """Store references to what was staged in a partition."""
+        parts = self._parts
+        blocks = parts.early.references(staged.topic, staged.partition, self._id)
+        if len(blocks) != staged.blocks:
+            raise Conflict(
+                f"The transaction {self._id} staged {len(blocks)} blocks in partition "
+                f"{staged.partition} of {staged.topic}, its commit names {staged.blocks}. Stage "
+                "the missing ones again, or abort it."
+            )
+        pending = parts.publisher.submit(
+            staged.topic, blocks, self._durability, self._inline, stamp, internal=True
+        )
+        self._under_way.append((staged.topic, pending))
+
+    def _stored_one(self) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        appended: list[TopicAppended] = []
+        stored: list[Stored] = []
+        try:
+            for topic, pending in self._under_way:
+                uid = self._parts.registry.find(topic).uid
+                for place in pending.result(0):
+                    stored.append(Stored(uid, place.partition, end_of(place)))
+                    if topic != self._parts.positions_topic:
+                        appended.append(TopicAppended(topic, place))
+        except TMSError as error:
+            self._fail(error)
+            return
+        self._result = CommitResult(self._id, tuple(appended))
+        self._parts.manager.commit(
+            Finish(
+                self._id,
+                self._finished,
+                self._changes,
+                stored,
+                self._durability,
+                lambda: self._parts.positions.check(self._request.positions),
+                self._applied,
+            ),
+            self._inline,
+        )
+
+    def _applied(self) -> None:
+        self._parts.positions.apply(self._request.positions)
+        self._committed(self._result)
+
+    def _finished(self, error: TMSError | None) -> None:
+        if error is not None:
+            self._fail(error)
+            return
+        self._parts.manager.finished(self._id)
+        self.answer.settle(0, self._result)
+
+    def _fail(self, error: TMSError) -> None:
+        """Nothing of it may ever be seen. Journaling that may wait, so the event loop does not."""
+
+        def give_up() -> None:
+            with contextlib.suppress(TMSError):  # else `expire` does it
+                self._parts.manager.invalidate(self._id)
+            self._parts.manager.finished(self._id)
+            self.answer.fail(1, error)
+
+        if self._inline is Durability.SYNCED:
+            give_up()
+            return
+        try:
+            self._parts.run_in_background(give_up)
+        except RuntimeError:  # the engine is closing
+            give_up()

@@ -1,0 +1,118 @@
+"""The positions of groups, kept in the journal `system:_positions`.
+
+Invariants
+
+* What is here is what the journal has of plain changes and of committed transactions.
+* A change is checked, written and applied without another one in between.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from tms.group.positions import Positions, decode_entry, encode_key
+from tms.log.pending import PendingAppend
+from tms.log.visibility import Judge
+from tms.log.writer import Stamp
+from tms.model.position import Position
+from tms.model.topic import Durability, TopicName
+from tms.model.transaction import PositionChange, PositionKey
+from tms.topic.journal import Journal
+from tms.tx.manager import WRITE_TIMEOUT_S
+
+
+class GroupPositions:
+    """Where groups stand. Thread-safe."""
+
+    def __init__(self, journal: Journal, judge: Judge) -> None:
+        self._journal = journal
+        self._judge = judge
+        self._known: Positions | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def known(self) -> bool:
+        """Whether asking needs no reading."""
+        return self._known is not None
+
+    def load(self) -> Positions:
+        """All positions, read from the journal unless they are known. The caller holds the lock,
+        or is alone."""
+        if self._known is None:
+            found = Positions()
+            for entry in self._journal.replay(self._judge):
+                found.apply(*decode_entry(entry.key, entry.value))
+            self._known = found
+        return self._known
+
+    def distrust(self) -> None:
+        """What became of a commit was looked up: the positions that it moved are looked up too."""
+        self._known = None
+
+    def of(self, group: str, topic: TopicName) -> Mapping[int, Position]:
+        """A group's positions in a topic."""
+        with self._lock:
+            return self.load().of(group, topic)
+
+    def groups(self) -> list[tuple[str, TopicName]]:
+        """Which groups have positions in which topics."""
+        with self._lock:
+            return self.load().groups()
+
+    def check(self, changes: Sequence[PositionChange]) -> None:
+        """Raises `Conflict` when a position is not the expected one."""
+        if changes:
+            with self._lock:
+                self.load().check(changes)
+
+    def apply(self, changes: Sequence[PositionChange]) -> None:
+        """These changes were committed."""
+        with self._lock:
+            if self._known is not None:
+                for change in changes:
+                    self._known.apply(change.key, change.position)
+
+    def submit(
+        self,
+        changes: Sequence[PositionChange],
+        durability: Durability,
+        stamp: Stamp,
+        inline: Durability = Durability.SYNCED,
+    ) -> PendingAppend:
+        """Write changes, without applying them; the calling thread writes what needs at most
+        `inline`."""
+        values = [str(change.position).encode() for change in changes]
+        names = [encode_key(change.key) for change in changes]
+        return self._journal.append(values, durability, names, stamp, inline)
+
+    def move(self, changes: Sequence[PositionChange], durability: Durability) -> None:
+        """Write and apply changes outside of a transaction, all or none. Raises `Conflict`."""
+
+        def write() -> None:
+            self.submit(changes, durability, Stamp(0, 0)).result(WRITE_TIMEOUT_S)
+            self.apply(changes)
+
+        with self._lock:
+            self.check(changes)
+            if changes:
+                self._sure(write)
+
+    def forget(self, keys: Sequence[PositionKey]) -> None:
+        """Forget positions."""
+
+        def write() -> None:
+            values: list[bytes | None] = [None] * len(keys)
+            names = [encode_key(key) for key in keys]
+            self._journal.append(values, Durability.SYNCED, names).result(WRITE_TIMEOUT_S)
+            for key in keys:
+                self.load().apply(key, None)
+
+        with self._lock:
+            if keys:
+                self._sure(write)
+
+    def _sure(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except BaseException:  # it may have been stored all the same
+            self.distrust()
+            raise

@@ -1,0 +1,249 @@
+"""Transactions of an engine: commits over topics and positions, all or nothing.
+
+Invariants
+
+* A repeated commit, by id or token, is answered like the first one and does nothing.
+* Positions that a transaction moves are messages of it in `system:_positions`.
+* What is taken back by an abort can never be committed: it is invalid before.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tms.clock import Clock
+from tms.errors import Conflict
+from tms.group.positions import encode_key
+from tms.log.pending import Pending, PendingAppend
+from tms.model.log import Appended, NewBlock
+from tms.model.position import Position
+from tms.model.snapshot import TransactionType
+from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
+from tms.model.transaction import (
+    Commit,
+    CommitResult,
+    PositionChange,
+    PositionKey,
+    TransactionInfo,
+)
+from tms.topic.journal import Journal
+from tms.topic.partitions import Partitions
+from tms.topic.publishing import Publisher
+from tms.topic.registry import Registry
+from tms.transactions.commit import CommitUnderWay, Parts
+from tms.transactions.early import EarlyMessages, Range
+from tms.transactions.positions import GroupPositions
+from tms.tx.edits import Outcome, Stored
+from tms.tx.manager import WRITE_TIMEOUT_S, TransactionManager
+
+RESULTS_REMEMBERED = 10_000
+TRANSACTIONS = TopicName(SYSTEM_NAMESPACE, "_transactions")
+POSITIONS = TopicName(SYSTEM_NAMESPACE, "_positions")
+
+
+class _EditLog:
+    """The journal of the transaction manager."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def write(self, entry: bytes, durability: Durability) -> None:
+        self._journal.append([entry], durability).result(WRITE_TIMEOUT_S)
+
+    def read(self) -> Iterator[bytes]:
+        return (entry.value for entry in self._journal.replay() if entry.value is not None)
+
+
+class Transactions:
+    """The transactions of one engine. Thread-safe."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        partitions: Partitions,
+        publisher: Publisher,
+        clock: Clock,
+        run_in_background: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._registry = registry
+        self._partitions = partitions
+        edits = _EditLog(Journal(TRANSACTIONS, registry, partitions, publisher))
+        journal = Journal(POSITIONS, registry, partitions, publisher)
+        self._positions = GroupPositions(journal, lambda *of: self.manager.fate(*of))
+        self.manager = TransactionManager(
+            edits, clock, self._is_stored, run_in_background, self._positions.distrust
+        )
+        self._early = EarlyMessages(self.manager, registry, partitions, publisher, clock)
+        self._parts = Parts(
+            self.manager,
+            publisher,
+            registry,
+            self._positions,
+            POSITIONS,
+            self._early,
+            run_in_background,
+        )
+        self._lock = threading.Lock()  # guards what follows
+        self._results: OrderedDict[int, CommitResult] = OrderedDict()
+        self._positions.load()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a commit can begin without reading a journal."""
+        return self.manager.trusted and self._positions.known
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def begin(
+        self, *, long: bool = False, timeout_s: float | None = None, token: str = ""
+    ) -> TransactionInfo:
+        """Begin a transaction. Raises `Invalid` for a time-out that is none."""
+        kind = TransactionType.LONG if long else TransactionType.SHORT
+        began = self.manager.begin(type=kind, timeout_s=timeout_s, token=token)
+        return self._info(began.id, Outcome.OPEN)
+
+    def describe(self, id: int) -> TransactionInfo:
+        """How a transaction stands. Raises `TransactionNotFound`."""
+        return self._info(id, self.manager.outcome(id))
+
+    def open(self) -> list[TransactionInfo]:
+        """Those in progress, oldest first."""
+        return [self._info(id, Outcome.OPEN) for id in sorted(self.manager.state.open)]
+
+    def abort(self, id: int) -> TransactionInfo:
+        """Abort a transaction; one that was aborted already stays so. What it published before is
+        rolled back; where that is not known, because the engine was started since, or fails, it
+        becomes invalid."""
+        if self.manager.is_open(id) and not self._early.is_clean(id):
+            self.manager.invalidate(id)  # from now on nobody can commit what is taken back
+        if self._early.take_back(id) or not self.manager.is_invalid(id):
+            self.manager.abort(id)
+            self._early.forget(id)
+        return self.describe(id)
+
+    def invalidate(self, id: int) -> TransactionInfo:
+        """Make a transaction invalid, whatever it may have stored."""
+        self.manager.invalidate(id)
+        return self.describe(id)
+
+    def commit(self, request: Commit, timeout_s: float = 30.0) -> CommitResult:
+        """Store and commit everything of a transaction. Raises `TransactionConflict`, `Conflict`
+        for a position that is not the expected one, `TransactionEnded`, and what keeps a block from
+        being stored; nothing is ever seen of it then."""
+        return self.submit_commit(request, Durability.SYNCED).result(timeout_s)[0]
+
+    def submit_commit(self, request: Commit, inline: Durability) -> Pending[CommitResult]:
+        """Begin a commit; the calling thread itself writes what needs at most `inline`, and waits
+        for others only with `synced`. Raises, or answers with, what `commit` raises."""
+        done = self._done(request)
+        if done is not None:
+            answer: Pending[CommitResult] = Pending(1)
+            answer.settle(0, done)
+            return answer
+        self._positions.check(request.positions)
+        changes = [*request.changes]
+        changes += [b"position/" + encode_key(one.key) for one in request.positions]
+        durability = request.durability or self._strongest(request)
+        id = self.manager.intend(request.transaction_id, request.token, changes)
+        one = CommitUnderWay(self._parts, id, request, changes, durability, inline, self._committed)
+        one.start()
+        return one.answer
+
+    def _committed(self, result: CommitResult) -> None:
+        self._early.forget(result.transaction_id)
+        with self._lock:
+            self._results[result.transaction_id] = result
+            if len(self._results) > RESULTS_REMEMBERED:
+                self._results.popitem(last=False)
+
+    def _done(self, request: Commit) -> CommitResult | None:
+        """The answer if this was committed already. Raises `TransactionEnded` if it ended
+        otherwise."""
+        id = request.transaction_id
+        if id:
+            outcome = self.manager.outcome(id)
+        else:
+            known = self.manager.of_token(request.token) if request.token else None
+            if known is None or known[1] in (Outcome.ABORTED, Outcome.INVALID, Outcome.TIMED_OUT):
+                return None
+            id, outcome = known
+        if outcome is Outcome.COMMITTED:
+            with self._lock:
+                return self._results.get(id) or CommitResult(id)
+        if outcome is Outcome.OPEN and not self.manager.is_intended(id):
+            return None
+        if outcome is Outcome.OPEN:
+            raise Conflict(f"The transaction {id} is being committed. Ask for its outcome.")
+        raise self.manager.why_not_open(id)
+
+    def _strongest(self, request: Commit) -> Durability:
+        topics = {one.topic for one in request.blocks} | {one.topic for one in request.staged}
+        levels = [self._registry.find(topic).durability for topic in topics]
+        if request.positions or not levels:
+            levels.append(Durability.SYNCED)
+        return max(*levels, Durability.WRITTEN, key=lambda level: level.rank)
+
+    def _is_stored(self, block: Stored) -> bool:
+        """Whether the log still reaches as far; of a topic that is gone nothing is missed."""
+        name = self._registry.name_of(block.uid)
+        if name is None:
+            return True
+        log = self._partitions.get(name, self._registry.find(name), block.partition)
+        log.reader.load()
+        return log.state.end_offset >= block.end_offset
+
+    def _info(self, id: int, outcome: Outcome) -> TransactionInfo:
+        found = self.manager.state.open.get(id)
+        if found is None:
+            return TransactionInfo(id, outcome.value)
+        began = found.began
+        return TransactionInfo(
+            id, outcome.value, self.manager.state.read_pointer, began.expires_ms, began.client
+        )
+
+    # -- publishing before the commit --------------------------------------------------------------
+
+    def submit(
+        self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int
+    ) -> PendingAppend:
+        """Store blocks of a transaction that may still commit: synced, whatever the topic says,
+        because the commit may be. Raises `TransactionEnded` when it was given here and has
+        ended."""
+        return self._early.submit(name, blocks, write_pointer)
+
+    def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
+        """Store blocks of a transaction where nobody sees them, synced, until `refer` or its commit
+        names them; a block that is repeated by producer id and sequence is stored once. Raises
+        like `submit`."""
+        self._early.stage(name, blocks, write_pointer)
+
+    def refer(self, name: TopicName, partition: int, write_pointer: int) -> list[Appended]:
+        """Publish what was staged since the last time, like `submit`; where it went."""
+        return self._early.refer(name, partition, write_pointer)
+
+    def roll_back(self, range: Range) -> int:
+        """Take back the messages of a transaction in a range, synced; how many blocks there
+        were."""
+        return self._early.roll_back(range)
+
+    # -- positions ---------------------------------------------------------------------------------
+
+    def positions(self, group: str, topic: TopicName) -> Mapping[int, Position]:
+        """A group's positions in a topic."""
+        return self._positions.of(group, topic)
+
+    def groups(self) -> list[tuple[str, TopicName]]:
+        """Which groups have positions in which topics."""
+        return self._positions.groups()
+
+    def move(
+        self, changes: Sequence[PositionChange], durability: Durability = Durability.SYNCED
+    ) -> None:
+        """Move positions outside of a transaction, all or none. Raises `Conflict`."""
+        with self.manager.alone():
+            self._positions.move(changes, durability)
+
+    def forget(self, keys: Sequence[PositionKey]) -> None:
+        """Forget positions."""
+        with self.manager.alone():
+            self._positions.forget(keys)
