@@ -27,7 +27,13 @@ from tms.model.log import Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS, Isolation
 from tms.model.topic import Durability, TopicName
-from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
+from tms.model.transaction import (
+    Commit,
+    PositionChange,
+    PositionKey,
+    TopicBlock,
+    TopicStaged,
+)
 from tms.transactions.early import Range
 
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
@@ -247,6 +253,7 @@ class Interactive:
         self._asked = False
         self._in_doubt = False  # whether everything that was published is there
         self._sent = 0
+        self._staged: dict[Place, int] = {}  # blocks
 
     def _step(self) -> None:
         random, transactions = self._world.random, self._world.engine.transactions
@@ -277,7 +284,11 @@ class Interactive:
         world.history.add(Sent(world.history.now(), place, values, self._current))
         new = NewBlock(place[1], block(values))
         self._in_doubt = True
-        world.engine.transactions.submit(topic_of(place), [new], self._id).result(0)
+        if world.random.random() < 0.4:
+            world.engine.transactions.stage(topic_of(place), [new], self._id)
+            self._staged[place] = self._staged.get(place, 0) + 1
+        else:
+            world.engine.transactions.submit(topic_of(place), [new], self._id).result(0)
         self._in_doubt = False
 
     def _give_up(self) -> None:
@@ -289,8 +300,14 @@ class Interactive:
         history = self._world.history
         self._asked = True
         history.add(Asked(history.now(), self._current))
-        self._world.engine.transactions.commit(Commit(self._id, durability=SYNCED))
+        self._world.engine.transactions.commit(self._request())
         self._end(True)
+
+    def _request(self) -> Commit:
+        staged = tuple(
+            TopicStaged(topic_of(place), place[1], blocks) for place, blocks in self._staged.items()
+        )
+        return Commit(self._id, durability=SYNCED, staged=staged)
 
     def _ask(self) -> None:
         try:
@@ -298,7 +315,7 @@ class Interactive:
         except TransactionNotFound:
             outcome = "lost"
         if outcome == "open":
-            self._world.engine.transactions.commit(Commit(self._id, durability=SYNCED))
+            self._world.engine.transactions.commit(self._request())
             outcome = "committed"
         self._end(outcome == "committed")
 

@@ -130,6 +130,16 @@ def _any_position() -> list[Planted]:
     return [(Positions, "check", lambda self, changes: None)]
 
 
+def _stage_without_sync() -> list[Planted]:
+    """What is staged survives the process only."""
+    from tms.log import staging
+
+    class Weak:
+        SYNCED = Durability.WRITTEN
+
+    return [(staging, "Durability", Weak)]
+
+
 def _roll_back_nothing() -> list[Planted]:
     """What was taken back is still there."""
     return [(PartitionState, "roll_back", lambda self, *args: 0)]
@@ -147,6 +157,7 @@ BUGS: dict[str, Callable[[], list[Planted]]] = {
     "read-journal-without-barrier": _read_journal_without_barrier,
     "read-uncommitted": _read_uncommitted,
     "roll-back-nothing": _roll_back_nothing,
+    "stage-without-sync": _stage_without_sync,
     "skip-deduplication": _skip_deduplication,
     "trust-after-failure": _trust_after_failure,
 }

@@ -13,7 +13,8 @@ The final content of the partitions is the truth that everything else is held ag
     position regression   a group stands before where it certainly stood
     invented              a message or position that nobody sent
 
-A power loss excuses what was acknowledged without a sync, and nothing else.
+A power loss excuses what was acknowledged without a sync, and what was seen but not acknowledged;
+nothing else.
 """
 
 from collections import Counter, defaultdict
@@ -165,7 +166,8 @@ def _duplicates(run: Checker) -> Iterator[Finding]:
 def _aborted(run: Checker) -> Iterator[Finding]:
     for who, value, at in _sightings(run):
         one = run.transactions.get(run.transaction.get(value, ""))
-        if one is not None and one.committed is False:
+        excused = run.power_lost(at)
+        if one is not None and one.committed is False and not excused:
             yield Finding(Kind.ABORTED, f"{value} was seen by {who} at {at}")
 
 
@@ -213,7 +215,7 @@ def _withheld(run: Checker, read: Read) -> Iterator[Finding]:
         one = run.transactions.get(name)
         if one is None or one.seen > read.at or read.held_by not in ("", name):
             continue
-        if not run.power_lost(one.seen, read.at):
+        if not run.power_lost(one.seen, read.at if one.synced else NEVER):
             yield Finding(Kind.TORN, f"{value} of {name} was not shown to {read.reader}")
 
 

@@ -275,7 +275,7 @@ def test_open_transactions_go_on_after_a_restart(world: World) -> None:
 
 
 def test_a_commit_cut_off_by_a_crash_is_never_seen(world: World) -> None:
-    id = world.tx.manager.intend(0, "token", ())
+    id = world.tx.manager.begin_intended("token")
     world.publish_in(id, b"x")
     world.publish(b"1")
     world.reopen()

@@ -77,10 +77,38 @@ class TransactionContract:
         with pytest.raises(Invalid):
             tx.send("out", "text")  # type: ignore[arg-type]
         with pytest.raises(TooLarge):
-            for _ in range(20):
-                tx.send("out", bytes(1 << 20))
+            tx.send("out", bytes(9 << 20))
         tx.abort()
         assert values(bus, "out") == []
+
+    def test_what_is_too_much_for_one_request_is_staged_and_seen_all_at_once(
+        self, bus: Bus
+    ) -> None:
+        sent = [b"%d" % number + bytes(1 << 20) for number in range(36)]
+        with bus.transaction() as tx:
+            for number, value in enumerate(sent):
+                tx.send("out", value, key=b"k", headers={"n": b"%d" % number}, partition=0)
+                if number == 20:
+                    tx.send_many("in", [b"a", b"b"])
+            bus.publish("out", b"plain", partition=0)
+            assert values(bus, "out", isolation="uncommitted") == [b"plain"]
+            ids = tx.commit()
+        found = [m for m in bus.consumer("out", stop_at_end=True) if m.partition == 0]
+        assert [m.value for m in found] == [b"plain", *sent]
+        assert [m.headers for m in found[1:]] == [{"n": b"%d" % n} for n in range(36)]
+        assert {m.key for m in found[1:]} == {b"k"}
+        assert [m.offset for m in found] == list(range(37))
+        assert [m.id for m in found[1:]] == [id for n, id in enumerate(ids) if n not in (21, 22)]
+        assert values(bus, "in") == [b"a", b"b"]
+
+    def test_what_was_staged_is_gone_after_an_abort(self, bus: Bus) -> None:
+        tx = bus.transaction()
+        for _ in range(20):
+            tx.send("out", bytes(1 << 20))
+        id = tx.id
+        tx.abort()
+        assert values(bus, "out", isolation="uncommitted") == []
+        assert bus._transport.transactions.describe(id).outcome == "aborted"
 
     def test_a_hundred_thousand_messages_are_one_transaction(self, bus: Bus) -> None:
         with bus.transaction() as tx:

@@ -4,17 +4,18 @@
         tx.send("orders", b"…", key=b"…")
         tx.acknowledge(consumer)
 
-Messages wait here until the commit, which carries everything in one request; until then nothing of
-it is stored, and whoever reads waits for nobody.
+Messages wait here until the commit, which carries everything in one request; whoever reads waits
+for nobody. Beyond `WAITING_BYTES` they are staged: stored where nobody sees them, and the commit
+only names them.
 
 Invariants
 
 * A commit whose answer was lost is repeated with the same id or token, and done once.
-* After an exception in the `with` block nothing of the transaction is stored.
-* What waits is bounded by `TRANSACTION_BYTES`.
+* After an exception in the `with` block nothing of the transaction is ever seen.
+* What waits is bounded by `WAITING_BYTES`, all of it by `TRANSACTION_BYTES`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from secrets import token_hex
 from types import TracebackType
 from typing import Protocol, Self
@@ -26,6 +27,7 @@ from tms.client.publish.batching import (
     message_bytes,
     value_sizes,
 )
+from tms.client.publish.delivery import Numbering
 from tms.client.publish.known import Known
 from tms.client.standing import Standing
 from tms.client.transport import Transport, retrying
@@ -37,10 +39,12 @@ from tms.model.keys import partition_for_key
 from tms.model.log import NewBlock
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
-from tms.model.transaction import Commit, CommitResult, PositionChange, TopicBlock
+from tms.model.transaction import Commit, CommitResult, PositionChange, TopicBlock, TopicStaged
 
 MANY = 4_096
-TRANSACTION_BYTES = 15 << 20  # a request has at most 16 MiB
+WAITING_BYTES = 15 << 20  # a request has at most 16 MiB
+TRANSACTION_BYTES = 4 << 30
+_STAGING_S = 3_600.0  # how long a transaction may take that stages messages; nobody waits for it
 
 
 class _Consumer(Protocol):
@@ -52,7 +56,7 @@ class _Consumer(Protocol):
 class _Batch:
     """The messages for one partition; `keys` and `headers` are empty while none has any."""
 
-    __slots__ = ("bytes", "headers", "keys", "name", "partition", "places", "values")
+    __slots__ = ("bytes", "headers", "keys", "name", "number", "partition", "places", "values")
 
     def __init__(self, name: TopicName, partition: int) -> None:
         self.name = name
@@ -62,6 +66,17 @@ class _Batch:
         self.headers: list[Headers | None] = []
         self.places: list[int] = []
         self.bytes = 0
+        self.number = (0, 0)  # producer id and sequence, once it is staged
+
+    def block(self) -> bytearray:
+        """All of them, packed."""
+        return encode(
+            self.values,
+            self.keys or None,
+            self.headers or None,
+            producer_id=self.number[0],
+            producer_sequence=self.number[1],
+        )
 
 
 class Transaction:
@@ -90,16 +105,22 @@ class Transaction:
         self._newest: dict[tuple[str, int], _Batch] = {}
         self._acknowledged: list[_Consumer] = []
         self._changes: set[bytes] = set()
-        self._bytes = 0
+        self._bytes = 0  # of the messages that wait
+        self._bytes_staged = 0
+        self._staged: dict[tuple[TopicName, int], list[list[int]]] = {}  # places, block by block
+        self._numbering = Numbering()
         self._count = 0
         self._over = False
 
     @property
     def id(self) -> int:
         """The transaction's id; begins it. Needed only where other data takes part."""
+        return self._begin(None)
+
+    def _begin(self, timeout_s: float | None) -> int:
         self._require_open()
         if not self._id:
-            begun = self._transport.transactions.begin(timeout_s=None, token=self._token)
+            begun = self._transport.transactions.begin(timeout_s=timeout_s, token=self._token)
             self._id = begun.transaction_id
         return self._id
 
@@ -121,10 +142,8 @@ class Transaction:
             partition = partition_for_key(key, known.partitions)
         else:
             partition = self._sticky[topic]
+        self._make_room(size)
         self._bytes += size
-        if self._bytes > TRANSACTION_BYTES:
-            self._bytes -= size
-            raise _too_large()
         batch = self._room(known.name, topic, partition, size, 1)
         if key is not None or batch.keys:
             batch.keys += [None] * (len(batch.values) - len(batch.keys))
@@ -147,10 +166,11 @@ class Transaction:
             partition = self._sticky[topic]
         check_partition(partition, known.partitions)
         sizes = value_sizes(values, known.message_bytes_max)
-        if self._bytes + sum(sizes) > TRANSACTION_BYTES:
+        if self._bytes_staged + self._bytes + sum(sizes) > TRANSACTION_BYTES:
             raise _too_large()
-        for start in range(0, len(values), MANY):
-            part, size = values[start : start + MANY], sum(sizes[start : start + MANY])
+        for start, stop in _parts(sizes):
+            part, size = values[start:stop], sum(sizes[start:stop])
+            self._make_room(size)
             batch = self._room(known.name, topic, partition, size, len(part))
             batch.values += part
             if batch.keys:
@@ -226,30 +246,50 @@ class Transaction:
             if error is None:
                 raise
 
-    def _request(self, positions: Sequence[PositionChange]) -> Commit:
-        blocks = tuple(
-            TopicBlock(
-                one.name,
-                NewBlock(
-                    one.partition,
-                    encode(one.values, one.keys or None, one.headers or None),
-                ),
-            )
-            for one in self._batches
+    def _make_room(self, size: int) -> None:
+        """Stage what waits if there is no room for so much more."""
+        if self._bytes + size <= WAITING_BYTES:
+            return
+        if self._bytes_staged + self._bytes + size > TRANSACTION_BYTES:
+            raise _too_large()
+        id = self._begin(_STAGING_S)
+        while self._batches:
+            batch = self._batches[0]
+            if batch.number == (0, 0):  # one that is repeated keeps its number
+                batch.number = self._numbering.take((batch.name, batch.partition))
+            self._stage(batch.name, NewBlock(batch.partition, batch.block()), id)
+            self._staged.setdefault((batch.name, batch.partition), []).append(batch.places)
+            self._bytes_staged += batch.bytes
+            self._bytes -= batch.bytes
+            del self._batches[0]
+        self._newest.clear()
+
+    def _stage(self, name: TopicName, new: NewBlock, id: int) -> None:
+        retrying(
+            lambda left_s: self._transport.transactions.stage(name, [new], id),
+            self._clock,
+            self._timeout_s,
         )
+
+    def _request(self, positions: Sequence[PositionChange]) -> Commit:
         return Commit(
             self._id,
             "" if self._id else self._token,
-            blocks,
+            tuple(
+                TopicBlock(one.name, NewBlock(one.partition, one.block())) for one in self._batches
+            ),
             tuple(positions),
             tuple(sorted(self._changes)),
             self._durability,
+            tuple(TopicStaged(*place, len(blocks)) for place, blocks in self._staged.items()),
         )
 
     def _ids(self, result: CommitResult) -> list[MessageId]:
         found: list[tuple[int, MessageId]] = []
-        for batch, (_, place) in zip(self._by_topic(), result.appended, strict=False):
-            found += zip(batch.places, place.ids(), strict=True)
+        places = [block for blocks in self._staged.values() for block in blocks]
+        places += [batch.places for batch in self._by_topic()]
+        for block, (_, place) in zip(places, result.appended, strict=False):
+            found += zip(block, place.ids(), strict=True)
         return [id for _, id in sorted(found)]
 
     def _room(self, name: TopicName, topic: str, partition: int, size: int, count: int) -> _Batch:
@@ -284,6 +324,18 @@ class Transaction:
     def _require_open(self) -> None:
         if self._over:
             raise Closed("The transaction is over; begin another one.")
+
+
+def _parts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of messages that fit into a block."""
+    start = size = 0
+    for number, one in enumerate(sizes):
+        if number > start and (size + one > REQUEST_BYTES or number - start == MANY):
+            yield start, number
+            start, size = number, 0
+        size += one
+    if sizes:
+        yield start, len(sizes)
 
 
 def _too_large() -> TooLarge:

@@ -85,6 +85,12 @@ def payload_prefix(topic_uid: int, partition: int) -> str:
     return f"{partition_prefix(topic_uid, partition)}y"
 
 
+def payload_place(name: str) -> tuple[int, int]:
+    """Topic uid and partition of a map of staged blocks."""
+    uid, partition, _ = name.split("/")
+    return int(uid[1:], 16), int(partition[1:])
+
+
 def is_payload_map(name: str) -> bool:
     """Whether this is the name of a map of staged blocks."""
     return name.startswith("t") and "/y" in name

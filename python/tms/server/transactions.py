@@ -8,11 +8,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tms.model.transaction import PositionChange, PositionKey, check_group
-from tms.server.http.request import path_text
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import Body, content_type, header, parameters, path_text
 from tms.server.messages.commit import transaction_id
 from tms.server.service import Service
 from tms.server.topics import answer, json_body, json_parameters, topic_of
-from tms.wire import commits, routes
+from tms.wire import bodies, commits, routes
 from tms.wire.commits import BeginBody, PositionsBody, TransactionsBody
 
 _BEGIN = msgspec.json.Decoder(BeginBody)
@@ -23,6 +24,7 @@ def routes_of(service: Service) -> list[Route]:
     """The routes of transactions and positions."""
     here = Transactions(service)
     one = routes.TRANSACTIONS + "/{id:raw}"
+    staged = f"{routes.PREFIX}/{{namespace:raw}}/topics/{{topic:raw}}/staged"
     positions = f"{routes.PREFIX}/{{namespace:raw}}/topics/{{topic:raw}}/positions/{{group:raw}}"
     return [
         Route(routes.TRANSACTIONS, here.list, methods=["GET"]),
@@ -30,6 +32,7 @@ def routes_of(service: Service) -> list[Route]:
         Route(one, here.describe, methods=["GET"]),
         Route(one, here.abort, methods=["DELETE"]),
         Route(one + "/invalidate", here.invalidate, methods=["POST"]),
+        Route(staged, here.stage, methods=["POST"]),
         Route(positions, here.positions, methods=["GET"]),
         Route(positions, here.move, methods=["PUT"]),
     ]
@@ -78,6 +81,30 @@ class Transactions:
         json_parameters(request)
         info = await self._service.in_thread(self._transactions.invalidate, _id(request))
         return answer(routes.OK, info)
+
+    async def stage(self, request: Request) -> Response:
+        """POST …/topics/{topic}/staged?transaction=ID: blocks that its commit will name."""
+        name = topic_of(request)
+        exchange: Exchange = request.scope["tms.exchange"]
+        asked = parameters(exchange.scope["query_string"], ("transaction",)).get("transaction")
+        id = transaction_id(asked or "")
+        content_type(header(exchange, b"content-type"), (routes.BLOCKS,))
+        service = self._service
+        service.require_open()
+        body = Body(service.publishing, service.limits.body_bytes_max)
+        try:
+            await body.read(exchange)
+            await body.decompress(header(exchange, b"content-encoding").lower(), service.threads)
+            service.metrics.bytes_in += len(body.data)
+            blocks = bodies.unframe_new(body.data)
+            info = await service.in_thread(self._transactions.describe, id)
+            if info.outcome == "open":
+                await service.in_thread(self._transactions.stage, name, blocks, id)
+            else:
+                raise self._transactions.manager.why_not_open(id)
+        finally:
+            body.release()
+        return Response(status_code=routes.NO_CONTENT)
 
     async def positions(self, request: Request) -> Response:
         """GET …/topics/{topic}/positions/{group}"""

@@ -13,6 +13,7 @@ from tms.errors import Closed, TMSError, TopicNotFound
 from tms.events import EventLog
 from tms.log.records import FIRST_KEY, PartitionRecord, decode
 from tms.model import keys
+from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
 from tms.store.base import Map
 from tms.topic.partitions import PartitionLog, Partitions
@@ -20,6 +21,7 @@ from tms.topic.registry import Registry, TopicRecord
 from tms.topic.retention import RetentionClock, floor_by_bytes, floor_by_time
 
 CLOSE_TIMEOUT_S = 30.0
+TRANSACTION_MS_MAX = 26 * 3_600_000  # from a transaction's begin to its last reference
 _RECOVERY_S = 0.5
 _log = EventLog(__name__)
 
@@ -69,6 +71,7 @@ class Maintenance:
             )
         for uid in self._registry.deleted():
             self.finish_deletion(uid)
+        self._clean_staged(now_ms)
         for name, record in self._registry.all():
             for partition in range(record.partitions):
                 try:
@@ -114,6 +117,17 @@ class Maintenance:
         ):
             return
         self._clean_log(self._partitions.get(name, topic, partition), topic, floor[0], now_ms)
+
+    def _clean_staged(self, now_ms: int) -> None:
+        """Drop what was staged by transactions so old that no reference to it is readable."""
+        for uid, partition in self._partitions.staged_places():
+            name = self._registry.name_of(uid)
+            record = None if name is None else self._registry.peek(name)
+            if name is None or record is None or record.retention_ms is None:
+                continue
+            oldest_ms = now_ms - record.retention_ms - TRANSACTION_MS_MAX
+            bound = keys.payload_map(uid, partition, max(0, oldest_ms) * POINTERS_PER_MS)
+            self._partitions.get(name, record, partition).staged.drop_before(bound)
 
     def _worth_opening(self, topic: TopicRecord, partition: int, floor_ms: int) -> bool:
         key = keys.partition_key(topic.uid, partition)

@@ -13,6 +13,7 @@ from tms.log.reader import PartitionReader
 from tms.log.segments import SegmentChain
 from tms.log.staging import StagedBlocks
 from tms.log.writer import PartitionWriter
+from tms.model import keys
 from tms.model.topic import TopicName
 from tms.store.base import Map, Store
 from tms.topic.registry import Registry, TopicRecord
@@ -102,6 +103,11 @@ class Partitions:
         """Every open log."""
         with self._lock:
             return list(self._open.values())
+
+    def staged_places(self) -> list[tuple[int, int]]:
+        """Topic uid and partition of all that have maps of staged blocks."""
+        names = self._store.names("t")
+        return sorted({keys.payload_place(name) for name in names if keys.is_payload_map(name)})
 
     def forget(self, uid: int, timeout_s: float) -> None:
         """Close the logs of a deleted topic and wake who waits for its messages."""

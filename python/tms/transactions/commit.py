@@ -123,6 +123,7 @@ class CommitUnderWay:
                 f"{staged.partition} of {staged.topic}, its commit names {staged.blocks}. Stage "
                 "the missing ones again, or abort it."
             )
+        stamp = Stamp(stamp.flags | Flags.STAGED, stamp.write_pointer)
         pending = parts.publisher.submit(
             staged.topic, blocks, self._durability, self._inline, stamp, internal=True
         )

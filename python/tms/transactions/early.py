@@ -115,7 +115,8 @@ class EarlyMessages:
         new = blocks[self._referred.get(place, 0) :]
         if not new:
             return []
-        pending = self._publisher.submit(name, new, _SYNCED, _SYNCED, stamp, internal=True)
+        named = Stamp(stamp.flags | Flags.STAGED, write_pointer)
+        pending = self._publisher.submit(name, new, _SYNCED, _SYNCED, named, internal=True)
         self._follow(name, stamp, pending)
         appended = pending.result(WRITE_TIMEOUT_S)
         with self._lock:

@@ -144,7 +144,11 @@ class Transactions:
         changes = [*request.changes]
         changes += [b"position/" + encode_key(one.key) for one in request.positions]
         durability = request.durability or self._strongest(request)
-        id = self.manager.intend(request.transaction_id, request.token, changes)
+        id = request.transaction_id
+        if id:
+            self.manager.intend(id, changes, durability)
+        else:
+            id = self.manager.begin_intended(request.token)
         one = CommitUnderWay(self._parts, id, request, changes, durability, inline, self._committed)
         one.start()
         return one.answer

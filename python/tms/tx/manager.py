@@ -99,25 +99,30 @@ class TransactionManager:
         with self._journal.writing:
             self._journal.write([self._journal.ready().prepare(id, changes)], _WRITTEN)
 
-    def intend(self, id: int, token: str, changes: Sequence[bytes]) -> int:
-        """The messages of a transaction are about to be stored; its id, a new one for 0. `finished`
-        must follow. Raises `TransactionConflict`, `TransactionEnded`."""
+    def intend(self, id: int, changes: Sequence[bytes], durability: Durability) -> None:
+        """The messages of a transaction that began before are about to be stored, so durably. A
+        second try after a crash would store them twice, and must find that there was a first one.
+        `finished` must follow. Raises `TransactionConflict`, `TransactionEnded`."""
+        journal = self._journal
+        with journal.writing:
+            journal.ready().prepare(id, changes)
+            self._committing.add(id)
+            journal.write([Intended(id)], durability)
+
+    def begin_intended(self, token: str) -> int:
+        """A transaction begins, and its messages are about to be stored; its id. `finished` must
+        follow."""
         journal, now_ms = self._journal, self._clock.now_ms()
         if not journal.has_room(now_ms):
             with journal.writing:
                 journal.reserve(now_ms)
         with journal.lock:
-            state = journal.state
-            if id:
-                state.prepare(id, changes)
-            else:
-                began = state.begin(now_ms, token=token)
-                id = began.id
-                if id not in state.open:
-                    journal.note(began)
-            journal.note(Intended(id))
-            self._committing.add(id)
-            return id
+            began = journal.state.begin(now_ms, token=token)
+            if began.id not in journal.state.open:
+                journal.note(began)
+            journal.note(Intended(began.id))
+            self._committing.add(began.id)
+            return began.id
 
     def commit(self, one: Finish, inline: Durability = _SYNCED) -> None:
         """Commit; see `CommitQueue.submit`."""

@@ -28,6 +28,7 @@ from tms.model.transaction import (
     PositionKey,
     TopicAppended,
     TopicBlock,
+    TopicStaged,
     TransactionInfo,
     check_group,
 )
@@ -54,6 +55,14 @@ class TopicPart(msgspec.Struct, forbid_unknown_fields=True):
     blocks: int
 
 
+class StagedPart(msgspec.Struct, forbid_unknown_fields=True):
+    """How many blocks were staged in a partition."""
+
+    topic: str
+    partition: int
+    blocks: int
+
+
 class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Everything of a commit but its blocks; `changes` are base64."""
 
@@ -62,6 +71,7 @@ class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     changes: list[str] = []
     token: str = ""
     durability: str | None = None
+    staged: list[StagedPart] = []
 
 
 class BeginBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -114,6 +124,7 @@ def encode_commit(commit: Commit) -> list[Buffer]:
             [b64encode(change).decode() for change in commit.changes],
             commit.token,
             None if commit.durability is None else commit.durability.value,
+            [StagedPart(full_name(one.topic), *one[1:]) for one in commit.staged],
         )
     )
     chunks: list[Buffer] = [_LENGTH.pack(len(head)) + head]
@@ -153,6 +164,7 @@ def decode_commit(body: Buffer, transaction_id: int) -> Commit:
         tuple(_position_change(one) for one in head.positions),
         tuple(map(_change, head.changes)),
         None if head.durability is None else parse_durability(head.durability),
+        tuple(map(_staged, head.staged)),
     )
 
 
@@ -176,6 +188,12 @@ def _change(text: str) -> bytes:
         return binascii.a2b_base64(text, strict_mode=True)
     except ValueError as exc:
         raise BadEncoding(f"A change is not base64: {exc}.") from exc
+
+
+def _staged(part: StagedPart) -> TopicStaged:
+    if part.blocks <= 0 or not 0 <= part.partition < 1 << 16:
+        raise Invalid("What was staged has a partition and a number of blocks.", field="staged")
+    return TopicStaged(TopicName.parse(part.topic), part.partition, part.blocks)
 
 
 def _position_body(change: PositionChange) -> PositionBody:

@@ -80,6 +80,7 @@ def document(version: str) -> dict[str, Any]:
                 "get": _fetch(),
             },
             **_transactions(),
+            f"{topic}/staged": {"parameters": [_NAMESPACE, _TOPIC], "post": _stage()},
             f"{topic}/positions/{{group}}": {
                 "parameters": [_NAMESPACE, _TOPIC, _GROUP],
                 "get": _operation("positions", "Where a group stands.", _PLACES, _ANY + _NAMED),
@@ -241,6 +242,18 @@ def _publish() -> dict[str, Any]:
             },
         ],
         requestBody=_request({**_json("PublishBody"), routes.BLOCKS: {"schema": _BYTES}}),
+    )
+
+
+def _stage() -> dict[str, Any]:
+    transaction = _query("transaction", "The id of an open one.", type="integer", minimum=1)
+    return _operation(
+        "stage",
+        "Store blocks of a transaction where nobody sees them until its commit names them.",
+        {routes.NO_CONTENT: {}},
+        _ANY + _NAMED + _BODY + _STORES + (Conflict,),
+        parameters=[transaction | {"required": True}],
+        requestBody=_request({routes.BLOCKS: {"schema": _BYTES}}),
     )
 
 

@@ -114,6 +114,11 @@ def truncate_path(name: TopicName) -> str:
     return f"{topic_path(name)}/truncate"
 
 
+def staged_path(name: TopicName, transaction: int) -> str:
+    """POST stages blocks of a transaction."""
+    return f"{topic_path(name)}/staged?transaction={transaction}"
+
+
 def messages_path(name: TopicName, durability: Durability | None = None) -> str:
     """POST publishes; see `fetch_path` for GET."""
     query = "" if durability is None else f"?durability={durability}"

@@ -13,6 +13,7 @@ import msgspec
 from tms.cli.operate.verify import Finding, Mend, SegmentMap, read_block, scan
 from tms.errors import NotFound, TMSError
 from tms.log.records import FIRST_KEY, BlockKey, PartitionRecord, SegmentRecord, decode, encode
+from tms.log.staging import StagedBlocks
 from tms.model import keys
 from tms.model.topic import MESSAGE_BYTES_DEFAULT, Durability
 from tms.store.base import Map, Store
@@ -79,7 +80,8 @@ def _rebuild_partition(store: Store, metadata: Map, uid: int, partition: int) ->
         place = SegmentMap.of(name)
         if place is None:
             continue
-        segment = _segment(store.open(name, create=False), place[2], known.get(place[2]), old.epoch)
+        rows, staged = store.open(name, create=False), StagedBlocks(store, uid, partition)
+        segment = _segment(rows, staged, place[2], known.get(place[2]), old.epoch)
         if segment is None or segment.last is None:
             continue
         segments.append(segment)
@@ -90,13 +92,13 @@ def _rebuild_partition(store: Store, metadata: Map, uid: int, partition: int) ->
 
 
 def _segment(
-    rows: Map, number: int, known: SegmentRecord | None, epoch: int
+    rows: Map, staged: StagedBlocks, number: int, known: SegmentRecord | None, epoch: int
 ) -> SegmentRecord | None:
     """A segment that ends at its last block; None if it has none."""
     first: tuple[BlockKey, int] | None = None
     last, end_offset = FIRST_KEY, 0
     for key, raw in scan(rows):
-        place, header = read_block(key, raw)
+        place, header = read_block(key, raw, staged)
         first = first or (place, header.base_offset)
         last, end_offset = place, header.base_offset + header.count
     if first is None:

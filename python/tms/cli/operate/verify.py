@@ -21,9 +21,11 @@ from tms.log.records import (
     SegmentRecord,
     decode,
 )
+from tms.log.staging import StagedBlocks, is_reference
 from tms.model import keys
 from tms.model.block import BlockHeader, read_header
 from tms.model.block import decode as decode_block
+from tms.model.log import StoredBlock
 from tms.model.topic import TopicName
 from tms.store.base import Map, Store
 from tms.topic.registry import TopicRecord
@@ -161,10 +163,12 @@ class Verifier:
     def _segment(
         self, where: str, map_name: str, segment: SegmentRecord, end: _End
     ) -> Iterator[Finding]:
+        uid, partition, _ = SegmentMap.of(map_name) or (0, 0, 0)
+        staged = StagedBlocks(self.store, uid, partition)
         try:
             for key, raw in scan(self.store.open(map_name, create=False)):
                 try:
-                    place, header = read_block(key, raw)
+                    place, header = read_block(key, raw, staged)
                 except TMSError as error:
                     yield _damage(
                         f"{where}, row {key.hex()}", error.message, Mend.ROW, map_name, key
@@ -206,7 +210,9 @@ class Verifier:
         for map_name in self.store.names(""):
             place = SegmentMap.of(map_name)
             if place is None:
-                if map_name != keys.METADATA_MAP:
+                if keys.is_payload_map(map_name):
+                    uids.add(keys.payload_place(map_name)[0])
+                elif map_name != keys.METADATA_MAP:
                     yield Finding(Severity.NOTE, map_name, "no map of TMS has such a name")
                 continue
             uid, partition, number = place
@@ -249,11 +255,13 @@ def scan(source: Map) -> Generator[tuple[bytes, bytes], None, None]:
         start = rows[-1][0] + b"\0"
 
 
-def read_block(key: bytes, raw: bytes) -> tuple[BlockKey, BlockHeader]:
-    """The place and header of a stored block that is whole. Raises `TMSError`."""
+def read_block(key: bytes, raw: bytes, staged: StagedBlocks) -> tuple[BlockKey, BlockHeader]:
+    """The place and header of a stored block that is whole, and so is what it refers to. Raises
+    `TMSError`."""
     if len(key) != keys.BLOCK_KEY_BYTES:
         raise DataCorrupt(f"A block's key has {keys.BLOCK_KEY_BYTES} bytes, this one {len(key)}.")
-    columns = decode_block(raw)
+    stored = StoredBlock(0, *keys.split_block_key(key), raw)
+    columns = decode_block(staged.resolve(stored).block if is_reference(stored) else raw)
     header = read_header(raw)
     if columns.count != header.count:
         raise DataCorrupt(f"The header says {header.count} messages, there are {columns.count}.")

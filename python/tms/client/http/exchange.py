@@ -142,6 +142,14 @@ class Calls:
         path = routes.transaction_path(id, "invalidate")
         return self._json("POST", path, None, self._transaction)
 
+    def stage(self, name: TopicName, blocks: Sequence[NewBlock], id: int) -> Call[None]:
+        chunks = bodies.frame(blocks)
+        head = (
+            f"POST {routes.staged_path(name, id)}{self._common}Content-Type: {routes.BLOCKS}\r\n"
+            f"Accept: {routes.PROBLEM}\r\nContent-Length: {sum(map(len, chunks))}\r\n\r\n"
+        )
+        return Call([head.encode("ascii"), *chunks], self._nothing)
+
     def commit(self, commit: Commit) -> Call[CommitResult]:
         chunks = commits.encode_commit(commit)
         path = routes.transaction_path(commit.transaction_id, "commit")

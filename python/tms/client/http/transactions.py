@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tms.client.transport import TIMEOUT_S
+from tms.model.log import NewBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
@@ -37,6 +38,9 @@ class HttpTransactions:
 
     def invalidate(self, id: int) -> TransactionInfo:
         return self._transport.call(self._calls.invalidate(id))
+
+    def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
+        return self._transport.call(self._calls.stage(name, blocks, write_pointer))
 
     def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult:
         return self._transport.attempt(self._calls.commit(request), timeout_s)

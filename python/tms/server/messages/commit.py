@@ -54,7 +54,8 @@ class Committing:
 
     async def _commit(self, asked: Commit, size: int) -> CommitResult:
         submit = self._transactions.submit_commit
-        if size <= _INLINE_BYTES and self._transactions.ready:
+        new = not asked.transaction_id  # else its intention is journaled first
+        if new and size <= _INLINE_BYTES and self._transactions.ready:
             pending = submit(asked, Durability.WRITTEN)
         else:
             pending = await self._service.in_thread(submit, asked, Durability.SYNCED)
