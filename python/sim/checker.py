@@ -270,7 +270,9 @@ def _positions(run: Checker) -> Iterator[Finding]:
     for found in run.found:
         known = moves[found.group, found.place]
         possible = {
-            id for id, one in known if one.committed is not False and one.asked < found.ended
+            id
+            for id, one in known
+            if one.asked < found.ended and (one.committed is not False or run.power_lost(found.at))
         }
         if found.id and found.id not in possible:
             yield Finding(Kind.INVENTED, f"{found.group} stands at {found.id}")
