@@ -15,7 +15,7 @@ from tms.clock import SystemClock
 from tms.engine import Engine
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.main import Server
-from tms.server.service import RequestLimits, Service
+from tms.server.service import CdapLimits, RequestLimits, Service
 from tms.store.base import Store
 from tms.store.memory import MemoryStore
 from tms.wire import routes
@@ -30,6 +30,7 @@ class Answer:
     status: int
     headers: dict[str, str]
     body: bytes
+    chunks: list[bytes] = field(default_factory=list)
 
     @property
     def json(self) -> Any:
@@ -91,11 +92,27 @@ class Client:
         status = int(start.split()[1])
         if status == 100:
             return self.answer(method)
+        if headers.get("transfer-encoding") == "chunked":
+            chunks = list(self._chunks())
+            return Answer(status, headers, b"".join(chunks), chunks)
         length = 0 if method == "HEAD" else int(headers.get("content-length", 0))
         while len(self._left) < length:
             self._more()
         body, self._left = self._left[:length], self._left[length:]
         return Answer(status, headers, body)
+
+    def _chunks(self) -> Iterator[bytes]:
+        while size := int(self._until(b"\r\n"), 16):
+            while len(self._left) < size + 2:
+                self._more()
+            chunk, end, self._left = (
+                self._left[:size],
+                self._left[size : size + 2],
+                self._left[size + 2 :],
+            )
+            assert end == b"\r\n"
+            yield chunk
+        assert self._until(b"\r\n") == b""
 
     def _until(self, end: bytes) -> bytes:
         while end not in self._left:
@@ -171,6 +188,7 @@ def serving(
     limits: RequestLimits | None = None,
     connection_limits: ConnectionLimits | None = None,
     drain_s: float = 5.0,
+    cdap: CdapLimits | None = None,
 ) -> Iterator[Served]:
     """A service on a free port, with an engine of its own."""
     engine = Engine(store or MemoryStore(), SystemClock())
@@ -183,6 +201,7 @@ def serving(
             SystemClock(),
             limits or RequestLimits(),
             connection_limits or ConnectionLimits(),
+            cdap,
         )
         server = Server(service, drain_s)
         started.set_result((service, server))

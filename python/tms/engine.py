@@ -51,6 +51,7 @@ class EngineConfig:
     topics: int = 100_000
     threads: int = 8
     cleaner_interval_s: float = 30.0
+    transaction_lifetime_ms: int = 25 * 3_600_000  # of one whose manager is elsewhere
     log: LogLimits = field(default_factory=LogLimits)
 
 
@@ -92,16 +93,7 @@ class Engine:
         self._cache = BlockCache(self._config.cache_bytes)
         self._in_flight = InFlight(self._config.in_flight_bytes)
         self._threads = threads or ThreadPoolExecutor(self._config.threads, "tms-append")
-        self._partitions = Partitions(
-            store,
-            self._metadata,
-            clock,
-            self._registry,
-            self._cache,
-            self._config.log,
-            self._in_flight,
-            self._threads,
-        )
+        self._partitions = self._make_partitions()
         judged = self._metadata.get(keys.RETENTION_CLOCK)
         self._retention = RetentionClock(clock, None if judged is None else int(judged))
         self.maintenance = Maintenance(
@@ -115,7 +107,12 @@ class Engine:
         )
         self._publisher = Publisher(self._registry, self._partitions, self._config.block_bytes)
         self.transactions = Transactions(
-            self._registry, self._partitions, self._publisher, clock, self._threads.submit
+            self._registry,
+            self._partitions,
+            self._publisher,
+            clock,
+            self._threads.submit,
+            self._config.transaction_lifetime_ms,
         )
         self._fetcher = Fetcher(
             self._registry,
@@ -127,15 +124,38 @@ class Engine:
         self._lock = threading.Lock()
         self._closed = False
 
+    def _make_partitions(self) -> Partitions:
+        return Partitions(
+            self._store,
+            self._metadata,
+            self._clock,
+            self._registry,
+            self._cache,
+            self._config.log,
+            self._in_flight,
+            self._threads,
+        )
+
     # -- topics --------------------------------------------------------------------------------
 
     def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
         """Create a topic; one that exists with the same settings is left as it is. Raises
         `TopicExists`, `Forbidden`."""
+        return self.create_new_topic(name, settings)[0]
+
+    def create_new_topic(
+        self, name: TopicName, settings: TopicSettings, properties: Mapping[str, str] | None = None
+    ) -> tuple[TopicInfo, bool]:
+        """Like `create_topic`, with properties to be kept, and whether it is new."""
         self._require_open()
         name.require_writable()
-        record, _ = self._registry.create(name, settings)
-        return topic_info(name, record)
+        record, new = self._registry.create(name, settings, properties)
+        return topic_info(name, record), new
+
+    def properties(self, name: TopicName) -> Mapping[str, str]:
+        """The properties that were said of a topic. Raises `TopicNotFound`."""
+        self._require_open()
+        return self._registry.find(name).properties
 
     def settings(self, name: TopicName) -> TopicSettings:
         """A topic's settings, cheaply. Raises `TopicNotFound`."""
@@ -164,12 +184,17 @@ class Engine:
         found = self._registry.page(namespace, after, limit)
         return [topic_info(name, record) for name, record in found]
 
-    def update_topic(self, name: TopicName, changes: Mapping[str, object]) -> TopicInfo:
-        """Change settings (the fields of `TopicSettings`, or `retention`). Raises `Invalid`,
-        `FewerPartitions`."""
+    def update_topic(
+        self,
+        name: TopicName,
+        changes: Mapping[str, object],
+        properties: Mapping[str, str] | None = None,
+    ) -> TopicInfo:
+        """Change settings (the fields of `TopicSettings`, or `retention`), and replace the
+        properties if there are some. Raises `Invalid`, `FewerPartitions`."""
         self._require_open()
         name.require_writable()
-        return topic_info(name, self._registry.update(name, changes))
+        return topic_info(name, self._registry.update(name, changes, properties))
 
     def truncate_topic(self, name: TopicName, before: Position) -> TopicInfo:
         """Make all messages before a position unreadable for good, in every partition; `latest`:

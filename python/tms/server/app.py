@@ -14,6 +14,7 @@ from starlette.routing import Router
 from tms.errors import Kind, NotFound, TMSError
 from tms.events import EventLog
 from tms.server import operating, topics, transactions
+from tms.server.cdap.app import Cdap, is_cdap
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.messages.commit import Committing
 from tms.server.messages.fetch import Fetching
@@ -36,6 +37,7 @@ class App:
         self._publish = Publishing(service)
         self._fetch = Fetching(service)
         self._commit = Committing(service)
+        self._cdap = Cdap(service)
         self._rest = Router(
             [
                 *topics.routes_of(service),
@@ -64,6 +66,9 @@ class App:
                     await self._fetch(exchange, parts[3], parts[5])
                 else:
                     raise _not_allowed(scope["method"], _MESSAGES_METHODS)
+            elif is_cdap(parts):
+                route = "cdap"
+                await self._cdap(exchange, parts)
             elif _is_commit(parts):
                 route = "commit"
                 if scope["method"] != "POST":

@@ -30,15 +30,16 @@ from tms.engine import EngineConfig
 from tms.errors import ConfigError
 from tms.log.partition import LogLimits
 from tms.server.http.watchdog import ConnectionLimits
-from tms.server.service import RequestLimits
+from tms.server.service import CdapLimits, RequestLimits
 
 ENV_PREFIX = "TMS__"
 _SEPARATOR = "__"
-_ENGINE, _LOG, _REQUESTS, _CONNECTIONS = (
+_ENGINE, _LOG, _REQUESTS, _CONNECTIONS, _CDAP = (
     EngineConfig(),
     LogLimits(),
     RequestLimits(),
     ConnectionLimits(),
+    CdapLimits(),
 )
 _MIB = 1 << 20
 
@@ -140,6 +141,17 @@ class StoreSection(_Section):
     write_buffer_bytes: int = Field(default=8 * _MIB, ge=_MIB, le=256 * _MIB)
 
 
+class CdapSection(_Section):
+    """CDAP's protocol."""
+
+    chunk_bytes: int = Field(default=_CDAP.chunk_bytes, ge=1_024, le=_MIB)
+    tx_max_lifetime_s: int = Field(default=_CDAP.tx_max_lifetime_ms // 1_000, ge=1, le=86_400 * 365)
+
+    def limits(self) -> CdapLimits:
+        """As the service wants it."""
+        return CdapLimits(self.chunk_bytes, self.tx_max_lifetime_s * 1_000)
+
+
 class Settings(BaseSettings):
     """Everything that can be configured; see docs/operations.md. `load` reads it."""
 
@@ -152,6 +164,7 @@ class Settings(BaseSettings):
     limits: LimitsSection = LimitsSection()
     engine: EngineSection = EngineSection()
     store: StoreSection = StoreSection()
+    cdap: CdapSection = CdapSection()
 
     @classmethod
     def settings_customise_sources(

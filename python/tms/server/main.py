@@ -15,6 +15,7 @@ import resource
 import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -53,7 +54,9 @@ def serve(settings: Settings) -> None:
     try:
         clock = SystemClock()
         store = _open(settings, clock, descriptors // 2)
-        engine = Engine(store, clock, settings.engine.config())
+        cdap = settings.cdap.limits()
+        config = replace(settings.engine.config(), transaction_lifetime_ms=cdap.tx_max_lifetime_ms)
+        engine = Engine(store, clock, config)
         try:
             if settings.server.confirm_clock:
                 engine.confirm_clock()
@@ -61,7 +64,7 @@ def serve(settings: Settings) -> None:
             messages.arrow_schema()  # loads pyarrow, so that the first request need not
             limits = settings.limits
             service = Service(
-                engine, clock, limits.requests(), limits.connections(descriptors // 2)
+                engine, clock, limits.requests(), limits.connections(descriptors // 2), cdap
             )
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(_serve(service, settings.server, listener))

@@ -33,6 +33,14 @@ class RequestLimits:
     threads: int = 8
 
 
+@dataclass(frozen=True, slots=True)
+class CdapLimits:
+    """How CDAP's protocol is answered."""
+
+    chunk_bytes: int = 60_000
+    tx_max_lifetime_ms: int = 25 * 3_600_000
+
+
 class Service:
     """One running service. Used by the event loop's thread only, but for `threads`."""
 
@@ -42,7 +50,9 @@ class Service:
         clock: Clock,
         limits: RequestLimits,
         connection_limits: ConnectionLimits,
+        cdap: CdapLimits | None = None,
     ) -> None:
+        self.cdap = cdap or CdapLimits()
         self.engine = engine
         self.clock = clock
         self.limits = limits

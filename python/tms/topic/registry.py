@@ -52,6 +52,7 @@ class TopicRecord(msgspec.Struct, frozen=True):
     retention_bytes: int | None
     durability: Durability
     message_bytes_max: int
+    properties: dict[str, str] = {}  # what CDAP's clients said of it
 
     @property
     def settings(self) -> TopicSettings:
@@ -115,7 +116,9 @@ class Registry:
         """The topic's record as last seen, without looking into the store."""
         return self._known.get(name)
 
-    def create(self, name: TopicName, settings: TopicSettings) -> tuple[TopicRecord, bool]:
+    def create(
+        self, name: TopicName, settings: TopicSettings, properties: Mapping[str, str] | None = None
+    ) -> tuple[TopicRecord, bool]:
         """The topic's record and whether it is new. Raises `TopicExists` if it exists with other
         settings."""
         with self._lock:
@@ -130,6 +133,7 @@ class Registry:
                 uid = self._count(keys.TOPIC_UID_COUNTER)
                 generation = self._count(keys.generation_key(*name))
                 record = TopicRecord.of(uid, generation, self._clock.now_ms(), settings)
+                record = msgspec.structs.replace(record, properties=dict(properties or {}))
                 if self._metadata.compare_and_set(keys.topic_key(*name), None, encode(record)):
                     self._known[name] = record
                     self._topics += 1
@@ -142,8 +146,14 @@ class Registry:
                 topic=str(name),
             )
 
-    def update(self, name: TopicName, changes: Mapping[str, object]) -> TopicRecord:
-        """Change settings; keys are the fields of `TopicSettings` or `retention`."""
+    def update(
+        self,
+        name: TopicName,
+        changes: Mapping[str, object],
+        properties: Mapping[str, str] | None = None,
+    ) -> TopicRecord:
+        """Change settings; keys are the fields of `TopicSettings` or `retention`. `properties`
+        replace those that there are."""
         with self._lock:
             old = self._read(name)
             if old is None:
@@ -156,6 +166,8 @@ class Registry:
                     partitions=old.partitions,
                 )
             new = TopicRecord.of(old.uid, old.generation, old.created_ms, settings)
+            kept = old.properties if properties is None else dict(properties)
+            new = msgspec.structs.replace(new, properties=kept)
             self._set(name, old, new)
             self._known[name] = new
             return new

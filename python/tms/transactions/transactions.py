@@ -64,6 +64,7 @@ class Transactions:
         publisher: Publisher,
         clock: Clock,
         run_in_background: Callable[[Callable[[], None]], object],
+        lifetime_ms: int,
     ) -> None:
         self._registry = registry
         self._partitions = partitions
@@ -71,7 +72,7 @@ class Transactions:
         journal = Journal(POSITIONS, registry, partitions, publisher)
         self._positions = GroupPositions(journal, lambda *of: self.manager.fate(*of))
         self.manager = TransactionManager(
-            edits, clock, self._is_stored, run_in_background, self._positions.distrust
+            edits, clock, self._is_stored, run_in_background, self._positions.distrust, lifetime_ms
         )
         self._early = EarlyMessages(self.manager, registry, partitions, publisher, clock)
         self._parts = Parts(

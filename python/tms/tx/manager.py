@@ -21,7 +21,6 @@ from tms.tx.state import TransactionState
 from tms.tx.watchers import Watchers
 
 WRITE_TIMEOUT_S = 30.0
-LIFETIME_MS = 25 * 3_600_000  # of a foreign transaction
 _SYNCED, _WRITTEN = Durability.SYNCED, Durability.WRITTEN
 
 
@@ -34,9 +33,11 @@ class TransactionManager:
         clock: Clock,
         is_stored: Callable[[Stored], bool],
         run_in_background: Callable[[Callable[[], None]], object],
-        reloaded: Callable[[], None] = lambda: None,
+        reloaded: Callable[[], None],
+        lifetime_ms: int,
     ) -> None:
         self._clock = clock
+        self._lifetime_ms = lifetime_ms  # of a foreign transaction
         self._watchers = Watchers()
         self._journal = JournaledState(log, clock, is_stored, reloaded)
         self._commits = CommitQueue(self._journal, self._watchers, run_in_background)
@@ -203,7 +204,7 @@ class TransactionManager:
         until it is rolled back or too old."""
         if issued:
             return self.state.fate(pointer)
-        late = pointer // POINTERS_PER_MS + LIFETIME_MS < self._clock.now_ms()
+        late = pointer // POINTERS_PER_MS + self._lifetime_ms < self._clock.now_ms()
         return Fate.SKIPPED if late else Fate.OPEN
 
     def is_open(self, pointer: int) -> bool:

@@ -5,17 +5,19 @@ It is the `receive` and `send` of the ASGI application; what must be fast uses i
     read_into    the body straight into the caller's memory: one copy, one wake-up
     respond      a small answer in one write
     stream       a long answer chunk by chunk; waits whenever the consumer does not read
+    stream_chunks  the same for one whose length is not known before, in chunks of HTTP
 
 Invariants
 
 * The body is read once, by one of `read_into` and `receive`; a sender that is too slow shows as
   `SlowRequest`, one that is gone as `Disconnected`.
-* A response has a Content-Length and is written completely or the connection is closed.
+* A response has a Content-Length, or comes in chunks, and is written completely or the connection
+  is closed.
 * What the transport holds for a consumer that does not read is one chunk.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tms.errors import TMSError
@@ -44,6 +46,7 @@ class Exchange:
         "_sink",
         "_wake",
         "body",
+        "chunked",
         "content_length",
         "disconnected",
         "failure",
@@ -87,6 +90,7 @@ class Exchange:
         self.disconnected = False
         self.hurried = False
         self.status = 0  # of the answer; 0 while there is none
+        self.chunked = True
         self.response_started = False
         self.response_complete = False
 
@@ -213,6 +217,25 @@ class Exchange:
             connection.write(pending)
         self._complete()
 
+    async def stream_chunks(self, status: int, head: bytes, chunks: AsyncIterator[bytes]) -> None:
+        """Answer with chunks of HTTP, one for each that comes; the client sees it if they end with
+        an error."""
+        if self.disconnected:
+            return
+        connection = self._connection
+        self.chunked = self.scope["http_version"] != "1.0"
+        self.keep_alive &= self.chunked
+        connection.write(self._start(status, head, -1))
+        async for chunk in chunks:
+            connection.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self.chunked else chunk)
+            if connection.flow.write_paused:
+                await connection.flow.drain()
+            if connection.transport.is_closing():
+                return
+        if self.chunked:
+            connection.write(b"0\r\n\r\n")
+        self._complete()
+
     async def send(self, message: dict[str, Any]) -> None:
         """ASGI: head or body of the response, which names its Content-Length."""
         if self._connection.flow.write_paused:
@@ -253,10 +276,15 @@ class Exchange:
                 self.request_id.encode(),
                 b"\r\n",
                 head,
-                b"" if status == routes.NO_CONTENT else b"content-length: %d\r\n" % length,
+                self._framing(status, length),
                 b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n",
             )
         )
+
+    def _framing(self, status: int, length: int) -> bytes:
+        if length < 0:
+            return b"transfer-encoding: chunked\r\n" if self.chunked else b""
+        return b"" if status == routes.NO_CONTENT else b"content-length: %d\r\n" % length
 
     def _worth_discarding(self) -> bool:
         """Whether to read what is left of the body, so that the connection can go on. A client

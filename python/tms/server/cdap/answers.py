@@ -1,0 +1,77 @@
+"""How `/v1` answers: 200 or an error in one sentence of plain text, with CDAP's status codes.
+
+* Success is always 200, also for nothing: the client takes no other.
+* 400 what was said is wrong · 404 no such topic · 409 it exists · 503 try again · 500 the rest.
+"""
+
+from tms.errors import Kind, TMSError
+from tms.server.http.exchange import Exchange
+from tms.wire import routes
+
+AVRO = "avro/binary"
+_TEXT = b"content-type: text/plain; charset=utf-8\r\n"
+_JSON = f"content-type: {routes.JSON}\r\n".encode()
+_AVRO = f"content-type: {AVRO}\r\n".encode()
+_WRONG = frozenset((Kind.MALFORMED, Kind.INVALID, Kind.UNSUPPORTED_MEDIA, Kind.TOO_LARGE))
+_LATER = frozenset(
+    (Kind.OVERLOADED, Kind.UNAVAILABLE, Kind.STORAGE_FULL, Kind.CLOSED, Kind.TIMED_OUT)
+)
+
+
+class Said(Exception):
+    """An answer that is an error: a status, and a sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+
+
+def said(error: TMSError) -> Said:
+    """An error of the engine as CDAP would say it."""
+    if error.kind in _WRONG:
+        return Said(routes.BAD_REQUEST, error.message)
+    if error.kind in _LATER:
+        return Said(routes.NOT_READY, error.message)
+    if error.kind is Kind.FORBIDDEN:
+        return Said(routes.FORBIDDEN, error.message)
+    return Said(routes.INTERNAL, error.message)
+
+
+def refuse(exchange: Exchange, answer: Said) -> None:
+    """Answer with an error."""
+    exchange.respond(answer.status, _TEXT, answer.sentence.encode())
+
+
+def nothing(exchange: Exchange) -> None:
+    """Done; there is nothing to say."""
+    exchange.respond(routes.OK, b"")
+
+
+def json(exchange: Exchange, body: bytes) -> None:
+    """Answer with JSON."""
+    exchange.respond(routes.OK, _JSON, body)
+
+
+def avro(exchange: Exchange, body: bytes) -> None:
+    """Answer with Avro."""
+    exchange.respond(routes.OK, _AVRO, body)
+
+
+def pong(exchange: Exchange) -> None:
+    """Answer to a ping."""
+    exchange.respond(routes.OK, b"content-type: text/plain\r\n", b"OK.\n")
+
+
+def nowhere(exchange: Exchange) -> None:
+    """There is no such path."""
+    exchange.keep_alive = False
+    sentence = f"Problem accessing: {exchange.scope['path'][:500]}. Reason: Not Found"
+    exchange.respond(routes.NOT_FOUND, _TEXT, sentence.encode())
+
+
+def not_so(exchange: Exchange) -> None:
+    """The path exists, but not with this method."""
+    exchange.keep_alive = False
+    path = exchange.scope["path"][:500]
+    exchange.respond(routes.METHOD_NOT_ALLOWED, _TEXT, path.encode())
