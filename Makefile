@@ -4,6 +4,7 @@
 #   make test    every test (installs what the fault tests need, or says what to install)
 #   make check   format, lint, types, import directions
 #   make sim     SEED=n: replay one run of the simulation exactly; TO=m: all from n to m
+#   make orders  exactly once: 10,000 orders, a worker that is killed 200 times
 #   make bench   the benchmarks behind the README's numbers
 #   make env     .venv with the locked dependencies and this package (all of the above call it)
 #   make lock    resolve the dependencies of pyproject.toml anew
@@ -18,7 +19,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed-from-lock
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help env check test run sim bench lock clean system-tools
+.PHONY: help env check test run sim orders bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -64,6 +65,9 @@ run: env
 
 sim: env
 	@cd python && ../$(PY) -m sim $(SEED) $(TO)
+
+orders: env
+	@$(PY) examples/orders.py
 
 bench: env
 	@$(PY) -m bench $(BENCH_FLAGS)

@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server/main": _VALUES | {"clock", "events", "engine", "topic", "log", "wire", "store"},
     "client": _VALUES | {"clock", "wire"},
     "cli": _VALUES | {"clock", "wire", "client", "root"},
+    "sql": _VALUES | {"clock", "client", "wire"},
     # The two composition roots of the Python API: they join client, engine and store.
     "root": _VALUES | {"clock", "client", "engine", "store", "topic"},
     "aio": _VALUES | {"clock", "client", "engine", "store", "topic", "root"},
@@ -67,6 +68,7 @@ DRIVERS: dict[str, set[str]] = {
     "zstandard": {"server/", "client/"},
     "httptools": {"client/", "server/"},
     "tenacity": {"client/"},
+    "sqlalchemy": {"sql.py"},
     "click": {"cli/"},
     "rich": {"cli/"},
 }

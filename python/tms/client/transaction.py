@@ -18,8 +18,9 @@ Invariants
 from collections.abc import Callable, Iterator, Sequence
 from secrets import token_hex
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
+from tms.client.participants import Participant
 from tms.client.publish.batching import (
     REQUEST_BYTES,
     Headers,
@@ -41,6 +42,7 @@ from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange, TopicBlock, TopicStaged
 
+C = TypeVar("C")
 MANY = 4_096
 WAITING_BYTES = 15 << 20  # a request has at most 16 MiB
 TRANSACTION_BYTES = 4 << 30
@@ -104,6 +106,7 @@ class Transaction:
         self._batches: list[_Batch] = []
         self._newest: dict[tuple[str, int], _Batch] = {}
         self._acknowledged: list[_Consumer] = []
+        self._participants: list[Participant[object]] = []
         self._changes: set[bytes] = set()
         self._bytes = 0  # of the messages that wait
         self._bytes_staged = 0
@@ -196,6 +199,14 @@ class Transaction:
         _ = self.id  # conflicts count from the beginning
         self._changes.add(key)
 
+    def join(self, participant: Participant[C]) -> C:
+        """Let other data take part: it commits with this transaction or not at all. Returns what to
+        write with."""
+        self._require_open()
+        context = participant.start(self)
+        self._participants.append(participant)
+        return context
+
     def commit(self) -> list[MessageId]:
         """Commit; the ids of the messages, in the order of `send`. Raises `TransactionConflict`,
         `Conflict`, `TransactionEnded`; `TimedOut` when it is not known whether it is done: then the
@@ -209,23 +220,51 @@ class Transaction:
         if not (request.blocks or request.positions or request.changes or self._id):
             self._end()
             return CommitResult(0)
-        result = retrying(
-            lambda left_s: self._transport.transactions.commit(request, left_s),
-            self._clock,
-            self._timeout_s,
-        )
+        try:
+            for participant in self._participants:
+                request = participant.persist(request)
+            result = retrying(
+                lambda left_s: self._transport.transactions.commit(request, left_s),
+                self._clock,
+                self._timeout_s,
+            )
+        except BaseException as error:
+            if self._participants and not (isinstance(error, TMSError) and error.retriable):
+                self.abort()  # it is certainly not committed
+            raise
         self._end()
         for one in moved:
             one.done()
+        self._post_commit()
         return result
 
+    def _post_commit(self) -> None:
+        failed: list[Exception] = []
+        for participant in self._participants:
+            try:
+                participant.post_commit()
+            except Exception as error:
+                error.add_note("The transaction is committed all the same.")
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
     def abort(self) -> None:
-        """Give it up; nothing of it is stored. A second call does nothing."""
+        """Give it up: nothing of it is ever seen, and what takes part is rolled back. A second call
+        does nothing."""
         if self._over:
             return
         self._end()
-        if self._id:
+        clean = True
+        for participant in reversed(self._participants):
+            try:
+                participant.roll_back()
+            except Exception:
+                clean = False
+        if self._id and clean:
             self._transport.transactions.abort(self._id)
+        elif self._id:
+            self._transport.transactions.invalidate(self._id)
 
     def __enter__(self) -> Self:
         return self
@@ -279,7 +318,7 @@ class Transaction:
                 TopicBlock(one.name, NewBlock(one.partition, one.block())) for one in self._batches
             ),
             tuple(positions),
-            tuple(sorted(self._changes)),
+            tuple(sorted(self._changes.union(*(p.changes() for p in self._participants)))),
             self._durability,
             tuple(TopicStaged(*place, len(blocks)) for place, blocks in self._staged.items()),
         )

@@ -1,0 +1,196 @@
+"""A SQL database in transactions of TMS, through SQLAlchemy Core: rows, messages and positions
+agree exactly once, whatever dies and whenever.
+
+    database = SqlDatabase(sqlalchemy.create_engine("sqlite:///orders.db"))
+    database.recover(bus)                              # when the program starts
+    with bus.transaction() as tx:
+        rows = tx.join(database.rows())
+        rows.execute(orders.insert().values(…))
+        tx.send("invoices", …)
+        tx.acknowledge(consumer)
+
+Two systems cannot commit at one moment, so one decides: the SQL database. Its commit contains the
+rows and, in a fence table, the whole request to TMS (messages, positions and a token). Then the
+request is sent, and its row deleted.
+
+    dies before the SQL commit          neither rows nor messages; the input is processed again
+    dies between the two commits        `recover` sends the request of the fence row
+    dies before the row is deleted      `recover` sends it again; by its token it is done once
+
+Invariants
+
+* Nothing is sent that the database has not committed; everything that it has committed is sent,
+  at the latest by `recover`, which is to be called before anything new is done.
+* A group's position moves in the database first, by comparison with what the transaction started
+  from: of two consumers with the same input only one commits its rows.
+* TMS remembers tokens of its newest 200,000 transactions. A fence row that is older than
+  `RECOVER_HOURS` may belong to a forgotten one, and is left to people.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from tms.client.client import Bus
+from tms.client.participants import Transacted
+from tms.clock import Clock, SystemClock
+from tms.errors import Conflict, Invalid
+from tms.model.transaction import Commit, PositionChange
+from tms.wire.commits import decode_commit, encode_commit
+
+RECOVER_HOURS = 24
+_metadata = sa.MetaData()
+_FENCE = sa.Table(
+    "tms_fence",
+    _metadata,
+    sa.Column("token", sa.String(64), primary_key=True),
+    sa.Column("created_s", sa.BigInteger, nullable=False),
+    sa.Column("request", sa.LargeBinary, nullable=False),
+)
+_POSITIONS = sa.Table(
+    "tms_positions",
+    _metadata,
+    sa.Column("consumer_group", sa.String(255), primary_key=True),
+    sa.Column("topic", sa.String(257), primary_key=True),
+    sa.Column("partition_number", sa.Integer, primary_key=True),
+    sa.Column("position", sa.String(64), nullable=False),
+)
+
+
+class SqlDatabase:
+    """A database that takes part in transactions. Thread-safe, as its engine is."""
+
+    def __init__(self, engine: sa.Engine, clock: Clock | None = None) -> None:
+        """Makes the tables `tms_fence` and `tms_positions` if they are not there."""
+        self._engine = engine
+        self._clock = clock or SystemClock()
+        _metadata.create_all(engine)
+
+    def rows(self) -> "SqlRows":
+        """What joins one transaction: `tx.join(database.rows())`."""
+        return SqlRows(self._engine, self._clock)
+
+    def recover(self, bus: Bus) -> int:
+        """Send what the database committed and TMS may not have got; how many requests. Call it
+        when the program starts. Raises `Conflict` for a request that is too old to be sent without
+        asking."""
+        with self._engine.connect() as connection:
+            found = connection.execute(sa.select(_FENCE).order_by(_FENCE.c.created_s)).all()
+        for token, created_s, request in found:
+            if self._clock.now_ms() // 1_000 - created_s > RECOVER_HOURS * 3_600:
+                raise Conflict(
+                    f"The request {token} in tms_fence is older than {RECOVER_HOURS} hours, so "
+                    "TMS may not know any more whether it did it. See if its messages are there; "
+                    "then delete the row, or set created_s to now to have it sent.",
+                    token=token,
+                )
+            bus.transactions.commit(decode_commit(request, 0))
+            _forget(self._engine, token)
+        return len(found)
+
+    def forget_positions(self, group: str, topic: str) -> None:
+        """Let a group begin anew in this database, after it was set back by hand."""
+        of_it = (_POSITIONS.c.consumer_group == group) & (_POSITIONS.c.topic == topic)
+        with self._engine.begin() as connection:
+            connection.execute(_POSITIONS.delete().where(of_it))
+
+
+class SqlRows:
+    """The rows of one transaction; a `Participant`."""
+
+    def __init__(self, engine: sa.Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._connection: sa.Connection | None = None
+        self._token = ""  # once the database has committed
+
+    def start(self, transaction: Transacted) -> sa.Connection:
+        """The connection to write with; it commits by itself when the transaction does."""
+        if self._connection is not None:
+            raise Invalid("These rows belong to a transaction already; call rows() for another.")
+        self._connection = self._engine.connect()
+        self._connection.begin()
+        return self._connection
+
+    def changes(self) -> Iterable[bytes]:
+        """None: the database finds conflicts of its rows by itself."""
+        return ()
+
+    def persist(self, request: Commit) -> Commit:
+        """Commit the rows, and with them the request that is sent next."""
+        assert self._connection is not None
+        if request.changes or request.transaction_id:
+            raise Invalid(
+                "A SQL database decides by itself whether a transaction commits, so nothing else "
+                "that could refuse it can take part: no tx.change, no tables, no more than 15 MiB."
+            )
+        for change in request.positions:
+            self._move(change)
+        request = _sure(request)
+        raw = b"".join(encode_commit(request))
+        now_s = self._clock.now_ms() // 1_000
+        row = {"token": request.token, "created_s": now_s, "request": raw}
+        self._connection.execute(_FENCE.insert().values(row))
+        self._connection.commit()
+        self._token = request.token
+        self._connection.close()
+        return request
+
+    def post_commit(self) -> None:
+        """TMS has done it: the request is not needed any more."""
+        _forget(self._engine, self._token)
+
+    def roll_back(self) -> None:
+        """Give the rows up, unless the database has committed them."""
+        if self._connection is not None and not self._connection.closed:
+            self._connection.rollback()
+            self._connection.close()
+
+    def _move(self, change: PositionChange) -> None:
+        """Move a group's position in the database, unless another consumer did meanwhile."""
+        assert self._connection is not None
+        group, topic, partition = change.key
+        place = (
+            (_POSITIONS.c.consumer_group == group)
+            & (_POSITIONS.c.topic == str(topic))
+            & (_POSITIONS.c.partition_number == partition)
+        )
+        expected = change.expected or ""
+        known = _POSITIONS.c.position == expected
+        if expected.startswith("after:"):  # a group that was moved on by hand is further
+            known = _POSITIONS.c.position.between("after:", expected)
+        moved = self._connection.execute(
+            _POSITIONS.update().where(place & known).values(position=str(change.position))
+        )
+        if moved.rowcount:
+            return
+        try:
+            self._connection.execute(
+                _POSITIONS.insert().values(
+                    consumer_group=group,
+                    topic=str(topic),
+                    partition_number=partition,
+                    position=str(change.position),
+                )
+            )
+        except sa.exc.IntegrityError as exc:
+            raise Conflict(
+                f"Another consumer of the group {group} has processed partition {partition} of "
+                f"{topic} further than {change.expected or 'its beginning'}. Go on from where the "
+                "group stands now.",
+                group=group,
+                topic=str(topic),
+                partition=partition,
+            ) from exc
+
+
+def _sure(request: Commit) -> Commit:
+    """The request as it may be sent again at any time: the database has compared the positions."""
+    moves = tuple(PositionChange(one.key, one.position) for one in request.positions)
+    return replace(request, positions=moves)
+
+
+def _forget(engine: sa.Engine, token: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(_FENCE.delete().where(_FENCE.c.token == token))
