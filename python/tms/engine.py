@@ -30,6 +30,7 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
 from tms.store.base import Store
+from tms.table.tables import Tables
 from tms.topic.fetching import Fetcher
 from tms.topic.inspection import inspect_partition
 from tms.topic.maintenance import CLOSE_TIMEOUT_S, Maintenance
@@ -114,6 +115,7 @@ class Engine:
             self._threads.submit,
             self._config.transaction_lifetime_ms,
         )
+        self.tables = Tables(store, self.transactions.manager)
         self._fetcher = Fetcher(
             self._registry,
             self._partitions,

@@ -30,11 +30,12 @@ from tms.client.publish.known import (
 )
 from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, check_options
 from tms.client.standing import Standing
+from tms.client.table import Table
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
 from tms.client.transport import TIMEOUT_S, LocalTransport, RemoteTransport, open_lane
 from tms.clock import Clock, SystemClock
-from tms.errors import NotFound
+from tms.errors import Invalid, NotFound
 from tms.model.block import Compression
 from tms.model.ids import MessageId
 from tms.model.log import Appended
@@ -233,6 +234,17 @@ class Bus(TopicCalls):
             as_durability(durability),
             limit_s,
         )
+
+    def table(self, name: str) -> Table:
+        """Key-value data that commits with messages; only of a bus that is opened, not connected.
+        Raises `Invalid`."""
+        tables = getattr(self._transport, "tables", None)
+        if tables is None:
+            raise Invalid(
+                "Tables are kept by an engine in this process; use tms.open(…), or take a database "
+                "with tms.sql."
+            )
+        return Table(name, tables)
 
     def positions(self, group: str, topic: str) -> dict[int, Position]:
         """Where a group stands in a topic, by partition."""

@@ -199,6 +199,11 @@ class Transaction:
         _ = self.id  # conflicts count from the beginning
         self._changes.add(key)
 
+    @property
+    def participants(self) -> tuple[Participant[object], ...]:
+        """What has joined."""
+        return tuple(self._participants)
+
     def join(self, participant: Participant[C]) -> C:
         """Let other data take part: it commits with this transaction or not at all. Returns what to
         write with."""

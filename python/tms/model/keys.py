@@ -6,6 +6,7 @@ Maps, which the store opens by name; a uid names one life of a topic and is neve
     t0000002a/p00003/s00000001       segment 1 of partition 3 of the topic with uid 42 (2a in hex)
     └─ uid ─┘ └ part.┘ └ segment ┘
     t0000002a/p00003/y00019675       what transactions that began on day 19,675 since 1970 staged
+    k/stock                          the table `stock`; see `tms.table.versions` for its keys
 
 Keys in a segment: the id of the block's LAST message without its payload half, so that a scan from
 any id begins at the right block with one seek. Big-endian, unsigned.
@@ -41,6 +42,7 @@ import struct
 import google_crc32c
 
 METADATA_MAP = "metadata"
+TABLES = "k/"  # what the names of maps of tables begin with
 BLOCK_KEY_BYTES = 10
 TOPIC_UID_COUNTER = b"counter/topic-uid"
 DELETED_PREFIX = b"deleted/"

@@ -207,6 +207,13 @@ class TransactionManager:
         late = pointer // POINTERS_PER_MS + self._lifetime_ms < self._clock.now_ms()
         return Fate.SKIPPED if late else Fate.OPEN
 
+    def bound(self) -> int:
+        """A pointer up to which everything is decided for every transaction in progress."""
+        with self._journal.lock:
+            state = self._journal.state
+            bounds = [one.began.bound for one in state.open.values()]
+            return min(bounds, default=state.last_pointer)
+
     def is_open(self, pointer: int) -> bool:
         """Whether it was given here and has not ended."""
         return pointer in self.state.in_progress

@@ -212,7 +212,7 @@ class Verifier:
             if place is None:
                 if keys.is_payload_map(map_name):
                     uids.add(keys.payload_place(map_name)[0])
-                elif map_name != keys.METADATA_MAP:
+                elif map_name != keys.METADATA_MAP and not map_name.startswith(keys.TABLES):
                     yield Finding(Severity.NOTE, map_name, "no map of TMS has such a name")
                 continue
             uid, partition, number = place
