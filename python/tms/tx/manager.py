@@ -14,7 +14,7 @@ Invariants
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tms.clock import Clock
 from tms.errors import TimedOut, TMSError, TransactionConflict, TransactionEnded
@@ -22,6 +22,7 @@ from tms.events import EventLog
 from tms.model.snapshot import POINTERS_PER_MS, Fate, Snapshot, TransactionType
 from tms.model.topic import Durability
 from tms.tx.edits import (
+    Aborted,
     Began,
     Committed,
     Edit,
@@ -30,6 +31,7 @@ from tms.tx.edits import (
     Outcome,
     Prepared,
     Reserved,
+    Reset,
     Revoked,
     Stored,
     decode_edit,
@@ -41,6 +43,7 @@ RESERVE_MS = 10_000
 WRITE_TIMEOUT_S = 30.0
 LIFETIME_MS = 25 * 3_600_000  # of a foreign transaction
 _log = EventLog(__name__)
+_T = TypeVar("_T")
 
 
 class EditLog(Protocol):
@@ -179,18 +182,23 @@ class TransactionManager:
         with self._lock:
             return self._ready().snapshot(id)
 
-    def checkpoint(self, id: int) -> Snapshot:
-        """One more pointer for a transaction; what it writes with from now on."""
+    def change(
+        self,
+        decide: Callable[[TransactionState, int], Iterable[Edit]],
+        answer: Callable[[TransactionState], _T],
+        durability: Durability = Durability.WRITTEN,
+    ) -> _T:
+        """Do what `decide` says of the state at this time (ms); what `answer` says of the state
+        then. Nobody else changes it in between."""
         now_ms = self._clock.now_ms()
         with self._lock:
-            state = self._reserved(now_ms)
-            self._write([state.checkpoint(id, now_ms)], Durability.WRITTEN)
-            return state.snapshot(id)
-
-    def prepare(self, id: int, changes: Iterable[bytes]) -> None:
-        """Raises `TransactionConflict` if these changes cannot be committed."""
-        with self._lock:
-            self._write([self._ready().prepare(id, changes)], Durability.WRITTEN)
+            edits = list(decide(self._reserved(now_ms), now_ms))
+            if edits:
+                self._write(edits, durability)
+            found = answer(self.state)
+        if any(isinstance(edit, Aborted | Invalidated | Reset) for edit in edits):
+            self._wake([key for key in list(self._watchers) if self.knows(key)])
+        return found
 
     def intend(self, id: int, token: str, changes: Sequence[bytes]) -> int:
         """The messages of a transaction are about to be stored; its id, a new one for 0. Raises
@@ -236,13 +244,13 @@ class TransactionManager:
         edits: list[Edit] = []
         try:
             state = self._ready()
-            taken: set[bytes] = set()
+            taken: dict[bytes, str | None] = {}  # change → client
             for one in group:
                 try:
                     edit = state.commit(one.id, one.changes, one.blocks)
-                    if taken.intersection(edit.changes):
-                        raise state.conflict(one.id, next(iter(taken & set(edit.changes))), None)
-                    taken.update(edit.changes)
+                    if (change := next(filter(taken.__contains__, edit.changes), None)) is not None:
+                        raise state.conflict(one.id, change, taken[change])
+                    taken.update(dict.fromkeys(edit.changes, state.find(one.id).began.client))
                     edits.append(edit)
                 except TMSError as error:
                     one.error = error
@@ -295,14 +303,6 @@ class TransactionManager:
         self._wake(edit.ids)
         return len(edit.ids)
 
-    def forget(self, ids: Iterable[int]) -> int:
-        """Take transactions of which nothing is left off the invalid list; how many."""
-        with self._lock:
-            edit = self._ready().forget(ids)
-            if edit is not None:
-                self._write([edit], Durability.SYNCED)
-        return 0 if edit is None else len(edit.ids)
-
     def outcome(self, id: int) -> Outcome:
         """How a transaction stands. Raises `TransactionNotFound`."""
         with self._lock:
@@ -336,8 +336,7 @@ class TransactionManager:
 
     def knows(self, pointer: int) -> bool:
         """Whether it was given here and has ended, as far as is remembered."""
-        state = self.state
-        return pointer in state.ended or pointer in state.invalid
+        return pointer in self.state.ended or self.state.is_invalid(pointer)
 
     def why_not_open(self, id: int) -> TMSError:
         """The error for a transaction that has ended."""
@@ -350,9 +349,8 @@ class TransactionManager:
     def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when a transaction ends, at once if it has. Returns a cancel."""
         with self._lock:
-            state = self.state
-            id = state.in_progress.get(pointer)
-            if id is not None or not (pointer in state.ended or pointer in state.invalid):
+            id = self.state.in_progress.get(pointer)
+            if id is not None or not self.knows(pointer):
                 key = pointer if id is None else id  # a foreign one ends by being rolled back
                 self._watchers.setdefault(key, []).append(callback)
                 return lambda: self._unwatch(key, callback)
