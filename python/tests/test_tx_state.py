@@ -174,13 +174,13 @@ def test_prepared_changes_are_committed_and_gone_after_a_conflict(world: World) 
 def test_changes_are_forgotten_when_nobody_can_conflict_with_them(world: World) -> None:
     for _ in range(50):
         world.commit(world.begin(), b"k")
-    assert not world.state._winner and not world.state._committed
+    assert not world.state._winner and not world.state.committed
     keeps = world.begin()
     for number in range(50):
         world.commit(world.begin(), b"%d" % number)
     assert len(world.state._winner) == 50
     world.do(world.state.abort(keeps))
-    assert not world.state._winner and not world.state._committed
+    assert not world.state._winner and not world.state.committed
 
 
 # Ends

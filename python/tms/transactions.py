@@ -8,7 +8,8 @@ Invariants
 * The messages of a commit are stored before it is journaled, and shown only after that.
 * A repeated commit, by id or token, is answered like the first one and does nothing.
 * Positions that a transaction moves are messages of it in `system:_positions`.
-* A message with a pointer that was given here is stored only while that is in progress.
+* A message with a pointer that was given here is stored only while that is in progress, and its
+  transaction ends only when nothing is being stored in it; see `tms.tx.published`.
 """
 
 import threading
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tms.clock import Clock
-from tms.errors import Conflict, Invalid, TMSError, TransactionEnded
+from tms.errors import Conflict, Invalid, TMSError, TopicNotFound, TransactionEnded
 from tms.group.positions import Positions, decode_entry, encode_key
 from tms.log.pending import PendingAppend
 from tms.log.writer import Stamp
@@ -40,8 +41,11 @@ from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry
 from tms.tx.edits import Outcome, Stored
 from tms.tx.manager import WRITE_TIMEOUT_S, TransactionManager
+from tms.tx.published import Published, Writes
+from tms.tx.tephra import Tephra
 
 RESULTS_REMEMBERED = 10_000
+PART_BYTES = 4 << 20  # of the journal, written at a time
 TRANSACTIONS = TopicName(SYSTEM_NAMESPACE, "_transactions")
 POSITIONS = TopicName(SYSTEM_NAMESPACE, "_positions")
 
@@ -69,10 +73,23 @@ class _EditLog:
         self._journal = journal
 
     def write(self, edits: Sequence[bytes], durability: Durability) -> None:
-        self._journal.append(edits, durability).result(WRITE_TIMEOUT_S)
+        appends = [self._journal.append(part, durability) for part in _parts(edits)]
+        for pending in appends:
+            pending.result(WRITE_TIMEOUT_S)
 
     def read(self) -> Iterator[bytes]:
         return (entry.value for entry in self._journal.replay() if entry.value is not None)
+
+
+def _parts(edits: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The edits in order, in parts that a block can hold; each edit can be one."""
+    start = size = 0
+    for at, edit in enumerate(edits):
+        if at > start and size + len(edit) > PART_BYTES:
+            yield edits[start:at]
+            start, size = at, 0
+        size += len(edit)
+    yield edits[start:]
 
 
 class Transactions:
@@ -90,8 +107,9 @@ class Transactions:
         self._positions = Positions()
         self._lock = threading.Lock()  # guards positions and results
         self._results: OrderedDict[int, CommitResult] = OrderedDict()
-        self._published: dict[int, list[Range]] = {}  # by open transactions, before their commit
-        self._first_pointer = self.manager.state.next_pointer(clock.now_ms())
+        first = self.manager.state.next_pointer(clock.now_ms())
+        self._published: Published[Range] = Published(first)
+        self.tephra = Tephra(self.manager, self._published, self._take_back)
         for entry in self._journal.replay(self.manager.fate):
             self._positions.apply(*decode_entry(entry.key, entry.value))
 
@@ -114,20 +132,30 @@ class Transactions:
         return [self._info(id, Outcome.OPEN) for id in sorted(self.manager.state.open)]
 
     def abort(self, id: int) -> TransactionInfo:
-        """Abort a transaction; one that was aborted already stays so. What it published before is
-        rolled back; where that is not known, because the engine was started since, or fails, it
-        becomes invalid."""
-        try:
-            for one in self._published.pop(id, ()):
-                self.roll_back(one)
-            sure = id >= self._first_pointer
-        except TMSError:
-            sure = False
-        if sure or not self.manager.is_open(id):
-            self.manager.abort(id)
-        else:
-            self.manager.invalidate(id)
+        """Abort a transaction; one that was aborted or is invalid stays so. What it published
+        before is rolled back; where that is not known, because the engine was started since, or
+        fails, it becomes invalid. Raises `TransactionNotFound`, `TransactionEnded`."""
+        with self._published.ending(id) as writes:
+            outcome = self.manager.outcome(id)
+            if outcome is Outcome.COMMITTED:
+                raise self.manager.why_not_open(id)
+            if outcome is Outcome.OPEN and self._take_back(writes):
+                self.manager.abort(id)
+                writes.settle()
+            elif outcome is Outcome.OPEN:
+                self.manager.invalidate(id)
         return self.describe(id)
+
+    def _take_back(self, writes: Writes[Range]) -> bool:
+        """Roll back what a transaction stored; whether nothing of it is left."""
+        for one in writes.ranges:
+            try:
+                self.roll_back(one)
+            except TopicNotFound:
+                continue
+            except TMSError:
+                return False
+        return writes.sure
 
     def invalidate(self, id: int) -> TransactionInfo:
         """Make a transaction invalid, whatever it may have stored."""
@@ -148,10 +176,14 @@ class Transactions:
         durability = request.durability or self._strongest(request)
         id = self.manager.intend(request.transaction_id, request.token, changes)
         try:
-            appended, stored = self._store(id, request, durability, timeout_s)
-            with self._lock:
-                self._positions.check(request.positions)
-            self.manager.commit(id, changes, stored, durability)
+            with self._published.ending(id) as writes:
+                if not self.manager.is_intended(id):
+                    raise self.manager.why_not_open(id)
+                appended, stored = self._store(id, request, durability, timeout_s)
+                with self._lock:
+                    self._positions.check(request.positions)
+                self.manager.commit(id, changes, [*stored, *writes.stored], durability)
+                writes.settle()
         except TMSError:
             self.manager.invalidate(id)
             raise
@@ -249,30 +281,49 @@ class Transactions:
         was given here and has ended."""
         if not 0 < write_pointer < 2**63:
             raise Invalid("A write pointer is a positive number of 63 bits.")
-        flags = Flags.TRANSACTIONAL
-        if self.manager.is_open(write_pointer):
-            flags |= Flags.ISSUED
-        elif self.manager.knows(write_pointer):
-            raise TransactionEnded(
-                f"The transaction {write_pointer} has ended; nothing can be published in it.",
-                transaction=write_pointer,
-            )
-        stamp = Stamp(flags, write_pointer)
-        pending = self._publisher.submit(name, blocks, durability, Durability.SYNCED, stamp)
-        if flags & Flags.ISSUED:
-            pending.add_done_callback(lambda: self._note(name, write_pointer, pending))
+        stamp = Stamp(Flags.TRANSACTIONAL, write_pointer)
+        id = self.manager.transaction_of(write_pointer)
+        if id is None:
+            if self.manager.knows(write_pointer):
+                raise self._too_late(write_pointer)
+            return self._publisher.submit(name, blocks, durability, Durability.SYNCED, stamp)
+        stamp = Stamp(Flags.TRANSACTIONAL | Flags.ISSUED, write_pointer)
+        self._published.enter(id)
+        try:
+            if not self.manager.is_open(write_pointer):
+                raise self._too_late(write_pointer)
+            pending = self._publisher.submit(name, blocks, durability, Durability.SYNCED, stamp)
+        except BaseException:
+            self._published.leave(id, (), (), True)
+            raise
+        pending.add_done_callback(lambda: self._note(id, name, write_pointer, pending))
         return pending
 
-    def _note(self, name: TopicName, write_pointer: int, pending: PendingAppend) -> None:
-        """Remember what an open transaction stored."""
+    @staticmethod
+    def _too_late(pointer: int) -> TransactionEnded:
+        return TransactionEnded(
+            f"The transaction {pointer} has ended; nothing can be published in it.",
+            transaction=pointer,
+        )
+
+    def _note(self, id: int, name: TopicName, write_pointer: int, pending: PendingAppend) -> None:
+        """Remember what an open transaction stored. Of an append that failed nobody knows, so the
+        transaction is invalid."""
+        ranges: list[Range] = []
+        stored: list[Stored] = []
+        sure = False
         try:
             places = pending.result(0)
+            uid = self._registry.find(name).uid
+            for place in places:
+                if place.time_ms >= 0:  # else it was noted when it was stored
+                    stored.append(Stored(uid, place.partition, end_of(place)))
+                    ranges.append(Range.of(name, place, write_pointer))
+            sure = True
         except TMSError:
-            self.manager.invalidate(write_pointer)  # what of it is stored is not known
-            return
-        found = [Range.of(name, place, write_pointer) for place in places if place.time_ms >= 0]
-        with self._lock:
-            self._published.setdefault(write_pointer, []).extend(found)
+            self.manager.invalidate(id)
+        finally:
+            self._published.leave(id, ranges, stored, sure)
 
     def roll_back(self, range: "Range") -> int:
         """Take back the messages of a transaction in a range, synced; how many blocks there

@@ -329,6 +329,10 @@ class TransactionManager:
         """Whether it was given here and has not ended."""
         return pointer in self.state.in_progress
 
+    def transaction_of(self, pointer: int) -> int | None:
+        """The transaction in progress that this pointer was given to."""
+        return self.state.in_progress.get(pointer)
+
     def is_intended(self, id: int) -> bool:
         """Whether its commit is under way."""
         found = self.state.open.get(id)

@@ -75,7 +75,7 @@ class TransactionState:
         self.ended: OrderedDict[int, tuple[Outcome, int]] = OrderedDict()  # id → how, commit
         self.tokens: OrderedDict[str, int] = OrderedDict()
         self._shorts: OrderedDict[int, None] = OrderedDict()
-        self._committed: OrderedDict[int, set[bytes]] = OrderedDict()  # commit pointer → changes
+        self.committed: OrderedDict[int, set[bytes]] = OrderedDict()  # commit pointer → changes
         self._winner: dict[bytes, tuple[int, str | None]] = {}  # change → newest commit, client
         self._sorted_invalid: tuple[int, ...] | None = ()
 
@@ -323,7 +323,7 @@ class TransactionState:
         if found is None:
             return
         if edit.changes:
-            kept = self._committed.setdefault(edit.pointer, set())
+            kept = self.committed.setdefault(edit.pointer, set())
             kept.update(edit.changes)
             winner = (edit.pointer, found.began.client)
             for change in edit.changes:
@@ -366,7 +366,7 @@ class TransactionState:
             self._remember(pointer, Outcome.INVALID)
         for kept in (self.open, self.in_progress, self.invalid, self._shorts):
             kept.clear()
-        self._committed.clear()
+        self.committed.clear()
         self._winner.clear()
         self._sorted_invalid = None
         self.read_pointer = 0
@@ -386,11 +386,11 @@ class TransactionState:
     def _drop_changes(self) -> None:
         """Forget changes that no short transaction in progress can conflict with."""
         first = self.first_short()
-        while self._committed:
-            pointer = next(iter(self._committed))
+        while self.committed:
+            pointer = next(iter(self.committed))
             if pointer >= first:
                 return
-            for change in self._committed.pop(pointer):
+            for change in self.committed.pop(pointer):
                 winner = self._winner.get(change)
                 if winner is not None and winner[0] == pointer:
                     del self._winner[change]
