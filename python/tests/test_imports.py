@@ -67,6 +67,8 @@ DRIVERS: dict[str, set[str]] = {
     "zstandard": {"server/", "client/"},
     "httptools": {"client/", "server/"},
     "tenacity": {"client/"},
+    "thriftpy2": {"server/tephra/messages.py"},
+    "kazoo": {"server/tephra/discovery.py"},
     "click": {"cli/"},
     "rich": {"cli/"},
 }

@@ -93,7 +93,7 @@ class TransactionState:
             self.read_pointer,
             self._sorted_invalid,
             others,
-            self.first_short(),
+            next((short for short in self._shorts if short != id), NONE_IN_PROGRESS),
             found.began.type,
             found.write_pointer,
             found.checkpoints,
