@@ -144,8 +144,7 @@ class Connection(asyncio.Protocol):
 
     # -- the transport's calls -----------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
         self._peer = str(transport.get_extra_info("peername"))
         if not self._server.admit(self):
