@@ -80,6 +80,7 @@ class Registration:
         self._changed = threading.Event()  # the session ended, or `stop` was called
         self._stopping = False
         self._away = False
+        self._registered = False  # or about to be
         self._thread = threading.Thread(target=self._run, name="tms-discovery", daemon=True)
 
     def start(self) -> None:
@@ -87,10 +88,10 @@ class Registration:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take the node away; waits for that at most `STOP_S`."""
+        """Take the node away, if there is one; waits for that at most `STOP_S`."""
         self._stopping = True
         self._changed.set()
-        if self._thread.is_alive():
+        if self._registered:
             self._thread.join(STOP_S)
 
     def _run(self) -> None:
@@ -112,6 +113,7 @@ class Registration:
         try:
             zookeeper.add_listener(self._listen)
             zookeeper.start(SESSION_S)
+            self._registered = True
             if self._stopping:
                 return
             path = f"{self._folder}/{token_hex(16)}"
@@ -126,6 +128,7 @@ class Registration:
                 zookeeper.stop()
             finally:
                 zookeeper.close()
+                self._registered = False
 
     def _listen(self, state: str) -> None:
         if state == KazooState.LOST:
