@@ -133,6 +133,18 @@ def test_a_session_that_is_only_interrupted_keeps_its_node() -> None:
         assert ensemble.nodes == before and len(ensemble.sessions) == 1
 
 
+def test_a_session_that_stays_interrupted_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "ABANDON_S", 0.01)
+    ensemble = Ensemble()
+    with registered(ensemble):
+        ensemble.until(lambda: bool(ensemble.nodes))
+        (first,) = ensemble.nodes
+        for listener in ensemble.sessions[0].listeners:
+            listener("SUSPENDED")
+        ensemble.until(lambda: bool(ensemble.nodes) and first not in ensemble.nodes)
+        assert len(ensemble.nodes) == 1 and ensemble.sessions[0].closed
+
+
 def test_an_outage_is_borne_logged_once_and_over_when_it_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

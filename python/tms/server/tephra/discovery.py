@@ -9,6 +9,7 @@ Invariants
 * Nothing waits for ZooKeeper but this file's own thread; the service starts, answers and stops
   without it.
 * One session at a time: when it is lost, its node goes with it, and a new session gets a new node.
+  One that is interrupted for longer than `ABANDON_S` is given up.
 * Between attempts there is a pause that grows up to `PAUSE_S_MAX`; an outage is logged once.
 """
 
@@ -24,6 +25,7 @@ from kazoo.client import KazooClient, KazooState
 from tms.events import EventLog
 
 SESSION_S = 10.0
+ABANDON_S = 3 * SESSION_S
 PAUSE_S, PAUSE_S_MAX = 0.5, 30.0
 STOP_S = 5.0
 _log = EventLog("tms.server")
@@ -77,7 +79,8 @@ class Registration:
             {"service": name, "hostname": host, "port": port, "payload": []}
         )
         self._pause_s = PAUSE_S / 2
-        self._changed = threading.Event()  # the session ended, or `stop` was called
+        self._state = ""
+        self._changed = threading.Event()  # the state, or `stop` was called
         self._stopping = False
         self._away = False
         self._registered = False  # or about to be
@@ -109,7 +112,7 @@ class Registration:
 
     def _keep(self) -> None:
         """Be registered for as long as one session lasts."""
-        zookeeper = self._connect()
+        zookeeper, self._state = self._connect(), ""
         try:
             zookeeper.add_listener(self._listen)
             zookeeper.start(SESSION_S)
@@ -120,7 +123,7 @@ class Registration:
             zookeeper.create(path, self._value, ephemeral=True, makepath=True)
             self._away, self._pause_s = False, PAUSE_S
             _log.info("zookeeper_registered", path=path)
-            self._changed.wait()
+            self._wait_for_end()
             if not self._stopping:
                 _log.warning("zookeeper_session_lost", path=path)
         finally:
@@ -130,6 +133,16 @@ class Registration:
                 zookeeper.close()
                 self._registered = False
 
+    def _wait_for_end(self) -> None:
+        """Until the session is lost or `stop` is called."""
+        there = True
+        while there:
+            self._changed.clear()
+            if self._stopping or self._state == KazooState.LOST:
+                return
+            interrupted = self._state == KazooState.SUSPENDED
+            there = self._changed.wait(ABANDON_S if interrupted else None)
+
     def _listen(self, state: str) -> None:
-        if state == KazooState.LOST:
-            self._changed.set()
+        self._state = state
+        self._changed.set()
