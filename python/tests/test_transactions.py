@@ -21,7 +21,7 @@ from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
 from tms.store.memory import MemoryStore
-from tms.transactions import Range
+from tms.transactions import PART_BYTES, Range, _parts
 
 A, B = TopicName("default", "a"), TopicName("default", "b")
 WRITTEN = Durability.WRITTEN
@@ -293,3 +293,25 @@ def test_pointers_are_never_given_twice(world: World) -> None:
         world.clock.jump_ms(-3_600_000 * life)
         world.reopen()
     assert given == sorted(set(given))
+
+
+def test_edits_that_no_block_could_hold_together_are_written_in_parts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edits = [b"a" * PART_BYTES, b"b", b"c" * (PART_BYTES - 1), b"d", b"e" * 2 * PART_BYTES, b"f"]
+    assert [len(part) for part in _parts(edits)] == [1, 2, 1, 1, 1]
+    assert [edit for part in _parts(edits) for edit in part] == edits
+    monkeypatch.setattr("tms.transactions.PART_BYTES", 10)
+    ids = [world.tx.begin().transaction_id for _ in range(3)]
+    world.tx.manager.expire()
+    world.tx.commit(commit(b"1", token="t"))
+    world.reopen()
+    assert [one.transaction_id for one in world.tx.open()] == ids and world.read() == [b"1"]
+
+
+def test_an_abort_of_what_is_invalid_leaves_it_so(world: World) -> None:
+    id = world.tx.begin(long=True).transaction_id
+    world.publish_in(id, b"x")
+    for _ in range(2):
+        assert world.tx.abort(id).outcome == "invalid"
+    assert id in world.tx.manager.state.invalid

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.test_transactions import A, World, commit
+from tests.test_transactions import A, B, World, commit
 from tms.errors import (
     Conflict,
     Invalid,
@@ -27,6 +27,7 @@ from tms.model.snapshot import Snapshot, TransactionType, VisibilityLevel
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction_image import InProgress, TransactionImage, encode_image
 from tms.tx import published
+from tms.tx.edits import Committed, decode_edit
 from tms.tx.tephra import CHANGES_BYTES_MAX
 
 SHORT, LONG = TransactionType.SHORT, TransactionType.LONG
@@ -168,6 +169,18 @@ def test_a_commit_shows_what_was_published_in_it(
     assert world.read(name) == [b"1", b"2", b"3"]
     world.reopen()
     assert world.read(name) == [b"1", b"2", b"3"]
+
+
+def test_a_commit_names_what_has_to_be_stored_for_it(world: TephraWorld) -> None:
+    """So that a power loss that takes a message takes the whole transaction."""
+    seen = world.start()
+    for value in (b"1", b"2"):
+        world.publish_in(seen.transaction_id, value)
+    world.publish_in(seen.transaction_id, b"3", name=B)
+    world.commit(seen)
+    edits = [decode_edit(raw) for raw in world.tx.manager._log.read()]
+    (committed,) = (edit for edit in edits if isinstance(edit, Committed))
+    assert sorted(one.end_offset for one in committed.blocks) == [1, 2]
 
 
 def test_an_abort_takes_back_what_was_published_in_it_and_its_checkpoints(
