@@ -16,6 +16,8 @@ from tms.engine import Engine
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.main import Server
 from tms.server.service import CdapLimits, RequestLimits, Service
+from tms.server.tephra.frames import FrameLimits
+from tms.server.tephra.front import Tephra
 from tms.store.base import Store
 from tms.store.memory import MemoryStore
 from tms.wire import routes
@@ -161,6 +163,7 @@ class Served:
     server: Server
     address: tuple[str, int]
     thread: threading.Thread
+    tephra_address: tuple[str, int] | None = None
     clients: list[Client] = field(default_factory=list)
 
     def connect(self, timeout_s: float = 20.0) -> Client:
@@ -189,10 +192,13 @@ def serving(
     connection_limits: ConnectionLimits | None = None,
     drain_s: float = 5.0,
     cdap: CdapLimits | None = None,
+    tephra: FrameLimits | None = None,
 ) -> Iterator[Served]:
-    """A service on a free port, with an engine of its own."""
+    """A service on a free port, with an engine of its own; with `tephra` for Tephra's clients
+    too."""
     engine = Engine(store or MemoryStore(), SystemClock())
     listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
+    other = None if tephra is None else socket.create_server(("127.0.0.1", 0), backlog=2_048)
     started: Future[tuple[Service, Server]] = Future()
 
     async def run() -> None:
@@ -203,13 +209,16 @@ def serving(
             connection_limits or ConnectionLimits(),
             cdap,
         )
-        server = Server(service, drain_s)
+        front = None if tephra is None or other is None else Tephra(service, other, tephra)
+        server = Server(service, drain_s, front)
         started.set_result((service, server))
         await server.serve(sockets=[listener])
 
     thread = threading.Thread(target=lambda: uvloop.run(run()), name="service")
     thread.start()
     served = Served(*started.result(10), listener.getsockname()[:2], thread)
+    if other is not None:
+        served.tephra_address = other.getsockname()[:2]
     try:
         yield served
     finally:
@@ -219,4 +228,6 @@ def serving(
         thread.join(30)
         engine.close()
         listener.close()
+        if other is not None:
+            other.close()
         assert not thread.is_alive(), "the service did not stop"

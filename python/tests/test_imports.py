@@ -70,6 +70,8 @@ DRIVERS: dict[str, set[str]] = {
     "httptools": {"client/", "server/"},
     "tenacity": {"client/"},
     "sqlalchemy": {"sql.py"},
+    "thriftpy2": {"server/tephra/messages.py"},
+    "kazoo": {"server/tephra/discovery.py"},
     "click": {"cli/"},
     "rich": {"cli/"},
 }

@@ -293,3 +293,22 @@ def test_pointers_are_never_given_twice(world: World) -> None:
         world.clock.jump_ms(-3_600_000 * life)
         world.reopen()
     assert given == sorted(set(given))
+
+
+def test_edits_that_no_block_could_hold_together_are_written_in_parts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.tx.journaled.ENTRY_BYTES", 10)
+    ids = [world.tx.begin().transaction_id for _ in range(3)]
+    world.tx.manager.expire()
+    world.tx.commit(commit(b"1", token="t"))
+    world.reopen()
+    assert [one.transaction_id for one in world.tx.open()] == ids and world.read() == [b"1"]
+
+
+def test_an_abort_of_what_is_invalid_leaves_it_so(world: World) -> None:
+    id = world.tx.begin(long=True).transaction_id
+    world.publish_in(id, b"x")
+    for _ in range(2):
+        assert world.tx.abort(id).outcome == "invalid"
+    assert id in world.tx.manager.state.invalid

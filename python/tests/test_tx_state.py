@@ -24,9 +24,11 @@ from tms.tx.edits import (
     Outcome,
     Prepared,
     Reserved,
+    Reset,
     decode_edits,
     encode_edits,
 )
+from tms.tx.invalid import checkpoints_of, forget, forget_before
 from tms.tx.state import TransactionState
 
 NOW = 1_700_000_000_000
@@ -41,10 +43,11 @@ class World:
         self.journal: list[bytes] = []
         self.now = NOW
 
-    def do(self, edit: Edit | None) -> None:
-        if edit is not None:
-            self.journal.append(encode_edits([edit]))
-            self.state.apply(edit)
+    def do(self, *edits: Edit | None) -> None:
+        for edit in edits:
+            if edit is not None:
+                self.journal.append(encode_edits([edit]))
+                self.state.apply(edit)
 
     def begin(self, type: TransactionType = TransactionType.SHORT, **more: object) -> int:
         edit = self.state.begin(self.now, type=type, **more)  # type: ignore[arg-type]
@@ -118,8 +121,9 @@ def test_a_snapshot_names_what_is_in_progress_and_invalid(world: World) -> None:
     assert (found.first_short, found.read_pointer) == (one, other)
     world.do(world.state.abort(one))
     world.do(world.state.abort(id))
-    last = world.begin(LONG)
-    assert world.state.snapshot(last).first_short == NONE_IN_PROGRESS
+    world.begin(LONG)
+    last = world.begin()
+    assert world.state.snapshot(last).first_short == NONE_IN_PROGRESS  # itself does not count
 
 
 def test_a_checkpoint_writes_with_a_pointer_of_its_own_and_ends_with_its_transaction(
@@ -172,13 +176,13 @@ def test_prepared_changes_are_committed_and_gone_after_a_conflict(world: World) 
 def test_changes_are_forgotten_when_nobody_can_conflict_with_them(world: World) -> None:
     for _ in range(50):
         world.commit(world.begin(), b"k")
-    assert not world.state._winner and not world.state._committed
+    assert not world.state._winner and not world.state.committed
     keeps = world.begin()
     for number in range(50):
         world.commit(world.begin(), b"%d" % number)
     assert len(world.state._winner) == 50
     world.do(world.state.abort(keeps))
-    assert not world.state._winner and not world.state._committed
+    assert not world.state._winner and not world.state.committed
 
 
 # Ends
@@ -237,11 +241,11 @@ def test_the_invalid_list_is_shortened_only_behind_everything_in_progress(world:
     world.now += 10
     open_one = world.begin()
     with pytest.raises(InvalidTruncateTime):
-        world.state.forget_before(NOW + 11)
-    world.do(world.state.forget_before(NOW + 10))
+        forget_before(world.state, NOW + 11)
+    world.do(*forget_before(world.state, NOW + 10))
     assert not world.state.invalid
     world.do(world.state.invalidate(open_one))
-    assert world.state.forget([first]) is None
+    assert forget(world.state, [first]) == []
 
 
 @pytest.mark.parametrize("ending", [Aborted, Committed, Invalidated])
@@ -331,8 +335,11 @@ def test_the_journal_gives_the_same_state_again(seed: int) -> None:
             elif step == 7:
                 world.do(state.expired(world.now))
             elif random.random() < 0.2:
-                for edit in state.recovered(world.now):
-                    world.do(edit)
+                world.do(*state.recovered(world.now))
+            elif random.random() < 0.2:
+                world.do(*forget(state, ids))
+            elif random.random() < 0.1:
+                world.do(Reset())
         except TMSError:
             continue
     assert everything(world.again()) == everything(world.state)
@@ -346,3 +353,83 @@ def test_the_journal_gives_the_same_state_again(seed: int) -> None:
             else Fate.SKIPPED
         )
         assert fate is expected
+
+
+# As Tephra has it
+
+
+def test_before_the_first_transaction_everything_older_is_visible(world: World) -> None:
+    id = world.begin()
+    assert world.state.read_pointer == id - 1
+    assert world.state.open[id].began.bound == id - 1
+    world.do(world.state.abort(id))
+    world.do(Reset())
+    world.begin()
+    assert world.state.read_pointer == 0
+
+
+def test_what_is_forgotten_is_not_listed_and_yet_never_visible(world: World) -> None:
+    id = world.begin()
+    world.do(world.state.checkpoint(id, NOW))
+    pointers = world.state.open[id].pointers
+    world.do(world.state.invalidate(id))
+    world.do(*forget(world.state, pointers))
+    assert world.state.snapshot(world.begin()).invalid == ()
+    assert {world.state.fate(pointer) for pointer in pointers} == {Fate.SKIPPED}
+    assert world.state.outcome(id) is Outcome.INVALID
+    with pytest.raises(TransactionEnded):
+        world.state.find(pointers[1])
+
+
+def test_an_abort_takes_checkpoints_off_the_invalid_list_but_no_other_transactions(
+    world: World,
+) -> None:
+    id, other = world.begin(), world.begin()
+    world.do(world.state.checkpoint(id, NOW))
+    own = world.state.open[id].checkpoints
+    world.do(world.state.invalidate(id), world.state.invalidate(other))
+    claimed = checkpoints_of(world.state, id, (*own, other, 77, id))
+    assert claimed == own
+    world.do(world.state.abort(id, checkpoints=claimed))
+    assert world.state.invalid == {other}
+    assert [world.state.outcome(pointer) for pointer in (id, *own)] == [Outcome.ABORTED] * 2
+
+
+def test_a_second_abort_of_a_long_one_leaves_it_invalid(world: World) -> None:
+    id = world.begin(LONG)
+    world.do(world.state.abort(id))
+    assert world.state.abort(id, long=True) is None
+
+
+@pytest.mark.parametrize("end", ["abort", "commit"])
+def test_a_checkpoint_ends_like_its_transaction(world: World, end: str) -> None:
+    id = world.begin()
+    world.do(world.state.checkpoint(id, NOW))
+    (pointer,) = world.state.open[id].checkpoints
+    world.do(getattr(world.state, end)(id))
+    assert world.state.outcome(pointer) is world.state.outcome(id)
+    assert world.state.fate(pointer) is (Fate.VISIBLE if end == "commit" else Fate.SKIPPED)
+
+
+def test_a_reset_forgets_everything_and_shows_nothing(world: World) -> None:
+    done, bad, busy, long = (
+        world.begin(),
+        world.begin(),
+        world.begin(token="t"),
+        world.begin(LONG),
+    )
+    world.commit(done, b"k")
+    world.do(world.state.invalidate(bad))
+    world.do(world.state.checkpoint(busy, NOW))
+    (pointer,) = world.state.open[busy].checkpoints
+    world.do(Reset())
+    assert (world.state.read_pointer, world.state.invalid, world.state.open) == (0, set(), {})
+    unseen = (bad, busy, long, pointer)
+    assert {world.state.fate(one) for one in unseen} == {Fate.SKIPPED}
+    assert world.state.fate(done) is Fate.VISIBLE
+    later = world.begin()
+    assert later > pointer
+    found = world.state.snapshot(later)
+    assert (found.read_pointer, found.in_progress, found.invalid) == (0, (), ())
+    world.commit(later, b"k")
+    assert everything(world.again()) == everything(world.state)

@@ -31,16 +31,19 @@ from tms.errors import ConfigError
 from tms.log.partition import LogLimits
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.service import CdapLimits, RequestLimits
+from tms.server.tephra.frames import FrameLimits
 
 ENV_PREFIX = "TMS__"
 _SEPARATOR = "__"
-_ENGINE, _LOG, _REQUESTS, _CONNECTIONS, _CDAP = (
+_ENGINE, _LOG, _REQUESTS, _CONNECTIONS, _CDAP, _FRAMES = (
     EngineConfig(),
     LogLimits(),
     RequestLimits(),
     ConnectionLimits(),
     CdapLimits(),
+    FrameLimits(),
 )
+_QUORUM = r"^$|^[\w.-]+:\d{1,5}(,[\w.-]+:\d{1,5})*(/[\w./-]+)?$"
 _MIB = 1 << 20
 
 
@@ -113,6 +116,27 @@ class LimitsSection(_Section):
         return ConnectionLimits(**given)
 
 
+class TephraSection(_Section):
+    """Apache Tephra's protocol. Without a port it is not spoken."""
+
+    port: int | None = Field(default=None, ge=0, le=65_535)
+    zookeeper: str = Field(default="", pattern=_QUORUM)
+    discovery_name: str = Field(default="transaction", pattern=r"^[\w.-]{1,100}$")
+    clients_max: int = Field(default=_FRAMES.clients_max, ge=1)
+    workers: int = Field(default=_FRAMES.workers, ge=1, le=256)
+    frame_timeout_s: float = Field(default=_FRAMES.frame_timeout_s, ge=1, le=600)
+
+    @model_validator(mode="after")
+    def _there_is_something_to_register(self) -> Self:
+        if self.zookeeper and self.port is None:
+            raise ValueError("zookeeper is given without a port; give --tephra-port too")
+        return self
+
+    def limits(self, clients_max: int) -> FrameLimits:
+        """The bounds of connections, at most `clients_max` of them."""
+        return FrameLimits(min(self.clients_max, clients_max), self.workers, self.frame_timeout_s)
+
+
 class EngineSection(_Section):
     """Bounds of the engine."""
 
@@ -165,6 +189,7 @@ class Settings(BaseSettings):
     engine: EngineSection = EngineSection()
     store: StoreSection = StoreSection()
     cdap: CdapSection = CdapSection()
+    tephra: TephraSection = TephraSection()
 
     @classmethod
     def settings_customise_sources(
@@ -199,6 +224,15 @@ def load(file: Path | None, flags: Mapping[str, object]) -> Settings:
     return settings
 
 
+def flag_of(key: str) -> str:
+    """The flag that says this key: its last part; with the section before it where another section
+    has the same, other than `server`."""
+    section, _, last = key.rpartition(".")
+    alone = sum(other.rpartition(".")[2] == last for other in _known_keys()) == 1
+    name = last if alone or section == "server" else f"{section}-{last}"
+    return f"--{name.replace('_', '-')}"
+
+
 class _Sources:
     """Where a value was said."""
 
@@ -221,8 +255,7 @@ class _Sources:
     def place(self, keys: tuple[str, ...]) -> str:
         """The flag, variable or line that said these keys; the strongest one."""
         if ".".join(keys) in self._flags:
-            alone = sum(key.rpartition(".")[2] == keys[-1] for key in _known_keys()) == 1
-            return f"flag --{'-'.join(keys[-1:] if alone else keys).replace('_', '-')}"
+            return f"flag {flag_of('.'.join(keys))}"
         variable = ENV_PREFIX + _SEPARATOR.join(keys).upper()
         if variable in self._variables:
             return f"environment variable {self._variables[variable]}"

@@ -17,7 +17,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
@@ -28,11 +28,14 @@ from tms.errors import ConfigError
 from tms.events import EventLog
 from tms.server import logs
 from tms.server.app import App
-from tms.server.config import ServerSection, Settings
+from tms.server.config import Settings
 from tms.server.http.protocol import Connection
 from tms.server.service import Service
 from tms.store.leveldb.store import LevelDBStore
 from tms.wire import messages
+
+if TYPE_CHECKING:
+    from tms.server.tephra.front import Tephra
 
 _log = EventLog("tms.server")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -50,8 +53,11 @@ def serve(settings: Settings) -> None:
     logs.configure(settings.server.log_level, settings.server.log_format)
     _keep_memory()
     descriptors = _raise_descriptor_limit()
-    listener = listen(settings.server)
-    try:
+    with contextlib.ExitStack() as listeners:
+        listener = listeners.enter_context(listen(settings.server.host, settings.server.port))
+        foreign = _listen_for_tephra(settings)
+        if foreign is not None:
+            listeners.enter_context(foreign)
         clock = SystemClock()
         store = _open(settings, clock, descriptors // 2)
         cdap = settings.cdap.limits()
@@ -66,17 +72,20 @@ def serve(settings: Settings) -> None:
             service = Service(
                 engine, clock, limits.requests(), limits.connections(descriptors // 2), cdap
             )
+            tephra = None
+            if foreign is not None:
+                tephra = _tephra(settings, service, foreign, descriptors // 8)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(_serve(service, settings.server, listener))
+                runner.run(_serve(service, settings.server.drain_s, listener, tephra))
         finally:
             engine.close()
-    finally:
-        listener.close()
     _log.info("stopped")
 
 
-async def _serve(service: Service, section: ServerSection, listener: socket.socket) -> None:
-    server = Server(service, section.drain_s)
+async def _serve(
+    service: Service, drain_s: float, listener: socket.socket, tephra: "Tephra | None"
+) -> None:
+    server = Server(service, drain_s, tephra)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.ask_to_stop)
@@ -86,7 +95,7 @@ async def _serve(service: Service, section: ServerSection, listener: socket.sock
 class Server(uvicorn.Server):
     """uvicorn, with start and end as this service wants them. Runs in any thread."""
 
-    def __init__(self, service: Service, drain_s: float) -> None:
+    def __init__(self, service: Service, drain_s: float, tephra: "Tephra | None" = None) -> None:
         http: Any = partial(Connection, watchdog=service.watchdog)
         app: Any = App(service)
         super().__init__(
@@ -105,6 +114,7 @@ class Server(uvicorn.Server):
         )
         self._service = service
         self._drain_s = drain_s
+        self._tephra = tephra
 
     def ask_to_stop(self) -> None:
         """SIGTERM or SIGINT."""
@@ -123,7 +133,11 @@ class Server(uvicorn.Server):
         assert sockets is not None
         host, port = sockets[0].getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
-        _log.info("ready", url=f"http://{host}:{port}")
+        also = {}
+        if self._tephra is not None:
+            await self._tephra.start()
+            also["tephra_port"] = self._tephra.port
+        _log.info("ready", url=f"http://{host}:{port}", **also)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what was received, up to the drain time, then close everything."""
@@ -133,11 +147,19 @@ class Server(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
         deadline = loop.time() + self._drain_s
+        ending = (
+            None if self._tephra is None else loop.create_task(self._tephra.stop(self._drain_s))
+        )
         while self.server_state.tasks and not self.force_exit and loop.time() < deadline:
             await asyncio.wait(list(self.server_state.tasks), timeout=_DRAIN_LOOK_S)
         if self.server_state.tasks:
             _log.warning("drain_incomplete", requests=len(self.server_state.tasks))
         await super().shutdown(sockets)
+        if self._tephra is not None and ending is not None:
+            while not ending.done() and not self.force_exit:
+                await asyncio.wait([ending], timeout=_DRAIN_LOOK_S)
+            self._tephra.hurry()
+            await ending
         service.watchdog.stop()
         service.threads.shutdown(wait=True, cancel_futures=True)
 
@@ -158,11 +180,10 @@ def _open(settings: Settings, clock: Clock, descriptors: int) -> LevelDBStore:
         ) from exc
 
 
-def listen(section: ServerSection) -> socket.socket:
+def listen(host: str, port: int, option: str = "--port (server.port)") -> socket.socket:
     """The bound listener. Raises `ConfigError`."""
-    where = f"{section.host} port {section.port}"
     try:
-        found = socket.getaddrinfo(section.host, section.port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, address = found[0]
         listener = socket.socket(family, kind, protocol)
         try:
@@ -174,10 +195,29 @@ def listen(section: ServerSection) -> socket.socket:
             raise
     except OSError as exc:
         raise ConfigError(
-            f"The service cannot listen on {where}: {exc.strerror}. Is another one running there? "
-            "Choose another port with --port (server.port), 0 for any free one."
+            f"The service cannot listen on {host} port {port}: {exc.strerror}. Is another one "
+            f"running there? Choose another port with {option}, 0 for any free one."
         ) from exc
     return listener
+
+
+def _listen_for_tephra(settings: Settings) -> socket.socket | None:
+    port = settings.tephra.port
+    if port is None:
+        return None
+    return listen(settings.server.host, port, "--tephra-port (tephra.port)")
+
+
+def _tephra(
+    settings: Settings, service: Service, listener: socket.socket, clients_max: int
+) -> "Tephra":
+    from tms.server.tephra.front import Tephra  # loads the drivers, which others need not
+
+    section = settings.tephra
+    tephra = Tephra(service, listener, section.limits(clients_max))
+    if section.zookeeper:
+        tephra.register(section.zookeeper, section.discovery_name, settings.server.host)
+    return tephra
 
 
 def _raise_descriptor_limit() -> int:

@@ -26,11 +26,12 @@ from tms.model.transaction import Commit, CommitResult, TopicAppended, TopicStag
 from tms.topic.journal import end_of
 from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry
-from tms.transactions.early import EarlyMessages
+from tms.transactions.early import EarlyMessages, Range
 from tms.transactions.positions import GroupPositions
 from tms.tx.commits import Finish
 from tms.tx.edits import Stored
 from tms.tx.manager import TransactionManager
+from tms.tx.published import Writes
 
 
 class Parts:
@@ -76,10 +77,16 @@ class CommitUnderWay:
         self._inline = inline
         self._committed = committed
         self._under_way: list[tuple[TopicName, PendingAppend]] = []
+        self._writes: Writes[Range] | None = None
+        self._ending = contextlib.ExitStack()
         self._left = 1  # answers to wait for, and `start` itself
         self._lock = threading.Lock()
         self._result = CommitResult(id)
         self.answer: Pending[CommitResult] = Pending(1)
+
+    def ends(self, writes: Writes[Range] | None, ending: contextlib.ExitStack) -> None:
+        """What the transaction stored before, and what to close once it has ended."""
+        self._writes, self._ending = writes, ending
 
     def start(self) -> None:
         """Store the blocks; everything else follows."""
@@ -105,7 +112,7 @@ class CommitUnderWay:
             self._fail(error)
             return
         except BaseException:
-            parts.manager.finished(self._id)
+            self._over()
             raise
         waiting = [pending for _, pending in self._under_way if not pending.done()]
         self._left += len(waiting)
@@ -135,7 +142,7 @@ class CommitUnderWay:
             if self._left:
                 return
         appended: list[TopicAppended] = []
-        stored: list[Stored] = []
+        stored: list[Stored] = [] if self._writes is None else self._writes.stored
         try:
             for topic, pending in self._under_way:
                 uid = self._parts.registry.find(topic).uid
@@ -168,8 +175,14 @@ class CommitUnderWay:
         if error is not None:
             self._fail(error)
             return
-        self._parts.manager.finished(self._id)
+        if self._writes is not None:
+            self._writes.settle()
+        self._over()
         self.answer.settle(0, self._result)
+
+    def _over(self) -> None:
+        self._parts.manager.finished(self._id)
+        self._ending.close()
 
     def _fail(self, error: TMSError) -> None:
         """Nothing of it may ever be seen. Journaling that may wait, so the event loop does not."""
@@ -177,7 +190,7 @@ class CommitUnderWay:
         def give_up() -> None:
             with contextlib.suppress(TMSError):  # else `expire` does it
                 self._parts.manager.invalidate(self._id)
-            self._parts.manager.finished(self._id)
+            self._over()
             self.answer.fail(1, error)
 
         if self._inline is Durability.SYNCED:

@@ -3,30 +3,35 @@ nobody sees, and taking both back.
 
 Invariants
 
-* A message with a pointer that was given here is stored only while that is in progress; one that
-  comes too late is rolled back at once.
+* A message with a pointer that was given here is stored only while that is in progress, and its
+  transaction ends only when nothing is being stored in it; see `tms.tx.published`.
 * It is synced, whatever the topic says, because the commit may be.
 * Whether everything that a transaction stored is known is never guessed: after a start, and after
   a failed write, it is not.
 """
 
+import contextlib
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from tms.clock import Clock
-from tms.errors import Invalid, TMSError, TransactionEnded
+from tms.errors import Invalid, TMSError, TopicNotFound, TransactionEnded
 from tms.log.pending import PendingAppend
 from tms.log.writer import Stamp
 from tms.model.block import Flags
 from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
+from tms.topic.journal import end_of
 from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry
+from tms.tx.edits import Stored
 from tms.tx.manager import WRITE_TIMEOUT_S, TransactionManager
+from tms.tx.published import Published, Writes
 
 _SYNCED = Durability.SYNCED
+Place = tuple[TopicName, int, int]  # topic, partition, pointer
 
 
 class Range(NamedTuple):
@@ -43,15 +48,6 @@ class Range(NamedTuple):
         """The range of one block."""
         last = (place.time_ms, place.sequence + place.count - 1)
         return cls(topic, place.partition, (place.time_ms, place.sequence), last, write_pointer)
-
-
-class _Stored:
-    """What an open transaction has stored so far."""
-
-    def __init__(self) -> None:
-        self.ranges: list[Range] = []
-        self.staged: set[tuple[TopicName, int, int]] = set()  # topic, partition, pointer
-        self.certain = True
 
 
 class EarlyMessages:
@@ -71,35 +67,36 @@ class EarlyMessages:
         self._publisher = publisher
         self._clock = clock
         self._lock = threading.Lock()
-        self._stored: dict[int, _Stored] = {}  # by transactions given here that may be aborted
+        self._staged: dict[int, set[Place]] = {}  # by transactions given here
         self._referred: dict[tuple[int, int, int], int] = {}  # uid, partition, pointer → blocks
-        self._first_pointer = manager.state.next_pointer(clock.now_ms())
+        self.published: Published[Range] = Published(manager.state.next_pointer(clock.now_ms()))
 
     def submit(
         self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int
     ) -> PendingAppend:
         """Store blocks in the log: readers of committed messages wait there."""
-        stamp = self._stamp(write_pointer)
-        pending = self._publisher.submit(name, blocks, _SYNCED, _SYNCED, stamp)
-        self._follow(name, stamp, pending)
+        with self._storing(write_pointer) as storing:
+            pending = self._publisher.submit(name, blocks, _SYNCED, _SYNCED, storing.stamp())
+            storing.follow(name, pending)
         return pending
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
         """Store blocks where nobody sees them, until `refer` or a commit names them."""
-        stamp = self._stamp(write_pointer)
-        name.require_writable()
-        checked = self._publisher.check(name, blocks)
-        if stamp.flags & Flags.ISSUED:
-            with self._lock:
-                staged = self._of(write_pointer).staged
-                staged.update((name, new.partition, write_pointer) for new in blocks)
-        for partition in {new.partition for new in blocks}:
-            some = [
-                (new.block, header)
-                for new, header in zip(blocks, checked, strict=True)
-                if new.partition == partition
-            ]
-            self._log(name, partition).staged.add(some, write_pointer, self._clock.now_ms())
+        with self._storing(write_pointer) as storing:
+            name.require_writable()
+            checked = self._publisher.check(name, blocks)
+            if storing.id is not None:
+                with self._lock:
+                    staged = self._staged.setdefault(storing.id, set())
+                    staged.update((name, new.partition, write_pointer) for new in blocks)
+            for partition in {new.partition for new in blocks}:
+                some = [
+                    (new.block, header)
+                    for new, header in zip(blocks, checked, strict=True)
+                    if new.partition == partition
+                ]
+                log = self._log(name, partition)
+                log.staged.add(some, write_pointer, self._clock.now_ms())
 
     def references(self, name: TopicName, partition: int, write_pointer: int) -> list[NewBlock]:
         """Blocks that name what a transaction staged in a partition, in order."""
@@ -109,15 +106,15 @@ class EarlyMessages:
     def refer(self, name: TopicName, partition: int, write_pointer: int) -> list[Appended]:
         """Store references to what was staged since the last time; readers of committed messages
         wait there."""
-        stamp = self._stamp(write_pointer)
         place = (self._registry.find(name).uid, partition, write_pointer)
-        blocks = self.references(name, partition, write_pointer)
-        new = blocks[self._referred.get(place, 0) :]
-        if not new:
-            return []
-        named = Stamp(stamp.flags | Flags.STAGED, write_pointer)
-        pending = self._publisher.submit(name, new, _SYNCED, _SYNCED, named, internal=True)
-        self._follow(name, stamp, pending)
+        with self._storing(write_pointer) as storing:
+            blocks = self.references(name, partition, write_pointer)
+            new = blocks[self._referred.get(place, 0) :]
+            if not new:
+                return []
+            stamp = storing.stamp(Flags.STAGED)
+            pending = self._publisher.submit(name, new, _SYNCED, _SYNCED, stamp, internal=True)
+            storing.follow(name, pending)
         appended = pending.result(WRITE_TIMEOUT_S)
         with self._lock:
             self._referred[place] = len(blocks)
@@ -133,73 +130,98 @@ class EarlyMessages:
         self._manager.rolled_back(range.write_pointer)
         return count
 
-    def is_certain(self, id: int) -> bool:
-        """Whether everything is known that a transaction stored before its commit."""
-        stored = self._stored.get(id)
-        return id >= self._first_pointer if stored is None else stored.certain
+    def take_back(self, writes: Writes[Range]) -> bool:
+        """Roll back what a transaction stored, which can no longer commit; whether nothing of it is
+        left."""
+        for one in writes.ranges:
+            try:
+                self.roll_back(one)
+            except TopicNotFound:
+                continue
+            except TMSError:
+                return False
+        return writes.sure
 
-    def is_clean(self, id: int) -> bool:
-        """Whether it certainly stored nothing in the log."""
-        stored = self._stored.get(id)
-        return self.is_certain(id) and (stored is None or not stored.ranges)
-
-    def take_back(self, id: int) -> bool:
-        """Roll back what a transaction stored, which can no longer commit; whether that was
-        everything."""
-        stored = self._stored.get(id)
-        if stored is None:
-            return self.is_certain(id)
-        try:
-            for range in stored.ranges:
-                self.roll_back(range)
-            for name, partition, pointer in stored.staged:
-                self._log(name, partition).staged.drop(pointer)
-        except TMSError:
-            return False
-        return self.is_certain(id)
-
-    def forget(self, id: int) -> None:
-        """A transaction has ended, and nothing of it is to be taken back."""
+    def forget(self, id: int, committed: bool) -> None:
+        """A transaction has ended: what it staged is named by its commit, or dropped."""
         with self._lock:
-            stored = self._stored.pop(id, None)
-            for name, partition, pointer in stored.staged if stored is not None else ():
-                record = self._registry.peek(name)
-                if record is not None:
-                    self._referred.pop((record.uid, partition, pointer), None)
+            places = self._staged.pop(id, set())
+        for name, partition, pointer in places:
+            with contextlib.suppress(TMSError):
+                log = self._log(name, partition)
+                self._referred.pop((log.uid, partition, pointer), None)
+                if not committed:
+                    log.staged.drop(pointer)
 
-    def _follow(self, name: TopicName, stamp: Stamp, pending: PendingAppend) -> None:
-        if stamp.flags & Flags.ISSUED:
-            pending.add_done_callback(lambda: self._note(name, stamp.write_pointer, pending))
-
-    def _note(self, name: TopicName, pointer: int, pending: PendingAppend) -> None:
-        """Remember what was stored; what came after the end of its transaction goes at once."""
-        ranges: list[Range] = []
-        try:
-            ranges = [Range.of(name, place, pointer) for place in pending.result(0)]
-        except TMSError:
-            with self._lock:
-                self._of(pointer).certain = False
-        with self._lock:
-            self._of(pointer).ranges += ranges
-        if not self._manager.is_open(pointer) and not self._manager.is_committed(pointer):
-            for range in ranges:
-                self.roll_back(range)
-
-    def _of(self, pointer: int) -> _Stored:
-        id = self._manager.state.in_progress.get(pointer, pointer)
-        return self._stored.setdefault(id, _Stored())
-
-    def _stamp(self, write_pointer: int) -> Stamp:
+    def _storing(self, write_pointer: int) -> "_Storing":
         if not 0 < write_pointer < 2**63:
             raise Invalid("A write pointer is a positive number of 63 bits.")
-        if self._manager.is_open(write_pointer):
-            return Stamp(Flags.TRANSACTIONAL | Flags.ISSUED, write_pointer)
-        if self._manager.knows(write_pointer):
-            raise TransactionEnded(
-                f"The transaction {write_pointer} has ended; nothing can be published in it.",
-                transaction=write_pointer,
-            )
-        return Stamp(Flags.TRANSACTIONAL, write_pointer)
+        id = self._manager.transaction_of(write_pointer)
+        if id is None and self._manager.knows(write_pointer):
+            raise _too_late(write_pointer)
+        return _Storing(self, self._manager, write_pointer, id)
+
+    def note(self, id: int, name: TopicName, pointer: int, pending: PendingAppend) -> None:
+        """Remember what an open transaction stored. Of an append that failed nobody knows, so the
+        transaction is invalid."""
+        ranges: list[Range] = []
+        stored: list[Stored] = []
+        sure = False
+        try:
+            places = pending.result(0)
+            uid = self._registry.find(name).uid
+            ranges = [Range.of(name, place, pointer) for place in places]
+            stored = [Stored(uid, place.partition, end_of(place)) for place in places]
+            sure = True
+        except TMSError:
+            with contextlib.suppress(TMSError):
+                self._manager.invalidate(id)
+        finally:
+            self.published.leave(id, ranges, stored, sure)
 
     def _log(self, name: TopicName, partition: int) -> PartitionLog:
         return self._partitions.get(name, self._registry.find(name), partition)
+
+
+class _Storing:
+    """Something is being stored under a pointer: until it is, nobody ends its transaction."""
+
+    def __init__(
+        self, early: EarlyMessages, manager: TransactionManager, pointer: int, id: int | None
+    ) -> None:
+        self.id = id  # of the transaction, if it was given here
+        self._early = early
+        self._manager = manager
+        self._pointer = pointer
+        self._followed = False
+
+    def __enter__(self) -> Self:
+        if self.id is not None:
+            self._early.published.enter(self.id)
+            if not self._manager.is_open(self._pointer):
+                self._early.published.leave(self.id, (), (), True)
+                raise _too_late(self._pointer)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.id is not None and not self._followed:
+            self._early.published.leave(self.id, (), (), True)
+
+    def stamp(self, more: int = 0) -> Stamp:
+        """What goes on the blocks."""
+        issued = Flags.ISSUED if self.id is not None else 0
+        return Stamp(Flags.TRANSACTIONAL | issued | more, self._pointer)
+
+    def follow(self, name: TopicName, pending: PendingAppend) -> None:
+        """It is over once this is stored."""
+        id = self.id
+        if id is not None:
+            self._followed = True
+            pending.add_done_callback(lambda: self._early.note(id, name, self._pointer, pending))
+
+
+def _too_late(pointer: int) -> TransactionEnded:
+    return TransactionEnded(
+        f"The transaction {pointer} has ended; nothing can be published in it.",
+        transaction=pointer,
+    )

@@ -7,6 +7,7 @@ Invariants
 * What is taken back by an abort can never be committed: it is invalid before.
 """
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from tms.transactions.early import EarlyMessages, Range
 from tms.transactions.positions import GroupPositions
 from tms.tx.edits import Outcome, Stored
 from tms.tx.manager import WRITE_TIMEOUT_S, TransactionManager
+from tms.tx.tephra import Tephra
 
 RESULTS_REMEMBERED = 10_000
 TRANSACTIONS = TopicName(SYSTEM_NAMESPACE, "_transactions")
@@ -47,8 +49,9 @@ class _EditLog:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def write(self, entry: bytes, durability: Durability) -> None:
-        self._journal.append([entry], durability).result(WRITE_TIMEOUT_S)
+    def write(self, entries: Sequence[bytes], durability: Durability) -> None:
+        for pending in [self._journal.append([entry], durability) for entry in entries]:
+            pending.result(WRITE_TIMEOUT_S)
 
     def read(self) -> Iterator[bytes]:
         return (entry.value for entry in self._journal.replay() if entry.value is not None)
@@ -75,6 +78,7 @@ class Transactions:
             edits, clock, self._is_stored, run_in_background, self._positions.distrust, lifetime_ms
         )
         self._early = EarlyMessages(self.manager, registry, partitions, publisher, clock)
+        self.tephra = Tephra(self.manager, self._early.published, self._early.take_back)
         self._parts = Parts(
             self.manager,
             publisher,
@@ -112,14 +116,22 @@ class Transactions:
         return [self._info(id, Outcome.OPEN) for id in sorted(self.manager.state.open)]
 
     def abort(self, id: int) -> TransactionInfo:
-        """Abort a transaction; one that was aborted already stays so. What it published before is
-        rolled back; where that is not known, because the engine was started since, or fails, it
-        becomes invalid."""
-        if self.manager.is_open(id) and not self._early.is_clean(id):
-            self.manager.invalidate(id)  # from now on nobody can commit what is taken back
-        if self._early.take_back(id) or not self.manager.is_invalid(id):
-            self.manager.abort(id)
-            self._early.forget(id)
+        """Abort a transaction; one that was aborted or is invalid stays so. What it published
+        before is rolled back; where that is not known, because the engine was started since, or
+        fails, it becomes invalid. Raises `TransactionNotFound`, `TransactionEnded`."""
+        with self._early.published.ending(id) as writes:
+            outcome = self.manager.outcome(id)
+            if outcome is Outcome.COMMITTED:
+                raise self.manager.why_not_open(id)
+            if outcome is Outcome.OPEN:
+                long = self.manager.state.find(id).began.type is TransactionType.LONG
+                clean = writes.sure and not writes.ranges and not self.manager.is_intended(id)
+                if not clean:
+                    self.manager.invalidate(id)  # nobody can commit what is taken back from now on
+                if clean or (self._early.take_back(writes) and not long):
+                    self.manager.abort(id)
+                    writes.settle()
+                self._early.forget(id, committed=False)
         return self.describe(id)
 
     def invalidate(self, id: int) -> TransactionInfo:
@@ -146,16 +158,21 @@ class Transactions:
         changes += [b"position/" + encode_key(one.key) for one in request.positions]
         durability = request.durability or self._strongest(request)
         id = request.transaction_id
-        if id:
-            self.manager.intend(id, changes, durability)
-        else:
-            id = self.manager.begin_intended(request.token)
-        one = CommitUnderWay(self._parts, id, request, changes, durability, inline, self._committed)
+        with contextlib.ExitStack() as ending:
+            writes = ending.enter_context(self._early.published.ending(id)) if id else None
+            if id:
+                self.manager.intend(id, changes, durability)
+            else:
+                id = self.manager.begin_intended(request.token)
+            one = CommitUnderWay(
+                self._parts, id, request, changes, durability, inline, self._committed
+            )
+            one.ends(writes, ending.pop_all())
         one.start()
         return one.answer
 
     def _committed(self, result: CommitResult) -> None:
-        self._early.forget(result.transaction_id)
+        self._early.forget(result.transaction_id, committed=True)
         with self._lock:
             self._results[result.transaction_id] = result
             if len(self._results) > RESULTS_REMEMBERED:

@@ -13,7 +13,7 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tms.errors import TimedOut, TMSError, TransactionConflict
@@ -128,7 +128,7 @@ class CommitQueue:
         """What to journal; those that can be committed go into `done`."""
         state = self._journal.ready()
         edits: list[Edit] = []
-        taken: set[bytes] = set()
+        taken: dict[bytes, str | None] = {}  # change → who changes it
         with self._journal.lock:
             for one in group:
                 try:
@@ -140,7 +140,7 @@ class CommitQueue:
                     if isinstance(error, TransactionConflict):
                         edits.append(Prepared(one.id, ()))
                     continue
-                taken.update(edit.changes)
+                taken.update(dict.fromkeys(edit.changes, state.find(one.id).began.client))
                 edits.append(edit)
                 done.append(one)
         return edits
@@ -158,7 +158,9 @@ def _applied(done: Iterable[Finish]) -> None:
         one.applied()
 
 
-def _require_free(state: TransactionState, edit: Committed, taken: set[bytes]) -> None:
+def _require_free(
+    state: TransactionState, edit: Committed, taken: Mapping[bytes, str | None]
+) -> None:
     for change in edit.changes:
         if change in taken:
-            raise state.conflict(edit.id, change, None)
+            raise state.conflict(edit.id, change, taken[change])

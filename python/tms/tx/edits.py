@@ -84,9 +84,10 @@ class Committed(_Edit, frozen=True):
 
 
 class Aborted(_Edit, frozen=True):
-    """A transaction's data was taken back."""
+    """A transaction's data was taken back. `checkpoints`: what leaves the invalid list with it."""
 
     id: int
+    checkpoints: tuple[int, ...] = ()
 
 
 class Invalidated(_Edit, frozen=True):
@@ -97,7 +98,8 @@ class Invalidated(_Edit, frozen=True):
 
 
 class Forgotten(_Edit, frozen=True):
-    """Invalid transactions of which nothing is left."""
+    """Invalid transactions that snapshots need not name any more, because nothing is left of them
+    elsewhere. Messages of them are still never seen."""
 
     ids: tuple[int, ...]
 
@@ -117,7 +119,7 @@ class Revoked(_Edit, frozen=True):
 
 
 class Reset(_Edit, frozen=True):
-    """Everything is forgotten."""
+    """Nothing is in progress, invalid or a conflict any more. What was is never seen."""
 
 
 Edit = (

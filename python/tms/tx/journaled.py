@@ -39,14 +39,15 @@ from tms.tx.edits import (
 from tms.tx.state import TransactionState
 
 RESERVE_MS = 10_000
+ENTRY_BYTES = 4 << 20  # more is written as several entries
 _log = EventLog(__name__)
 
 
 class EditLog(Protocol):
     """Where edits are kept."""
 
-    def write(self, entry: bytes, durability: Durability) -> None:
-        """Append edits that happen together, and wait until they are stored."""
+    def write(self, entries: Sequence[bytes], durability: Durability) -> None:
+        """Append entries, and wait until they are stored."""
         ...
 
     def read(self) -> Iterator[bytes]:
@@ -87,7 +88,7 @@ class JournaledState:
         """The state, for deciding. The caller holds `writing`."""
         if not self.trusted:
             barrier = [Reserved(self.state.reserved)]
-            self._log.write(encode_edits(barrier), Durability.SYNCED)
+            self._log.write([encode_edits(barrier)], Durability.SYNCED)
             self._load()
             self._reloaded()
         return self.state
@@ -120,7 +121,7 @@ class JournaledState:
         with self.lock:
             along, self._unwritten = self._unwritten, []
         try:
-            self._log.write(encode_edits([*along, *edits]), durability)
+            self._log.write(list(_entries([*along, *edits])), durability)
         except BaseException:
             self.trusted = False
             raise
@@ -148,7 +149,7 @@ class JournaledState:
             for edit in new:
                 state.apply(edit)
             if new:
-                self._log.write(encode_edits(new), Durability.SYNCED)
+                self._log.write(list(_entries(new)), Durability.SYNCED)
         with self.lock:
             self.state, self.trusted, self._unwritten = state, True, []
         if torn:
@@ -171,3 +172,14 @@ class JournaledState:
                 for block in commit.blocks
             )
         }
+
+
+def _entries(edits: list[Edit]) -> Iterator[bytes]:
+    """The edits as entries of the journal, as few as can be."""
+    entry = encode_edits(edits)
+    if len(entry) <= ENTRY_BYTES or len(edits) == 1:
+        yield entry
+        return
+    half = len(edits) // 2
+    yield from _entries(edits[:half])
+    yield from _entries(edits[half:])

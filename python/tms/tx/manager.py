@@ -7,20 +7,33 @@ Invariants
 * Whoever waits for a transaction is called when it has ended.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from tms.clock import Clock
-from tms.errors import TMSError, TransactionEnded
+from tms.errors import TimedOut, TMSError, TransactionEnded
 from tms.model.snapshot import POINTERS_PER_MS, Fate, Snapshot, TransactionType
 from tms.model.topic import Durability
 from tms.tx.commits import CommitQueue, Finish
-from tms.tx.edits import Began, Intended, Outcome, Stored
+from tms.tx.edits import (
+    Aborted,
+    Began,
+    Checkpointed,
+    Edit,
+    Intended,
+    Invalidated,
+    Outcome,
+    Reset,
+    Stored,
+)
 from tms.tx.journaled import RESERVE_MS, EditLog, JournaledState
 from tms.tx.state import TransactionState
 from tms.tx.watchers import Watchers
 
 WRITE_TIMEOUT_S = 30.0
+T = TypeVar("T")
 _SYNCED, _WRITTEN = Durability.SYNCED, Durability.WRITTEN
 
 
@@ -84,21 +97,29 @@ class TransactionManager:
         with self._journal.lock:
             return state.snapshot(id)
 
-    def checkpoint(self, id: int) -> Snapshot:
-        """One more pointer for a transaction; what it writes with from now on."""
+    def change(
+        self,
+        decide: Callable[[TransactionState, int], Iterable[Edit]],
+        answer: Callable[[TransactionState], T],
+        durability: Durability = _WRITTEN,
+    ) -> T:
+        """Do what `decide` says of the state at this time (ms); what `answer` says of the state
+        then. Nobody else who writes the journal comes in between."""
         journal, now_ms = self._journal, self._clock.now_ms()
         with journal.writing:
             state = journal.reserve(now_ms)
             with journal.lock:
-                journal.note(state.checkpoint(id, now_ms))
-            journal.write([], _WRITTEN)
+                edits = list(decide(state, now_ms))
+                pointers = all(isinstance(edit, Began | Checkpointed) for edit in edits)
+                for edit in edits if pointers else ():  # given away at once, or another gets it too
+                    journal.note(edit)
+            if edits:
+                journal.write([] if pointers else edits, durability)
             with journal.lock:
-                return state.snapshot(id)
-
-    def prepare(self, id: int, changes: Iterable[bytes]) -> None:
-        """Raises `TransactionConflict` if these changes cannot be committed."""
-        with self._journal.writing:
-            self._journal.write([self._journal.ready().prepare(id, changes)], _WRITTEN)
+                found = answer(journal.state)
+        if any(isinstance(edit, Aborted | Invalidated | Reset) for edit in edits):
+            self._watchers.wake_if(self.knows)
+        return found
 
     def intend(self, id: int, changes: Sequence[bytes], durability: Durability) -> None:
         """The messages of a transaction that began before are about to be stored, so durably. A
@@ -128,6 +149,22 @@ class TransactionManager:
     def commit(self, one: Finish, inline: Durability = _SYNCED) -> None:
         """Commit; see `CommitQueue.submit`."""
         self._commits.submit(one, inline)
+
+    def commit_and_wait(self, id: int, blocks: Sequence[Stored]) -> None:
+        """Commit, synced, with the changes that were prepared; `blocks` have to be there. Raises
+        `TransactionConflict`, `TransactionEnded`."""
+        done = threading.Event()
+        errors: list[TMSError | None] = []
+
+        def answer(error: TMSError | None) -> None:
+            errors.append(error)
+            done.set()
+
+        self._commits.submit(Finish(id, answer, None, blocks), _SYNCED)
+        if not done.wait(WRITE_TIMEOUT_S):
+            raise TimedOut(f"The commit of {id} takes too long; ask for its outcome.")
+        if errors[0] is not None:
+            raise errors[0]
 
     def finished(self, id: int) -> None:
         """A commit came to its end, whichever: if it is still open, it is given up."""
@@ -176,14 +213,6 @@ class TransactionManager:
         self._watchers.wake(edit.ids)
         return len(edit.ids)
 
-    def forget(self, ids: Iterable[int]) -> int:
-        """Take transactions of which nothing is left off the invalid list; how many."""
-        with self._journal.writing:
-            edit = self._journal.ready().forget(ids)
-            if edit is not None:
-                self._journal.write([edit], _SYNCED)
-        return 0 if edit is None else len(edit.ids)
-
     def outcome(self, id: int) -> Outcome:
         """How a transaction stands. Raises `TransactionNotFound`."""
         state = self._journal.settled()
@@ -218,9 +247,9 @@ class TransactionManager:
         """Whether it was given here and has not ended."""
         return pointer in self.state.in_progress
 
-    def is_invalid(self, id: int) -> bool:
-        """Whether it stands on the invalid list."""
-        return id in self.state.invalid
+    def transaction_of(self, pointer: int) -> int | None:
+        """The transaction in progress that this pointer was given to."""
+        return self.state.in_progress.get(pointer)
 
     def is_committed(self, pointer: int) -> bool:
         """Whether messages with this pointer are visible, as far as is remembered."""
@@ -234,7 +263,7 @@ class TransactionManager:
     def knows(self, pointer: int) -> bool:
         """Whether it was given here and has ended, as far as is remembered."""
         state = self.state
-        return pointer in state.ended or pointer in state.invalid or state.is_lost(pointer)
+        return pointer in state.ended or state.is_invalid(pointer) or state.is_lost(pointer)
 
     def why_not_open(self, id: int) -> TMSError:
         """The error for a transaction that has ended."""
@@ -247,9 +276,8 @@ class TransactionManager:
     def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when a transaction ends, at once if it has. Returns a cancel."""
         with self._journal.lock:
-            state = self.state
-            id = state.in_progress.get(pointer)
-            if id is not None or not (pointer in state.ended or pointer in state.invalid):
+            id = self.state.in_progress.get(pointer)
+            if id is not None or not self.knows(pointer):
                 # a foreign one ends by being rolled back
                 return self._watchers.add(pointer if id is None else id, callback)
         callback()

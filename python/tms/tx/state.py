@@ -20,12 +20,15 @@ Invariants
 * A commit has a conflict if one of its changes was also committed with a commit pointer above its
   id. Changes are kept while a short transaction is in progress that could conflict with them.
 * How a transaction ended is remembered for the newest `ENDED_REMEMBERED`.
+* What leaves the invalid list without having been aborted is `forgotten`: snapshots do not name it,
+  and its messages are never visible.
+* Before the first transaction all that others wrote earlier is visible.
 """
 
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Sequence
 
-from tms.errors import Invalid, InvalidTruncateTime, TMSError, TransactionConflict
+from tms.errors import Invalid, TMSError, TransactionConflict
 from tms.model.snapshot import (
     NONE_IN_PROGRESS,
     POINTERS_PER_MS,
@@ -67,11 +70,12 @@ class TransactionState:
         self.open: dict[int, Open] = {}
         self.in_progress: dict[int, int] = {}  # pointer → transaction
         self.invalid: set[int] = set()
+        self.forgotten: set[int] = set()
         self.lost: list[tuple[int, int]] = []
         self.ended: OrderedDict[int, tuple[Outcome, int]] = OrderedDict()  # id → how, commit
         self.tokens: OrderedDict[str, int] = OrderedDict()
         self._shorts: OrderedDict[int, None] = OrderedDict()
-        self._committed: OrderedDict[int, set[bytes]] = OrderedDict()  # commit pointer → changes
+        self.committed: OrderedDict[int, set[bytes]] = OrderedDict()  # commit pointer → changes
         self._winner: dict[bytes, tuple[int, str | None]] = {}  # change → newest commit, client
         self._sorted_invalid: tuple[int, ...] | None = ()
 
@@ -89,7 +93,7 @@ class TransactionState:
             self.read_pointer,
             self._sorted_invalid,
             others,
-            self.first_short(),
+            next((short for short in self._shorts if short != id), NONE_IN_PROGRESS),
             found.began.type,
             found.write_pointer,
             found.checkpoints,
@@ -104,11 +108,16 @@ class TransactionState:
         pointers."""
         if pointer in self.in_progress:
             return Fate.OPEN
-        if pointer in self.invalid or pointer > self.last_pointer or self.is_lost(pointer):
+        if self.is_invalid(pointer) or pointer > self.last_pointer or self.is_lost(pointer):
             return Fate.SKIPPED
         ended = self.ended.get(pointer)
         aborted = ended is not None and ended[0] is Outcome.ABORTED
         return Fate.SKIPPED if aborted else Fate.VISIBLE
+
+    def is_invalid(self, pointer: int) -> bool:
+        """Whether nothing that was written with this is ever seen, because its transaction became
+        invalid."""
+        return pointer in self.invalid or pointer in self.forgotten
 
     def find(self, id: int) -> Open:
         """The transaction in progress. Raises why there is none."""
@@ -124,13 +133,13 @@ class TransactionState:
         ended = self.ended.get(id)
         if ended is not None:
             return ended[0]
-        if id in self.invalid or self.is_lost(id):
+        if self.is_invalid(id) or self.is_lost(id):
             return Outcome.INVALID
         raise self._not_open(id)
 
     def _not_open(self, id: int) -> TMSError:
         ended = self.ended.get(id)
-        if ended is None and id not in self.invalid and not self.is_lost(id):
+        if ended is None and not self.is_invalid(id) and not self.is_lost(id):
             return unknown(id)
         return not_open(id, Outcome.INVALID if ended is None else ended[0])
 
@@ -160,7 +169,8 @@ class TransactionState:
             raise Invalid(f"timeout must be {what} but is {timeout_s:g} seconds", field="timeout_s")
         id = self.next_pointer(now_ms)
         first = next(iter(self.in_progress), None)
-        bound = min(id - 1, self.read_pointer) if first is None else first - 1
+        read_pointer = self.read_pointer if self.last_pointer else id - 1
+        bound = min(id - 1, read_pointer) if first is None else first - 1
         return Began(id, type, now_ms + int(timeout_s * 1_000), bound, client, token)
 
     def next_pointer(self, now_ms: int) -> int:
@@ -193,15 +203,18 @@ class TransactionState:
         self._check(id, final)
         return Committed(id, self.last_pointer + 1, final, tuple(blocks))
 
-    def abort(self, id: int) -> Aborted | Invalidated | None:
-        """Abort: a long one becomes invalid, a short one is forgotten even if it was invalid. None
-        when there is nothing to do. Raises why it cannot be aborted."""
+    def abort(
+        self, id: int, *, long: bool = False, checkpoints: Iterable[int] = ()
+    ) -> Aborted | Invalidated | None:
+        """Abort: a long one becomes invalid, a short one is forgotten even if it was invalid, then
+        with these checkpoints. None when there is nothing to do. Raises why it cannot be aborted.
+        `long` and `checkpoints` say what is not known of an invalid one."""
         found = self.open.get(id)
         if found is not None:
             long = found.began.type is TransactionType.LONG
             return Invalidated((id,)) if long else Aborted(id)
         if id in self.invalid:
-            return Aborted(id)
+            return None if long else Aborted(id, tuple(checkpoints))
         ended = self.ended.get(id)
         if ended is not None and ended[0] is Outcome.ABORTED:
             return None
@@ -220,21 +233,6 @@ class TransactionState:
             if (one.intended or one.began.expires_ms < now_ms) and id not in committing
         )
         return Invalidated(late, timed_out=True) if late else None
-
-    def forget(self, ids: Iterable[int]) -> Forgotten | None:
-        """Take transactions off the invalid list; None when none is on it."""
-        found = tuple(sorted(self.invalid.intersection(ids)))
-        return Forgotten(found) if found else None
-
-    def forget_before(self, time_ms: int) -> Forgotten | None:
-        """Take all from before a time off the invalid list. Raises `InvalidTruncateTime`."""
-        bound = time_ms * POINTERS_PER_MS
-        first = next(iter(self.in_progress), None)
-        if first is not None and first < bound:
-            raise InvalidTruncateTime(
-                f"Transactions started earlier than {time_ms} are in-progress"
-            )
-        return self.forget([pointer for pointer in self.invalid if pointer < bound])
 
     def recovered(self, now_ms: int) -> list[Edit]:
         """What a start after an end without a word has to note: pointers that may have been given
@@ -282,11 +280,12 @@ class TransactionState:
             case Checkpointed():
                 self._checkpointed(edit)
             case Aborted():
-                self._aborted(edit.id)
+                self._aborted(edit)
             case Invalidated():
                 for id in edit.ids:
                     self._invalidated(id, edit.timed_out)
             case Forgotten():
+                self.forgotten.update(edit.ids)  # before they leave the others: readers look
                 self.invalid.difference_update(edit.ids)
                 self._sorted_invalid = None
             case Reserved():
@@ -296,13 +295,13 @@ class TransactionState:
                 self.last_pointer = max(self.last_pointer, edit.stop - 1)
                 self.reserved = max(self.reserved, edit.stop)
             case Reset():
-                reserved, last = self.reserved, self.last_pointer
-                self.__init__()  # type: ignore[misc]
-                self.reserved, self.last_pointer = reserved, last
+                self._reset()
 
     def _began(self, edit: Began) -> None:
         if edit.id <= self.last_pointer:
             return
+        if not self.last_pointer:
+            self.read_pointer = edit.bound
         self.last_pointer = edit.id
         self.open[edit.id] = Open(edit)
         self.in_progress[edit.id] = edit.id
@@ -325,29 +324,29 @@ class TransactionState:
         if found is None:
             return
         if edit.changes:
-            kept = self._committed.setdefault(edit.pointer, set())
+            kept = self.committed.setdefault(edit.pointer, set())
             kept.update(edit.changes)
             winner = (edit.pointer, found.began.client)
             for change in edit.changes:
                 self._winner[change] = winner
         self._close(found)
         self.read_pointer = max(self.read_pointer, found.write_pointer)
-        self._remember(edit.id, Outcome.COMMITTED, edit.pointer)
+        for pointer in found.pointers:
+            self._remember(pointer, Outcome.COMMITTED, edit.pointer)
         self._drop_changes()
 
-    def _aborted(self, id: int) -> None:
-        found = self.open.get(id)
-        if found is not None:
-            self._remember(id, Outcome.ABORTED)  # before it leaves what is in progress
-            self._close(found)
-            self.read_pointer = max(self.read_pointer, found.write_pointer)
-        elif id in self.invalid:
-            self.invalid.discard(id)
-            self._sorted_invalid = None
-            self.read_pointer = max(self.read_pointer, id)
-        else:
+    def _aborted(self, edit: Aborted) -> None:
+        found = self.open.get(edit.id)
+        if found is None and edit.id not in self.invalid:
             return
-        self._remember(id, Outcome.ABORTED)
+        pointers = (edit.id, *edit.checkpoints) if found is None else found.pointers
+        for pointer in pointers:  # before they leave what is in progress or invalid
+            self._remember(pointer, Outcome.ABORTED)
+        if found is not None:
+            self._close(found)
+        self.invalid.difference_update(pointers)
+        self._sorted_invalid = None
+        self.read_pointer = max(self.read_pointer, edit.id if found is None else pointers[-1])
         self._drop_changes()
 
     def _invalidated(self, id: int, timed_out: bool) -> None:
@@ -361,6 +360,17 @@ class TransactionState:
             self.read_pointer = max(self.read_pointer, found.write_pointer)
         self._remember(id, Outcome.TIMED_OUT if timed_out else Outcome.INVALID)
         self._drop_changes()
+
+    def _reset(self) -> None:
+        self.forgotten.update(self.invalid, self.in_progress)
+        for pointer in self.in_progress:
+            self._remember(pointer, Outcome.INVALID)
+        for kept in (self.open, self.in_progress, self.invalid, self._shorts):
+            kept.clear()
+        self.committed.clear()
+        self._winner.clear()
+        self._sorted_invalid = None
+        self.read_pointer = 0
 
     def _close(self, found: Open) -> None:
         id = found.began.id
@@ -377,11 +387,11 @@ class TransactionState:
     def _drop_changes(self) -> None:
         """Forget changes that no short transaction in progress can conflict with."""
         first = self.first_short()
-        while self._committed:
-            pointer = next(iter(self._committed))
+        while self.committed:
+            pointer = next(iter(self.committed))
             if pointer >= first:
                 return
-            for change in self._committed.pop(pointer):
+            for change in self.committed.pop(pointer):
                 winner = self._winner.get(change)
                 if winner is not None and winner[0] == pointer:
                     del self._winner[change]

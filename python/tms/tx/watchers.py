@@ -33,6 +33,10 @@ class Watchers:
         for callback in due:
             callback()
 
+    def wake_if(self, has_ended: Callable[[int], bool]) -> None:
+        """Those for which this holds have ended."""
+        self.wake([id for id in list(self._waiting) if has_ended(id)])
+
     def _cancel(self, id: int, callback: Callback) -> None:
         with self._lock:
             waiting = self._waiting.get(id)

@@ -1,11 +1,10 @@
 """`tms serve`: runs the service in this process. Every setting of the configuration is a flag.
 
-The flags are made from `tms.server.config.Settings`, so that none can be forgotten. A flag is named
-like its key; where two sections have the same key, the section stands before it.
+The flags are made from `tms.server.config.Settings`, so that none can be forgotten; `flag_of` there
+names them.
 """
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -13,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 import click
 
 from tms.cli.session import Session, Shared
-from tms.server.config import Settings, load
+from tms.server.config import Settings, flag_of, load
 
 
 class _Serve(Shared):
@@ -54,14 +53,7 @@ def command(session: Session, /, config: Path | None, **given: Any) -> None:
 
 def settings() -> list[tuple[str, str, Any, Any]]:
     """Key, flag, type and default of every setting but `data`, which all commands share."""
-    found = list(_keys(Settings, ""))
-    times = Counter(key.rpartition(".")[2] for key, _, _ in found)
-    made = []
-    for key, kind, default in found:
-        section, _, last = key.rpartition(".")
-        name = f"{section}-{last}" if times[last] > 1 else last
-        made.append((key, f"--{name.replace('_', '-')}", kind, default))
-    return made
+    return [(key, flag_of(key), kind, default) for key, kind, default in _keys(Settings, "")]
 
 
 def _keys(section: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
@@ -82,5 +74,7 @@ def _option(key: str, flag: str, kind: Any, default: Any) -> click.Option:
     if kind is bool:
         return click.Option([flag, _parameter(flag)], is_flag=True, default=None, help=help_text)
     choices = get_args(kind) if get_origin(kind) is Literal else ()
+    if default is None:
+        kind = get_args(kind)[0]  # of `int | None`
     metavar = "|".join(choices) or getattr(kind, "__name__", "value").upper()
     return click.Option([flag, _parameter(flag)], metavar=metavar, help=help_text)
