@@ -63,6 +63,27 @@ def test_a_group_is_shown_with_its_lag_and_moved(bus: tms.Bus, cli: Tms) -> None
     assert [row["lag"] for row in cli("position", "show", "g", "in")[1]] == [0, 0]
 
 
+def test_a_group_is_forgotten_and_begins_anew(bus: tms.Bus, cli: Tms) -> None:
+    bus.publish("in", b"1")
+    bus.set_positions("g", "in", {0: "latest"})
+    assert cli("position", "reset", "g", "in")[0] == 2  # nobody confirmed it
+    assert cli("position", "reset", "g", "in", "--dry-run")[1]["reset"] is False
+    assert 0 in bus.positions("g", "in")
+    assert cli("position", "reset", "g", "in", "--yes")[1]["reset"] is True
+    assert bus.positions("g", "in") == {}
+    assert cli("position", "reset", "g", "nowhere", "--yes")[0] == 3
+
+
+def test_invalid_transactions_are_pruned(bus: tms.Bus, cli: Tms) -> None:
+    id = bus.transactions.begin().transaction_id
+    bus.transactions.invalidate(id)
+    assert cli("tx", "prune", "--older-than", "1s")[0] == 2  # nobody confirmed it
+    assert cli("tx", "prune", "--dry-run")[1]["pruned"] == 0
+    assert cli("tx", "prune", "--yes")[1]["pruned"] == 0  # it is young
+    assert cli("tx", "prune", "--older-than", "forever", "--yes")[1]["pruned"] in (0, 1)
+    assert bus.transactions.describe(id).outcome == "invalid"
+
+
 def test_consume_may_read_what_is_not_committed(tmp_path: Path, capsysbinary: Any) -> None:
     data = str(tmp_path / "data")
     with tms.open(data) as bus:

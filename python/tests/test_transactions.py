@@ -8,6 +8,7 @@ from tests.clocks import ManualClock
 from tms.engine import Engine
 from tms.errors import (
     Conflict,
+    InvalidTruncateTime,
     TopicNotFound,
     TransactionConflict,
     TransactionEnded,
@@ -249,7 +250,7 @@ def test_positions_move_with_their_transaction_or_not_at_all(world: World) -> No
     assert world.tx.positions("g", A) == {0: Position.offset(7)}
     assert world.tx.groups() == [("g", A)]
     world.tx.move([moved(8)])
-    world.tx.forget([PositionKey("g", A, 0)])
+    world.tx.forget_positions("g", A)
     world.reopen()
     assert world.tx.groups() == []
 
@@ -312,3 +313,67 @@ def test_an_abort_of_what_is_invalid_leaves_it_so(world: World) -> None:
     for _ in range(2):
         assert world.tx.abort(id).outcome == "invalid"
     assert id in world.tx.manager.state.invalid
+
+
+def test_fault_23_what_comes_late_cannot_touch_the_next_transaction(world: World) -> None:
+    late = world.tx.begin().transaction_id
+    world.publish_in(late, b"late")
+    world.tx.commit(Commit(late))
+    after = world.tx.begin().transaction_id
+    world.publish_in(after, b"next")
+    with pytest.raises(TransactionEnded):
+        world.publish_in(late, b"too late")
+    with pytest.raises(TransactionEnded):
+        world.tx.abort(late)
+    world.tx.commit(Commit(late))  # answered as the first time
+    assert world.tx.describe(after).outcome == "open"
+    assert world.read() == [b"late"]
+    world.tx.commit(Commit(after))
+    assert world.read() == [b"late", b"next"]
+
+
+def test_fault_24_readers_move_on_when_a_transaction_is_never_finished(world: World) -> None:
+    id = world.tx.begin(timeout_s=5).transaction_id
+    world.publish_in(id, b"never")
+    world.publish(b"plain")
+    assert world.read() == []
+    world.clock.pass_ms(5_001)
+    world.tx.manager.expire()
+    assert world.read() == [b"plain"]
+    assert world.tx.describe(id).outcome == "timed-out"
+
+
+def test_fault_25_what_is_written_late_by_a_pruned_transaction_is_never_seen(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    world.publish_in(id, b"before")
+    world.tx.invalidate(id)
+    assert world.tx.prune(world.clock.now_ms() + 1_000) == 1
+    assert world.tx.prune(world.clock.now_ms() + 1_000) == 0
+    with pytest.raises(TransactionEnded):
+        world.publish_in(id, b"after")
+    world.publish(b"plain")
+    assert world.read() == [b"plain"]
+    world.reopen()
+    with pytest.raises(TransactionEnded):
+        world.publish_in(id, b"after")
+    assert world.read() == [b"plain"]
+
+
+def test_pruning_waits_for_what_is_in_progress(world: World) -> None:
+    world.tx.begin()
+    with pytest.raises(InvalidTruncateTime):
+        world.tx.prune(world.clock.now_ms() + 1_000)
+
+
+def test_what_stands_is_counted(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    world.publish_in(id, b"waits")
+    world.tx.invalidate(world.tx.begin().transaction_id)
+    world.tx.commit(commit(b"1", token="t"))
+    world.clock.pass_ms(700)
+    found = world.tx.stats(world.clock.now_ms())
+    assert (found.open, found.invalid, found.committed, found.partitions_blocked) == (1, 1, 1, 1)
+    assert 700 <= found.oldest_ms < 800
+    world.tx.abort(id)
+    found = world.tx.stats(world.clock.now_ms())
+    assert (found.open, found.oldest_ms, found.partitions_blocked) == (0, 0, 0)

@@ -72,6 +72,11 @@ class EngineStats:
     in_flight_bytes: int
     clock_ahead_ms: int
     retention_held_back_ms: int
+    transactions_open: int
+    transactions_oldest_ms: int
+    transactions_invalid: int
+    partitions_blocked: int
+    transactions_committed: int
 
 
 class Engine:
@@ -316,6 +321,7 @@ class Engine:
         logs = self._partitions.opened()
         counters = [log.state.counters for log in logs]
         now_ms = self._clock.now_ms()
+        tx = self.transactions.stats(now_ms)
         return EngineStats(
             messages=sum(c.messages for c in counters),
             blocks=sum(c.blocks for c in counters),
@@ -329,6 +335,11 @@ class Engine:
             in_flight_bytes=self._in_flight.bytes,
             clock_ahead_ms=max(0, *(log.state.last[0] - now_ms for log in logs), 0),
             retention_held_back_ms=self._retention.held_back_ms(),
+            transactions_open=tx.open,
+            transactions_oldest_ms=tx.oldest_ms,
+            transactions_invalid=tx.invalid,
+            partitions_blocked=tx.partitions_blocked,
+            transactions_committed=tx.committed,
         )
 
     def close(self) -> None:

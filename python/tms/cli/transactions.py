@@ -10,20 +10,21 @@ import click
 import msgspec
 
 from tms.cli.output import Row
-from tms.cli.session import START, TOPIC, Group, Session, Shared
+from tms.cli.session import RETENTION, START, TOPIC, Group, Session, Shared
 from tms.cli.topics import time_text
 from tms.model.position import Position
+from tms.model.topic import parse_retention
 from tms.model.transaction import TransactionInfo
 
 
 @click.group("tx", cls=Group)
 def command() -> None:
-    """List, show, abort and invalidate transactions."""
+    """List, show, abort, invalidate and prune transactions."""
 
 
 @click.group("position", cls=Group)
 def position() -> None:
-    """Show and set where groups stand."""
+    """Show, set and reset where groups stand."""
 
 
 @command.command("list", cls=Shared)
@@ -66,6 +67,49 @@ def invalidate(session: Session, transaction: int, yes: bool) -> None:
         what = f"The transaction {transaction} ({info.outcome}) will be invalid for good."
         session.confirm(what, str(transaction), yes)
         _show(session, bus.transactions.invalidate(transaction))
+
+
+@command.command("prune", cls=Shared)
+@click.option(
+    "--older-than", type=RETENTION, default="50h", help="Those that began so long ago [50h]."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def prune(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
+    """Take old transactions off the invalid list, so that snapshots get shorter. Their messages are
+    still never seen. Cells that they left in HBase tables must be gone before."""
+    before_ms = max(0, session.clock.now_ms() - (parse_retention(older_than) or 0))
+    what = f"Invalid transactions from before {time_text(before_ms)} will not be listed any more."
+    pruned = 0
+    if dry_run:
+        session.say(f"dry run, nothing was changed: {what}")
+    else:
+        session.confirm(what, "prune", yes)
+        with session.bus() as bus:
+            pruned = bus.transactions.prune(before_ms)
+    done: Row = {"before": time_text(before_ms), "pruned": pruned}
+    session.show_result(done)
+
+
+@position.command("reset", cls=Shared)
+@click.argument("group")
+@click.argument("topic", type=TOPIC)
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def reset_position(session: Session, group: str, topic: str, dry_run: bool, yes: bool) -> None:
+    """Forget where GROUP stands in TOPIC: it begins anew."""
+    with session.bus() as bus:
+        standing = bus.positions(group, topic)
+        what = f"{group} will be forgotten in {len(standing)} partitions of {topic}."
+        if dry_run:
+            session.say(f"dry run, nothing was changed: {what}")
+        else:
+            session.confirm(what, group, yes)
+            bus.forget_positions(group, topic)
+    done: Row = {"group": group, "topic": topic, "reset": not dry_run}
+    session.show_result(done)
 
 
 @position.command("show", cls=Shared)

@@ -262,6 +262,12 @@ class Bus(TopicCalls):
             ]
         )
 
+    def forget_positions(self, group: str, topic: str) -> None:
+        """Let a group begin anew in a topic. Raises `TopicNotFound`."""
+        name = TopicName.parse(topic)
+        self._transport.describe_topic(name)
+        self._transport.transactions.forget_positions(check_group(group), name)
+
     def fetch(
         self,
         topic: str,

@@ -65,6 +65,10 @@ class TransactionsPort(Protocol):
 
     def move(self, changes: Sequence[PositionChange]) -> None: ...
 
+    def forget_positions(self, group: str, topic: TopicName) -> None: ...
+
+    def prune(self, before_ms: int) -> int: ...
+
 
 class Transport(Protocol):
     """The engine's methods; see `tms.engine.Engine` for what they promise."""

@@ -88,6 +88,19 @@ class TransactionInfo:
     client: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionStats:
+    """How many transactions are in progress, for how long the oldest, how many are on the invalid
+    list, in how many partitions readers of committed messages wait, and how many were committed
+    since the start."""
+
+    open: int
+    oldest_ms: int
+    invalid: int
+    partitions_blocked: int
+    committed: int
+
+
 def check_group(group: str) -> str:
     """The group itself. Raises `Invalid`."""
     if not 0 < len(group) <= GROUP_CHARS_MAX or not group.isprintable() or "/" in group:

@@ -30,6 +30,10 @@ _GAUGES = {
     "cache_bytes": "Bytes of recent blocks in memory.",
     "in_flight_bytes": "Bytes handed to the engine that are not stored yet.",
     "clock_ahead_ms": "How far the clock of the furthest partition is ahead of the wall clock.",
+    "transactions_open": "Transactions in progress.",
+    "transactions_oldest_ms": "For how long the oldest of them is open.",
+    "transactions_invalid": "Transactions on the invalid list.",
+    "partitions_blocked": "Partitions where readers of committed messages wait for a transaction.",
     "retention_held_back_ms": "How far retention stays behind the wall clock after a jump of it.",
 }
 _COUNTERS = {
@@ -38,6 +42,7 @@ _COUNTERS = {
     "bytes": "Bytes of blocks stored.",
     "writes": "Writes to the store; each takes all blocks that wait (group commit).",
     "syncs": "Writes that were synced to the disk.",
+    "transactions_committed": "Transactions committed.",
     "cache_hits": "Fetches answered from memory.",
     "cache_misses": "Fetches that read the store.",
 }
@@ -76,7 +81,7 @@ class Metrics(Collector):
         budgets: Iterable[Budget],
     ) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()
-        self.seconds = {"publish": Histogram(), "fetch": Histogram()}
+        self.seconds = {"publish": Histogram(), "fetch": Histogram(), "commit": Histogram()}
         self.bytes_in = 0
         self.bytes_out = 0
         self.long_polls = 0

@@ -7,6 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tms.errors import Invalid
+from tms.model.ids import TIME_MS_MAX
 from tms.model.transaction import PositionChange, PositionKey, check_group
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import Body, content_type, header, parameters, path_text
@@ -14,9 +16,16 @@ from tms.server.messages.commit import transaction_id
 from tms.server.service import Service
 from tms.server.topics import answer, json_body, json_parameters, topic_of
 from tms.wire import bodies, commits, routes
-from tms.wire.commits import BeginBody, PositionsBody, TransactionsBody
+from tms.wire.commits import (
+    BeginBody,
+    PositionsBody,
+    PruneBody,
+    PrunedBody,
+    TransactionsBody,
+)
 
 _BEGIN = msgspec.json.Decoder(BeginBody)
+_PRUNE = msgspec.json.Decoder(PruneBody)
 _POSITIONS = msgspec.json.Decoder(PositionsBody)
 
 
@@ -29,12 +38,14 @@ def routes_of(service: Service) -> list[Route]:
     return [
         Route(routes.TRANSACTIONS, here.list, methods=["GET"]),
         Route(routes.TRANSACTIONS, here.begin, methods=["POST"]),
+        Route(routes.TRANSACTIONS + "/prune", here.prune, methods=["POST"]),
         Route(one, here.describe, methods=["GET"]),
         Route(one, here.abort, methods=["DELETE"]),
         Route(one + "/invalidate", here.invalidate, methods=["POST"]),
         Route(staged, here.stage, methods=["POST"]),
         Route(positions, here.positions, methods=["GET"]),
         Route(positions, here.move, methods=["PUT"]),
+        Route(positions, here.forget, methods=["DELETE"]),
     ]
 
 
@@ -82,6 +93,15 @@ class Transactions:
         info = await self._service.in_thread(self._transactions.invalidate, _id(request))
         return answer(routes.OK, info)
 
+    async def prune(self, request: Request) -> Response:
+        """POST /v2/transactions/prune"""
+        json_parameters(request)
+        asked = await json_body(self._service, request, _PRUNE)
+        if not 0 <= asked.before_ms <= TIME_MS_MAX:
+            raise Invalid("before_ms is a time in milliseconds since 1970.", field="before_ms")
+        pruned = await self._service.in_thread(self._transactions.prune, asked.before_ms)
+        return answer(routes.OK, PrunedBody(pruned))
+
     async def stage(self, request: Request) -> Response:
         """POST …/topics/{topic}/staged?transaction=ID: blocks that its commit will name."""
         name = topic_of(request)
@@ -125,6 +145,14 @@ class Transactions:
         ]
         await self._service.in_thread(self._transactions.move, changes)
         return answer(routes.OK, PositionsBody(asked.positions))
+
+    async def forget(self, request: Request) -> Response:
+        """DELETE …/topics/{topic}/positions/{group}"""
+        name, group = topic_of(request), _group(request)
+        json_parameters(request)
+        await self._service.in_thread(self._service.engine.settings, name)
+        await self._service.in_thread(self._transactions.forget_positions, group, name)
+        return Response(status_code=routes.NO_CONTENT)
 
 
 def _id(request: Request) -> int:

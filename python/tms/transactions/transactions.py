@@ -18,7 +18,7 @@ from tms.group.positions import encode_key
 from tms.log.pending import Pending, PendingAppend
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Position
-from tms.model.snapshot import TransactionType
+from tms.model.snapshot import POINTERS_PER_MS, TransactionType
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import (
     Commit,
@@ -26,6 +26,7 @@ from tms.model.transaction import (
     PositionChange,
     PositionKey,
     TransactionInfo,
+    TransactionStats,
 )
 from tms.topic.journal import Journal
 from tms.topic.partitions import Partitions
@@ -223,6 +224,27 @@ class Transactions:
             id, outcome.value, self.manager.state.read_pointer, began.expires_ms, began.client
         )
 
+    def prune(self, before_ms: int) -> int:
+        """Take transactions that began before a time off the invalid list, so that snapshots get
+        shorter; how many. Their messages are still never seen. Raises `InvalidTruncateTime` while
+        older ones are in progress."""
+        before = len(self.manager.state.invalid)
+        self.tephra.truncate_before(before_ms)
+        return max(0, before - len(self.manager.state.invalid))
+
+    def stats(self, now_ms: int) -> TransactionStats:
+        """Counts, for metrics."""
+        state = self.manager.state
+        oldest = next(iter(state.in_progress), None)
+        age_ms = 0 if oldest is None else max(0, now_ms - oldest // POINTERS_PER_MS)
+        return TransactionStats(
+            len(state.open),
+            age_ms,
+            len(state.invalid),
+            self._early.published.places(),
+            self.manager.committed,
+        )
+
     # -- publishing before the commit --------------------------------------------------------------
 
     def submit(
@@ -265,7 +287,8 @@ class Transactions:
         with self.manager.alone():
             self._positions.move(changes, durability)
 
-    def forget(self, keys: Sequence[PositionKey]) -> None:
-        """Forget positions."""
+    def forget_positions(self, group: str, topic: TopicName) -> None:
+        """Forget where a group stands in a topic: it begins anew."""
         with self.manager.alone():
-            self._positions.forget(keys)
+            found = self._positions.of(group, topic)
+            self._positions.forget([PositionKey(group, topic, partition) for partition in found])

@@ -58,6 +58,7 @@ class CommitQueue:
         self._queue: list[Finish] = []
         self._lock = threading.Lock()  # guards the queue
         self._leading = False
+        self.done = 0  # since the start
 
     def submit(self, one: Finish, inline: Durability) -> None:
         """Take a commit, which then always gets an answer. The calling thread writes what needs at
@@ -114,6 +115,7 @@ class CommitQueue:
             if edits:
                 strongest = max((one.durability for one in done), key=_rank, default=_WRITTEN)
                 self._journal.write(edits, strongest, lambda: _applied(done))
+                self.done += len(done)
         except BaseException as error:
             for one in group:
                 one.error = one.error or (

@@ -226,6 +226,11 @@ class TransactionManager:
             id = state.tokens.get(token)
             return None if id is None else (id, state.outcome(id))
 
+    @property
+    def committed(self) -> int:
+        """How many were committed since the start."""
+        return self._commits.done
+
     # -- readers ---------------------------------------------------------------------------------
 
     def fate(self, pointer: int, issued: bool) -> Fate:

@@ -51,6 +51,10 @@ class Writes(Generic[_T]):
         """How far each partition's log has to reach."""
         return [Stored(uid, partition, end) for (uid, partition), end in self._ends.items()]
 
+    def places(self) -> list[tuple[int, int]]:
+        """Topic uid and partition of what was stored."""
+        return list(self._ends)
+
     def settle(self) -> None:
         """The transaction has ended, and nothing needs to be known of it any more."""
         self.settled = True
@@ -108,6 +112,11 @@ class Published(Generic[_T]):
             with self._changed:
                 writes.ending = False
                 self._tidy(id, writes)
+
+    def places(self) -> int:
+        """In how many partitions of a topic messages wait for the end of their transaction."""
+        with self._changed:
+            return len({place for writes in self._writes.values() for place in writes.places()})
 
     def _is_ending(self, id: int) -> bool:
         writes = self._writes.get(id)

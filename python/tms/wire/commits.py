@@ -102,6 +102,18 @@ class TransactionsBody(msgspec.Struct):
     transactions: list[TransactionInfo]
 
 
+class PruneBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /v2/transactions/prune: those that began before this time."""
+
+    before_ms: int
+
+
+class PrunedBody(msgspec.Struct):
+    """How many left the invalid list."""
+
+    pruned: int
+
+
 class PositionsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A group's positions in a topic, by partition; `expected` when they are set."""
 

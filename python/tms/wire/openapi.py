@@ -9,6 +9,7 @@ from tms.errors import (
     Conflict,
     Forbidden,
     Invalid,
+    InvalidTruncateTime,
     Malformed,
     NotAcceptable,
     NotFound,
@@ -43,6 +44,8 @@ _JSON_SCHEMAS = (
     commits.BeginBody,
     commits.CommittedBody,
     commits.PositionsBody,
+    commits.PruneBody,
+    commits.PrunedBody,
     routes.ProblemBody,
 )
 _ANY: tuple[type[TMSError], ...] = (Malformed, Invalid, NotAcceptable, SlowRequest, Overloaded)
@@ -90,6 +93,12 @@ def document(version: str) -> dict[str, Any]:
                     _PLACES,
                     _ANY + _NAMED + _BODY + (Conflict,),
                     requestBody=_request(_json("PositionsBody")),
+                ),
+                "delete": _operation(
+                    "forgetPositions",
+                    "Let a group begin anew.",
+                    {routes.NO_CONTENT: {}},
+                    _ANY + _NAMED,
                 ),
             },
             **_operating(),
@@ -314,6 +323,15 @@ def _transactions() -> dict[str, Any]:
                 begun,
                 _ANY + _BODY,
                 requestBody=_request(_json("BeginBody")),
+            ),
+        },
+        routes.TRANSACTIONS + "/prune": {
+            "post": _operation(
+                "pruneTransactions",
+                "Take old transactions off the invalid list; their messages are still never seen.",
+                {routes.OK: {"content": _json("PrunedBody")}},
+                _ANY + _BODY + (InvalidTruncateTime,),
+                requestBody=_request(_json("PruneBody")),
             ),
         },
         one: {

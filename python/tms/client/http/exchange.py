@@ -135,6 +135,18 @@ class Calls:
             lambda answer: bodies.decode(self._good(answer), commits.TransactionsBody).transactions,
         )
 
+    def forget_positions(self, group: str, name: TopicName) -> Call[None]:
+        return self._json("DELETE", routes.positions_path(name, group), None, self._nothing)
+
+    def prune(self, before_ms: int) -> Call[int]:
+        body = bodies.encode(commits.PruneBody(before_ms))
+        return self._json(
+            "POST",
+            f"{routes.TRANSACTIONS}/prune",
+            body,
+            lambda answer: bodies.decode(self._good(answer), commits.PrunedBody).pruned,
+        )
+
     def abort(self, id: int) -> Call[TransactionInfo]:
         return self._json("DELETE", routes.transaction_path(id), None, self._transaction)
 

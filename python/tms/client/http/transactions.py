@@ -52,3 +52,9 @@ class HttpTransactions:
         by_place = sorted(changes, key=lambda one: (one.key.group, one.key.topic))
         for (group, topic), some in groupby(by_place, lambda one: (one.key.group, one.key.topic)):
             self._transport.call(self._calls.move(group, topic, list(some)))
+
+    def forget_positions(self, group: str, topic: TopicName) -> None:
+        self._transport.call(self._calls.forget_positions(group, topic))
+
+    def prune(self, before_ms: int) -> int:
+        return self._transport.call(self._calls.prune(before_ms))
