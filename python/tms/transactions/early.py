@@ -123,6 +123,7 @@ class EarlyMessages:
     def roll_back(self, range: Range) -> int:
         """Take back the messages of a transaction in a range, synced; how many blocks there
         were."""
+        _check_pointer(range.write_pointer)
         state = self._log(range.topic, range.partition).state
         with state.changing():
             state.load()
@@ -154,8 +155,7 @@ class EarlyMessages:
                     log.staged.drop(pointer)
 
     def _storing(self, write_pointer: int) -> "_Storing":
-        if not 0 < write_pointer < 2**63:
-            raise Invalid("A write pointer is a positive number of 63 bits.")
+        _check_pointer(write_pointer)
         id = self._manager.transaction_of(write_pointer)
         if id is None and self._manager.knows(write_pointer):
             raise _too_late(write_pointer)
@@ -225,3 +225,8 @@ def _too_late(pointer: int) -> TransactionEnded:
         f"The transaction {pointer} has ended; nothing can be published in it.",
         transaction=pointer,
     )
+
+
+def _check_pointer(write_pointer: int) -> None:
+    if not 0 < write_pointer < 2**63:
+        raise Invalid("A write pointer is a positive number of 63 bits.")
