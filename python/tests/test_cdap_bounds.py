@@ -18,6 +18,7 @@ from tms.model.block import encode
 from tms.model.ids import TIME_MS_MAX, MessageId
 from tms.model.log import NewBlock
 from tms.model.topic import TopicName
+from tms.model.transaction import Commit
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.service import RequestLimits
 from tms.wire import avro
@@ -77,6 +78,17 @@ def test_a_wide_rollback_takes_back_its_transaction_only(served: Served, client:
     assert post(client, f"{NS}/t/rollback", avro.encode_rollback(everything)).status == 200
     publish(client, f"{NS}/t", b"2")
     assert committed(client) == ["1", "2"]
+
+
+def test_what_was_committed_here_is_not_taken_back(served: Served, client: Client) -> None:
+    transactions = served.service.engine.transactions
+    tx = transactions.begin().transaction_id
+    detail = publish(client, f"{NS}/t", b"mine", tx=tx).body
+    assert committed(client) == []
+    transactions.commit(Commit(tx))
+    answer = post(client, f"{NS}/t/rollback", detail)
+    assert (answer.status, answer.headers["content-type"]) == (409, TEXT)
+    assert committed(client) == ["mine"]
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,15 @@ class EarlyMessages:
 
     def roll_back(self, range: Range) -> int:
         """Take back the messages of a transaction in a range, synced; how many blocks there
-        were."""
-        _check_pointer(range.write_pointer)
+        were. Raises `TransactionEnded` for one that was committed here: it stays."""
+        pointer = range.write_pointer
+        _check_pointer(pointer)
+        if self._manager.knows(pointer) and self._manager.is_committed(pointer):
+            raise TransactionEnded(
+                f"The transaction {pointer} is committed; its messages cannot be taken back.",
+                transaction=pointer,
+                outcome="committed",
+            )
         state = self._log(range.topic, range.partition).state
         with state.changing():
             state.load()
