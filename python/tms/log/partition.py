@@ -32,6 +32,7 @@ from tms.model.topic import Durability
 from tms.store.base import Map, Row
 
 REST_BYTES = 1 << 20
+ROLL_BACK_BYTES = 8 << 20  # looked through at once
 LOOK_BYTES = 1 << 20  # how soon a changed retention is noticed
 _log = EventLog(__name__)
 
@@ -187,14 +188,15 @@ class PartitionState:
     def roll_back(self, first: BlockKey, last: BlockKey, write_pointer: int) -> int:
         """Mark the blocks of a transaction in [first, last] as rolled back, synced; how many there
         were. The caller holds `owner`."""
-        blocks = self.chain.scan(first, key_after(last), 1 << 62)
-        marked = []
-        for stored in blocks:
-            header = recovery.header_of(stored)
-            if header.write_pointer == write_pointer:
-                copy = bytearray(stored.block)
-                place(copy, header.base_offset, header.flags | Flags.ROLLED_BACK, write_pointer)
-                marked.append(stored._replace(block=copy))
+        marked: list[StoredBlock] = []
+        while blocks := self.chain.scan(first, key_after(last), ROLL_BACK_BYTES):
+            for stored in blocks:
+                header = recovery.header_of(stored)
+                if header.flags & Flags.TRANSACTIONAL and header.write_pointer == write_pointer:
+                    copy = bytearray(stored.block)
+                    place(copy, header.base_offset, header.flags | Flags.ROLLED_BACK, write_pointer)
+                    marked.append(stored._replace(block=copy))
+            first = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))
         if marked:
             self.chain.replace(marked, Durability.SYNCED)
             with self.lock:

@@ -13,6 +13,7 @@ Invariants
 """
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from tms.errors import BadMessageId
@@ -37,6 +38,13 @@ class MessageId(NamedTuple):
 
     def __str__(self) -> str:
         return _ID.pack(*self).hex()
+
+    def run(self, count: int) -> Iterator[bytes]:
+        """The bytes of this id and of those that follow it in its block, `count` altogether."""
+        time_ms, sequence, payload_time_ms, payload = self
+        step = payload_time_ms > 0
+        for at in range(count):
+            yield _ID.pack(time_ms, sequence + at, payload_time_ms, payload + at * step)
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:

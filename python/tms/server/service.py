@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from tms.clock import Clock
 from tms.engine import Engine
 from tms.errors import Unavailable
+from tms.log.pending import Pending
 from tms.model.topic import MESSAGE_BYTES_MAX
+from tms.server.http.exchange import settle, settle_from_thread
 from tms.server.http.request import Budget
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
 from tms.server.metrics import Metrics
@@ -82,3 +85,17 @@ class Service:
         """Do what may wait for the store, or takes long, outside of the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, lambda: work(*args, **kwargs))
+
+    async def outcome(self, pending: Pending[_T]) -> list[_T]:
+        """The outcome of what was handed to the engine, without a thread that waits for it. Raises
+        its error, or `TimedOut`."""
+        if not pending.done():
+            loop = asyncio.get_running_loop()
+            done = loop.create_future()
+            timer = loop.call_later(self.limits.publish_timeout_s, settle, done)
+            pending.add_done_callback(partial(settle_from_thread, loop, done))
+            try:
+                await done
+            finally:
+                timer.cancel()
+        return pending.result(0)

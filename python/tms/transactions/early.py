@@ -122,7 +122,15 @@ class EarlyMessages:
 
     def roll_back(self, range: Range) -> int:
         """Take back the messages of a transaction in a range, synced; how many blocks there
-        were."""
+        were. Raises `TransactionEnded` for one that was committed here: it stays."""
+        pointer = range.write_pointer
+        _check_pointer(pointer)
+        if self._manager.knows(pointer) and self._manager.is_committed(pointer):
+            raise TransactionEnded(
+                f"The transaction {pointer} is committed; its messages cannot be taken back.",
+                transaction=pointer,
+                outcome="committed",
+            )
         state = self._log(range.topic, range.partition).state
         with state.changing():
             state.load()
@@ -154,8 +162,7 @@ class EarlyMessages:
                     log.staged.drop(pointer)
 
     def _storing(self, write_pointer: int) -> "_Storing":
-        if not 0 < write_pointer < 2**63:
-            raise Invalid("A write pointer is a positive number of 63 bits.")
+        _check_pointer(write_pointer)
         id = self._manager.transaction_of(write_pointer)
         if id is None and self._manager.knows(write_pointer):
             raise _too_late(write_pointer)
@@ -225,3 +232,8 @@ def _too_late(pointer: int) -> TransactionEnded:
         f"The transaction {pointer} has ended; nothing can be published in it.",
         transaction=pointer,
     )
+
+
+def _check_pointer(write_pointer: int) -> None:
+    if not 0 < write_pointer < 2**63:
+        raise Invalid("A write pointer is a positive number of 63 bits.")

@@ -1,7 +1,8 @@
 """How `/v1` answers: 200 or an error in one sentence of plain text, with CDAP's status codes.
 
 * Success is always 200, also for nothing: the client takes no other.
-* 400 what was said is wrong · 404 no such topic · 409 it exists · 503 try again · 500 the rest.
+* 400 what was said is wrong · 404 no such topic · 409 it exists · 503 try again, which its clients
+  do; everything else is a failure to them.
 """
 
 from tms.errors import Kind, TMSError
@@ -9,10 +10,13 @@ from tms.server.http.exchange import Exchange
 from tms.wire import routes
 
 AVRO = "avro/binary"
+SENTENCE_CHARS_MAX = 500
 _TEXT = b"content-type: text/plain; charset=utf-8\r\n"
+_RETRY = f"retry-after: {routes.RETRY_AFTER_S}\r\n".encode()
 _JSON = f"content-type: {routes.JSON}\r\n".encode()
 _AVRO = f"content-type: {AVRO}\r\n".encode()
 _WRONG = frozenset((Kind.MALFORMED, Kind.INVALID, Kind.UNSUPPORTED_MEDIA, Kind.TOO_LARGE))
+OURS = frozenset((Kind.UNAVAILABLE, Kind.STORAGE_FULL, Kind.CORRUPT, Kind.INTERNAL, Kind.CLOSED))
 _LATER = frozenset(
     (Kind.OVERLOADED, Kind.UNAVAILABLE, Kind.STORAGE_FULL, Kind.CLOSED, Kind.TIMED_OUT)
 )
@@ -33,14 +37,22 @@ def said(error: TMSError) -> Said:
         return Said(routes.BAD_REQUEST, error.message)
     if error.kind in _LATER:
         return Said(routes.NOT_READY, error.message)
-    if error.kind is Kind.FORBIDDEN:
-        return Said(routes.FORBIDDEN, error.message)
-    return Said(routes.INTERNAL, error.message)
+    return Said(routes.status_of(error), error.message)
+
+
+def wrong(sentence: str) -> Said:
+    """What was said is wrong."""
+    return Said(routes.BAD_REQUEST, sentence)
 
 
 def refuse(exchange: Exchange, answer: Said) -> None:
-    """Answer with an error."""
-    exchange.respond(answer.status, _TEXT, answer.sentence.encode())
+    """Answer with an error, or end an answer that was begun."""
+    if exchange.response_started:
+        exchange.abort()
+        return
+    head = _TEXT + _RETRY if answer.status == routes.NOT_READY else _TEXT
+    sentence = answer.sentence[:SENTENCE_CHARS_MAX].encode("utf-8", "backslashreplace")
+    exchange.respond(answer.status, head, sentence)
 
 
 def nothing(exchange: Exchange) -> None:
@@ -66,12 +78,14 @@ def pong(exchange: Exchange) -> None:
 def nowhere(exchange: Exchange) -> None:
     """There is no such path."""
     exchange.keep_alive = False
-    sentence = f"Problem accessing: {exchange.scope['path'][:500]}. Reason: Not Found"
+    sentence = (
+        f"Problem accessing: {exchange.scope['path'][:SENTENCE_CHARS_MAX]}. Reason: Not Found"
+    )
     exchange.respond(routes.NOT_FOUND, _TEXT, sentence.encode())
 
 
 def not_so(exchange: Exchange) -> None:
     """The path exists, but not with this method."""
     exchange.keep_alive = False
-    path = exchange.scope["path"][:500]
+    path = exchange.scope["path"][:SENTENCE_CHARS_MAX]
     exchange.respond(routes.METHOD_NOT_ALLOWED, _TEXT, path.encode())

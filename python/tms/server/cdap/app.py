@@ -17,13 +17,16 @@ from tms.events import EventLog
 from tms.model.topic import TopicName
 from tms.server.cdap import answers, names
 from tms.server.cdap.answers import Said
-from tms.server.cdap.messages import Messages
-from tms.server.http.exchange import Exchange
-from tms.server.http.request import Body, header
+from tms.server.cdap.poll import Polling
+from tms.server.cdap.publish import Publishing
+from tms.server.http.exchange import Disconnected, Exchange
+from tms.server.http.request import received
 from tms.server.service import Service
 from tms.wire import routes
 
+PROPERTIES_BYTES_MAX = 64 << 10
 _PAGE = 1_000
+_BROKE = "The service met an error of its own. Its log has the details under the request id {}."
 _log = EventLog("tms.server")
 Answer = Callable[[Exchange, TopicName], Awaitable[None]]
 
@@ -38,7 +41,7 @@ class Cdap:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        messages = Messages(service)
+        messages = Publishing(service)
         self._topic: dict[str, Answer] = {
             "PUT": self._create,
             "GET": self._describe,
@@ -49,7 +52,7 @@ class Cdap:
             b"publish": ("POST", messages.publish),
             b"store": ("POST", messages.store),
             b"rollback": ("POST", messages.roll_back),
-            b"poll": ("POST", messages.poll),
+            b"poll": ("POST", Polling(service)),
         }
 
     async def __call__(self, exchange: Exchange, parts: list[bytes]) -> None:
@@ -58,17 +61,25 @@ class Cdap:
         try:
             await self._answer(exchange, parts, name)
         except Said as answer:
-            self._refuse(exchange, answer)
+            answers.refuse(exchange, answer)
         except TopicNotFound as error:
-            self._refuse(exchange, names.missing(name[0]) if name else answers.said(error))
+            answers.refuse(exchange, names.missing(name[0]) if name else answers.said(error))
         except TMSError as error:
-            if exchange.response_started:
-                exchange.abort()
-                return
-            refusal = answers.said(error)
-            if refusal.status >= routes.INTERNAL:
-                _log.warning("request_failed", request_id=exchange.request_id, why=str(error))
-            self._refuse(exchange, refusal)
+            if error.kind in answers.OURS:
+                _log.warning(
+                    "request_failed",
+                    request_id=exchange.request_id,
+                    route="cdap",
+                    path=exchange.scope["path"][:300],
+                    code=error.code,
+                    why=str(error),
+                )
+            answers.refuse(exchange, answers.said(error))
+        except Disconnected:
+            raise
+        except Exception:
+            _log.exception("request_broke", request_id=exchange.request_id, route="cdap")
+            answers.refuse(exchange, Said(routes.INTERNAL, _BROKE.format(exchange.request_id)))
 
     async def _answer(self, exchange: Exchange, parts: list[bytes], found: list[TopicName]) -> None:
         method: str = exchange.scope["method"]
@@ -98,12 +109,6 @@ class Cdap:
                     await answer(exchange, found[0])
             case _:
                 answers.nowhere(exchange)
-
-    def _refuse(self, exchange: Exchange, answer: Said) -> None:
-        if exchange.response_started:
-            exchange.abort()
-        else:
-            answers.refuse(exchange, answer)
 
     async def _list(self, exchange: Exchange, namespace: str) -> None:
         listed = await self._service.in_thread(self._all, namespace)
@@ -154,12 +159,6 @@ class Cdap:
     async def _properties(self, exchange: Exchange) -> dict[str, str]:
         service = self._service
         service.require_open()
-        body = Body(service.publishing, service.limits.body_bytes_max)
-        try:
-            await body.read(exchange)
-            coding = header(exchange, b"content-encoding").lower()
-            if coding:
-                await body.decompress(coding, service.threads)
+        bytes_max = min(PROPERTIES_BYTES_MAX, service.limits.body_bytes_max)
+        async with received(exchange, service.publishing, bytes_max, service.threads) as body:
             return names.properties_in(body.data)
-        finally:
-            body.release()

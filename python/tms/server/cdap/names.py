@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from tms.errors import Invalid, TMSError
 from tms.model.log import Buffer
 from tms.model.topic import RETENTION_MS_DEFAULT, TopicInfo, TopicName, TopicSettings
-from tms.server.cdap.answers import Said
+from tms.server.cdap.answers import Said, wrong
 from tms.server.http.request import path_text
 from tms.wire import routes
+from tms.wire.strict import check_strict
 
 TTL, GENERATION = "ttl", "generation"
 _INT_MAX = 2**31 - 1
@@ -28,9 +29,8 @@ def namespace_of(raw: bytes) -> str:
     """The namespace in a path, as it is called here. Raises `Said`."""
     text = _text(raw)
     if not _NAMESPACE.fullmatch(text) or text == _SYSTEM_HERE:
-        raise Said(
-            routes.BAD_REQUEST,
-            f"Invalid namespace ID: {text}. Should only contain alphanumeric characters or _.",
+        raise wrong(
+            f"Invalid namespace ID: {text}. Should only contain alphanumeric characters or _."
         )
     return _SYSTEM_HERE if text == _SYSTEM else text
 
@@ -39,14 +39,13 @@ def topic_of(namespace: bytes, topic: bytes) -> TopicName:
     """The topic in a path. Raises `Said`."""
     where, text = namespace_of(namespace), _text(topic)
     if not _TOPIC.fullmatch(text):
-        raise Said(
-            routes.BAD_REQUEST,
-            f"Invalid topic ID: {text}. Should only contain alphanumeric characters and _ or -.",
+        raise wrong(
+            f"Invalid topic ID: {text}. Should only contain alphanumeric characters and _ or -."
         )
     try:
         return TopicName.of(where, text)
     except Invalid as exc:
-        raise Said(routes.BAD_REQUEST, exc.message) from exc
+        raise wrong(exc.message) from exc
 
 
 def full(name: TopicName, separator: str = ":") -> str:
@@ -55,9 +54,20 @@ def full(name: TopicName, separator: str = ":") -> str:
     return f"{namespace}{separator}{name.topic}"
 
 
+def qualified(name: TopicName) -> str:
+    """The topic as CDAP writes it where other things could stand."""
+    return f"topic:{full(name, '.')}"
+
+
 def missing(name: TopicName) -> Said:
     """There is no such topic."""
     return Said(routes.NOT_FOUND, f"Topic {full(name)} does not exist.")
+
+
+def require_one_partition(settings: TopicSettings, name: TopicName) -> None:
+    """Raises `Said` for a topic that CDAP's clients cannot understand."""
+    if settings.partitions != 1:
+        raise wrong(f"The topic {name} has several partitions; use /v2 for it.")
 
 
 def properties_in(body: Buffer) -> dict[str, str]:
@@ -65,11 +75,10 @@ def properties_in(body: Buffer) -> dict[str, str]:
     if not len(body):
         return {}
     try:
-        found = json.loads(
-            bytes(body), parse_int=str, parse_float=str, parse_constant=_refuse_constant
-        )
-    except (ValueError, RecursionError) as exc:
+        check_strict(body)
+    except TMSError as exc:
         raise _not_properties() from exc
+    found = json.loads(bytes(body), parse_int=str, parse_float=str)
     if not isinstance(found, dict):
         raise _not_properties()
     return {name: _property(value) for name, value in found.items()}
@@ -77,20 +86,20 @@ def properties_in(body: Buffer) -> dict[str, str]:
 
 def settings_of(name: TopicName, properties: Mapping[str, str]) -> TopicSettings:
     """What the properties say. Raises `Said`."""
-    where = f"topic {_qualified(name)}"
+    where = f"topic {qualified(name)}"
     generation = properties.get(GENERATION)
     if generation is not None:
-        if not _INT.fullmatch(generation):
-            raise _wrong(f"The generation property must be a number for {where}")
+        if not _is_int(generation):
+            raise wrong(f"The generation property must be a number other than zero for {where}")
         if int(generation) == 0:
-            raise _wrong(f"The generation property must not be zero for {where}")
+            raise wrong(f"The generation property must not be zero for {where}")
     ttl = properties.get(TTL)
     if ttl is None:
         return TopicSettings(retention_ms=RETENTION_MS_DEFAULT)
-    if not _INT.fullmatch(ttl) or int(ttl) > _INT_MAX:
-        raise _wrong(f"The ttl property must be a number greater than zero for {where}")
+    if not _is_int(ttl):
+        raise wrong(f"The ttl property must be a number greater than zero for {where}")
     if int(ttl) <= 0:
-        raise _wrong(f"The ttl property must be greater than zero for {where}")
+        raise wrong(f"The ttl property must be greater than zero for {where}")
     return TopicSettings(retention_ms=int(ttl) * 1_000)
 
 
@@ -104,15 +113,16 @@ def described(info: TopicInfo, properties: Mapping[str, str]) -> bytes:
     return json.dumps(known, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def _is_int(text: str) -> bool:
+    """Whether Java would read it as an int."""
+    return bool(_INT.fullmatch(text)) and -_INT_MAX - 1 <= int(text) <= _INT_MAX
+
+
 def _text(raw: bytes) -> str:
     try:
         return path_text(raw)
     except TMSError as exc:
-        raise Said(routes.BAD_REQUEST, exc.message) from exc
-
-
-def _qualified(name: TopicName) -> str:
-    return f"topic:{full(name, '.')}"
+        raise wrong(exc.message) from exc
 
 
 def _property(value: object) -> str:
@@ -123,13 +133,5 @@ def _property(value: object) -> str:
     return value
 
 
-def _refuse_constant(text: str) -> str:
-    raise ValueError(text)
-
-
 def _not_properties() -> Said:
-    return _wrong("Invalid topic properties. It must be JSON object with string values.")
-
-
-def _wrong(sentence: str) -> Said:
-    return Said(routes.BAD_REQUEST, sentence)
+    return wrong("Invalid topic properties. It must be JSON object with string values.")

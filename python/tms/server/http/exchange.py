@@ -188,6 +188,8 @@ class Exchange:
         if self.disconnected:
             return
         start = self._start(status, head, len(body))
+        if self.scope["method"] == "HEAD":
+            body = b""
         if len(body) <= JOIN_BYTES_MAX:
             self._connection.write(start + body)
         else:

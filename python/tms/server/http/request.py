@@ -7,7 +7,9 @@
 
 import asyncio
 import difflib
+from collections.abc import AsyncIterator
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
@@ -107,6 +109,21 @@ class Body:
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"A body has at most {self.bytes_max} bytes; send less at once.")
+
+
+@asynccontextmanager
+async def received(
+    exchange: Exchange, budget: Budget, bytes_max: int, threads: Executor
+) -> AsyncIterator[Body]:
+    """The body of a request, decompressed; its memory is reserved while the caller is within.
+    Raises what `Body.read` and `Body.decompress` raise."""
+    body = Body(budget, bytes_max)
+    try:
+        await body.read(exchange)
+        await body.decompress(header(exchange, b"content-encoding").lower(), threads)
+        yield body
+    finally:
+        body.release()
 
 
 def header(exchange: Exchange, wanted: bytes) -> str:

@@ -5,14 +5,10 @@
 * A commit that the engine finishes at once never leaves the event loop's thread.
 """
 
-import asyncio
-from functools import partial
-
 from tms.errors import TransactionNotFound
-from tms.log.pending import Pending
 from tms.model.topic import Durability
 from tms.model.transaction import Commit, CommitResult
-from tms.server.http.exchange import Exchange, settle, settle_from_thread
+from tms.server.http.exchange import Exchange
 from tms.server.http.request import Body, content_type, header, parameters
 from tms.server.service import Service
 from tms.wire import commits, routes
@@ -59,20 +55,7 @@ class Committing:
             pending = submit(asked, Durability.WRITTEN)
         else:
             pending = await self._service.in_thread(submit, asked, Durability.SYNCED)
-        await self._done(pending)
-        return pending.result(0)[0]
-
-    async def _done(self, pending: Pending[CommitResult]) -> None:
-        if pending.done():
-            return
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-        timer = loop.call_later(self._service.limits.publish_timeout_s, settle, done)
-        pending.add_done_callback(partial(settle_from_thread, loop, done))
-        try:
-            await done
-        finally:
-            timer.cancel()
+        return (await self._service.outcome(pending))[0]
 
 
 def transaction_id(text: str) -> int:

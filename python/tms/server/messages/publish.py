@@ -6,9 +6,8 @@
 * All messages of a request are checked before one is stored.
 """
 
-import asyncio
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import count
 
 import msgspec
@@ -16,7 +15,7 @@ import msgspec
 from tms.errors import BadEncoding, Invalid, SequenceReused, TMSError
 from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicName, parse_durability
-from tms.server.http.exchange import Exchange, settle, settle_from_thread
+from tms.server.http.exchange import Exchange
 from tms.server.http.request import Body, content_type, parameters, topic_name
 from tms.server.messages.idempotency import RecentKeys, producer_id, reused
 from tms.server.service import Service
@@ -88,17 +87,7 @@ class Publishing:
     async def _append(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
     ) -> list[Appended]:
-        pending = self._service.engine.submit(name, blocks, durability)
-        if not pending.done():
-            loop = asyncio.get_running_loop()
-            done = loop.create_future()
-            timer = loop.call_later(self._service.limits.publish_timeout_s, settle, done)
-            pending.add_done_callback(partial(settle_from_thread, loop, done))
-            try:
-                await done
-            finally:
-                timer.cancel()
-        return pending.result(0)
+        return await self._service.outcome(self._service.engine.submit(name, blocks, durability))
 
     async def _json(
         self, name: TopicName, body: Body, durability: Durability | None, producer: int = 0

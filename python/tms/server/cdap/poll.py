@@ -1,0 +1,175 @@
+"""Poll of `/v1`.
+
+    fetch ─▶ unpack ─▶ blocks of the Avro array ─▶ gzip, if wanted ─▶ one chunk of HTTP each
+
+* A poll is answered while it is read, so that any number of messages takes the memory of a few. It
+  ends at what was there when it began.
+* What is in the cache is answered by the event loop itself, larger answers by another thread.
+* A staged message has an id with a payload half; its first ten bytes alone are its position.
+"""
+
+import zlib
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+
+from tms.errors import BadMessageId, NotAcceptable
+from tms.model.block import decode, read_header
+from tms.model.ids import TIME_MS_MAX, MessageId
+from tms.model.log import Fetched, PartitionPosition, StoredBlock
+from tms.model.position import Position
+from tms.model.snapshot import Isolation, Snapshot, decode_snapshot
+from tms.model.topic import TopicName
+from tms.server.cdap import answers, names
+from tms.server.cdap.answers import wrong
+from tms.server.cdap.publish import require_avro
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import accepted, header, received
+from tms.server.service import Service
+from tms.wire import avro, messages, routes
+from tms.wire.avro import ConsumeRequest
+
+FETCH_BYTES = 256 << 10
+_INLINE_BYTES = 32 << 10  # blocks up to this size are unpacked by the event loop itself
+_UNPACKED_FACTOR = 2  # blocks, and the answer that is made of them
+_GZIP, _GZIP_LEVEL = 31, 1
+_HEAD = f"content-type: {answers.AVRO}\r\n".encode()
+_GZIP_HEAD = _HEAD + b"content-encoding: gzip\r\n"
+
+
+class Polling:
+    """Answers polls."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, exchange: Exchange, name: TopicName) -> None:
+        """POST …/poll"""
+        require_avro(exchange)
+        service, budget = self._service, self._service.fetching
+        service.require_open()
+        body_bytes_max = service.limits.body_bytes_max
+        async with received(exchange, service.publishing, body_bytes_max, service.threads) as body:
+            asked = avro.decode_consume(body.data)
+        names.require_one_partition(service.engine.settings(name), name)
+        gzip = _takes_gzip(exchange)
+        poll = _Poll(asked, service.cdap.chunk_bytes, gzip)
+        budget.take(_UNPACKED_FACTOR * FETCH_BYTES)
+        try:
+            fetched = await self._fetch(poll, name)
+            async with aclosing(self._chunks(poll, fetched, name)) as chunks:
+                head = _GZIP_HEAD if gzip else _HEAD
+                await exchange.stream_chunks(routes.OK, head, chunks)
+        finally:
+            budget.give_back(_UNPACKED_FACTOR * FETCH_BYTES)
+
+    async def _chunks(
+        self, poll: "_Poll", fetched: Fetched, name: TopicName
+    ) -> AsyncGenerator[bytes, None]:
+        service = self._service
+        while True:
+            size = sum(len(stored.block) for stored in fetched.blocks)
+            surplus = _UNPACKED_FACTOR * max(0, size - FETCH_BYTES)
+            service.fetching.bytes += surplus
+            try:
+                if size <= _INLINE_BYTES:
+                    chunks = poll.take(fetched)
+                else:
+                    chunks = await service.in_thread(poll.take, fetched)
+                for chunk in chunks:
+                    service.metrics.bytes_out += len(chunk)
+                    yield chunk
+            finally:
+                service.fetching.give_back(surplus)
+            if poll.done:
+                return
+            fetched = await self._fetch(poll, name)
+
+    async def _fetch(self, poll: "_Poll", name: TopicName) -> Fetched:
+        engine, at = self._service.engine, [PartitionPosition(0, poll.position)]
+        fetched = engine.fetch_cached(name, at, FETCH_BYTES, poll.isolation)
+        if fetched is None:
+            fetched = await self._service.in_thread(
+                engine.fetch, name, at, FETCH_BYTES, 0, poll.isolation
+            )
+        return fetched
+
+
+class _Poll:
+    """One poll, and how far it has come."""
+
+    def __init__(self, asked: ConsumeRequest, chunk_bytes: int, gzip: bool) -> None:
+        self.position = _position(asked)
+        if asked.limit is not None and asked.limit <= 0:
+            raise wrong("Invalid message fetching limit. Limit must be > 0")
+        self._left = asked.limit
+        self.isolation: Isolation | Snapshot = Isolation.UNCOMMITTED
+        if asked.transaction is not None:
+            self.isolation = decode_snapshot(asked.transaction)
+        self._end: int | None = None  # the offset behind the last message when it began
+        self._array = avro.MessageArray(chunk_bytes)
+        self._gzip = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP) if gzip else None
+        self.done = False
+
+    def take(self, fetched: Fetched) -> list[bytes]:
+        """The chunks that are complete with these blocks, the last one with the array's end."""
+        if self._end is None:
+            self._end = fetched.ends[0]
+        self.done = not fetched.blocks
+        chunks: list[bytes] = []
+        for stored in fetched.blocks:
+            chunks += map(self._chunk, self._of(stored, self._end))
+            if self.done:
+                break
+        self.position = fetched.next[0]
+        if self.done:
+            chunks.append(self._chunk(self._array.end(), zlib.Z_FINISH))
+        return chunks
+
+    def _of(self, stored: StoredBlock, end: int) -> Iterator[bytes]:
+        """The blocks of the array that are full with the messages of this block."""
+        block_header = read_header(stored.block)
+        if block_header.base_offset >= end:  # it came later
+            self.done = True
+            return
+        count = block_header.count
+        start = messages.first_index(stored, block_header, self.position)
+        stop = count if self._left is None else min(count, start + self._left)
+        if start < stop:
+            first = stored.last_sequence - count + 1 + start
+            time_ms, payload = stored.payload
+            half = (time_ms, payload + start) if time_ms else (0, 0)
+            ids = MessageId(stored.time_ms, first, *half).run(stop - start)
+            values = decode(stored.block).slice(start, stop).values()
+            yield from self._array.add(ids, (value or b"" for value in values))
+            if self._left is not None:
+                self._left -= stop - start
+        self.done = self._left == 0 or block_header.base_offset + count >= end
+
+    def _chunk(self, block: bytes, flush: int = zlib.Z_SYNC_FLUSH) -> bytes:
+        if self._gzip is None:
+            return block
+        return self._gzip.compress(block) + self._gzip.flush(flush)
+
+
+def _takes_gzip(exchange: Exchange) -> bool:
+    said = header(exchange, b"accept-encoding")
+    try:
+        return bool(said) and bool(accepted(said, ("gzip",)))
+    except NotAcceptable:
+        return False
+
+
+def _position(asked: ConsumeRequest) -> Position:
+    """Where a poll begins."""
+    if asked.start is None:
+        return Position.earliest()
+    if isinstance(asked.start, int):
+        if asked.start < 0:
+            raise wrong("Invalid message fetching start time. Start time must be >= 0")
+        return Position.time(min(asked.start, TIME_MS_MAX))
+    try:
+        id = MessageId.from_bytes(asked.start)
+    except BadMessageId as exc:
+        raise wrong(exc.message) from exc
+    place = MessageId(*id[:2])
+    return Position.at(place) if asked.inclusive else Position.after(place)
