@@ -6,6 +6,7 @@ Everything is read from a `Machine`, so that tests can plant what is wrong.
 
 import importlib
 import os
+import re
 import resource
 import shutil
 import sys
@@ -22,6 +23,8 @@ from tms.clock import Clock, SystemClock
 MIB = 1 << 20
 _DESCRIPTORS = 4_096
 _MEMORY_BYTES = 256 * MIB
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9._-]+)")
+_AT_LEAST = re.compile(r">=\s*([0-9.]+)")
 _UNLIMITED_CGROUP = 1 << 60
 _BORN_MS = 1_767_225_600_000  # 2026-01-01: no clock of a machine that runs this TMS is before it
 _NATIVE = ("plyvel", "pyarrow", "google_crc32c", "uvloop", "httptools", "msgspec", "zstandard")
@@ -99,9 +102,11 @@ def _python(machine: Machine) -> Finding:
 def _libraries(machine: Machine) -> Finding:
     missing = []
     for line in metadata.requires("tms") or []:
-        requirement = line.partition(";")[0].strip()
-        name = requirement.split(">")[0].strip()
-        wanted = requirement.removeprefix(name).removeprefix(">=")
+        requirement, _, marker = line.partition(";")
+        found_name = _REQUIREMENT.match(requirement)
+        if found_name is None or "extra ==" in marker:  # what only some need
+            continue
+        name, wanted = found_name[1], (_AT_LEAST.search(requirement) or ("", "0"))[1]
         try:
             found = machine.installed(name)
         except metadata.PackageNotFoundError:

@@ -261,6 +261,10 @@ class AsyncBus:
         """See `Bus.set_positions`."""
         await asyncio.to_thread(self._bus.set_positions, group, topic, positions)
 
+    async def forget_positions(self, group: str, topic: str) -> None:
+        """See `Bus.forget_positions`."""
+        await asyncio.to_thread(self._bus.forget_positions, group, topic)
+
     async def fetch(
         self,
         topic: str,
