@@ -140,6 +140,27 @@ def _stage_without_sync() -> list[Planted]:
     return [(staging, "Durability", Weak)]
 
 
+def _keep_without_invalid() -> list[Planted]:
+    """What the journal keeps of the state does not say who is invalid."""
+    from tms.tx import journaled, kept
+
+    def parts(state: TransactionState) -> Iterator[Any]:
+        return (part for part in kept.parts(state) if not part.invalid)
+
+    return [(journaled, "parts", parts)]
+
+
+def _keep_before_sync() -> list[Planted]:
+    """The state is kept while blocks that it calls committed are not synced."""
+    right = JournaledState.shorten
+
+    def shorten(self: JournaledState) -> None:
+        self._make_durable = lambda places: None
+        right(self)
+
+    return [(JournaledState, "shorten", shorten)]
+
+
 def _roll_back_nothing() -> list[Planted]:
     """What was taken back is still there."""
     return [(PartitionState, "roll_back", lambda self, *args: 0)]
@@ -151,6 +172,8 @@ BUGS: dict[str, Callable[[], list[Planted]]] = {
     "apply-before-journal": _apply_before_journal,
     "commit-before-store": _commit_before_store,
     "forget-tokens": _forget_tokens,
+    "keep-before-sync": _keep_before_sync,
+    "keep-without-invalid": _keep_without_invalid,
     "no-fence": _no_fence,
     "pass-open-transactions": _pass_open_transactions,
     "prune-early": _prune_early,

@@ -105,6 +105,7 @@ class Simulation:
                 world.clock.wall_ms += random.choice((-2_000, -1, 2_000))
             case 4:
                 quietly(engine.maintenance.clean)
+                quietly(lambda: engine.transactions.shorten_journals(20, 5))
             case 5:
                 quietly(engine.maintenance.recover)
             case 6 | 7:

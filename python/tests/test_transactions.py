@@ -377,3 +377,50 @@ def test_what_stands_is_counted(world: World) -> None:
     world.tx.abort(id)
     found = world.tx.stats(world.clock.now_ms())
     assert (found.open, found.oldest_ms, found.partitions_blocked) == (0, 0, 0)
+
+
+def test_a_start_reads_the_journals_from_where_their_state_was_kept(world: World) -> None:
+    world.tx.commit(Commit(positions=(moved(3),)))
+    done = world.tx.commit(commit(b"1", token="t")).transaction_id
+    open, gone = (world.tx.begin(token=name).transaction_id for name in ("open", "gone"))
+    world.publish_in(open, b"2")
+    world.publish_in(gone, b"never")
+    world.tx.invalidate(gone)
+    world.tx.shorten_journals(0, 0)
+    world.tx.commit(commit(b"3", name=B))
+    assert next(world.tx.manager._journal._log.read()).startswith(b'[["kept"')
+    world.reopen()
+    assert len(list(world.tx._positions._journal.replay())) == 1
+    assert world.tx.positions("g", A) == {0: Position.offset(3)}
+    assert world.tx.describe(done).outcome == "committed"
+    assert world.tx.commit(commit(b"1", token="t")).transaction_id == done
+    assert world.read() == [b"1"] and world.read(B) == [b"3"]
+    world.tx.commit(Commit(open))
+    assert world.read() == [b"1", b"2"]
+    assert world.tx.describe(gone).outcome == "invalid"
+
+
+def test_how_a_transaction_ended_is_known_for_a_day(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.tx.state.ENDED_REMEMBERED", 2)
+    committed = world.tx.commit(commit(b"1")).transaction_id
+    aborted, late = world.tx.begin().transaction_id, world.tx.begin(timeout_s=1).transaction_id
+    world.tx.abort(aborted)
+    world.clock.pass_ms(2_000)
+    world.tx.manager.expire()
+    for number in range(5):
+        world.tx.commit(commit(b"%d" % number))
+    world.tx.shorten_journals(0, 0)
+    world.reopen()
+    assert committed not in world.tx.manager.state.ended
+    assert world.tx.describe(committed).outcome == "committed"
+    assert world.tx.describe(aborted).outcome == "aborted"
+    assert world.tx.describe(late).outcome in ("timed-out", "invalid")
+    with pytest.raises(TransactionNotFound):
+        world.tx.describe(committed - 1)
+    world.clock.pass_ms(60 * 3_600_000)
+    world.tx.commit(commit(b"later"))
+    world.tx.shorten_journals(0, 0)
+    with pytest.raises(TransactionNotFound):
+        world.tx.describe(committed)

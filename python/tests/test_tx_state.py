@@ -1,5 +1,6 @@
 """The rules of transactions, which are Tephra's; and that the journal gives them all again."""
 
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -21,6 +22,8 @@ from tms.tx.edits import (
     Edit,
     Intended,
     Invalidated,
+    Kept,
+    Lost,
     Outcome,
     Prepared,
     Reserved,
@@ -29,6 +32,7 @@ from tms.tx.edits import (
     encode_edits,
 )
 from tms.tx.invalid import checkpoints_of, forget, forget_before
+from tms.tx.kept import parts, restore
 from tms.tx.state import TransactionState
 
 NOW = 1_700_000_000_000
@@ -176,13 +180,13 @@ def test_prepared_changes_are_committed_and_gone_after_a_conflict(world: World) 
 def test_changes_are_forgotten_when_nobody_can_conflict_with_them(world: World) -> None:
     for _ in range(50):
         world.commit(world.begin(), b"k")
-    assert not world.state._winner and not world.state.committed
+    assert not world.state.winner and not world.state.committed
     keeps = world.begin()
     for number in range(50):
         world.commit(world.begin(), b"%d" % number)
-    assert len(world.state._winner) == 50
+    assert len(world.state.winner) == 50
     world.do(world.state.abort(keeps))
-    assert not world.state._winner and not world.state.committed
+    assert not world.state.winner and not world.state.committed
 
 
 # Ends
@@ -433,3 +437,44 @@ def test_a_reset_forgets_everything_and_shows_nothing(world: World) -> None:
     assert (found.read_pointer, found.in_progress, found.invalid) == (0, (), ())
     world.commit(later, b"k")
     assert everything(world.again()) == everything(world.state)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_kept_of_a_state_is_the_state(seed: int) -> None:
+    random, world = Random(seed), World()
+    for _ in range(60):
+        world.now += random.randrange(3)
+        state, open = world.state, list(world.state.open)
+        match random.randrange(8):
+            case 0 | 1:
+                kind = random.choice((TransactionType.SHORT, TransactionType.LONG))
+                world.begin(kind, token=str(random.random()), client="c")
+            case 2 if open:
+                world.do(state.checkpoint(random.choice(open), world.now))
+            case 3 if open:
+                with suppress(TransactionConflict):
+                    world.do(state.prepare(random.choice(open), [b"%d" % random.randrange(5)]))
+            case 4 if open:
+                with suppress(TransactionConflict):
+                    world.do(state.commit(random.choice(open), [b"%d" % random.randrange(5)]))
+            case 5 if open:
+                world.do(state.abort(random.choice(open)))
+            case 6 if open:
+                world.do(state.invalidate(random.choice(open)))
+            case 7:
+                some = random.sample(sorted(state.invalid), len(state.invalid) // 2)
+                world.do(*forget(state, some))
+                world.do(Lost(state.last_pointer + 5, state.last_pointer + 9))
+    made = TransactionState()
+    for part in parts(world.state):
+        (again,) = decode_edits(encode_edits([part]))
+        assert isinstance(again, Kept)
+        restore(made, again)
+    for name in ("read_pointer", "last_pointer", "reserved", "in_progress", "invalid", "forgotten"):
+        assert getattr(made, name) == getattr(world.state, name)
+    for name in ("lost", "ended", "tokens", "winner", "_shorts"):
+        assert list(getattr(made, name)) == list(getattr(world.state, name)), name
+    for id in world.state.open:
+        assert made.snapshot(id) == world.state.snapshot(id)
+    for pointer in (*made.ended, *made.in_progress, *made.invalid, made.last_pointer + 1):
+        assert made.fate(pointer) is world.state.fate(pointer)

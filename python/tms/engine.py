@@ -109,7 +109,7 @@ class Engine:
             self._partitions,
             self._retention,
             self._config.cleaner_interval_s,
-            lambda: self.transactions.manager.expire(),
+            lambda: self.transactions.tidy(),
         )
         self._publisher = Publisher(self._registry, self._partitions, self._config.block_bytes)
         self.transactions = Transactions(

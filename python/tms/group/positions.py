@@ -35,6 +35,10 @@ class Positions:
         """Which groups have positions in which topics, in order."""
         return sorted({(key.group, key.topic) for key in self._positions})
 
+    def all(self) -> Iterable[tuple[PositionKey, Position]]:
+        """Every position."""
+        return self._positions.items()
+
     def check(self, changes: Iterable[PositionChange]) -> None:
         """Raises `Conflict` when a position is not the expected one."""
         for change in changes:

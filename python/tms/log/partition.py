@@ -246,14 +246,18 @@ class PartitionState:
         `owner`."""
         if not self.loaded or self.chain.active is None or self.last == FIRST_KEY:
             return
-        if self.unsynced:
-            self.chain.write([], Durability.SYNCED)
-            self.counters.syncs += 1
-            self.unsynced = False
+        self.sync()
         record = ProducersRecord(self.last, self.end_offset, self.producers.dump())
         key = keys.producers_key(self.chain.uid, self.chain.partition)
         self._metadata.write([(key, encode(record))], Durability.WRITTEN)
         self._since_snapshot = 0
+
+    def sync(self) -> None:
+        """Make durable what was only written. The caller holds `owner`."""
+        if self.unsynced and self.chain.active is not None:
+            self.chain.write([], Durability.SYNCED)
+            self.counters.syncs += 1
+            self.unsynced = False
 
     def rest(self) -> None:
         """Before closing: a snapshot, if the next opening would have much to read. The caller holds

@@ -26,6 +26,7 @@ Keys in `metadata`, all ASCII:
     generation/{namespace}/{topic}         the last generation used; survives the topic's deletion
     partition/{uid:08x}/{partition:05d}    epoch and segments
     producers/{uid:08x}/{partition:05d}    snapshot of the idempotent producers' windows
+    journal/{uid:08x}                      from where an internal topic is to be read
     counter/topic-uid                      the last topic uid given out
     deleted/{uid:08x}                      a deleted topic whose maps are still to be dropped
     clock/retention                        the latest time by which retention was judged, ms
@@ -139,6 +140,11 @@ def partition_key(topic_uid: int, partition: int) -> bytes:
 def producers_key(topic_uid: int, partition: int) -> bytes:
     """The key of a partition's snapshot of producers."""
     return b"producers/%08x/%05d" % (topic_uid, partition)
+
+
+def journal_key(topic_uid: int) -> bytes:
+    """The key of the note from where an internal topic is to be read."""
+    return b"journal/%08x" % topic_uid
 
 
 def deleted_key(topic_uid: int) -> bytes:

@@ -2,7 +2,7 @@
 
 Invariants
 
-* It has one partition and keeps everything: nothing expires.
+* It has one partition; nothing of it expires, and what `keep` makes unneeded is dropped.
 * `replay` gives the values in the order in which they were appended; a value is there if its append
   was acknowledged, and may be there if it was not.
 * A journal that was never appended to has no topic.
@@ -18,6 +18,7 @@ from tms.log.recovery import header_of
 from tms.log.visibility import Judge, admit
 from tms.log.writer import PLAIN, Stamp
 from tms.model.block import decode, encode
+from tms.model.ids import MessageId
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Position
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability, TopicName, TopicSettings
@@ -26,6 +27,7 @@ from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry
 
 READ_BYTES = 8 << 20
+TIMEOUT_S = 30.0
 _SETTINGS = TopicSettings(1, None, None, Durability.SYNCED, MESSAGE_BYTES_MAX)
 
 
@@ -64,15 +66,37 @@ class Journal:
         blocks = [NewBlock(0, encode(values, keys))]
         return self._publisher.submit(self.name, blocks, durability, inline, stamp, internal=True)
 
-    def replay(self, judge: Judge | None = None) -> Iterator[Entry]:
-        """All values that are not of a transaction, and those that a judge admits."""
+    def keep(
+        self,
+        values: Sequence[Sequence[bytes | None]],
+        keys: Sequence[Sequence[bytes]] | None = None,
+        before_ms: int | None = None,
+    ) -> None:
+        """Append values, each sequence of them together, synced; `replay` begins with them from now
+        on. What was before may be forgotten, with `before_ms` only what is older than that."""
+        first: MessageId | None = None
+        for number, some in enumerate(values):
+            names = None if keys is None else keys[number]
+            (place,) = self.append(some, Durability.SYNCED, names).result(TIMEOUT_S)
+            first = first or MessageId(place.time_ms, place.sequence)
+        if first is None:
+            return
+        record = self._registry.find(self.name)
+        self._registry.set_journal_start(record.uid, str(first))
+        before = Position.at(first) if before_ms is None else Position.time(before_ms)
+        self._partitions.get(self.name, record, 0).reader.truncate(before, first.time_ms)
+
+    def replay(self, judge: Judge | None = None, start: Position | None = None) -> Iterator[Entry]:
+        """All values since the last `keep`, or from a position, that are not of a transaction, and
+        those that a judge admits."""
         try:
             record = self._registry.find(self.name)
         except TopicNotFound:
             return
         self._known = True
         reader = self._partitions.get(self.name, record, 0).reader
-        position = Position.earliest()
+        kept = self._registry.journal_start(record.uid)
+        position = start or (Position.earliest() if kept is None else Position.parse(kept))
         while (read := reader.read(position, FIRST_KEY, READ_BYTES)).blocks:
             position = read.next
             shown = read.blocks if judge is None else admit(read.blocks, judge).blocks

@@ -185,6 +185,15 @@ class Registry:
             self._topics -= 1
             return record
 
+    def journal_start(self, uid: int) -> str | None:
+        """The id of the message from which an internal topic is to be read."""
+        found = self._metadata.get(keys.journal_key(uid))
+        return None if found is None else found.decode()
+
+    def set_journal_start(self, uid: int, id: str) -> None:
+        """Note from where an internal topic is to be read."""
+        self._metadata.write([(keys.journal_key(uid), id.encode())], Durability.SYNCED)
+
     def deleted(self) -> list[int]:
         """The uids of deleted topics whose maps are still to be dropped."""
         prefix = keys.DELETED_PREFIX

@@ -19,6 +19,8 @@ from tms.model.transaction import PositionChange, PositionKey
 from tms.topic.journal import Journal
 from tms.tx.manager import WRITE_TIMEOUT_S
 
+CHUNK = 1_000
+
 
 class GroupPositions:
     """Where groups stand. Thread-safe."""
@@ -27,6 +29,7 @@ class GroupPositions:
         self._journal = journal
         self._judge = judge
         self._known: Positions | None = None
+        self.length = 0  # of the journal, in entries
         self._lock = threading.RLock()
 
     @property
@@ -38,10 +41,11 @@ class GroupPositions:
         """All positions, read from the journal unless they are known. The caller holds the lock,
         or is alone."""
         if self._known is None:
-            found = Positions()
+            found, length = Positions(), 0
             for entry in self._journal.replay(self._judge):
                 found.apply(*decode_entry(entry.key, entry.value))
-            self._known = found
+                length += 1
+            self._known, self.length = found, length
         return self._known
 
     def distrust(self) -> None:
@@ -82,7 +86,20 @@ class GroupPositions:
         `inline`."""
         values = [str(change.position).encode() for change in changes]
         names = [encode_key(change.key) for change in changes]
+        self.length += len(changes)
         return self._journal.append(values, durability, names, stamp, inline)
+
+    def shorten(self) -> None:
+        """Keep all positions in the journal, so that a start reads it from here. No commit is under
+        way."""
+        with self._lock:
+            known = list(self.load().all())
+            chunks = [known[at : at + CHUNK] for at in range(0, len(known), CHUNK)]
+            self._journal.keep(
+                [[str(position).encode() for _, position in chunk] for chunk in chunks],
+                [[encode_key(key) for key, _ in chunk] for chunk in chunks],
+            )
+            self.length = 0
 
     def move(self, changes: Sequence[PositionChange], durability: Durability) -> None:
         """Write and apply changes outside of a transaction, all or none. Raises `Conflict`."""

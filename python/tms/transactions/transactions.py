@@ -10,7 +10,7 @@ Invariants
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tms.clock import Clock
 from tms.errors import Conflict
@@ -40,6 +40,8 @@ from tms.tx.manager import WRITE_TIMEOUT_S, TransactionManager
 from tms.tx.tephra import Tephra
 
 RESULTS_REMEMBERED = 10_000
+TRANSACTIONS_MAX, POSITIONS_MAX = 300_000, 100_000  # entries of journals that a start reads
+KEPT_MS = 49 * 3_600_000  # of the journal: a day of asking, after a day of being open
 TRANSACTIONS = TopicName(SYSTEM_NAMESPACE, "_transactions")
 POSITIONS = TopicName(SYSTEM_NAMESPACE, "_positions")
 
@@ -47,8 +49,9 @@ POSITIONS = TopicName(SYSTEM_NAMESPACE, "_positions")
 class _EditLog:
     """The journal of the transaction manager."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, clock: Clock) -> None:
         self._journal = journal
+        self._clock = clock
 
     def write(self, entries: Sequence[bytes], durability: Durability) -> None:
         for pending in [self._journal.append([entry], durability) for entry in entries]:
@@ -56,6 +59,15 @@ class _EditLog:
 
     def read(self) -> Iterator[bytes]:
         return (entry.value for entry in self._journal.replay() if entry.value is not None)
+
+    def keep(self, entries: Sequence[bytes]) -> None:
+        before_ms = max(0, self._clock.now_ms() - KEPT_MS)
+        self._journal.keep([[entry] for entry in entries], before_ms=before_ms)
+
+    def since(self, time_ms: int) -> Iterator[bytes]:
+        start = Position.time(max(0, time_ms))
+        found = self._journal.replay(start=start)
+        return (entry.value for entry in found if entry.value is not None)
 
 
 class Transactions:
@@ -72,11 +84,17 @@ class Transactions:
     ) -> None:
         self._registry = registry
         self._partitions = partitions
-        edits = _EditLog(Journal(TRANSACTIONS, registry, partitions, publisher))
+        edits = _EditLog(Journal(TRANSACTIONS, registry, partitions, publisher), clock)
         journal = Journal(POSITIONS, registry, partitions, publisher)
         self._positions = GroupPositions(journal, lambda *of: self.manager.fate(*of))
         self.manager = TransactionManager(
-            edits, clock, self._is_stored, run_in_background, self._positions.distrust, lifetime_ms
+            edits,
+            clock,
+            self._is_stored,
+            self._make_durable,
+            run_in_background,
+            self._positions.distrust,
+            lifetime_ms,
         )
         self._early = EarlyMessages(self.manager, registry, partitions, publisher, clock)
         self.tephra = Tephra(self.manager, self._early.published, self._early.take_back)
@@ -214,6 +232,30 @@ class Transactions:
         log = self._partitions.get(name, self._registry.find(name), block.partition)
         log.reader.load()
         return log.state.end_offset >= block.end_offset
+
+    def _make_durable(self, places: Iterable[tuple[int, int]]) -> None:
+        """Sync what was stored in these partitions, by topic uid."""
+        for uid, partition in places:
+            name = self._registry.name_of(uid)
+            if name is not None:
+                log = self._partitions.get(name, self._registry.find(name), partition)
+                with log.state.changing():
+                    log.state.load()
+                    log.state.sync()
+
+    def tidy(self) -> None:
+        """What is to be done now and then: time-outs, and journals that have grown long."""
+        self.manager.expire()
+        self.shorten_journals(TRANSACTIONS_MAX, POSITIONS_MAX)
+
+    def shorten_journals(self, transactions_max: int, positions_max: int) -> None:
+        """Keep the state in journals that a start would have to read more of than so many
+        entries."""
+        self.manager.shorten(transactions_max)
+        if self._positions.length > positions_max and not self.manager.is_committing:
+            with self.manager.alone():
+                if not self.manager.is_committing:
+                    self._positions.shorten()
 
     def _info(self, id: int, outcome: Outcome) -> TransactionInfo:
         found = self.manager.state.open.get(id)

@@ -122,6 +122,30 @@ class Reset(_Edit, frozen=True):
     """Nothing is in progress, invalid or a conflict any more. What was is never seen."""
 
 
+class KeptOpen(msgspec.Struct, frozen=True, array_like=True):
+    """A transaction in progress, in `Kept`."""
+
+    began: Began
+    checkpoints: tuple[int, ...]
+    changes: tuple[bytes, ...] | None
+    intended: bool
+
+
+class Kept(_Edit, frozen=True):
+    """A part of the state as it was here: all parts replace what came before. Read only where the
+    journal is read from. `pointers`: read, last, reserved."""
+
+    pointers: tuple[int, int, int] = (0, 0, 0)
+    lost: tuple[tuple[int, int], ...] = ()
+    invalid: tuple[int, ...] = ()
+    forgotten: tuple[int, ...] = ()
+    ended: tuple[tuple[int, str, int], ...] = ()
+    tokens: tuple[tuple[str, int], ...] = ()
+    changes: tuple[tuple[bytes, int, str | None], ...] = ()
+    open: KeptOpen | None = None
+    last: bool = False
+
+
 Edit = (
     Reserved
     | Began
@@ -135,6 +159,7 @@ Edit = (
     | Lost
     | Revoked
     | Reset
+    | Kept
 )
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[Edit])

@@ -27,18 +27,24 @@ from tms.events import EventLog
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability
 from tms.tx.edits import (
+    Aborted,
+    Began,
     Committed,
     Edit,
     Invalidated,
+    Kept,
+    Outcome,
     Reserved,
     Revoked,
     Stored,
     decode_edits,
     encode_edits,
 )
+from tms.tx.kept import parts, restore
 from tms.tx.state import TransactionState
 
 RESERVE_MS = 10_000
+SLACK_MS = 60_000  # the clock of the journal may be behind that of the pointers
 ENTRY_BYTES = 4 << 20  # more is written as several entries
 _log = EventLog(__name__)
 
@@ -51,7 +57,15 @@ class EditLog(Protocol):
         ...
 
     def read(self) -> Iterator[bytes]:
-        """All entries, in order."""
+        """All entries since the last `keep`, in order."""
+        ...
+
+    def keep(self, entries: Sequence[bytes]) -> None:
+        """Append entries, synced, from which `read` begins from now on."""
+        ...
+
+    def since(self, time_ms: int) -> Iterator[bytes]:
+        """All entries that are still there and were written at or after a time."""
         ...
 
 
@@ -63,11 +77,13 @@ class JournaledState:
         log: EditLog,
         clock: Clock,
         is_stored: Callable[[Stored], bool],
+        make_durable: Callable[[Iterable[tuple[int, int]]], None],
         reloaded: Callable[[], None],
     ) -> None:
         self._log = log
         self._clock = clock
         self._is_stored = is_stored
+        self._make_durable = make_durable
         self._reloaded = reloaded
         self.writing = threading.Lock()
         self.lock = threading.Lock()
@@ -75,6 +91,8 @@ class JournaledState:
         self.trusted = False
         self.used = False  # whether anything was ever journaled
         self._unwritten: list[Edit] = []  # applied; the next write takes them along
+        self.length = 0  # of the journal, in edits
+        self._places: set[tuple[int, int]] = set()  # that its commits stored blocks in
         self._load()
 
     def settled(self) -> TransactionState:
@@ -126,19 +144,63 @@ class JournaledState:
             self.trusted = False
             raise
         self.used = True
+        self.length += len(along) + len(edits)
+        self._note_places(edits)
         with self.lock:
             for edit in edits:
                 self.state.apply(edit)
             applied()
 
+    def shorten(self) -> None:
+        """Keep the state in the journal, so that a start reads it from here."""
+        with self.writing:
+            state = self.ready()
+            self._make_durable(self._places)  # nothing before can be torn any more
+            with self.lock:
+                entries = [encode_edits([part]) for part in parts(state)]
+                self._unwritten.clear()
+            self._log.keep(entries)
+            self.length, self._places = 0, set()
+
+    def search(self, id: int, long_ms: int) -> Outcome | None:
+        """How a transaction ended that is not remembered; None when the journal does not say."""
+        began_ms = id // POINTERS_PER_MS
+        found: Outcome | None = None
+        for entry in self._log.since(began_ms - SLACK_MS):
+            for edit in decode_edits(entry):
+                match edit:
+                    case Committed() if edit.id == id:
+                        found = Outcome.COMMITTED
+                    case Aborted() if edit.id == id:
+                        found = Outcome.ABORTED
+                    case Invalidated() | Revoked() if id in edit.ids:
+                        timed_out = isinstance(edit, Invalidated) and edit.timed_out
+                        found = Outcome.TIMED_OUT if timed_out else Outcome.INVALID
+                    case Began() if edit.id > (began_ms + long_ms) * POINTERS_PER_MS:
+                        return found
+        return found
+
+    def _note_places(self, edits: Iterable[Edit]) -> None:
+        for edit in edits:
+            if isinstance(edit, Committed):
+                self._places.update((block.uid, block.partition) for block in edit.blocks)
+
     def _load(self) -> None:
         """Read everything from the journal; what ended without a word is settled."""
         edits = [edit for entry in self._log.read() for edit in decode_edits(entry)]
+        self.length, self._places = len(edits), set()
+        self._note_places(edits)
         revoked = {id for edit in edits if isinstance(edit, Revoked) for id in edit.ids}
         torn = self._torn(edits) - revoked
         state = TransactionState()
+        begins = bool(edits) and isinstance(edits[0], Kept)
+        gone = revoked | torn
         for edit in edits:
-            if isinstance(edit, Committed) and edit.id in revoked | torn:
+            if isinstance(edit, Kept):
+                if begins:  # another one repeats what is here
+                    restore(state, edit)
+                    begins = not edit.last
+            elif isinstance(edit, Committed) and edit.id in gone:
                 state.apply(Invalidated((edit.id,)))
             else:
                 state.apply(edit)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from tms.clock import Clock
-from tms.errors import TimedOut, TMSError, TransactionEnded
+from tms.errors import TimedOut, TMSError, TransactionEnded, TransactionNotFound
 from tms.model.snapshot import POINTERS_PER_MS, Fate, Snapshot, TransactionType
 from tms.model.topic import Durability
 from tms.tx.commits import CommitQueue, Finish
@@ -29,7 +29,7 @@ from tms.tx.edits import (
     Stored,
 )
 from tms.tx.journaled import RESERVE_MS, EditLog, JournaledState
-from tms.tx.state import TransactionState
+from tms.tx.state import LONG_TIMEOUT_S, TransactionState
 from tms.tx.watchers import Watchers
 
 WRITE_TIMEOUT_S = 30.0
@@ -45,6 +45,7 @@ class TransactionManager:
         log: EditLog,
         clock: Clock,
         is_stored: Callable[[Stored], bool],
+        make_durable: Callable[[Iterable[tuple[int, int]]], None],
         run_in_background: Callable[[Callable[[], None]], object],
         reloaded: Callable[[], None],
         lifetime_ms: int,
@@ -52,7 +53,7 @@ class TransactionManager:
         self._clock = clock
         self._lifetime_ms = lifetime_ms  # of a foreign transaction
         self._watchers = Watchers()
-        self._journal = JournaledState(log, clock, is_stored, reloaded)
+        self._journal = JournaledState(log, clock, is_stored, make_durable, reloaded)
         self._commits = CommitQueue(self._journal, self._watchers, run_in_background)
         self._committing: set[int] = set()  # intended, and not ended yet
 
@@ -170,6 +171,11 @@ class TransactionManager:
         """A commit came to its end, whichever: if it is still open, it is given up."""
         self._committing.discard(id)
 
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit is under way."""
+        return bool(self._committing)
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Meanwhile nothing is committed."""
@@ -213,11 +219,25 @@ class TransactionManager:
         self._watchers.wake(edit.ids)
         return len(edit.ids)
 
+    def shorten(self, length_max: int) -> None:
+        """Keep the state in the journal if a start would have more than so many edits to read."""
+        if self._journal.length > length_max:
+            self._journal.shorten()
+
     def outcome(self, id: int) -> Outcome:
-        """How a transaction stands. Raises `TransactionNotFound`."""
+        """How a transaction stands; of one that ended long ago the journal knows for a day. Raises
+        `TransactionNotFound`."""
         state = self._journal.settled()
-        with self._journal.lock:
-            return state.outcome(id)
+        try:
+            with self._journal.lock:
+                return state.outcome(id)
+        except TransactionNotFound:
+            if not 0 < id <= state.last_pointer:
+                raise
+            found = self._journal.search(id, LONG_TIMEOUT_S * 1_000)
+            if found is None:
+                raise
+            return found
 
     def of_token(self, token: str) -> tuple[int, Outcome] | None:
         """The transaction that began with this token."""

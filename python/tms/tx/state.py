@@ -25,6 +25,7 @@ Invariants
 * Before the first transaction all that others wrote earlier is visible.
 """
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Sequence
 
@@ -76,7 +77,7 @@ class TransactionState:
         self.tokens: OrderedDict[str, int] = OrderedDict()
         self._shorts: OrderedDict[int, None] = OrderedDict()
         self.committed: OrderedDict[int, set[bytes]] = OrderedDict()  # commit pointer → changes
-        self._winner: dict[bytes, tuple[int, str | None]] = {}  # change → newest commit, client
+        self.winner: dict[bytes, tuple[int, str | None]] = {}  # change → newest commit, client
         self._sorted_invalid: tuple[int, ...] | None = ()
 
     # -- asking --------------------------------------------------------------------------------
@@ -145,7 +146,8 @@ class TransactionState:
 
     def is_lost(self, pointer: int) -> bool:
         """Whether it may have been given, and was forgotten when the power went."""
-        return bool(self.lost) and any(start <= pointer < stop for start, stop in self.lost)
+        at = bisect_right(self.lost, (pointer, NONE_IN_PROGRESS))
+        return at > 0 and pointer < self.lost[at - 1][1]
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -248,7 +250,7 @@ class TransactionState:
 
     def _check(self, id: int, changes: Iterable[bytes]) -> None:
         for change in changes:
-            winner = self._winner.get(change)
+            winner = self.winner.get(change)
             if winner is not None and winner[0] > id:
                 raise self.conflict(id, change, winner[1])
 
@@ -297,6 +299,17 @@ class TransactionState:
             case Reset():
                 self._reset()
 
+    def restored(self) -> None:
+        """Everything was taken from `Kept`: what follows from it is worked out."""
+        pointers = {pointer: id for id, one in self.open.items() for pointer in one.pointers}
+        self.in_progress = dict(sorted(pointers.items()))
+        for id, one in self.open.items():
+            if one.began.type is TransactionType.SHORT:
+                self._shorts[id] = None
+        for change, (pointer, _) in sorted(self.winner.items(), key=lambda item: item[1][0]):
+            self.committed.setdefault(pointer, set()).add(change)
+        self._sorted_invalid = None
+
     def _began(self, edit: Began) -> None:
         if edit.id <= self.last_pointer:
             return
@@ -328,7 +341,7 @@ class TransactionState:
             kept.update(edit.changes)
             winner = (edit.pointer, found.began.client)
             for change in edit.changes:
-                self._winner[change] = winner
+                self.winner[change] = winner
         self._close(found)
         self.read_pointer = max(self.read_pointer, found.write_pointer)
         for pointer in found.pointers:
@@ -368,7 +381,7 @@ class TransactionState:
         for kept in (self.open, self.in_progress, self.invalid, self._shorts):
             kept.clear()
         self.committed.clear()
-        self._winner.clear()
+        self.winner.clear()
         self._sorted_invalid = None
         self.read_pointer = 0
 
@@ -392,6 +405,6 @@ class TransactionState:
             if pointer >= first:
                 return
             for change in self.committed.pop(pointer):
-                winner = self._winner.get(change)
+                winner = self.winner.get(change)
                 if winner is not None and winner[0] == pointer:
-                    del self._winner[change]
+                    del self.winner[change]

@@ -1,0 +1,69 @@
+"""The state of transactions as the journal keeps it now and then, so that a start reads no more
+than what came since.
+
+Invariants
+
+* `restore` of all parts of `parts` gives the same state, in everything that decides or answers.
+* Parts are small enough for a message of the journal.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from tms.tx.edits import Kept, KeptOpen, Outcome
+from tms.tx.state import TransactionState
+from tms.tx.transaction import Open
+
+PART_ITEMS = 20_000
+T = TypeVar("T")
+
+
+def parts(state: TransactionState) -> Iterator[Kept]:
+    """The state in parts; the last one says so."""
+    for some in _chunks(sorted(state.invalid)):
+        yield Kept(invalid=some)
+    for some in _chunks(sorted(state.forgotten)):
+        yield Kept(forgotten=some)
+    for ended in _chunks([(id, how.value, at) for id, (how, at) in state.ended.items()]):
+        yield Kept(ended=ended)
+    for tokens in _chunks(list(state.tokens.items())):
+        yield Kept(tokens=tokens)
+    for changes in _chunks([(c, at, who) for c, (at, who) in state.winner.items()]):
+        yield Kept(changes=changes)
+    for one in state.open.values():
+        yield Kept(open=KeptOpen(one.began, one.checkpoints, one.changes, one.intended))
+    yield Kept(
+        pointers=(state.read_pointer, state.last_pointer, state.reserved),
+        lost=tuple(state.lost),
+        last=True,
+    )
+
+
+def restore(state: TransactionState, part: Kept) -> None:
+    """Take a part into a state that is being read."""
+    state.invalid.update(part.invalid)
+    state.forgotten.update(part.forgotten)
+    for id, how, at in part.ended:
+        state.ended[id] = (Outcome(how), at)
+    state.tokens.update(part.tokens)
+    for change, at, who in part.changes:
+        state.winner[change] = (at, who)
+    if part.open is not None:
+        _restore_open(state, part.open)
+    if part.last:
+        state.read_pointer, state.last_pointer, state.reserved = part.pointers
+        state.lost = list(part.lost)
+        state.restored()
+
+
+def _restore_open(state: TransactionState, kept: KeptOpen) -> None:
+    one = Open(kept.began)
+    one.checkpoints, one.changes, one.intended = kept.checkpoints, kept.changes, kept.intended
+    state.open[kept.began.id] = one
+
+
+def _chunks(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
+    left = iter(items)
+    while some := tuple(islice(left, PART_ITEMS)):
+        yield some
