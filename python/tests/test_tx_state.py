@@ -472,7 +472,7 @@ def test_what_is_kept_of_a_state_is_the_state(seed: int) -> None:
         restore(made, again)
     for name in ("read_pointer", "last_pointer", "reserved", "in_progress", "invalid", "forgotten"):
         assert getattr(made, name) == getattr(world.state, name)
-    for name in ("lost", "ended", "tokens", "winner", "_shorts"):
+    for name in ("lost", "ended", "tokens", "winner", "shorts"):
         assert list(getattr(made, name)) == list(getattr(world.state, name)), name
     for id in world.state.open:
         assert made.snapshot(id) == world.state.snapshot(id)

@@ -253,7 +253,7 @@ class Transactions:
         entries."""
         self.manager.shorten(transactions_max)
         if self._positions.length > positions_max and not self.manager.is_committing:
-            with self.manager.alone():
+            with self.manager.alone(durable=True):  # what is kept must not outlive its commit
                 if not self.manager.is_committing:
                     self._positions.shorten()
 

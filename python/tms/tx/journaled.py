@@ -162,6 +162,11 @@ class JournaledState:
             self._log.keep(entries)
             self.length, self._places = 0, set()
 
+    def settle(self) -> None:
+        """Make every commit so far durable. The caller holds `writing`."""
+        self._make_durable(self._places)
+        self.write([], Durability.SYNCED)
+
     def search(self, id: int, long_ms: int) -> Outcome | None:
         """How a transaction ended that is not remembered; None when the journal does not say."""
         began_ms = id // POINTERS_PER_MS

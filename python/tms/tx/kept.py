@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
+from tms.model.snapshot import TransactionType
 from tms.tx.edits import Kept, KeptOpen, Outcome
 from tms.tx.state import TransactionState
 from tms.tx.transaction import Open
@@ -54,13 +55,25 @@ def restore(state: TransactionState, part: Kept) -> None:
     if part.last:
         state.read_pointer, state.last_pointer, state.reserved = part.pointers
         state.lost = list(part.lost)
-        state.restored()
+        _finish(state)
 
 
 def _restore_open(state: TransactionState, kept: KeptOpen) -> None:
     one = Open(kept.began)
     one.checkpoints, one.changes, one.intended = kept.checkpoints, kept.changes, kept.intended
     state.open[kept.began.id] = one
+
+
+def _finish(state: TransactionState) -> None:
+    """Work out what follows from what was kept."""
+    pointers = {pointer: id for id, one in state.open.items() for pointer in one.pointers}
+    state.in_progress = dict(sorted(pointers.items()))
+    for id, one in state.open.items():
+        if one.began.type is TransactionType.SHORT:
+            state.shorts[id] = None
+    for change, (pointer, _) in sorted(state.winner.items(), key=lambda item: item[1][0]):
+        state.committed.setdefault(pointer, set()).add(change)
+    state.sorted_invalid = None
 
 
 def _chunks(items: Sequence[T]) -> Iterator[tuple[T, ...]]:

@@ -177,10 +177,13 @@ class TransactionManager:
         return bool(self._committing)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Meanwhile nothing is committed."""
+    def alone(self, durable: bool = False) -> Iterator[None]:
+        """Meanwhile nothing is committed; what was committed before is `durable` if that is
+        asked."""
         with self._journal.writing:
             self._journal.ready()
+            if durable:
+                self._journal.settle()
             yield
 
     def abort(self, id: int) -> None:

@@ -75,26 +75,26 @@ class TransactionState:
         self.lost: list[tuple[int, int]] = []
         self.ended: OrderedDict[int, tuple[Outcome, int]] = OrderedDict()  # id → how, commit
         self.tokens: OrderedDict[str, int] = OrderedDict()
-        self._shorts: OrderedDict[int, None] = OrderedDict()
+        self.shorts: OrderedDict[int, None] = OrderedDict()
         self.committed: OrderedDict[int, set[bytes]] = OrderedDict()  # commit pointer → changes
         self.winner: dict[bytes, tuple[int, str | None]] = {}  # change → newest commit, client
-        self._sorted_invalid: tuple[int, ...] | None = ()
+        self.sorted_invalid: tuple[int, ...] | None = ()
 
     # -- asking --------------------------------------------------------------------------------
 
     def snapshot(self, id: int) -> Snapshot:
         """What a transaction in progress would see if it began now. O(in progress)."""
         found = self.find(id)
-        if self._sorted_invalid is None:
-            self._sorted_invalid = tuple(sorted(self.invalid))
+        if self.sorted_invalid is None:
+            self.sorted_invalid = tuple(sorted(self.invalid))
         own = found.pointers
         others = tuple([pointer for pointer in self.in_progress if pointer not in own])
         return Snapshot(
             id,
             self.read_pointer,
-            self._sorted_invalid,
+            self.sorted_invalid,
             others,
-            next((short for short in self._shorts if short != id), NONE_IN_PROGRESS),
+            next((short for short in self.shorts if short != id), NONE_IN_PROGRESS),
             found.began.type,
             found.write_pointer,
             found.checkpoints,
@@ -102,7 +102,7 @@ class TransactionState:
 
     def first_short(self) -> int:
         """The oldest short transaction in progress."""
-        return next(iter(self._shorts), NONE_IN_PROGRESS)
+        return next(iter(self.shorts), NONE_IN_PROGRESS)
 
     def fate(self, pointer: int) -> Fate:
         """What becomes, as far as known, of a message that was written under one of our own
@@ -289,7 +289,7 @@ class TransactionState:
             case Forgotten():
                 self.forgotten.update(edit.ids)  # before they leave the others: readers look
                 self.invalid.difference_update(edit.ids)
-                self._sorted_invalid = None
+                self.sorted_invalid = None
             case Reserved():
                 self.reserved = max(self.reserved, edit.upto)
             case Lost():
@@ -298,17 +298,6 @@ class TransactionState:
                 self.reserved = max(self.reserved, edit.stop)
             case Reset():
                 self._reset()
-
-    def restored(self) -> None:
-        """Everything was taken from `Kept`: what follows from it is worked out."""
-        pointers = {pointer: id for id, one in self.open.items() for pointer in one.pointers}
-        self.in_progress = dict(sorted(pointers.items()))
-        for id, one in self.open.items():
-            if one.began.type is TransactionType.SHORT:
-                self._shorts[id] = None
-        for change, (pointer, _) in sorted(self.winner.items(), key=lambda item: item[1][0]):
-            self.committed.setdefault(pointer, set()).add(change)
-        self._sorted_invalid = None
 
     def _began(self, edit: Began) -> None:
         if edit.id <= self.last_pointer:
@@ -319,7 +308,7 @@ class TransactionState:
         self.open[edit.id] = Open(edit)
         self.in_progress[edit.id] = edit.id
         if edit.type is TransactionType.SHORT:
-            self._shorts[edit.id] = None
+            self.shorts[edit.id] = None
         if edit.token:
             self.tokens[edit.token] = edit.id
             if len(self.tokens) > ENDED_REMEMBERED:
@@ -358,7 +347,7 @@ class TransactionState:
         if found is not None:
             self._close(found)
         self.invalid.difference_update(pointers)
-        self._sorted_invalid = None
+        self.sorted_invalid = None
         self.read_pointer = max(self.read_pointer, edit.id if found is None else pointers[-1])
         self._drop_changes()
 
@@ -367,7 +356,7 @@ class TransactionState:
         if found is None:
             return
         self.invalid.update(found.pointers)  # before it leaves what is in progress: readers look
-        self._sorted_invalid = None
+        self.sorted_invalid = None
         self._close(found)
         if found.began.type is TransactionType.SHORT:
             self.read_pointer = max(self.read_pointer, found.write_pointer)
@@ -378,11 +367,11 @@ class TransactionState:
         self.forgotten.update(self.invalid, self.in_progress)
         for pointer in self.in_progress:
             self._remember(pointer, Outcome.INVALID)
-        for kept in (self.open, self.in_progress, self.invalid, self._shorts):
+        for kept in (self.open, self.in_progress, self.invalid, self.shorts):
             kept.clear()
         self.committed.clear()
         self.winner.clear()
-        self._sorted_invalid = None
+        self.sorted_invalid = None
         self.read_pointer = 0
 
     def _close(self, found: Open) -> None:
@@ -390,7 +379,7 @@ class TransactionState:
         del self.open[id]
         for pointer in found.pointers:
             del self.in_progress[pointer]
-        self._shorts.pop(id, None)
+        self.shorts.pop(id, None)
 
     def _remember(self, id: int, outcome: Outcome, pointer: int = 0) -> None:
         self.ended[id] = (outcome, pointer)
