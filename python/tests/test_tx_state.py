@@ -80,7 +80,7 @@ def everything(state: TransactionState) -> dict[str, object]:
         id: (one.began, one.checkpoints, one.changes, one.intended)
         for id, one in state.open.items()
     }
-    found.pop("_sorted_invalid")
+    found.pop("sorted_invalid")
     return found
 
 
