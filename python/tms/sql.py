@@ -35,7 +35,8 @@ import sqlalchemy as sa
 from tms.client.client import Bus
 from tms.client.participants import Transacted
 from tms.clock import Clock, SystemClock
-from tms.errors import Conflict, Invalid
+from tms.errors import CommitUnfinished, Conflict, Invalid
+from tms.model.topic import Durability
 from tms.model.transaction import Commit, PositionChange
 from tms.wire.commits import decode_commit, encode_commit
 
@@ -103,7 +104,8 @@ class SqlRows:
         self._engine = engine
         self._clock = clock
         self._connection: sa.Connection | None = None
-        self._token = ""  # once the database has committed
+        self._token = ""
+        self.decided = False  # whether the database has committed, or may have
 
     def start(self, transaction: Transacted) -> sa.Connection:
         """The connection to write with; it commits by itself when the transaction does."""
@@ -132,10 +134,38 @@ class SqlRows:
         now_s = self._clock.now_ms() // 1_000
         row = {"token": request.token, "created_s": now_s, "request": raw}
         self._connection.execute(_FENCE.insert().values(row))
-        self._connection.commit()
         self._token = request.token
-        self._connection.close()
+        self._commit(self._connection)
         return request
+
+    def _commit(self, connection: sa.Connection) -> None:
+        try:
+            connection.commit()
+        except BaseException as error:
+            # SQLAlchemy gives a connection whose commit failed back with its transaction open.
+            connection.invalidate()
+            self.decided = isinstance(error, Exception) and not self._is_undone(error)
+            if self.decided:
+                raise CommitUnfinished(
+                    f"It is not known whether the database has committed: {error}. Do not do the "
+                    "transaction again; recover the database, which sends its messages if it did.",
+                    token=self._token,
+                ) from error
+            raise
+        finally:
+            connection.close()
+        self.decided = True
+
+    def _is_undone(self, error: Exception) -> bool:
+        """Whether a commit that failed left nothing, for sure."""
+        if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
+            return False  # the database may still be about to do it
+        mine = sa.select(_FENCE.c.token).where(_FENCE.c.token == self._token)
+        try:
+            with self._engine.connect() as connection:
+                return connection.execute(mine).first() is None
+        except sa.exc.SQLAlchemyError:
+            return False
 
     def post_commit(self) -> None:
         """TMS has done it: the request is not needed any more."""
@@ -186,9 +216,10 @@ class SqlRows:
 
 
 def _sure(request: Commit) -> Commit:
-    """The request as it may be sent again at any time: the database has compared the positions."""
+    """The request as it may be sent again at any time: the database has compared the positions. It
+    is synced, or a power loss could take the messages of rows that are there."""
     moves = tuple(PositionChange(one.key, one.position) for one in request.positions)
-    return replace(request, positions=moves)
+    return replace(request, positions=moves, durability=Durability.SYNCED)
 
 
 def _forget(engine: sa.Engine, token: str) -> None:
