@@ -4,7 +4,16 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from bench import design, group_commit, growth, latency, memory, throughput, transactions
+from bench import (
+    design,
+    group_commit,
+    growth,
+    latency,
+    memory,
+    throughput,
+    transactions,
+    transactions_many,
+)
 from bench.report import Report
 from bench.targets import Setup
 
@@ -13,6 +22,7 @@ BENCHMARKS = {
     "latency": latency.run,
     "group_commit": group_commit.run,
     "transactions": transactions.run,
+    "many": transactions_many.run,
     "memory": memory.run,
     "growth": growth.run,
     "design": design.run,
