@@ -274,6 +274,23 @@ def test_messages_to_rows_that_are_there_are_synced(
     assert asked == ["synced"]
 
 
+def test_positions_tell_what_was_done_when_its_token_is_forgotten(
+    bus: Bus, engine: sa.Engine, database: SqlDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus.publish("in", b"a")
+    consumer = bus.consumer("in", group="g", stop_at_end=True)
+    list(consumer)
+    with monkeypatch.context() as patched:
+        cut(bus, patched, done=True)
+        with pytest.raises(CommitUnfinished), bus.transaction() as tx:
+            tx.join(database.rows()).execute(ROWS.insert().values(name="a"))
+            tx.send("out", b"a")
+            tx.acknowledge(consumer)
+    bus._transport.transactions.manager.state.tokens.clear()  # type: ignore[attr-defined]
+    assert database.recover(bus) == 1
+    assert (names(engine), values(bus, "out"), fences(engine)) == (["a"], [b"a"], 0)
+
+
 def test_rows_that_are_committed_are_not_to_be_written_again(
     bus: Bus, engine: sa.Engine, database: SqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
