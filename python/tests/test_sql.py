@@ -5,13 +5,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 import sqlalchemy as sa
 
 import tms
+from tests.sql_kit import World
 from tms.client.client import Bus
-from tms.errors import Conflict, Invalid, Unavailable
+from tms.errors import CommitUnfinished, Conflict, Invalid, StorageFull, Unavailable
+from tms.model.transaction import Commit
 from tms.sql import SqlDatabase
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -106,7 +109,7 @@ def test_what_died_between_the_commits_is_sent_by_recover_once(
 ) -> None:
     with monkeypatch.context() as patched:
         cut(bus, patched, done=done)
-        with pytest.raises(Invalid):
+        with pytest.raises(CommitUnfinished):
             write(bus, database, "a")
     assert (names(engine), fences(engine)) == (["a"], 1)
     assert database.recover(bus) == 1
@@ -119,7 +122,7 @@ def test_a_recovery_that_fails_can_be_repeated(
 ) -> None:
     with monkeypatch.context() as patched:
         cut(bus, patched, done=False)
-        with pytest.raises(Invalid):
+        with pytest.raises(CommitUnfinished):
             write(bus, database, "a")
 
     def unavailable(request: object, timeout_s: float = 0) -> object:
@@ -188,7 +191,7 @@ def test_a_request_too_old_to_be_sure_of_is_left_to_people(
 ) -> None:
     with monkeypatch.context() as patched:
         cut(bus, patched, done=False)
-        with pytest.raises(Invalid):
+        with pytest.raises(CommitUnfinished):
             write(bus, database, "a")
     with engine.begin() as connection:
         connection.execute(sa.update(FENCE).values(created_s=int(time.time()) - 90_000))
@@ -206,6 +209,134 @@ def test_rows_belong_to_one_transaction(bus: Bus, database: SqlDatabase) -> None
 
 
 @pytest.mark.timeout(300)
+def test_wherever_the_process_dies_everything_is_there_once(fast_path: Path) -> None:
+    """Before and after each call to the bus, each statement and each commit; at any step of the
+    recovery, too."""
+
+    def work(bus: Bus, engine: sa.Engine) -> None:
+        database = SqlDatabase(engine)
+        database.recover(bus)
+        consumer = bus.consumer("in", group="g", stop_at_end=True)
+        for message in consumer:
+            with bus.transaction() as tx:
+                name = (message.value or b"").decode()
+                tx.join(database.rows()).execute(ROWS.insert().values(name=name))
+                tx.send("out", name.encode())
+                tx.acknowledge(consumer)
+
+    random = Random(7)
+    for die_at in range(1_000):
+        place = fast_path / str(die_at)
+        place.mkdir()
+        world = World(place)
+        bus = world.bus()
+        for topic in ("in", "out"):
+            bus.create_topic(topic)
+        bus.publish_many("in", [b"a", b"b", b"c"])
+        with world.database() as engine:
+            META.create_all(engine)
+        dead = world.run(work, die_at).dead
+        for _ in range(random.randrange(3)):
+            if random.random() < 0.5:
+                world.restart()
+            world.run(work, random.randrange(30))
+        world.run(work)
+        with world.database() as engine:
+            found = names(engine), values(world.bus(), "out"), fences(engine)
+        assert found == (["a", "b", "c"], [b"a", b"b", b"c"], 0), f"died at {die_at}"
+        world.end()
+        if not dead:
+            break
+    assert die_at > 30
+
+
+def test_rows_without_messages_are_committed(
+    bus: Bus, engine: sa.Engine, database: SqlDatabase
+) -> None:
+    with bus.transaction() as tx:
+        tx.join(database.rows()).execute(ROWS.insert().values(name="a"))
+    assert (names(engine), fences(engine)) == (["a"], 0)
+
+
+def test_messages_to_rows_that_are_there_are_synced(
+    bus: Bus, database: SqlDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power loss takes the messages, and their fence row is gone."""
+    bus.update_topic("out", durability="written")
+    right, asked = bus._transport.transactions.commit, []
+
+    def commit(request: Commit, timeout_s: float = 30) -> object:
+        asked.append(request.durability)
+        return right(request, timeout_s)
+
+    monkeypatch.setattr(bus._transport.transactions, "commit", commit)
+    write(bus, database, "a")
+    assert asked == ["synced"]
+
+
+def test_positions_tell_what_was_done_when_its_token_is_forgotten(
+    bus: Bus, engine: sa.Engine, database: SqlDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus.publish("in", b"a")
+    consumer = bus.consumer("in", group="g", stop_at_end=True)
+    list(consumer)
+    with monkeypatch.context() as patched:
+        cut(bus, patched, done=True)
+        with pytest.raises(CommitUnfinished), bus.transaction() as tx:
+            tx.join(database.rows()).execute(ROWS.insert().values(name="a"))
+            tx.send("out", b"a")
+            tx.acknowledge(consumer)
+    bus._transport.transactions.manager.state.tokens.clear()  # type: ignore[attr-defined]
+    assert database.recover(bus) == 1
+    assert (names(engine), values(bus, "out"), fences(engine)) == (["a"], [b"a"], 0)
+
+
+def test_rows_that_are_committed_are_not_to_be_written_again(
+    bus: Bus, engine: sa.Engine, database: SqlDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> object:
+        raise StorageFull("The disk is full.")
+
+    impatient = tms.Bus(bus._transport, timeout_s=0.1)
+    with monkeypatch.context() as patched:
+        patched.setattr(bus._transport.transactions, "commit", full)
+        with pytest.raises(CommitUnfinished, match="recover") as caught:
+            write(impatient, database, "a")
+    assert not caught.value.retriable and isinstance(caught.value.__cause__, StorageFull)
+    assert database.recover(bus) == 1
+    assert (names(engine), values(bus, "out"), fences(engine)) == (["a"], [b"a"], 0)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_commit_of_the_database_without_an_answer_is_found_out_by_recovery(
+    bus: Bus,
+    engine: sa.Engine,
+    database: SqlDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    done: bool,
+) -> None:
+    right = engine.dialect.do_commit
+
+    def commit(connection: object) -> None:
+        if done:
+            right(connection)  # type: ignore[arg-type]
+        engine.dialect.do_commit = right  # type: ignore[method-assign]
+        raise OSError("the connection ended")
+
+    engine.dialect.do_commit = commit  # type: ignore[method-assign]
+    with pytest.raises(CommitUnfinished if done else OSError):
+        write(bus, database, "a")
+    assert values(bus, "out") == []
+    assert database.recover(bus) == done
+    assert (names(engine), values(bus, "out")) == ((["a"], [b"a"]) if done else ([], []))
+
+
+def test_a_database_decides_alone(bus: Bus, database: SqlDatabase) -> None:
+    with pytest.raises(Invalid, match="the only one"), bus.transaction() as tx:
+        tx.join(database.rows())
+        bus.table("t").within(tx)
+
+
 def test_orders_are_processed_exactly_once_by_a_worker_that_is_killed() -> None:
     command = [sys.executable, EXAMPLES / "orders.py", "--orders", "2000", "--kills", "25"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)

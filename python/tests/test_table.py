@@ -1,5 +1,6 @@
 """Tables: versions, what transactions see of them, conflicts, compaction, and a plain model."""
 
+import threading
 from pathlib import Path
 from random import Random
 
@@ -12,7 +13,9 @@ from tms.client.client import Bus
 from tms.engine import Engine
 from tms.errors import Invalid, TooLarge, TransactionConflict
 from tms.model.snapshot import Fate
+from tms.model.transaction import Commit
 from tms.store.faulty import FaultyStore
+from tms.store.memory import MemoryStore
 from tms.table.versions import Version, decode, encode, row_key, unneeded
 
 
@@ -161,6 +164,60 @@ def test_a_process_that_dies_before_the_commit_leaves_nothing_to_see(kept: Kept)
     assert rows(kept.bus) == {b"a": b"1"}
     assert kept.bus.table("t").compact() == 2
     assert rows(kept.bus) == {b"a": b"1"}
+
+
+def test_what_was_lost_with_the_power_is_never_seen() -> None:
+    """The values were synced; that their transaction had begun was not."""
+    clock, faulty = ManualClock(), FaultyStore(MemoryStore())
+    bus = Bus(Engine(faulty, clock))
+    put(bus, a=b"1")
+    tx = bus.transaction()
+    mine = bus.table("t").within(tx)
+    mine.put(b"a", b"2")
+    mine.persist(None)  # type: ignore[arg-type]
+    store = faulty.crash()
+    clock.pass_ms(60_000)
+    bus = Bus(Engine(store, clock))
+    put(bus, b=b"3")
+    with bus.transaction() as tx:
+        assert dict(bus.table("t").within(tx).scan()) == rows(bus) == {b"a": b"1", b"b": b"3"}
+
+
+def test_a_commit_that_takes_long_is_not_torn(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first attempt times out, the next one meets it under way; its values stay there."""
+    bus.create_topic("out")
+    manager = bus._transport.transactions.manager  # type: ignore[attr-defined]
+    right, go = manager.commit, threading.Event()
+    late: list[threading.Thread] = []
+
+    def commit(*args: object) -> None:
+        late.append(threading.Thread(target=lambda: (go.wait(20), right(*args))))
+        late[0].start()
+
+    monkeypatch.setattr(manager, "commit", commit)
+    real = bus._transport.transactions.commit
+    attempts: list[object] = []
+
+    def attempt(request: Commit, timeout_s: float = 30) -> object:
+        attempts.append(request)
+        if len(attempts) == 2:
+            go.set()
+        return real(request, 0.05)
+
+    monkeypatch.setattr(bus._transport.transactions, "commit", attempt)
+    with bus.transaction(timeout_s=20) as tx:
+        bus.table("t").within(tx).put(b"a", b"1")
+        tx.send("out", b"1")
+    late[0].join(20)
+    assert len(attempts) > 1
+    assert rows(bus) == {b"a": b"1"}
+    assert [message.value for message in bus.consumer("out", stop_at_end=True)] == [b"1"]
+
+
+def test_a_deletion_is_removed_after_what_it_hides() -> None:
+    versions = [Version(b"k", 3, None), Version(b"k", 2, b"v"), Version(b"k", 1, b"v")]
+    gone = [version.pointer for version in unneeded(versions, lambda _: Fate.VISIBLE, 3)]
+    assert gone == [2, 1, 3]
 
 
 def test_compaction_keeps_what_a_transaction_in_progress_may_see(bus: Bus) -> None:

@@ -213,6 +213,21 @@ class TransactionTimedOut(TransactionEnded):
     code = "transaction-timed-out"
 
 
+class CommitUnfinished(TMSError):
+    """What a participant committed cannot be taken back, or may have committed, and the rest of its
+    transaction follows with its recovery. Not retriable: doing the transaction again would do it
+    twice."""
+
+    code, kind = "commit-unfinished", Kind.UNAVAILABLE
+
+
+class PostCommitFailed(TMSError):
+    """The transaction is committed; what a participant does afterwards failed. Details carry
+    `transaction`."""
+
+    code = "post-commit-failed"
+
+
 class InvalidTruncateTime(Conflict):
     """Transactions from before that time are still in progress."""
 

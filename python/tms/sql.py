@@ -23,8 +23,13 @@ Invariants
   at the latest by `recover`, which is to be called before anything new is done.
 * A group's position moves in the database first, by comparison with what the transaction started
   from: of two consumers with the same input only one commits its rows.
-* TMS remembers tokens of its newest 200,000 transactions. A fence row that is older than
-  `RECOVER_HOURS` may belong to a forgotten one, and is left to people.
+* TMS remembers tokens of its newest 200,000 transactions. Of one that moved positions these tell
+  whether it was done; any other must be recovered before so many have followed, or it may be done
+  twice. A fence row that is older than `RECOVER_HOURS` is left to people.
+* Once the database has committed, or may have, an error of the transaction is `CommitUnfinished`:
+  it is not to be done again, `recover` finishes it.
+* A power loss takes neither rows nor messages if the database syncs its commits, as SQLite does
+  unless told otherwise; the messages always are.
 """
 
 from collections.abc import Iterable
@@ -35,7 +40,8 @@ import sqlalchemy as sa
 from tms.client.client import Bus
 from tms.client.participants import Transacted
 from tms.clock import Clock, SystemClock
-from tms.errors import Conflict, Invalid
+from tms.errors import CommitUnfinished, Conflict, Invalid
+from tms.model.topic import Durability
 from tms.model.transaction import Commit, PositionChange
 from tms.wire.commits import decode_commit, encode_commit
 
@@ -77,7 +83,11 @@ class SqlDatabase:
         asking."""
         with self._engine.connect() as connection:
             found = connection.execute(sa.select(_FENCE).order_by(_FENCE.c.created_s)).all()
-        for token, created_s, request in found:
+        for token, created_s, raw in found:
+            request = decode_commit(raw, 0)
+            if _is_done(bus, request):
+                _forget(self._engine, token)
+                continue
             if self._clock.now_ms() // 1_000 - created_s > RECOVER_HOURS * 3_600:
                 raise Conflict(
                     f"The request {token} in tms_fence is older than {RECOVER_HOURS} hours, so "
@@ -85,7 +95,7 @@ class SqlDatabase:
                     "then delete the row, or set created_s to now to have it sent.",
                     token=token,
                 )
-            bus.transactions.commit(decode_commit(request, 0))
+            bus.transactions.commit(request)
             _forget(self._engine, token)
         return len(found)
 
@@ -103,7 +113,8 @@ class SqlRows:
         self._engine = engine
         self._clock = clock
         self._connection: sa.Connection | None = None
-        self._token = ""  # once the database has committed
+        self._token = ""
+        self.decided = False  # whether the database has committed, or may have
 
     def start(self, transaction: Transacted) -> sa.Connection:
         """The connection to write with; it commits by itself when the transaction does."""
@@ -132,10 +143,38 @@ class SqlRows:
         now_s = self._clock.now_ms() // 1_000
         row = {"token": request.token, "created_s": now_s, "request": raw}
         self._connection.execute(_FENCE.insert().values(row))
-        self._connection.commit()
         self._token = request.token
-        self._connection.close()
+        self._commit(self._connection)
         return request
+
+    def _commit(self, connection: sa.Connection) -> None:
+        try:
+            connection.commit()
+        except BaseException as error:
+            # SQLAlchemy gives a connection whose commit failed back with its transaction open.
+            connection.invalidate()
+            self.decided = isinstance(error, Exception) and not self._is_undone(error)
+            if self.decided:
+                raise CommitUnfinished(
+                    f"It is not known whether the database has committed: {error}. Do not do the "
+                    "transaction again; recover the database, which sends its messages if it did.",
+                    token=self._token,
+                ) from error
+            raise
+        finally:
+            connection.close()
+        self.decided = True
+
+    def _is_undone(self, error: Exception) -> bool:
+        """Whether a commit that failed left nothing, for sure."""
+        if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
+            return False  # the database may still be about to do it
+        mine = sa.select(_FENCE.c.token).where(_FENCE.c.token == self._token)
+        try:
+            with self._engine.connect() as connection:
+                return connection.execute(mine).first() is None
+        except sa.exc.SQLAlchemyError:
+            return False
 
     def post_commit(self) -> None:
         """TMS has done it: the request is not needed any more."""
@@ -185,10 +224,20 @@ class SqlRows:
             ) from exc
 
 
+def _is_done(bus: Bus, request: Commit) -> bool:
+    """Whether the positions say so: nobody else of this database moves them there. They tell it
+    even if TMS has forgotten the token."""
+    return bool(request.positions) and all(
+        bus.positions(one.key.group, str(one.key.topic)).get(one.key.partition) == one.position
+        for one in request.positions
+    )
+
+
 def _sure(request: Commit) -> Commit:
-    """The request as it may be sent again at any time: the database has compared the positions."""
+    """The request as it may be sent again at any time: the database has compared the positions. It
+    is synced, or a power loss could take the messages of rows that are there."""
     moves = tuple(PositionChange(one.key, one.position) for one in request.positions)
-    return replace(request, positions=moves)
+    return replace(request, positions=moves, durability=Durability.SYNCED)
 
 
 def _forget(engine: sa.Engine, token: str) -> None:

@@ -20,7 +20,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from tms.client.participants import Participant
+from tms.client.participants import Participant, Participants
 from tms.client.publish.batching import (
     REQUEST_BYTES,
     Headers,
@@ -33,7 +33,7 @@ from tms.client.publish.known import Known
 from tms.client.standing import Standing
 from tms.client.transport import Transport, retrying
 from tms.clock import Clock
-from tms.errors import Closed, TMSError, TooLarge
+from tms.errors import Closed, TooLarge
 from tms.model.block import MESSAGES_MAX, encode
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
@@ -106,7 +106,7 @@ class Transaction:
         self._batches: list[_Batch] = []
         self._newest: dict[tuple[str, int], _Batch] = {}
         self._acknowledged: list[_Consumer] = []
-        self._participants: list[Participant[object]] = []
+        self._participants = Participants(lambda: transport.transactions)
         self._changes: set[bytes] = set()
         self._bytes = 0  # of the messages that wait
         self._bytes_staged = 0
@@ -202,74 +202,61 @@ class Transaction:
     @property
     def participants(self) -> tuple[Participant[object], ...]:
         """What has joined."""
-        return tuple(self._participants)
+        return tuple(self._participants.all)
 
     def join(self, participant: Participant[C]) -> C:
         """Let other data take part: it commits with this transaction or not at all. Returns what to
-        write with."""
+        write with. Raises `Invalid` when it cannot be together with what has joined."""
         self._require_open()
-        context = participant.start(self)
-        self._participants.append(participant)
-        return context
+        return self._participants.join(participant, self)
 
     def commit(self) -> list[MessageId]:
         """Commit; the ids of the messages, in the order of `send`. Raises `TransactionConflict`,
         `Conflict`, `TransactionEnded`; `TimedOut` when it is not known whether it is done: then the
-        same call may be repeated."""
+        same call may be repeated. With participants also what they raise, `CommitUnfinished` and
+        `PostCommitFailed`."""
         return self._ids(self._commit())
 
     def _commit(self) -> CommitResult:
         self._require_open()
         moved = [one.standing.behind(one.positions()) for one in self._acknowledged]
-        request = self._request([change for one in moved for change in one.changes])
-        if not (request.blocks or request.positions or request.changes or self._id):
-            self._end()
-            return CommitResult(0)
+        joined = self._participants.all
         try:
-            for participant in self._participants:
-                request = participant.persist(request)
-            result = retrying(
-                lambda left_s: self._transport.transactions.commit(request, left_s),
-                self._clock,
-                self._timeout_s,
-            )
-        except BaseException as error:
-            if self._participants and not (isinstance(error, TMSError) and error.retriable):
-                self.abort()  # it is certainly not committed
+            request = self._request([change for one in moved for change in one.changes])
+            if not (request.blocks or request.positions or request.changes or joined or self._id):
+                self._end()
+                return CommitResult(0)
+            result = self._participants.commit(request, self._send)
+        except BaseException:
+            if joined and not self._participants.unknown:
+                self._end()
             raise
         self._end()
         for one in moved:
             one.done()
-        self._post_commit()
+        self._participants.after_commit(result.transaction_id)
         return result
 
-    def _post_commit(self) -> None:
-        failed: list[Exception] = []
-        for participant in self._participants:
-            try:
-                participant.post_commit()
-            except Exception as error:
-                error.add_note("The transaction is committed all the same.")
-                failed.append(error)
-        if failed:
-            raise failed[0]
+    def _send(self, request: Commit) -> CommitResult:
+        return retrying(
+            lambda left_s: self._transport.transactions.commit(request, left_s),
+            self._clock,
+            self._timeout_s,
+        )
 
     def abort(self) -> None:
         """Give it up: nothing of it is ever seen, and what takes part is rolled back. A second call
-        does nothing."""
+        does nothing. Raises `TransactionEnded` when it is committed after all."""
+        self._abort(None)
+
+    def _abort(self, error: BaseException | None) -> None:
         if self._over:
             return
-        self._end()
-        clean = True
-        for participant in reversed(self._participants):
-            try:
-                participant.roll_back()
-            except Exception:
-                clean = False
-        if self._id and clean:
-            self._transport.transactions.abort(self._id)
-        elif self._id:
-            self._transport.transactions.invalidate(self._id)
+        try:
+            self._participants.roll_back(self._id, error)
+        finally:
+            if not self._participants.unknown:
+                self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -284,11 +271,7 @@ class Transaction:
             if not self._over:
                 self._commit()
             return
-        try:
-            self.abort()
-        except TMSError:
-            if error is None:
-                raise
+        self._abort(error)
 
     def _make_room(self, size: int) -> None:
         """Stage what waits if there is no room for so much more."""
@@ -323,7 +306,7 @@ class Transaction:
                 TopicBlock(one.name, NewBlock(one.partition, one.block())) for one in self._batches
             ),
             tuple(positions),
-            tuple(sorted(self._changes.union(*(p.changes() for p in self._participants)))),
+            tuple(sorted(self._changes | self._participants.changes(self._id))),
             self._durability,
             tuple(TopicStaged(*place, len(blocks)) for place, blocks in self._staged.items()),
         )

@@ -114,9 +114,11 @@ class Tables:
             return iter(())
 
         def sees(pointer: int) -> bool:
-            if snapshot is not None:
-                return snapshot.is_visible(pointer)
-            return self._fate(pointer) is Fate.VISIBLE
+            fate = self._fate(pointer)
+            if snapshot is None:
+                return fate is Fate.VISIBLE
+            # A snapshot does not name what was lost with the power.
+            return fate is not Fate.SKIPPED and snapshot.is_visible(pointer)
 
         return visible(self._versions(found, start, stop), sees)
 

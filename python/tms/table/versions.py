@@ -87,9 +87,11 @@ def unneeded(
     versions: Iterable[Version], fate: Callable[[int], Fate], bound: int
 ) -> Iterator[Version]:
     """Of versions in the order of rows, those that nobody can see any more: every transaction in
-    progress sees what was committed up to the pointer `bound`."""
+    progress sees what was committed up to the pointer `bound`. A deletion comes behind what it
+    hides, so that whoever removes them one by one never brings that back."""
     for _, group in groupby(versions, lambda version: version.key):
         above = covered = False
+        deletion: Version | None = None
         for version in group:
             what = fate(version.pointer)
             if what is Fate.SKIPPED or covered:
@@ -97,9 +99,11 @@ def unneeded(
             elif what is Fate.VISIBLE and version.pointer <= bound:
                 covered = True
                 if version.value is None and not above:
-                    yield version
+                    deletion = version
             else:
                 above = True
+        if deletion is not None:
+            yield deletion
 
 
 def _escaped(key: bytes) -> bytes:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tms.clock import Clock
-from tms.errors import Conflict
+from tms.errors import TimedOut
 from tms.group.positions import encode_key
 from tms.log.pending import Pending, PendingAppend
 from tms.model.log import Appended, NewBlock
@@ -214,7 +214,7 @@ class Transactions:
         if outcome is Outcome.OPEN and not self.manager.is_intended(id):
             return None
         if outcome is Outcome.OPEN:
-            raise Conflict(f"The transaction {id} is being committed. Ask for its outcome.")
+            raise TimedOut(f"The commit of {id} takes too long; ask for its outcome.")
         raise self.manager.why_not_open(id)
 
     def _strongest(self, request: Commit) -> Durability:
