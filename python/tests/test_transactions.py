@@ -8,6 +8,7 @@ from tests.clocks import ManualClock
 from tms.engine import Engine
 from tms.errors import (
     Conflict,
+    Invalid,
     InvalidTruncateTime,
     TopicNotFound,
     TransactionConflict,
@@ -424,3 +425,10 @@ def test_how_a_transaction_ended_is_known_for_a_day(
     world.tx.shorten_journals(0, 0)
     with pytest.raises(TransactionNotFound):
         world.tx.describe(committed)
+
+
+def test_a_pointer_from_the_future_would_hold_readers_back_and_is_refused(world: World) -> None:
+    ahead = (world.clock.now_ms() + 7_200_000) * 1_000_000
+    with pytest.raises(Invalid, match="ahead of the clock"):
+        world.publish_in(ahead, b"1")
+    assert world.read(isolation=Isolation.UNCOMMITTED) == []

@@ -9,6 +9,7 @@ from tms.errors import (
     Closed,
     Conflict,
     Invalid,
+    Malformed,
     PartitionNotFound,
     TooLarge,
     TopicNotFound,
@@ -17,6 +18,7 @@ from tms.errors import (
 )
 from tms.model.block import encode
 from tms.model.log import NewBlock
+from tms.model.snapshot import Snapshot, encode_snapshot
 from tms.model.topic import TopicName
 from tms.model.transaction import Commit, TopicBlock
 
@@ -100,6 +102,25 @@ class TransactionContract:
         assert [m.offset for m in found] == list(range(37))
         assert [m.id for m in found[1:]] == [id for n, id in enumerate(ids) if n not in (21, 22)]
         assert values(bus, "in") == [b"a", b"b"]
+
+    def test_a_reader_may_pass_the_snapshot_of_a_transaction_elsewhere(self, bus: Bus) -> None:
+        bus.publish("in", b"plain")
+        with bus.transaction() as tx:
+            tx.send("in", b"committed")
+            id = tx.id
+        bus.publish("in", b"behind")
+        for snapshot, shown in (
+            (Snapshot(1, id, (), ()), [b"plain", b"committed", b"behind"]),
+            (Snapshot(1, id - 1, (), ()), [b"plain"]),
+            (Snapshot(1, id, (), (id,)), [b"plain"]),
+            (Snapshot(1, id, (id,), ()), [b"plain", b"behind"]),
+        ):
+            seen = bus.consumer("in", isolation=encode_snapshot(snapshot), stop_at_end=True)
+            assert [message.value for message in seen] == shown
+        with pytest.raises(Malformed):
+            bus.consumer("in", isolation=b"no snapshot")
+        with pytest.raises(Invalid):
+            bus.consumer("in", isolation="snapshot")
 
     def test_what_was_staged_is_gone_after_an_abort(self, bus: Bus) -> None:
         tx = bus.transaction()

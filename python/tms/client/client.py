@@ -40,7 +40,7 @@ from tms.model.block import Compression
 from tms.model.ids import MessageId
 from tms.model.log import Appended
 from tms.model.position import Kind, Position
-from tms.model.snapshot import Isolation, parse_isolation
+from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import (
     TopicName,
 )
@@ -187,7 +187,7 @@ class Bus(TopicCalls):
         wait_s: float = WAIT_S,
         fetch_bytes: int = FETCH_BYTES,
         timeout_s: float | None = None,
-        isolation: str = Isolation.COMMITTED,
+        isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
     ) -> Consumer:
         """A consumer of all partitions, or of those named. With a group it begins where the group
@@ -213,7 +213,7 @@ class Bus(TopicCalls):
             wait_s=wait_s,
             fetch_bytes=fetch_bytes,
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-            isolation=parse_isolation(isolation),
+            isolation=as_view(isolation),
             standing=Standing(group, name, stored),
             move=self._transport.transactions.move,
         )

@@ -16,7 +16,7 @@ from tms.errors import Closed, TMSError
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.snapshot import Isolation
+from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
 
@@ -104,7 +104,7 @@ class Transport(Protocol):
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float = 0,
-        isolation: Isolation = Isolation.COMMITTED,
+        isolation: View = Isolation.COMMITTED,
     ) -> Fetched: ...
 
     def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection: ...
@@ -128,7 +128,7 @@ class Lane(Protocol):
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float,
-        isolation: Isolation = Isolation.COMMITTED,
+        isolation: View = Isolation.COMMITTED,
     ) -> Pending[Fetched]:
         """Begin a fetch; the caller goes on while it is under way."""
         ...
@@ -160,7 +160,7 @@ class LocalTransport(Transport, Protocol):
         name: TopicName,
         positions: Sequence[PartitionPosition],
         bytes_max: int,
-        isolation: Isolation = Isolation.COMMITTED,
+        isolation: View = Isolation.COMMITTED,
     ) -> Fetched | None: ...
 
     def watch(
@@ -202,7 +202,7 @@ class LocalLane:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float,
-        isolation: Isolation = Isolation.COMMITTED,
+        isolation: View = Isolation.COMMITTED,
     ) -> Pending[Fetched]:
         return _LocalFetch(self, self._transport, name, positions, bytes_max, wait_s, isolation)
 
@@ -225,7 +225,7 @@ class _LocalFetch:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float,
-        isolation: Isolation,
+        isolation: View,
     ) -> None:
         self._lane = lane
         self._transport = transport

@@ -57,16 +57,6 @@ class Isolation(StrEnum):
     SNAPSHOT = "snapshot"  # up to the first message that a snapshot does not include
 
 
-def parse_isolation(text: str) -> Isolation:
-    """`committed` or `uncommitted`; `snapshot` needs one and is not asked for by name. Raises
-    `Invalid`."""
-    if text in (Isolation.COMMITTED, Isolation.UNCOMMITTED):
-        return Isolation(text)
-    raise Invalid(
-        f"The isolation is committed or uncommitted, got {str(text)[:40]!r}.", field="isolation"
-    )
-
-
 class Fate(Enum):
     """What becomes of a message with a write pointer."""
 
@@ -111,6 +101,23 @@ class Snapshot:
 def _holds(ascending: tuple[int, ...], pointer: int) -> bool:
     at = bisect_left(ascending, pointer)
     return at < len(ascending) and ascending[at] == pointer
+
+
+View = Isolation | Snapshot  # what a fetch shows
+
+
+def as_view(isolation: str | bytes) -> View:
+    """`committed`, `uncommitted`, or a snapshot as Tephra's TransactionCodec writes it. Raises
+    `Invalid`, `Malformed`."""
+    if isinstance(isolation, bytes):
+        return decode_snapshot(isolation)
+    if isolation in (Isolation.COMMITTED, Isolation.UNCOMMITTED):
+        return Isolation(isolation)
+    raise Invalid(
+        "The isolation is committed, uncommitted, or snapshot with a snapshot, got "
+        f"{str(isolation)[:40]!r}.",
+        field="isolation",
+    )
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:

@@ -21,6 +21,7 @@ from tms.log.pending import PendingAppend
 from tms.log.writer import Stamp
 from tms.model.block import Flags
 from tms.model.log import Appended, NewBlock
+from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
 from tms.topic.journal import end_of
 from tms.topic.partitions import PartitionLog, Partitions
@@ -31,6 +32,8 @@ from tms.tx.manager import WRITE_TIMEOUT_S, TransactionManager
 from tms.tx.published import Published, Writes
 
 _SYNCED = Durability.SYNCED
+AHEAD_MS_MAX = 3_600_000  # of a pointer that was given elsewhere
+REFERRED_MAX = 100_000
 Place = tuple[TopicName, int, int]  # topic, partition, pointer
 
 
@@ -118,6 +121,8 @@ class EarlyMessages:
         appended = pending.result(WRITE_TIMEOUT_S)
         with self._lock:
             self._referred[place] = len(blocks)
+            if len(self._referred) > REFERRED_MAX:
+                del self._referred[next(iter(self._referred))]
         return appended
 
     def roll_back(self, range: Range) -> int:
@@ -166,6 +171,12 @@ class EarlyMessages:
         id = self._manager.transaction_of(write_pointer)
         if id is None and self._manager.knows(write_pointer):
             raise _too_late(write_pointer)
+        ahead_ms = write_pointer // POINTERS_PER_MS - self._clock.now_ms()
+        if id is None and ahead_ms > AHEAD_MS_MAX:  # it would hold readers back until its time
+            raise Invalid(
+                f"The write pointer {write_pointer} is {ahead_ms} ms ahead of the clock; it is the "
+                "time at which its transaction began, in ms × 1,000,000."
+            )
         return _Storing(self, self._manager, write_pointer, id)
 
     def note(self, id: int, name: TopicName, pointer: int, pending: PendingAppend) -> None:

@@ -23,6 +23,7 @@ from tms.errors import (
     UnsupportedMedia,
 )
 from tms.model.inspection import PartitionInspection
+from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicInfo
 from tms.model.transaction import TransactionInfo
 from tms.wire import bodies, commits, routes
@@ -293,6 +294,13 @@ def _fetch() -> dict[str, Any]:
             ),
             _query("max_bytes", "About how much to answer.", type="integer", minimum=1),
             _query("wait_ms", "How long to wait for a message.", type="integer", minimum=0),
+            _query(
+                "isolation",
+                "What of transactions is shown.",
+                type="string",
+                enum=[level.value for level in Isolation],
+            ),
+            _query("snapshot", "With `snapshot`: base64 of TransactionCodec's.", type="string"),
             _query(
                 "limit", "Messages in JSON or Arrow.", type="integer", minimum=1, maximum=10_000
             ),

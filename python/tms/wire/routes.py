@@ -9,6 +9,7 @@
      "detail": "…", "retriable": false, "details": {…}, "request_id": "…"}
 """
 
+from base64 import urlsafe_b64encode
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from tms.errors import Kind, TMSError, TooLarge, from_code
-from tms.model.snapshot import Isolation
+from tms.model.snapshot import Isolation, Snapshot, View, encode_snapshot
 from tms.model.topic import Durability, TopicName
 
 PREFIX = "/v2/namespaces"
@@ -133,13 +134,16 @@ def fetch_path(
     bytes_max: int,
     wait_ms: int = 0,
     limit: int | None = None,
-    isolation: Isolation = Isolation.COMMITTED,
+    isolation: View = Isolation.COMMITTED,
 ) -> str:
     """GET fetches; `start` is a position for all partitions or `bodies.positions_text`."""
     query = f"from={start}&max_bytes={bytes_max}&wait_ms={wait_ms}"
     if limit is not None:
         query += f"&limit={limit}"
-    if isolation is not Isolation.COMMITTED:
+    if isinstance(isolation, Snapshot):
+        raw = urlsafe_b64encode(encode_snapshot(isolation)).decode()
+        query += f"&isolation={Isolation.SNAPSHOT}&snapshot={raw}"
+    elif isolation is not Isolation.COMMITTED:
         query += f"&isolation={isolation}"
     return f"{topic_path(name)}/messages?{query}"
 

@@ -41,7 +41,7 @@ from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Kind, Position
-from tms.model.snapshot import Isolation, parse_isolation
+from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicInfo, TopicName
 from tms.model.transaction import check_group
 
@@ -213,7 +213,7 @@ class AsyncBus:
         wait_s: float = WAIT_S,
         fetch_bytes: int = FETCH_BYTES,
         timeout_s: float | None = None,
-        isolation: str = Isolation.COMMITTED,
+        isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
     ) -> AsyncConsumer:
         """See `Bus.consumer`; `latest`, and where the group stands, are as of entering or
@@ -240,7 +240,7 @@ class AsyncBus:
             wait_s=wait_s,
             fetch_bytes=fetch_bytes,
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-            isolation=parse_isolation(isolation),
+            isolation=as_view(isolation),
             standing=standing,
             move=self._bus.mover(),
         )

@@ -12,7 +12,7 @@ from tms.clock import Clock
 from tms.errors import Closed
 from tms.model.log import Fetched, Message
 from tms.model.position import Position
-from tms.model.snapshot import Isolation
+from tms.model.snapshot import View
 from tms.model.topic import TopicName
 from tms.model.transaction import PositionChange
 
@@ -35,7 +35,7 @@ class AsyncConsumer:
         wait_s: float,
         fetch_bytes: int,
         timeout_s: float,
-        isolation: Isolation,
+        isolation: View,
         standing: Standing,
         move: Callable[[Sequence[PositionChange]], None],
     ) -> None:

@@ -15,7 +15,7 @@ from tms.clock import Clock
 from tms.errors import Closed, OutOfOrderSequence, TimedOut, TMSError
 from tms.model.block import Compression
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
-from tms.model.snapshot import Isolation
+from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class AsyncLane(Protocol):
         bytes_max: int,
         wait_s: float,
         timeout_s: float,
-        isolation: Isolation = Isolation.COMMITTED,
+        isolation: View = Isolation.COMMITTED,
     ) -> Fetched: ...
 
     def reset(self) -> None:
@@ -82,7 +82,7 @@ class AsyncLocalLane:
         bytes_max: int,
         wait_s: float,
         timeout_s: float,
-        isolation: Isolation = Isolation.COMMITTED,
+        isolation: View = Isolation.COMMITTED,
     ) -> Fetched:
         until_s = asyncio.get_running_loop().time() + wait_s
         held: Mapping[int, int] = {}

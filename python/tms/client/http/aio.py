@@ -26,7 +26,7 @@ from tms.client.http.connection import (
 from tms.client.http.exchange import Answer, Call, Calls
 from tms.errors import Closed, TimedOut, TMSError, Unavailable
 from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
-from tms.model.snapshot import Isolation
+from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class AsyncHttpLane:
         bytes_max: int,
         wait_s: float,
         timeout_s: float,
-        isolation: Isolation = Isolation.COMMITTED,
+        isolation: View = Isolation.COMMITTED,
     ) -> Fetched:
         call = self._calls.fetch(name, positions, bytes_max, wait_s, isolation)
         return await self._exchange(call, wait_s + timeout_s)

@@ -15,7 +15,7 @@ from tms.errors import Kind as ErrorKind
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.snapshot import Isolation
+from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
 from tms.wire import bodies, commits, routes
@@ -107,7 +107,7 @@ class Calls:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float,
-        isolation: Isolation = Isolation.COMMITTED,
+        isolation: View = Isolation.COMMITTED,
     ) -> Call[Fetched]:
         start = bodies.positions_text(dict(positions))
         path = routes.fetch_path(

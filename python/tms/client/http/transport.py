@@ -28,7 +28,7 @@ from tms.errors import Closed, NotFound, TimedOut, TMSError, Unavailable
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Kind, Position
-from tms.model.snapshot import Isolation
+from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class HttpTransport:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float = 0,
-        isolation: Isolation = Isolation.COMMITTED,
+        isolation: View = Isolation.COMMITTED,
     ) -> Fetched:
         call = self.calls.fetch(name, positions, bytes_max, wait_s, isolation)
         return self._call(call, is_retriable, wait_s)
@@ -251,7 +251,7 @@ class HttpLane:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float,
-        isolation: Isolation = Isolation.COMMITTED,
+        isolation: View = Isolation.COMMITTED,
     ) -> Pending[Fetched]:
         calls = self._transport.calls
         return self._begin(calls.fetch(name, positions, bytes_max, wait_s, isolation))

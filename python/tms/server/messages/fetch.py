@@ -9,14 +9,15 @@
 """
 
 import asyncio
+from base64 import urlsafe_b64decode
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from tms.errors import Invalid
+from tms.errors import BadEncoding, Invalid
 from tms.model.log import Buffer, Fetched, PartitionPosition
 from tms.model.position import Position
-from tms.model.snapshot import Isolation, parse_isolation
+from tms.model.snapshot import Isolation, View, as_view
 from tms.model.topic import TopicName
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
 from tms.server.http.request import accepted, header, parameters, topic_name, whole_number
@@ -24,7 +25,7 @@ from tms.server.service import Service
 from tms.wire import bodies, messages, routes
 
 _MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM)
-_PARAMETERS = ("from", "max_bytes", "wait_ms", "limit", "isolation")
+_PARAMETERS = ("from", "max_bytes", "wait_ms", "limit", "isolation", "snapshot")
 FETCH_BYTES_DEFAULT = 1 << 20
 LIMIT_DEFAULT = 1_000
 LIMIT_MAX = 10_000
@@ -40,7 +41,7 @@ class _Request(NamedTuple):
     bytes_max: int
     wait_s: float
     limit: int
-    isolation: Isolation
+    isolation: View
 
 
 class Fetching:
@@ -89,7 +90,7 @@ class Fetching:
             whole_number(given, "max_bytes", FETCH_BYTES_DEFAULT, 1, limits.fetch_bytes_max),
             whole_number(given, "wait_ms", 0, 0, limits.fetch_wait_ms_max) / 1_000,
             whole_number(given, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX),
-            parse_isolation(given.get("isolation", Isolation.COMMITTED)),
+            _view(given),
         )
 
     async def _fetch(self, request: _Request) -> Fetched:
@@ -164,6 +165,18 @@ class Fetching:
         view, size = memoryview(body), bodies.CHUNK_BYTES
         chunks: Sequence[Buffer] = [view[at : at + size] for at in range(0, len(view), size)]
         await exchange.stream(routes.OK, head, len(view), chunks)
+
+
+def _view(given: Mapping[str, str]) -> View:
+    isolation, text = given.get("isolation", Isolation.COMMITTED), given.get("snapshot")
+    if (text is None) is (isolation == Isolation.SNAPSHOT):
+        raise Invalid("The isolation `snapshot` and a snapshot go together.", field="snapshot")
+    if text is None:
+        return as_view(isolation)
+    try:
+        return as_view(urlsafe_b64decode(text.encode("ascii")))
+    except ValueError as exc:
+        raise BadEncoding("The snapshot is not base64 in its form for URLs.") from exc
 
 
 _NO_SNIFFING = "x-content-type-options: nosniff\r\n"  # a payload is never a page
