@@ -355,6 +355,9 @@ class Transaction:
 
 def _parts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Ranges of messages that fit into a block."""
+    if 0 < len(sizes) <= MANY and sum(sizes) <= REQUEST_BYTES:
+        yield 0, len(sizes)
+        return
     start = size = 0
     for number, one in enumerate(sizes):
         if number > start and (size + one > REQUEST_BYTES or number - start == MANY):
