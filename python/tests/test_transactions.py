@@ -432,3 +432,33 @@ def test_a_pointer_from_the_future_would_hold_readers_back_and_is_refused(world:
     with pytest.raises(Invalid, match="ahead of the clock"):
         world.publish_in(ahead, b"1")
     assert world.read(isolation=Isolation.UNCOMMITTED) == []
+
+
+def test_commits_of_many_threads_go_on_while_journals_are_kept(world: World) -> None:
+    """Who owns a partition never waits for the journal while its owner waits for the partition."""
+    done: list[int] = []
+    stop = threading.Event()
+
+    def keep() -> None:
+        while not stop.is_set():
+            world.tx.shorten_journals(0, 0)
+            world.engine.maintenance.clean()
+
+    def work(number: int) -> None:
+        how = Durability.SYNCED if number % 2 else WRITTEN
+        for turn in range(40):
+            blocks = tuple(TopicBlock(name, NewBlock(0, encode([b"x"]))) for name in (A, B))
+            request = Commit(token=f"{number}.{turn}", blocks=blocks, durability=how)
+            done.append(world.tx.commit(request).transaction_id)
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(8)]
+    keeper = threading.Thread(target=keep, daemon=True)
+    for thread in (*threads, keeper):
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    stop.set()
+    keeper.join(60)
+    assert len(set(done)) == 320, "somebody waits for ever"
+    world.reopen()
+    assert len(world.read(A)) == len(world.read(B)) == 320

@@ -259,6 +259,12 @@ class PartitionState:
             self.counters.syncs += 1
             self.unsynced = False
 
+    def make_durable(self) -> None:
+        """Sync what readers can see. For everybody: it needs no ownership, because what is sealed
+        was synced before."""
+        if self.chain.record.segments:
+            self.chain.write([], Durability.SYNCED)
+
     def rest(self) -> None:
         """Before closing: a snapshot, if the next opening would have much to read. The caller holds
         `owner`."""

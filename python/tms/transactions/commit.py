@@ -109,7 +109,7 @@ class CommitUnderWay:
                 )
                 self._under_way.append((parts.positions_topic, pending))
         except TMSError as error:
-            self._fail(error)
+            self._fail(error, self._inline)
             return
         except BaseException:
             self._over()
@@ -117,8 +117,12 @@ class CommitUnderWay:
         waiting = [pending for _, pending in self._under_way if not pending.done()]
         self._left += len(waiting)
         for pending in waiting:
-            pending.add_done_callback(self._stored_one)
-        self._stored_one()
+            pending.add_done_callback(self._stored_by_another)
+        self._stored_one(self._inline)
+
+    def _stored_by_another(self) -> None:
+        """The thread that brings this owns a partition: it must not wait for the journal."""
+        self._stored_one(Durability.NONE)
 
     def _refer(self, staged: TopicStaged, stamp: Stamp) -> None:
         """Store references to what was staged in a partition."""
@@ -136,7 +140,7 @@ class CommitUnderWay:
         )
         self._under_way.append((staged.topic, pending))
 
-    def _stored_one(self) -> None:
+    def _stored_one(self, inline: Durability) -> None:
         with self._lock:
             self._left -= 1
             if self._left:
@@ -151,7 +155,7 @@ class CommitUnderWay:
                     if topic != self._parts.positions_topic:
                         appended.append(TopicAppended(topic, place))
         except TMSError as error:
-            self._fail(error)
+            self._fail(error, inline)
             return
         self._result = CommitResult(self._id, tuple(appended))
         self._parts.manager.commit(
@@ -164,7 +168,7 @@ class CommitUnderWay:
                 lambda: self._parts.positions.check(self._request.positions),
                 self._applied,
             ),
-            self._inline,
+            inline,
         )
 
     def _applied(self) -> None:
@@ -173,7 +177,7 @@ class CommitUnderWay:
 
     def _finished(self, error: TMSError | None) -> None:
         if error is not None:
-            self._fail(error)
+            self._fail(error, Durability.NONE)
             return
         if self._writes is not None:
             self._writes.settle()
@@ -184,8 +188,8 @@ class CommitUnderWay:
         self._parts.manager.finished(self._id)
         self._ending.close()
 
-    def _fail(self, error: TMSError) -> None:
-        """Nothing of it may ever be seen. Journaling that may wait, so the event loop does not."""
+    def _fail(self, error: TMSError, inline: Durability) -> None:
+        """Nothing of it may ever be seen. Journaling that waits, unless `inline` allows it."""
 
         def give_up() -> None:
             with contextlib.suppress(TMSError):  # else `expire` does it
@@ -193,7 +197,7 @@ class CommitUnderWay:
             self._over()
             self.answer.fail(1, error)
 
-        if self._inline is Durability.SYNCED:
+        if inline is Durability.SYNCED:
             give_up()
             return
         try:

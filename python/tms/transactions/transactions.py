@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tms.clock import Clock
-from tms.errors import TimedOut
+from tms.errors import StorageUnavailable, TimedOut
 from tms.group.positions import encode_key
 from tms.log.pending import Pending, PendingAppend
 from tms.model.log import Appended, NewBlock
@@ -234,14 +234,16 @@ class Transactions:
         return log.state.end_offset >= block.end_offset
 
     def _make_durable(self, places: Iterable[tuple[int, int]]) -> None:
-        """Sync what was stored in these partitions, by topic uid."""
+        """Sync what was stored in these partitions, by topic uid. Owns none of them: who owns one
+        may be waiting for the journal that the caller holds."""
         for uid, partition in places:
             name = self._registry.name_of(uid)
-            if name is not None:
-                log = self._partitions.get(name, self._registry.find(name), partition)
-                with log.state.changing():
-                    log.state.load()
-                    log.state.sync()
+            if name is None:
+                continue
+            state = self._partitions.get(name, self._registry.find(name), partition).state
+            if not state.known:
+                raise StorageUnavailable(f"Partition {partition} of {name} is not read yet.")
+            state.make_durable()
 
     def tidy(self) -> None:
         """What is to be done now and then: time-outs, and journals that have grown long."""
