@@ -123,7 +123,9 @@ class PartitionState:
                 self.chain.recover()
             else:
                 self.chain.refresh()
+            self.chain.take_over()
             end = recovery.find_end(self.chain, self._metadata, self.producers)
+            self.chain.seal(end.end_offset, end.last, end.saved_bytes + end.unsaved_bytes)
         except TMSError as error:
             self.failed = error.retriable
             raise
@@ -131,7 +133,7 @@ class PartitionState:
         self._segment_bytes = 0 if active is None else self.chain.segment_stored_bytes(active)
         self._since_snapshot = end.unsaved_bytes
         # What is found may have been written without a sync by another process or a failed write.
-        self.unsynced = end.last > self.chain.record.last
+        self.unsynced = active is not None and end.last > self.chain.record.last
         with self.lock:
             if end.last != self.last or not self.known:
                 self._cache.forget(self.tail)
@@ -247,7 +249,9 @@ class PartitionState:
         if not self.loaded or self.chain.active is None or self.last == FIRST_KEY:
             return
         self.sync()
-        record = ProducersRecord(self.last, self.end_offset, self.producers.dump())
+        record = ProducersRecord(
+            self.last, self.end_offset, self.producers.dump(), self._segment_bytes
+        )
         key = keys.producers_key(self.chain.uid, self.chain.partition)
         self._metadata.write([(key, encode(record))], Durability.WRITTEN)
         self._since_snapshot = 0

@@ -67,12 +67,13 @@ class RememberedBlock(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProducersRecord(msgspec.Struct, frozen=True):
-    """The producers' newest blocks as they were when the block `upto` of the last segment had been
-    appended."""
+    """The producers' newest blocks as they were when the block `upto` had been appended and its
+    segment took so many bytes."""
 
     upto: BlockKey
     end_offset: int
     producers: dict[str, tuple[RememberedBlock, ...]]
+    segment_bytes: int = 0
 
 
 def encode(record: msgspec.Struct) -> bytes:

@@ -4,7 +4,11 @@ The blocks themselves are the truth. A snapshot of the producers saves reading a
 segment: it names a block that was synced when the snapshot was taken, so only what follows is
 read. Base offsets are dense: after a power loss the first gap in what follows ends the valid part,
 and what lies behind the gap (never acknowledged as synced, because a sync covers everything before
-it) is deleted.
+it) is deleted. In a store that others may write to it is left alone: the segment is sealed before the
+gap, and what an earlier owner writes there, however late, stays behind the seal.
+
+The snapshot of the producers may be older than the open segment, when an owner that had lost the
+partition wrote it last; what follows is read from wherever it was taken.
 """
 
 from typing import NamedTuple
@@ -28,17 +32,17 @@ from tms.model.log import StoredBlock
 from tms.store.base import Map
 
 SCAN_BYTES = 4 << 20
-KEY_END: BlockKey = (2**63, 0)
 _log = EventLog(__name__)
 
 
 class LogEnd(NamedTuple):
-    """Where a partition ends: the offset of the next message, the greatest key so far, and how
-    many bytes came after the snapshot of the producers."""
+    """Where a partition ends: the offset of the next message, the greatest key so far, how many
+    bytes came after the snapshot of the producers, and how many of the last segment before it."""
 
     end_offset: int
     last: BlockKey
     unsaved_bytes: int = 0
+    saved_bytes: int = 0
 
 
 def header_of(stored: StoredBlock) -> BlockHeader:
@@ -66,58 +70,69 @@ def find_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -> L
     segments = chain.record.segments
     if not segments:
         return LogEnd(0, chain.record.last)
-    segment = segments[-1]
+    end = LogEnd(segments[-1].base_offset, chain.record.last)
     snapshot = _snapshot(chain, metadata)
-    if snapshot is not None:
+    if snapshot is not None and _is_there(chain, snapshot.upto):
         producers.load(snapshot.producers)
-    if segment.last is not None and segment.end_offset is not None:
-        return LogEnd(segment.end_offset, segment.last)
-    start = LogEnd(segment.base_offset, chain.record.last)
-    if snapshot is not None and snapshot.upto > chain.record.last:
-        known = chain.scan(snapshot.upto, key_after(snapshot.upto), 1)
-        if known:
-            start = LogEnd(snapshot.end_offset, snapshot.upto)
-        else:  # the block that it names was lost: read everything
-            producers.load({})
-    return _follow(chain, segment, start, producers)
+        saved = snapshot.segment_bytes if snapshot.upto > end.last else 0
+        end = LogEnd(snapshot.end_offset, snapshot.upto, saved_bytes=saved)
+    # else the block that it names was lost: read all of the last segment
+    for segment in segments:
+        if segment.last is None or segment.last > end.last:
+            end = _follow(chain, segment, end, producers)
+    return end
+
+
+def _is_there(chain: SegmentChain, key: BlockKey) -> bool:
+    """Whether a block that was stored once still is; nothing that is sealed is ever lost."""
+    sealed = segment.last if (segment := chain.record.segments[-1]).sealed else chain.record.last
+    return key <= (sealed or FIRST_KEY) or bool(chain.scan(key, key_after(key), 1))
 
 
 def _follow(
     chain: SegmentChain, segment: SegmentRecord, end: LogEnd, producers: ProducerWindow
 ) -> LogEnd:
-    while True:
-        blocks = chain.scan(max(key_after(end.last), FIRST_KEY), KEY_END, SCAN_BYTES)
-        if not blocks:
-            return end
+    """Read a segment on from where it is known."""
+    while blocks := chain.scan_segment(segment, max(key_after(end.last), FIRST_KEY), SCAN_BYTES):
         for stored in blocks:
             header = header_of(stored)
-            if header.base_offset < end.end_offset:
-                raise DataCorrupt(
-                    f"The block at {stored.time_ms}:{stored.last_sequence} of partition "
-                    f"{chain.partition} has offset {header.base_offset}, which an earlier block "
-                    "has too. Run `tms fsck`."
-                )
-            if header.base_offset > end.end_offset:
-                lost = chain.cut(segment, (stored.time_ms, stored.last_sequence))
-                _log.warning(
-                    "partition_end_cut",
-                    partition=chain.partition,
-                    uid=chain.uid,
-                    blocks=lost,
-                    expected_offset=end.end_offset,
-                    found_offset=header.base_offset,
-                )
+            if not segment.sealed and header.base_offset != end.end_offset:
+                _gap(chain, segment, stored, header.base_offset, end.end_offset)
                 return end
             end = LogEnd(
                 header.base_offset + header.count,
                 (stored.time_ms, stored.last_sequence),
                 end.unsaved_bytes + len(stored.block),
+                end.saved_bytes,
             )
             if header.producer_id:
                 producers.remember(
                     header.producer_id,
                     remembered(header, stored.time_ms, stored.last_sequence),
                 )
+    if segment.end_offset is None or segment.last is None:
+        return end
+    return LogEnd(segment.end_offset, segment.last, end.unsaved_bytes)
+
+
+def _gap(
+    chain: SegmentChain, segment: SegmentRecord, stored: StoredBlock, found: int, expected: int
+) -> None:
+    """End the open segment before a block that does not continue it."""
+    if found < expected:
+        raise DataCorrupt(
+            f"The block at {stored.time_ms}:{stored.last_sequence} of partition "
+            f"{chain.partition} has offset {found}, which an earlier block has too. Run `tms fsck`."
+        )
+    lost = 0 if chain.shared else chain.cut(segment, (stored.time_ms, stored.last_sequence))
+    _log.warning(
+        "partition_end_cut",
+        partition=chain.partition,
+        uid=chain.uid,
+        blocks=lost,
+        expected_offset=expected,
+        found_offset=found,
+    )
 
 
 def _snapshot(chain: SegmentChain, metadata: Map) -> ProducersRecord | None:

@@ -14,23 +14,34 @@ Invariants
 * Only the last segment is appended to. Before a segment is sealed everything in it is synced.
 * The record changes by compare-and-set, so a second owner is noticed (`StorageUnavailable`), never
   overwritten.
+
+In a store that others may write to (`Store.shared`) there is more to it, because an owner that was
+paused, or a write whose answer was lost, may come back at any time:
+
+* Each owner raises the epoch first (`take_over`), then finds the end, then seals the open segment
+  there. It appends to segments of its own only.
+* What is written counts only if the record is unchanged afterwards (`StorageUnavailable`). So what
+  an earlier owner writes after the seal was never acknowledged.
+* Nothing behind a seal is ever read.
 """
 
 import msgspec
 
-from tms.errors import Closed, DataCorrupt, NotFound, StorageUnavailable
+from tms.errors import Closed, Conflict, DataCorrupt, NotFound, StorageUnavailable
 from tms.log.records import (
     BlockKey,
     PartitionRecord,
     SegmentRecord,
     decode,
     encode,
+    key_after,
 )
 from tms.model import keys
 from tms.model.log import StoredBlock
 from tms.model.topic import Durability
 from tms.store.base import Map, Row, Store
 
+KEY_END: BlockKey = (2**63, 0)
 _NOTHING = PartitionRecord(epoch=0, segments=())
 
 
@@ -43,6 +54,7 @@ class SegmentChain:
         self._metadata = metadata
         self.uid = uid
         self.partition = partition
+        self.shared = store.shared
         self._key = keys.partition_key(uid, partition)
         self._raw: bytes | None = None
         self.record = _NOTHING
@@ -55,6 +67,33 @@ class SegmentChain:
         raw = self._metadata.get(self._key)
         self._take(raw, _NOTHING if raw is None else decode(raw, PartitionRecord, self._key))
 
+    # -- owning --------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Fence off every other owner; after it the end is to be found, and sealed. Does nothing in
+        a store of one process."""
+        if self.shared and self._raw is not None:
+            self._set(msgspec.structs.replace(self.record, epoch=self.record.epoch + 1))
+
+    def seal(self, end_offset: int, last: BlockKey, stored_bytes: int) -> None:
+        """Let the open segment, which another owner may still write to, end here for good. Does
+        nothing in a store of one process."""
+        if not self.shared or self.active is None:
+            return
+        self.write([], Durability.SYNCED)
+        sealed = msgspec.structs.replace(
+            self.active, end_offset=end_offset, last=last, stored_bytes=stored_bytes
+        )
+        self._set(
+            msgspec.structs.replace(self.record, segments=(*self.record.segments[:-1], sealed))
+        )
+
+    def _require_owned(self) -> None:
+        if self.shared and self._metadata.get(self._key) != self._raw:
+            raise StorageUnavailable(
+                f"Partition {self.partition} was taken over while it was written to. Try again."
+            )
+
     # -- the open segment ----------------------------------------------------------------------
 
     def write(self, rows: list[Row], durability: Durability) -> None:
@@ -63,6 +102,8 @@ class SegmentChain:
         if active is None:
             active = self._active_map = self._map(self.record.segments[-1].number)
         active.write(rows, durability)
+        if rows:
+            self._require_owned()
 
     def recover(self) -> None:
         """After a failed write: make the metadata and the open segment writable, see `store.base`,
@@ -86,15 +127,15 @@ class SegmentChain:
         number, epoch = 0, max(1, self.record.epoch)
         if segments:
             number = segments[-1].number + 1
+        if self.active is not None:
             sealed = msgspec.structs.replace(
-                segments[-1],
+                self.active,
                 end_offset=end_offset,
                 last=last,
-                stored_bytes=self._map(segments[-1].number).stored_bytes(),
+                stored_bytes=self._map(self.active.number).stored_bytes(),
             )
             segments = (*segments[:-1], sealed)
-        self._store.drop(self._name(number))  # left by a crash before it was recorded
-        self._maps[number] = self._store.open(self._name(number), create=True)
+        self._maps[number] = self._new_map(self._name(number))
         new = SegmentRecord(
             number=number, epoch=epoch, created_ms=created_ms, base_offset=end_offset
         )
@@ -104,12 +145,25 @@ class SegmentChain:
             )
         )
 
+    def _new_map(self, name: str) -> Map:
+        """An empty map. One that is there was left by a crash before it was recorded; where others
+        may be at work, it is also theirs, so it is taken as it is: nothing is ever written to a
+        segment before the record names it."""
+        if not self.shared:
+            self._store.drop(name)
+            return self._store.open(name, create=True)
+        try:
+            return self._store.open(name, create=True)
+        except Conflict:
+            return self._store.open(name, create=False)
+
     # -- the old end ---------------------------------------------------------------------------
 
     def raise_floor(self, floor: BlockKey) -> None:
         """Make everything before `floor` unreadable and drop the sealed segments that lie before
         it."""
-        dropped = [s for s in self.record.segments if s.last is not None and s.last < floor]
+        sealed = self.record.segments[:-1]  # the last one stays, sealed or not: it has the end
+        dropped = [s for s in sealed if s.last is not None and s.last < floor]
         kept = self.record.segments[len(dropped) :]
         if floor <= self.record.floor and not dropped:
             return
@@ -129,22 +183,29 @@ class SegmentChain:
         for segment in self.record.segments:
             if segment.last is not None and segment.last < start:
                 continue
-            rows = self._rows(segment, start, stop, max(1, room))
-            for key, value in rows:
-                time_ms, sequence = keys.split_block_key(key)
-                found.append(StoredBlock(self.partition, time_ms, sequence, value))
-                room -= len(value)
+            blocks = self.scan_segment(segment, start, max(1, room), stop)
+            found += blocks
+            room -= sum(len(stored.block) for stored in blocks)
             if room <= 0:
                 break
             if segment.last is not None and segment.last >= stop:
                 break
         return found
 
+    def scan_segment(
+        self, segment: SegmentRecord, start: BlockKey, bytes_max: int, stop: BlockKey = KEY_END
+    ) -> list[StoredBlock]:
+        """Like `scan`, of one segment."""
+        return [
+            StoredBlock(self.partition, *keys.split_block_key(key), value)
+            for key, value in self._rows(segment, start, stop, bytes_max)
+        ]
+
     def newest(self, count: int) -> list[tuple[int, StoredBlock]]:
         """The newest `count` blocks with their segment's number, newest first."""
         found: list[tuple[int, StoredBlock]] = []
         for segment in reversed(self.record.segments):
-            stop: bytes | None = None
+            stop = _stop(segment)
             while len(found) < count:
                 rows = self._map(segment.number).scan(None, stop, 1 << 20, reverse=True)
                 if not rows:
@@ -159,7 +220,7 @@ class SegmentChain:
 
     def last_block(self, segment: SegmentRecord) -> StoredBlock | None:
         """The newest block of one segment."""
-        rows = self._map(segment.number).scan(None, None, 1, reverse=True)
+        rows = self._map(segment.number).scan(None, _stop(segment), 1, reverse=True)
         if not rows:
             return None
         time_ms, sequence = keys.split_block_key(rows[0][0])
@@ -175,6 +236,7 @@ class SegmentChain:
             ]
             if rows:
                 self._map(segment.number).write(rows, durability)
+                self._require_owned()
 
     def _number_of(self, key: BlockKey) -> int:
         for segment in self.record.segments:
@@ -198,6 +260,8 @@ class SegmentChain:
     def _rows(
         self, segment: SegmentRecord, start: BlockKey, stop: BlockKey, bytes_max: int
     ) -> list[tuple[bytes, bytes]]:
+        if segment.last is not None:
+            stop = min(stop, key_after(segment.last))
         try:
             return self._map(segment.number).scan(
                 keys.block_key(*start), keys.block_key(*stop), bytes_max
@@ -240,3 +304,8 @@ class SegmentChain:
         self._raw, self.record = raw, record
         self.active = None if last is None or last.sealed else last
         self._active_map = None
+
+
+def _stop(segment: SegmentRecord) -> bytes | None:
+    """The end of a segment's keys: what lies behind a seal is none of the partition's."""
+    return None if segment.last is None else keys.block_key(*key_after(segment.last))

@@ -80,6 +80,11 @@ class Store(Protocol):
     """Maps by name. A name is parts of `[a-z0-9_.-]`, none with a dot first, joined with `/`; 1 to
     200 bytes in all."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may write to the same maps."""
+        ...
+
     def open(self, name: str, create: bool) -> Map:
         """The map with this name. With `create` it must not exist, without it must (`NotFound`,
         `Conflict`); a map that is open already is shared. A damaged map raises `DataCorrupt` and

@@ -44,6 +44,7 @@ class FaultyStore:
         self, inner: Store, before: Callable[[str, str], None] = lambda operation, name: None
     ) -> None:
         self.inner = inner
+        self.shared = inner.shared
         self.before = before
         self.writes = 0
         self.crashed = False

@@ -128,7 +128,8 @@ class MemoryMap:
 class MemoryStore:
     """Maps in memory, by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False) -> None:
+        self.shared = shared  # as if others wrote to it too
         self._lock = threading.Lock()
         self._maps: dict[str, MemoryMap] = {}
         self._closed = False

@@ -7,7 +7,7 @@ and it is the record that was lost: such a store is refused, never swept. Only f
 process has for itself.
 """
 
-from tms.errors import DataCorrupt
+from tms.errors import Conflict, DataCorrupt
 from tms.events import EventLog
 from tms.log.records import FIRST_KEY, BlockKey, PartitionRecord, decode
 from tms.model import keys
@@ -28,12 +28,18 @@ def open_metadata(store: Store) -> Map:
             f"The map {keys.METADATA_MAP} is missing, but there are messages. Restore it from a "
             "backup, or run `tms fsck --repair`."
         )
-    return store.open(keys.METADATA_MAP, create=True)
+    try:
+        return store.open(keys.METADATA_MAP, create=True)
+    except Conflict:  # another process was first
+        return store.open(keys.METADATA_MAP, create=False)
 
 
 def sweep(store: Store, metadata: Map) -> int:
     """Drop the segment maps that no partition record needs; returns how many. Raises `DataCorrupt`
-    when one holds what its record must have named."""
+    when one holds what its record must have named. In a store that others may write to nothing is
+    dropped: another process may be about to record it."""
+    if store.shared:
+        return 0
     left = {name for name in store.names(_SEGMENTS) if not keys.is_payload_map(name)}
     floors: dict[str, BlockKey] = {}
     start = _PREFIX

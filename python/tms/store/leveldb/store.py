@@ -32,6 +32,8 @@ class LevelDBStore:
     `ConfigError`, `DataCorrupt`, `AlreadyRunning`.
     """
 
+    shared = False  # the directory is locked
+
     def __init__(
         self,
         path: str | os.PathLike[str],
