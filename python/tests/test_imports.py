@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "topic": _VALUES | {"clock", "events", "store/base", "log"},
     "tx": _VALUES | {"clock", "events"},
     "group": _VALUES,
-    "transactions": _VALUES | {"clock", "topic", "log", "tx", "group"},
+    "transactions": _VALUES | {"clock", "events", "store/base", "topic", "log", "tx", "group"},
     "table": _VALUES | {"store/base", "tx"},
     "engine": _VALUES | {"clock", "store/base", "topic", "log", "transactions", "table"},
     "server": _VALUES | {"clock", "events", "engine", "transactions", "topic", "log", "wire"},

@@ -119,6 +119,7 @@ class Engine:
             clock,
             self._threads.submit,
             self._config.transaction_lifetime_ms,
+            self._metadata if store.shared else None,
         )
         self.tables = Tables(store, self.transactions.manager)
         self._fetcher = Fetcher(

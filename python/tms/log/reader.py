@@ -182,23 +182,26 @@ class PartitionReader:
         return Position.earliest() if located is None else Position.at(located)
 
     def _locate(self, offset: int, last: BlockKey) -> MessageId | None:
-        """Halve the space of keys: offsets grow with keys. None when retention dropped it."""
+        """Halve the space of keys: offsets grow with keys. Where messages that nobody sees were
+        cleaned away, the next one. None when retention dropped it."""
         low, high = 0, _number(last)
+        after: MessageId | None = None
         while low <= high:
             middle = (low + high) // 2
             blocks = self._scan(_key(middle), key_after(last), 1)
             if not blocks:
-                return None
+                return after
             block = blocks[0]
             header = header_of(block)
             if offset < header.base_offset:
                 high = middle - 1
+                after = MessageId(block.time_ms, block.last_sequence - header.count + 1)
             elif offset >= header.base_offset + header.count:
                 low = _number((block.time_ms, block.last_sequence)) + 1
             else:
                 first = block.last_sequence - header.count + 1
                 return MessageId(block.time_ms, first + offset - header.base_offset)
-        return None
+        return after
 
 
 def _start(position: Position, last: BlockKey) -> BlockKey:

@@ -2,10 +2,11 @@
 
 The blocks themselves are the truth. A snapshot of the producers saves reading all of the open
 segment: it names a block that was synced when the snapshot was taken, so only what follows is
-read. Base offsets are dense: after a power loss the first gap in what follows ends the valid part,
-and what lies behind the gap (never acknowledged as synced, because a sync covers everything before
-it) is deleted. In a store that others may write to it is left alone: the segment is sealed before the
-gap, and what an earlier owner writes there, however late, stays behind the seal.
+read. Base offsets are dense in the open segment: after a power loss the first gap in what follows
+ends the valid part, and what lies behind the gap (never acknowledged as synced, because a sync
+covers everything before it) is deleted. In a store that others may write to it is left alone: the
+segment is sealed before the gap, and what an earlier owner writes there, however late, stays behind
+the seal. There, what nobody may see is cleaned out of sealed segments, so they may have gaps.
 
 The snapshot of the producers may be older than the open segment, when an owner that had lost the
 partition wrote it last; what follows is read from wherever it was taken.

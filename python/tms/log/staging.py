@@ -64,9 +64,14 @@ class StagedBlocks:
         self._known: OrderedDict[int, list[Staged]] = OrderedDict()
 
     def add(
-        self, blocks: Sequence[tuple[Buffer, BlockHeader]], pointer: int, now_ms: int
+        self,
+        blocks: Sequence[tuple[Buffer, BlockHeader]],
+        pointer: int,
+        now_ms: int,
+        flags: int = Flags.TRANSACTIONAL,
     ) -> list[Staged]:
-        """Store checked blocks of a transaction, synced; all that it has staged so far."""
+        """Store checked blocks of a transaction, synced; all that it has staged so far. `flags` say
+        whose pointer it is."""
         with self._lock:
             known = self._of(pointer)
             new, rows = list(known), []
@@ -75,7 +80,7 @@ class StagedBlocks:
                     continue
                 staged = _after(new, header, now_ms)
                 copy = bytearray(block)
-                place(copy, 0, Flags.TRANSACTIONAL | Flags.STAGED, pointer)
+                place(copy, 0, flags | Flags.STAGED, pointer)
                 rows.append((keys.payload_key(pointer, *staged[:2]), copy))
                 new.append(staged)
             name = keys.payload_map(self._uid, self._partition, pointer)

@@ -30,6 +30,7 @@ Keys in `metadata`, all ASCII:
     counter/topic-uid                      the last topic uid given out
     deleted/{uid:08x}                      a deleted topic whose maps are still to be dropped
     clock/retention                        the latest time by which retention was judged, ms
+    transactions/image                     how transactions ended; see `model.transaction_image`
 
 Invariants
 
@@ -48,6 +49,7 @@ BLOCK_KEY_BYTES = 10
 TOPIC_UID_COUNTER = b"counter/topic-uid"
 DELETED_PREFIX = b"deleted/"
 RETENTION_CLOCK = b"clock/retention"
+TRANSACTIONS_IMAGE = b"transactions/image"
 TOPIC_UID_MAX = 2**32 - 1
 SEGMENT_MAX = 99_999_999
 

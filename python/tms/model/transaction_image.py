@@ -5,6 +5,9 @@
     in progress  count, each: pointer, expiry (ms), bound, kind, count, checkpoints, 0    0
     committing   count, each: id, count, changes, 0                                       0
     committed    the same, by commit pointer                                              0
+    lost         count, each: first, stop                                                 0
+
+The last line is ours and only there when something was lost; Tephra's readers end before it.
 
 Every number is a zig-zag variable-length integer, as in Avro; a change is its length and its
 bytes; an empty list is only the 0 at its end. Kinds: 0 short, 1 long, 2 checkpoint.
@@ -42,10 +45,11 @@ class TransactionImage:
     in_progress: tuple[InProgress, ...] = ()
     committing: Mapping[int, tuple[bytes, ...]] | None = None
     committed: Mapping[int, tuple[bytes, ...]] | None = None
+    lost: tuple[tuple[int, int], ...] = ()  # ranges of pointers that never commit, half open
 
 
 def encode_image(image: TransactionImage) -> bytes:
-    """The image as Tephra's SnapshotCodecV4 writes it."""
+    """The image as Tephra's SnapshotCodecV4 writes it, then what was lost."""
     out = bytearray()
     for number in (VERSION, image.time_ms, image.read_pointer, image.write_pointer):
         _put(out, number)
@@ -59,6 +63,12 @@ def encode_image(image: TransactionImage) -> bytes:
     _put(out, 0)
     _put_changes(out, image.committing or {})
     _put_changes(out, image.committed or {})
+    if image.lost:
+        _put(out, len(image.lost))
+        for first, stop in image.lost:
+            _put(out, first)
+            _put(out, stop)
+        _put(out, 0)
     return bytes(out)
 
 

@@ -39,6 +39,7 @@ from tms.store.base import Map, Store
 
 _SCAN_BYTES = 1 << 20
 _ATTEMPTS = 16
+_DROPPED = b"-"  # instead of the topic's name, which has more characters
 
 
 class TopicRecord(msgspec.Struct, frozen=True):
@@ -199,9 +200,9 @@ class Registry:
         prefix = keys.DELETED_PREFIX
         with self._lock:
             noted = self._metadata.scan(prefix, keys.prefix_stop(prefix), _SCAN_BYTES)
-            if not noted:
+            uids = {int(key[len(prefix) :], 16) for key, name in noted if name != _DROPPED}
+            if not uids:
                 return []
-            uids = {int(key[len(prefix) :], 16) for key, _ in noted}
             live = {record.uid for _, record in self.all()}
             # Deleting a live one ended after the note was made.
             self._metadata.delete([keys.deleted_key(uid) for uid in sorted(uids & live)])
@@ -216,7 +217,12 @@ class Registry:
             for prefix in (keys.partition_key(uid, 0)[:-5], keys.producers_key(uid, 0)[:-5])
             for key, _ in self._metadata.scan(prefix, keys.prefix_stop(prefix), 64 << 20)
         ]
-        self._metadata.delete([*gone, keys.deleted_key(uid)])
+        noted = keys.deleted_key(uid)
+        if self._store.shared:  # others clean by this note what the dropped maps held
+            self._metadata.delete(gone)
+            self._metadata.write([(noted, _DROPPED)], Durability.SYNCED)
+        else:
+            self._metadata.delete([*gone, noted])
 
     def page(
         self, namespace: str, after: str | None, limit: int

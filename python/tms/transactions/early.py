@@ -99,7 +99,8 @@ class EarlyMessages:
                     if new.partition == partition
                 ]
                 log = self._log(name, partition)
-                log.staged.add(some, write_pointer, self._clock.now_ms())
+                flags = storing.stamp().flags
+                log.staged.add(some, write_pointer, self._clock.now_ms(), flags)
 
     def references(self, name: TopicName, partition: int, write_pointer: int) -> list[NewBlock]:
         """Blocks that name what a transaction staged in a partition, in order."""

@@ -28,12 +28,14 @@ from tms.model.transaction import (
     TransactionInfo,
     TransactionStats,
 )
+from tms.store.base import Map
 from tms.topic.journal import Journal
 from tms.topic.partitions import Partitions
 from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry
 from tms.transactions.commit import CommitUnderWay, Parts
 from tms.transactions.early import EarlyMessages, Range
+from tms.transactions.image import StoredImage
 from tms.transactions.positions import GroupPositions
 from tms.tx.edits import Outcome, Stored
 from tms.tx.manager import WRITE_TIMEOUT_S, TransactionManager
@@ -71,7 +73,8 @@ class _EditLog:
 
 
 class Transactions:
-    """The transactions of one engine. Thread-safe."""
+    """The transactions of one engine. Thread-safe. `shown_in` is where others look, if there are
+    some, see `transactions.image`."""
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class Transactions:
         clock: Clock,
         run_in_background: Callable[[Callable[[], None]], object],
         lifetime_ms: int,
+        shown_in: Map | None = None,
     ) -> None:
         self._registry = registry
         self._partitions = partitions
@@ -110,6 +114,7 @@ class Transactions:
         self._lock = threading.Lock()  # guards what follows
         self._results: OrderedDict[int, CommitResult] = OrderedDict()
         self._positions.load()
+        self._image = StoredImage(shown_in, self.manager, clock) if shown_in is not None else None
 
     @property
     def ready(self) -> bool:
@@ -248,6 +253,8 @@ class Transactions:
     def tidy(self) -> None:
         """What is to be done now and then: time-outs, and journals that have grown long."""
         self.manager.expire()
+        if self._image is not None:
+            self._image.keep()
         self.shorten_journals(TRANSACTIONS_MAX, POSITIONS_MAX)
 
     def shorten_journals(self, transactions_max: int, positions_max: int) -> None:

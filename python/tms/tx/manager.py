@@ -25,6 +25,7 @@ from tms.tx.edits import (
     Intended,
     Invalidated,
     Outcome,
+    Reserved,
     Reset,
     Stored,
 )
@@ -202,6 +203,16 @@ class TransactionManager:
                 self._journal.write([edit], _SYNCED)
         self._watchers.wake([id])
         return edit is not None
+
+    def look(self, see: Callable[[TransactionState], T]) -> T:
+        """What `see` finds in the state, which does not change meanwhile."""
+        state = self._journal.settled()
+        with self._journal.lock:
+            return see(state)
+
+    def confirm(self) -> None:
+        """Make sure that the journal is still this one's: what it knows is then the truth."""
+        self.change(lambda state, _: [Reserved(state.reserved)], lambda _: None, _SYNCED)
 
     def expire(self) -> int:
         """Make invalid what has been open for too long; how many. While transactions come, this

@@ -21,8 +21,9 @@ from typing import Any, Generic, TypeVar
 from tms.errors import Invalid, TimedOut, TMSError, TooLarge
 from tms.model.snapshot import Snapshot, TransactionType
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability
-from tms.model.transaction_image import InProgress, TransactionImage
+from tms.model.transaction_image import TransactionImage
 from tms.tx.edits import Edit, Forgotten, Invalidated, Reserved, Reset
+from tms.tx.images import image_of
 from tms.tx.invalid import checkpoints_of, forget, forget_before
 from tms.tx.manager import WRITE_TIMEOUT_S, TransactionManager
 from tms.tx.published import Published, Writes
@@ -174,7 +175,7 @@ class Tephra(Generic[_T]):
 
     def image(self, now_ms: int) -> TransactionImage:
         """Everything that stands, at one moment."""
-        return self._manager.change(lambda *_: [], lambda state: _image(state, now_ms))
+        return self._manager.change(lambda *_: [], lambda state: image_of(state, now_ms))
 
     def _shorten(self, decide: Callable[[TransactionState, int], list[Forgotten]]) -> bool:
         before = after = 0
@@ -236,28 +237,3 @@ class Tephra(Generic[_T]):
         finally:
             for one in group:
                 one.done.set()
-
-
-def _image(state: TransactionState, now_ms: int) -> TransactionImage:
-    in_progress = []
-    for pointer, id in state.in_progress.items():
-        found = state.open[id]
-        own = pointer == id
-        in_progress.append(
-            InProgress(
-                pointer,
-                found.began.expires_ms,
-                found.began.bound,
-                found.began.type if own else None,
-                found.checkpoints if own else (),
-            )
-        )
-    return TransactionImage(
-        time_ms=now_ms,
-        read_pointer=state.read_pointer,
-        write_pointer=state.last_pointer,
-        invalid=tuple(sorted(state.invalid)),
-        in_progress=tuple(in_progress),
-        committing={id: one.changes for id, one in state.open.items() if one.changes},
-        committed={pointer: tuple(changes) for pointer, changes in state.committed.items()},
-    )
