@@ -194,9 +194,9 @@ def serving(
     cdap: CdapLimits | None = None,
     tephra: FrameLimits | None = None,
 ) -> Iterator[Served]:
-    """A service on a free port, with an engine of its own; with `tephra` for Tephra's clients
-    too."""
-    engine = Engine(store or MemoryStore(), SystemClock())
+    """A service on a free port, with an engine of its own, unless given on a store that others
+    could write to; with `tephra` for Tephra's clients too."""
+    engine = Engine(store or MemoryStore(shared=True), SystemClock())
     listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
     other = None if tephra is None else socket.create_server(("127.0.0.1", 0), backlog=2_048)
     started: Future[tuple[Service, Server]] = Future()

@@ -32,8 +32,8 @@ WRITTEN = Durability.WRITTEN
 class World:
     """An engine over a store that survives it."""
 
-    def __init__(self) -> None:
-        self.store = MemoryStore()
+    def __init__(self, shared: bool = False) -> None:
+        self.store = MemoryStore(shared)
         self.clock = ManualClock()
         self.open()
         for name in (A, B):
@@ -85,9 +85,9 @@ def moved(to: int, expected: str | None = None, group: str = "g") -> PositionCha
     return PositionChange(PositionKey(group, A, 0), Position.offset(to), expected)
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
+@pytest.fixture(params=[False, True], ids=["alone", "shared"])
+def world(request: pytest.FixtureRequest) -> World:
+    return World(request.param)
 
 
 # Commit

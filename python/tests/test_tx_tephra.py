@@ -11,6 +11,7 @@ import pytest
 from tests.test_transactions import A, B, World, commit
 from tms.errors import (
     Conflict,
+    DataCorrupt,
     Invalid,
     InvalidTruncateTime,
     StorageUnavailable,
@@ -25,7 +26,12 @@ from tms.model.block import encode
 from tms.model.log import NewBlock
 from tms.model.snapshot import Snapshot, TransactionType, VisibilityLevel
 from tms.model.topic import Durability, TopicName, TopicSettings
-from tms.model.transaction_image import InProgress, TransactionImage, encode_image
+from tms.model.transaction_image import (
+    InProgress,
+    TransactionImage,
+    decode_image,
+    encode_image,
+)
 from tms.tx import published
 from tms.tx.edits import Committed, decode_edits
 from tms.tx.tephra import CHANGES_BYTES_MAX
@@ -408,6 +414,7 @@ def test_the_image_has_the_bytes_of_a_genuine_server() -> None:
         committed={1795243995328000001: (b"z",)},
     )
     assert encode_image(image).hex() == GENUINE
+    assert decode_image(bytes.fromhex(GENUINE)) == image
 
 
 GENUINE = (
@@ -440,6 +447,20 @@ def test_the_image_of_an_engine_names_everything(world: TephraWorld) -> None:
     assert {one.expires_ms for one in image.in_progress[1:]} == {began.expires_ms}
     assert image.committing == {last.transaction_id: (b"k",)}
     assert image.committed == {done.transaction_id + 1: (b"z",)}
+
+
+def test_an_image_with_what_was_lost_comes_back_as_it_was() -> None:
+    image = TransactionImage(1, 2, 3, (1,), (), {}, {}, ((4, 10), (2**62, 2**63 - 1)))
+    assert decode_image(encode_image(image)) == image
+
+
+def test_an_image_that_was_cut_off_or_of_another_version_is_refused() -> None:
+    raw = bytes.fromhex(GENUINE)
+    for end in range(len(raw)):
+        with pytest.raises(DataCorrupt):
+            decode_image(raw[:end])
+    with pytest.raises(DataCorrupt, match="version"):
+        decode_image(b"\x06" + raw[1:])
 
 
 def test_an_empty_image_is_short() -> None:

@@ -51,13 +51,13 @@ class World(Protocol):
 
 
 class MemoryWorld:
-    """An engine in this process on memory."""
+    """An engine in this process on memory, as if others wrote to it too."""
 
     name = "memory"
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
-        self._store = KeptStore()
+        self._store = KeptStore(shared=True)
         self._open()
 
     def restart(self) -> None:

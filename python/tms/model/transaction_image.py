@@ -13,9 +13,10 @@ Every number is a zig-zag variable-length integer, as in Avro; a change is its l
 bytes; an empty list is only the 0 at its end. Kinds: 0 short, 1 long, 2 checkpoint.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tms.errors import DataCorrupt
 from tms.model.snapshot import TransactionType
 
 VERSION = 4
@@ -101,3 +102,65 @@ def _put(out: bytearray, number: int) -> None:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
+
+
+def decode_image(raw: bytes) -> TransactionImage:
+    """The image in these bytes. Raises `DataCorrupt`."""
+    reader = _Reader(raw)
+    try:
+        version = reader.number()
+        if version != VERSION:
+            raise DataCorrupt(f"An image of transactions has version {VERSION}, not {version}.")
+        head = [reader.number() for _ in range(3)]
+        invalid = tuple(reader.number() for _ in reader.items())
+        in_progress = tuple(reader.in_progress() for _ in reader.items())
+        committing = {reader.number(): reader.changes() for _ in reader.items()}
+        committed = {reader.number(): reader.changes() for _ in reader.items()}
+        more = reader.at < len(raw)
+        lost = tuple((reader.number(), reader.number()) for _ in reader.items()) if more else ()
+    except (IndexError, ValueError) as exc:
+        raise DataCorrupt("The image of transactions is damaged; it will be written anew.") from exc
+    return TransactionImage(
+        head[0], head[1], head[2], invalid, in_progress, committing, committed, lost
+    )
+
+
+class _Reader:
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.at = 0
+
+    def number(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.raw[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value >> 1 ^ -(value & 1)
+            shift += 7
+
+    def items(self) -> Iterator[None]:
+        """One for each item of a list; the caller reads it."""
+        while count := self.number():
+            for _ in range(count):
+                yield None
+
+    def in_progress(self) -> InProgress:
+        pointer, expires_ms, bound, kind = (self.number() for _ in range(4))
+        types = {number: type for type, number in _KINDS.items()}
+        if kind not in types:
+            raise ValueError("a kind of transaction")
+        checkpoints = tuple(self.number() for _ in self.items())
+        return InProgress(pointer, expires_ms, bound, types[kind], checkpoints)
+
+    def changes(self) -> tuple[bytes, ...]:
+        return tuple(self.bytes() for _ in self.items())
+
+    def bytes(self) -> bytes:
+        size = self.number()
+        found = self.raw[self.at : self.at + size]
+        if len(found) != size:
+            raise IndexError(size)
+        self.at += size
+        return found
