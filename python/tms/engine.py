@@ -230,7 +230,12 @@ class Engine:
         """Check blocks and hand them to their partitions; the answer comes as they are stored.
         What needs no sync is written at once by the calling thread if its partition is idle.
         Blocks are filled in where they stand; `durability` None is the topic's own."""
-        return self._publisher.submit(name, blocks, durability, Durability.WRITTEN)
+        return self._publisher.submit(name, blocks, durability, self.immediate)
+
+    @property
+    def immediate(self) -> Durability:
+        """The strongest durability that the store gives without keeping the caller waiting."""
+        return Durability.NONE if self._store.shared else Durability.WRITTEN
 
     def append(
         self,
