@@ -120,6 +120,7 @@ class Engine:
             self._threads.submit,
             self._config.transaction_lifetime_ms,
             self._metadata if store.shared else None,
+            store.cleaned_ms,
         )
         self.tables = Tables(store, self.transactions.manager)
         self._fetcher = Fetcher(
@@ -321,6 +322,10 @@ class Engine:
         if unhealthy is not None:
             reasons.append(unhealthy)
         return reasons
+
+    def warnings(self) -> list[str]:
+        """What is wrong although it stores, in sentences."""
+        return [] if self._closed else self._store.warnings()
 
     def stats(self) -> EngineStats:
         """Counters and sizes, for metrics."""
