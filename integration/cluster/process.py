@@ -59,7 +59,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 cwd=self.log.parent,
                 process_group=0,  # Ctrl-C is for the parent, which stops its children in order
-                preexec_fn=lambda: _die_with(parent),
+                preexec_fn=lambda: die_with(parent),
             )
 
     def wait_for_line(self, text: str, seconds: float) -> None:
@@ -125,7 +125,7 @@ class Process:
             self._child.send_signal(number)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """In the child before it runs its program: be killed when the parent is gone."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
