@@ -130,8 +130,7 @@ def test_acknowledged_rows_survive_kills_and_restarts_at_the_same_address(
 
 
 def test_an_hbase_that_cannot_start_fails_with_the_end_of_its_log(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("a file where the directory of the data should be")
-    hbase = Standalone(tmp_path)
+    hbase = Standalone(tmp_path, {"hbase.rootdir": "nowhere://data"})
     with pytest.raises(Unavailable, match=r"(?s)server.*the last \d+ lines of .*server.*log"):
         hbase.start()
     assert not hbase.server.running()

@@ -4,6 +4,7 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.ExecutionException;
 import org.apache.hadoop.hbase.HBaseConfiguration;
 import org.apache.hadoop.hbase.HRegionLocation;
 import org.apache.hadoop.hbase.ServerName;
@@ -12,6 +13,7 @@ import org.apache.hadoop.hbase.client.CompactionState;
 import org.apache.hadoop.hbase.client.Connection;
 import org.apache.hadoop.hbase.client.ConnectionFactory;
 import org.apache.hadoop.hbase.client.RegionInfo;
+import org.apache.hadoop.hbase.exceptions.MergeRegionException;
 import org.apache.hadoop.hbase.util.Bytes;
 
 /**
@@ -103,8 +105,21 @@ public class Admin {
   private List<String> merge(TableName table) throws Exception {
     List<RegionInfo> regions = admin.getRegions(table);
     byte[][] names = {regions.get(0).getEncodedNameAsBytes(), regions.get(1).getEncodedNameAsBytes()};
-    admin.mergeRegionsAsync(names, false).get();
+    // Refused until the files that a compaction has replaced are gone.
+    until(() -> merged(names), "merged the first two regions of " + table);
     return List.of();
+  }
+
+  private boolean merged(byte[][] names) throws Exception {
+    try {
+      admin.mergeRegionsAsync(names, false).get();
+      return true;
+    } catch (ExecutionException error) {
+      if (error.getCause() instanceof MergeRegionException) {
+        return false;
+      }
+      throw error;
+    }
   }
 
   private void move(String[] words) throws Exception {

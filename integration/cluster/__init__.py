@@ -5,6 +5,7 @@ one child; `gateway` (Thrift 2) and `admin` (Java) talk to HBase; `endpoint` is 
 `hbase` and `distributed` are the arrangements that can be started.
 """
 
+from integration.cluster.distributed import Distributed
 from integration.cluster.endpoint import Endpoint
 from integration.cluster.gateway import Gateway
 from integration.cluster.hbase import HBase, Standalone
@@ -12,6 +13,7 @@ from integration.cluster.process import Process
 from integration.cluster.runtime import Runtime, Unavailable, resolve
 
 __all__ = [
+    "Distributed",
     "Endpoint",
     "Gateway",
     "HBase",

@@ -78,6 +78,19 @@ class Process:
                 raise Unavailable(f"{self.name}: not within {seconds} s: {what}\n{self.tail()}")
             time.sleep(POLL_S)
 
+    def wait_until_done(self, seconds: float) -> None:
+        """Until it has ended by itself and well."""
+        assert self._child is not None, f"{self.name} was never started"
+        try:
+            code = self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise Unavailable(
+                f"{self.name} did not end within {seconds} s\n{self.tail()}"
+            ) from None
+        if code != 0:
+            raise Unavailable(f"{self.name} failed ({self.ending()})\n{self.tail()}")
+
     def kill(self) -> None:
         """kill -9, also of a paused one; returns when it is gone."""
         self._signal(signal.SIGKILL)
