@@ -1,4 +1,4 @@
-"""HBase as several processes, on files and on HDFS: acknowledged rows survive the death of a server."""
+"""HBase as several processes, on files and on HDFS: acknowledged rows survive killed servers."""
 
 from collections.abc import Iterator
 from pathlib import Path

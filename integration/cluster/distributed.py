@@ -9,8 +9,8 @@
 
 Invariants
 
-* On files (`hdfs` False) a region server that was paused, replaced and resumed can still write to its
-  log: nothing fences it, acknowledged rows can be lost. Tests that pause use HDFS.
+* On files (`hdfs` False) a region server that was paused, replaced and resumed can still write to
+  its log: nothing fences it, acknowledged rows can be lost. Tests that pause use HDFS.
 * A region server that dies is noticed within `SESSION_MS`.
 """
 
