@@ -4,8 +4,6 @@ It says where it is. What is stored in a `--directory` is there again the next t
 """
 
 import argparse
-import os
-import select
 import signal
 import sys
 import tempfile
@@ -33,9 +31,6 @@ def main() -> int:
     parser.add_argument(
         "--resolve", action="store_true", help="only fetch the jars of HBase, then end"
     )
-    parser.add_argument(
-        "--with-process", type=int, metavar="PID", help="end when this process ends, too"
-    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -60,29 +55,17 @@ def _run(directory: Path, options: argparse.Namespace) -> None:
     try:
         hbase.start()
         if options.thrift1:
-            port = hbase.start_thrift1()
-            print(f"Thrift 1 (happybase) at 127.0.0.1:{port}", file=sys.stderr)
+            print(f"Thrift 1 (happybase) at 127.0.0.1:{hbase.thrift1_port()}", file=sys.stderr)
         print(f"ZooKeeper at {hbase.zookeeper}; Ctrl-C ends it", file=sys.stderr)
         print(hbase.url(), flush=True)
-        _until_ended(options.with_process)
+        while True:
+            signal.pause()
     finally:
         print("stopping HBase", file=sys.stderr)
         if options.directory is None:
             hbase.kill()
         else:
             hbase.stop()
-
-
-def _until_ended(process: int | None) -> None:
-    """Until Ctrl-C, SIGTERM, or the end of a process."""
-    if process is None:
-        while True:
-            signal.pause()
-    try:
-        watched = os.pidfd_open(process)
-    except ProcessLookupError:
-        return
-    select.select([watched], [], [])
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -9,6 +9,7 @@ Rows are dicts of columns, `family:qualifier` → value. What HBase answers as a
 thriftpy2 makes it (`types.TIOError`); a connection that fails is not used again.
 """
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -25,19 +26,21 @@ SCAN_ROWS = 1000
 Row = dict[bytes, bytes]
 
 
-def load_types(runtime: Runtime, directory: Path) -> Any:
+def load_types(runtime: Runtime) -> Any:
     """The module of HBase's Thrift 2 types, from the IDL in the gateway's jar."""
     member = "org/apache/hadoop/hbase/thrift2/hbase.thrift"
-    path = runtime.extract("hbase-thrift-*.jar", member, directory / "hbase.thrift")
-    return thriftpy2.load(str(path), module_name="tms_integration_hbase_thrift")
+    with tempfile.TemporaryDirectory() as directory:
+        path = runtime.extract("hbase-thrift-*.jar", member, Path(directory) / "hbase.thrift")
+        return thriftpy2.load(str(path), module_name="tms_integration_hbase_thrift")
 
 
 class Gateway:
     """One connection. Not thread-safe; `call` reaches every method of the IDL."""
 
-    def __init__(self, host: str, port: int, types: Any, timeout_s: float = CALL_S) -> None:
+    def __init__(self, host: str, port: int, types: Any, timeout_s: float | None = None) -> None:
         self.types = types
-        self._client = make_client(types.THBaseService, host, port, timeout=int(timeout_s * 1000))
+        timeout_ms = int((timeout_s or CALL_S) * 1000)
+        self._client = make_client(types.THBaseService, host, port, timeout=timeout_ms)
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,7 @@
         hbase.connect()     # a connection to its Thrift 2 gateway
         hbase.server.kill(); hbase.start()
 
-`HBase` is what all arrangements share: a directory, a configuration, the gateways. `Standalone` is
+`HBase` is what all arrangements share: a directory, a configuration, the gateway. `Standalone` is
 ZooKeeper, master and region server in one JVM with its data in files; `distributed` has the rest.
 
 Invariants
@@ -14,32 +14,25 @@ Invariants
 * `start` returns when HBase answers through Thrift, and starts only what does not run.
 """
 
-import contextlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from thriftpy2.thrift import TException
+import msgspec
 
-from integration.cluster.gateway import Gateway, load_types
+from integration.cluster.endpoint import DESCRIPTION, START_S, Description, Endpoint
 from integration.cluster.process import Process
 from integration.cluster.runtime import Runtime, resolve
-from integration.cluster.site import GATEWAY, LOCAL, common, free_ports, listens, write_conf
+from integration.cluster.site import GATEWAY, LOCAL, common, free_ports, write_conf
 
-START_S = 240  # on a loaded machine; quiet ones need 15
-ANSWER_S = 5
-SERVER_HEAP_MB = 768
-GATEWAY_HEAP_MB = 256
-
-_MASTER = "org.apache.hadoop.hbase.master.HMaster"
-_THRIFT2 = "org.apache.hadoop.hbase.thrift2.ThriftServer"
-_THRIFT1 = "org.apache.hadoop.hbase.thrift.ThriftServer"
+MASTER = "org.apache.hadoop.hbase.master.HMaster"
 READY = "Master has completed initialization"
+_THRIFT2 = "org.apache.hadoop.hbase.thrift2.ThriftServer"
 
 
-class HBase:
+class HBase(Endpoint):
     """A cluster in a directory; subclasses say which processes it consists of."""
 
     def __init__(
@@ -49,30 +42,21 @@ class HBase:
         settings: Mapping[str, str],
         runtime: Runtime | None = None,
     ) -> None:
-        self.directory = directory.resolve()
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.runtime = runtime or resolve()
-        ports = free_ports(5)
-        self.zookeeper_port, self.master_port, self.region_port, thrift2, thrift1 = ports
-        self.site = {
-            **common(self.directory, root, *ports[:3]),
-            **settings,
-        }
-        conf = write_conf(self.directory / "conf", {"hbase-site": self.site})
-        gateway = write_conf(
-            self.directory / "conf-gateway", {"hbase-site": {**self.site, **GATEWAY}}
-        )
-        self.conf = conf
-        self.thrift = self._gateway("thrift", _THRIFT2, thrift2, gateway)
-        self.thrift1 = self._gateway("thrift1", _THRIFT1, thrift1, gateway)
-        self.port = thrift2
-        self.thrift1_port = thrift1
-        self.types: Any = load_types(self.runtime, self.directory)
+        directory = directory.resolve()
+        directory.mkdir(parents=True, exist_ok=True)
+        zookeeper, master, region, thrift = free_ports(4)
+        where = Description(thrift, f"{LOCAL}:{zookeeper}")
+        super().__init__(directory, runtime or resolve(), where)
+        site = {**common(directory, root, zookeeper, master, region), **settings}
+        write_conf(self.conf, {"hbase-site": site})
+        write_conf(directory / "conf-gateway", {"hbase-site": {**site, **GATEWAY}})
+        (directory / DESCRIPTION).write_bytes(msgspec.json.encode(where))
+        self.thrift = self.gateway("thrift", _THRIFT2, thrift)
 
     # What subclasses say.
 
     def servers(self) -> list[Process]:
-        """Every process but the gateways, in the order in which they start."""
+        """Every process but the gateway, in the order in which they start."""
         raise NotImplementedError
 
     def start_servers(self) -> None:
@@ -81,60 +65,27 @@ class HBase:
 
     # What all of them do.
 
-    @property
-    def zookeeper(self) -> str:
-        """Its ZooKeeper, as Java clients name it."""
-        return f"{LOCAL}:{self.zookeeper_port}"
-
-    def url(self, namespace: str = "") -> str:
-        """The store's URL for TMS."""
-        return f"hbase://{LOCAL}:{self.port}{f'/{namespace}' if namespace else ''}"
-
-    def connect(self) -> Gateway:
-        """A connection to the Thrift 2 gateway."""
-        return Gateway(LOCAL, self.port, self.types)
-
-    def start(self, seconds: float = START_S) -> None:
+    def start(self) -> None:
         """Start what does not run; returns when HBase answers."""
         try:
             self.start_servers()
-            self.start_gateway(seconds)
+            if not self.thrift.running():
+                self.thrift.start()
+            self.thrift.wait_until(self.answers, START_S, "HBase answers through it")
         except BaseException:
             self.kill()
             raise
 
-    def start_gateway(self, seconds: float = START_S) -> None:
-        """Start the Thrift 2 gateway if it does not run, and wait for an answer through it."""
-        if not self.thrift.running():
-            self.thrift.start()
-        self.thrift.wait_until(self.answers, seconds, "HBase answers through it")
-
-    def start_thrift1(self, seconds: float = START_S) -> int:
-        """Start the Thrift 1 gateway (for happybase) too; its port."""
-        if not self.thrift1.running():
-            self.thrift1.start()
-        self.thrift1.wait_until(
-            lambda: listens(self.thrift1_port), seconds, f"it listens at {self.thrift1_port}"
-        )
-        return self.thrift1_port
-
-    def answers(self) -> bool:
-        """Does HBase answer through Thrift 2 now?"""
-        with (
-            contextlib.suppress(OSError, EOFError, TException),
-            Gateway(LOCAL, self.port, self.types, ANSWER_S) as gateway,
-        ):
-            return "default" in gateway.namespaces()
-        return False
-
     def stop(self) -> None:
         """End everything in order: nothing has to be recovered at the next start."""
-        for process in [self.thrift1, self.thrift, *reversed(self.servers())]:
+        self.detach()
+        for process in [self.thrift, *reversed(self.servers())]:
             process.stop()
 
     def kill(self) -> None:
         """kill -9 of every process."""
-        for process in [self.thrift1, self.thrift, *reversed(self.servers())]:
+        self.detach()
+        for process in [self.thrift, *reversed(self.servers())]:
             process.kill()
 
     def remove(self) -> None:
@@ -157,22 +108,6 @@ class HBase:
             for process in [*self.servers(), self.thrift]:
                 error.add_note(process.tail())
 
-    def java(
-        self,
-        name: str,
-        main: str,
-        *arguments: str,
-        heap_mb: int = SERVER_HEAP_MB,
-        conf: Path | None = None,
-    ) -> Process:
-        """A process of this cluster that runs a Java class; not started."""
-        command = self.runtime.command(main, *arguments, conf=conf or self.conf, heap_mb=heap_mb)
-        return Process(name, command, self.directory / f"{name}.log")
-
-    def _gateway(self, name: str, main: str, port: int, conf: Path) -> Process:
-        arguments = ("start", "-b", LOCAL, "-p", str(port), "--infoport", "-1")
-        return self.java(name, main, *arguments, heap_mb=GATEWAY_HEAP_MB, conf=conf)
-
 
 class Standalone(HBase):
     """ZooKeeper, master and region server in one JVM; data in files of `directory`."""
@@ -185,7 +120,7 @@ class Standalone(HBase):
     ) -> None:
         settings = {"hbase.cluster.distributed": "false", **(settings or {})}
         super().__init__(directory, f"file://{directory.resolve()}/data", settings, runtime)
-        self.server = self.java("server", _MASTER, "start")
+        self.server = self.java("server", MASTER, "start")
 
     def servers(self) -> list[Process]:
         return [self.server]

@@ -59,7 +59,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 cwd=self.log.parent,
                 process_group=0,  # Ctrl-C is for the parent, which stops its children in order
-                preexec_fn=lambda: _die_with(parent),
+                preexec_fn=lambda: die_with(parent),
             )
 
     def wait_for_line(self, text: str, seconds: float) -> None:
@@ -77,6 +77,19 @@ class Process:
             if time.monotonic() > deadline:
                 raise Unavailable(f"{self.name}: not within {seconds} s: {what}\n{self.tail()}")
             time.sleep(POLL_S)
+
+    def wait_until_done(self, seconds: float) -> None:
+        """Until it has ended by itself and well."""
+        assert self._child is not None, f"{self.name} was never started"
+        try:
+            code = self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise Unavailable(
+                f"{self.name} did not end within {seconds} s\n{self.tail()}"
+            ) from None
+        if code != 0:
+            raise Unavailable(f"{self.name} failed ({self.ending()})\n{self.tail()}")
 
     def kill(self) -> None:
         """kill -9, also of a paused one; returns when it is gone."""
@@ -125,7 +138,7 @@ class Process:
             self._child.send_signal(number)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """In the child before it runs its program: be killed when the parent is gone."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

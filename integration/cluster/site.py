@@ -82,6 +82,8 @@ def common(directory: Path, root: str, zookeeper: int, master: int, region: int)
         "hbase.regionserver.port": str(region),
         "hbase.master.info.port": "-1",
         "hbase.regionserver.info.port": "-1",
+        # Files that a compaction has replaced go soon, and regions that had them can merge.
+        "hbase.hfile.compaction.discharger.interval": "1000",
         "hbase.master.wait.on.regionservers.interval": "200",
         "hbase.regionserver.handler.count": SERVER_HANDLERS,
         "hbase.master.handler.count": SERVER_HANDLERS,
