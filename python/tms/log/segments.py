@@ -174,7 +174,7 @@ class SegmentChain:
                 if self._number_of((one.time_ms, one.last_sequence)) == segment.number
             ]
             if rows:
-                self._map(segment.number).write(rows, durability)
+                self._map(segment.number).overwrite(rows, durability)
 
     def _number_of(self, key: BlockKey) -> int:
         for segment in self.record.segments:

@@ -32,6 +32,8 @@ class LevelDBStore:
     `ConfigError`, `DataCorrupt`, `AlreadyRunning`.
     """
 
+    shared = False  # one process has the directory
+
     def __init__(
         self,
         path: str | os.PathLike[str],
