@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from integration.cluster import Endpoint, Standalone
+from integration.containers import Containers
 from integration.install import install
-from integration.shared import shared_hbase
+from integration.shared import make_hbase, shared_hbase
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 400  # the first test of a run waits until HBase has started
@@ -58,9 +59,9 @@ def hbase_url(hbase: Endpoint, hbase_namespace: str) -> str:
 
 
 @pytest.fixture
-def own_hbase(tmp_path: Path) -> Iterator[Standalone]:
+def own_hbase(tmp_path: Path) -> Iterator[Standalone | Containers]:
     """A standalone HBase of this test's own, to be killed, paused and restarted."""
-    with Standalone(tmp_path / "hbase") as started:
+    with make_hbase(tmp_path / "hbase") as started:
         yield started
 
 
