@@ -44,6 +44,8 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 @pytest.fixture
 def hbase_namespace(hbase: Endpoint) -> Iterator[str]:
     """An empty namespace of the shared HBase; dropped with all its tables."""
+    if not hbase.answers():  # an earlier test has brought it down
+        pytest.fail(f"the shared HBase does not answer any more:\n{hbase.tails()}")
     name = f"t{uuid.uuid4().hex[:12]}"
     with hbase.connect() as gateway:
         gateway.create_namespace(name)

@@ -7,6 +7,7 @@ started, `start`, `kill`, connections, admin. The image is built from `docker/hb
 engine keeps its layers). Ports are chosen here, so they are the same after a restart.
 """
 
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from integration.cluster.endpoint import START_S
 from integration.cluster.site import LOCAL, free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
+DOCKER = "docker"  # its command line
 IMAGE = "tms-hbase"
 DOCKERFILE = "docker/hbase/Dockerfile"
 RUN = "/opt/hbase/run.sh"
@@ -116,11 +118,23 @@ class ContainerEndpoint(Endpoint):
         return self._where.thrift1_port
 
     def admin_command(self) -> list[str]:
-        return ["docker", "exec", "-i", self._where.container, RUN, "admin"]
+        return [DOCKER, "exec", "-i", self._where.containers[0], RUN, "admin"]
+
+    def tails(self) -> str:
+        return "\n".join(
+            subprocess.run(
+                [DOCKER, "logs", "--tail", str(TAIL_LINES), one],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=STOP_S,
+            ).stdout
+            for one in self._where.containers
+        )
 
 
 class Containers(ContainerEndpoint):
-    """Server and gateways; made, with their network, by the first `start`."""
+    """Server and gateways: made, in a network of their own, and taken away by `remove`."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -138,7 +152,10 @@ class Containers(ContainerEndpoint):
         self.thrift = Child("thrift", self._network, thrift)
         self.thrift1 = Child("thrift1", self._network, thrift1)
         self.server.copy(IDL, directory / "hbase.thrift")
-        where = Description(thrift, thrift1_port=thrift1, container=self.server.id)
+        for gateway in (self.thrift, self.thrift1):
+            gateway.start()
+        ids = tuple(child.id for child in self.children())
+        where = Description(thrift, thrift1_port=thrift1, containers=ids)
         where.write(directory)
         super().__init__(directory, where)
 

@@ -37,7 +37,7 @@ def shared_hbase(directory: Path, run: int) -> Endpoint:
             raise Unavailable((directory / "failed").read_text())
     hbase = directory / "hbase"
     where = Description.read(hbase)
-    return ContainerEndpoint(hbase, where) if where.container else LocalEndpoint.attach(hbase)
+    return ContainerEndpoint(hbase, where) if where.containers else LocalEndpoint.attach(hbase)
 
 
 def make_hbase(directory: Path) -> Standalone | Containers:

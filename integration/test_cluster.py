@@ -75,6 +75,10 @@ def test_everybody_who_asks_gets_the_same_hbase(
     assert again.answers()
 
 
+def test_the_logs_of_the_shared_hbase_can_be_shown(hbase: Endpoint) -> None:
+    assert "starting HBase ThreadPool Thrift server" in hbase.tails()
+
+
 def test_a_back_end_that_is_not_there_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from thriftpy2.thrift import TException
 
 from integration.cluster.admin import Admin
 from integration.cluster.gateway import Gateway, load_types
-from integration.cluster.process import Process
+from integration.cluster.process import Process, tail_of
 from integration.cluster.runtime import Runtime, resolve
 from integration.cluster.site import LOCAL, free_ports, listens
 
@@ -35,7 +35,7 @@ class Description(msgspec.Struct, frozen=True):
     port: int  # of the Thrift 2 gateway
     zookeeper: str = ""  # as Java clients name it; empty: not reachable
     thrift1_port: int = 0  # 0: none yet
-    container: str = ""  # id of the server's, if it runs in one
+    containers: tuple[str, ...] = ()  # ids, the server's first, if it runs in them
 
     FILE = "endpoint.json"
 
@@ -91,6 +91,10 @@ class Endpoint:
         if self._admin is None or not self._admin.running():
             self._admin = Admin(self.admin_command(), self.directory / f"admin-{os.getpid()}.log")
         return self._admin
+
+    def tails(self) -> str:
+        """The ends of the logs that lie in its directory."""
+        return "\n".join(tail_of(log) for log in sorted(self.directory.glob("*.log")))
 
     def detach(self) -> None:
         """End what was started for this process only."""
