@@ -33,8 +33,8 @@ _log = EventLog(__name__)
 
 
 class LogEnd(NamedTuple):
-    """Where a partition ends: the offset of the next message, the greatest key so far, and how
-    many bytes came after the snapshot of the producers."""
+    """Where a partition ends: the offset of the next message, the greatest key so far (also of a
+    block that was cut off), and how many bytes came after the snapshot of the producers."""
 
     end_offset: int
     last: BlockKey
@@ -98,7 +98,7 @@ def _follow(
                     "has too. Run `tms fsck`."
                 )
             if header.base_offset > end.end_offset:
-                lost = chain.cut(segment, (stored.time_ms, stored.last_sequence))
+                lost, last = chain.cut(segment, (stored.time_ms, stored.last_sequence))
                 _log.warning(
                     "partition_end_cut",
                     partition=chain.partition,
@@ -107,7 +107,7 @@ def _follow(
                     expected_offset=end.end_offset,
                     found_offset=header.base_offset,
                 )
-                return end
+                return end._replace(last=last)
             end = LogEnd(
                 header.base_offset + header.count,
                 (stored.time_ms, stored.last_sequence),
