@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
@@ -27,6 +28,10 @@ import org.apache.hadoop.hbase.regionserver.HRegion;
 import org.apache.hadoop.hbase.regionserver.HStore;
 import org.apache.hadoop.hbase.regionserver.RegionCoprocessorHost;
 import org.apache.hadoop.hbase.regionserver.RegionScanner;
+import org.apache.hadoop.hbase.regionserver.Store;
+import org.apache.hadoop.hbase.regionserver.compactions.CompactionContext;
+import org.apache.hadoop.hbase.regionserver.compactions.CompactionLifeCycleTracker;
+import org.apache.hadoop.hbase.regionserver.throttle.NoLimitThroughputController;
 import org.apache.hadoop.hbase.util.Bytes;
 import org.apache.hadoop.hbase.util.EnvironmentEdgeManager;
 import org.apache.hadoop.hbase.util.ManualEnvironmentEdge;
@@ -118,8 +123,18 @@ final class RegionKit implements AutoCloseable {
     region.flush(true);
   }
 
+  /** A major compaction of all files, or a minor one if there is one to be done. */
   void compact(boolean major) throws IOException {
-    region.compact(major);
+    HStore store = store();
+    if (major) {
+      store.triggerMajorCompaction();
+    }
+    int priority = major ? Store.PRIORITY_USER : Store.NO_PRIORITY;
+    Optional<CompactionContext> chosen =
+        store.requestCompaction(priority, CompactionLifeCycleTracker.DUMMY, null);
+    if (chosen.isPresent()) {
+      region.compact(chosen.get(), store, NoLimitThroughputController.INSTANCE, null);
+    }
   }
 
   /** All rows as they are stored, with the flags of their blocks. */
