@@ -156,7 +156,6 @@ class CacheTest {
     assertEquals(40_000, kept[0].partitions().size());
     assertTrue(kept[0].image().committed().isInvalid(99_999));
     assertTrue(bytes < 16 << 20, bytes + " bytes");
-    System.out.println("heap of 10,000 topics and 100,000 transactions: " + bytes + " bytes");
   }
 
   private static Metadata large() throws IOException {
