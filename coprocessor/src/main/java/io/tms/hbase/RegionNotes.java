@@ -1,6 +1,7 @@
 package io.tms.hbase;
 
 import java.util.Collection;
+import java.util.Collections;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.hbase.client.RegionInfo;
 import org.apache.hadoop.hbase.client.RegionReplicaUtil;
@@ -48,6 +49,7 @@ final class RegionNotes {
   private volatile boolean open;
   private volatile long settledMs; // everything that was written before is in files
   private volatile Cleaning cleaning; // the newest major compaction
+  private volatile long cleanMs; // by a major compaction
   private volatile long notedMs;
 
   RegionNotes(RegionCoprocessorEnvironment env, TableSettings settings) {
@@ -96,8 +98,11 @@ final class RegionNotes {
     }
   }
 
-  private boolean lookIntoMemory() {
+  private synchronized boolean lookIntoMemory() {
     long nowMs = EnvironmentEdgeManager.currentTime();
+    if (nowMs < settledMs) { // the clock went back: until the next flush nothing is certain
+      settledMs = 0;
+    }
     boolean empty = env.getRegion().getMemStoreDataSize() == 0;
     if (empty) {
       settled(nowMs);
@@ -116,9 +121,10 @@ final class RegionNotes {
       if (cleaning == last) {
         cleaning = null;
       }
-      if (last.boundMs > notedMs) {
-        return last.boundMs;
-      }
+      cleanMs = Math.max(cleanMs, last.boundMs);
+    }
+    if (cleanMs > notedMs) {
+      return cleanMs;
     }
     if (newest == null || !isEmpty()) {
       return 0;
@@ -201,11 +207,7 @@ final class RegionNotes {
 
     /** Whether it judged every row for certain, and what it read is no longer in use. */
     boolean isDone() {
-      return scanner.isCertain() && disjoint(store.getStorefiles());
-    }
-
-    private boolean disjoint(Collection<? extends StoreFile> now) {
-      return java.util.Collections.disjoint(now, read);
+      return scanner.isCertain() && Collections.disjoint(store.getStorefiles(), read);
     }
   }
 }
