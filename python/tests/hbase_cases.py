@@ -64,10 +64,14 @@ def partition(
 
 
 def image(
-    invalid: tuple[int, ...] = (), open: tuple[InProgress, ...] = (), read_days_ago: float = 0.1
+    invalid: tuple[int, ...] = (),
+    open: tuple[InProgress, ...] = (),
+    read_days_ago: float = 0.1,
+    lost: tuple[tuple[int, int], ...] = (),
 ) -> TransactionImage:
     """The transactions as they are now."""
-    return TransactionImage(NOW - 5_000, pointer(read_days_ago), pointer(0.05), invalid, open)
+    read, last = pointer(read_days_ago), pointer(0.05)
+    return TransactionImage(NOW - 5_000, read, last, invalid, open, lost=lost)
 
 
 def hbase() -> dict[str, Any]:
@@ -75,7 +79,8 @@ def hbase() -> dict[str, Any]:
     return {
         "about": "Rows of the tables in HBase, and what a coprocessor does with them. `records` are"
         " the rows of the table metadata with values in hex, null: never read; `header` is how the"
-        " block begins; `reason` is kept, unsure, damaged or why it is dropped; `committed` is"
+        " block begins; `reason` is kept, unsure, damaged or why nobody needs it; `dropped` is"
+        " whether a flush or compaction leaves it out; `committed` is"
         " whether a committed reader gets the row, null: the read fails.",
         "rows": [
             *[_message(*case) for case in MESSAGE_ROWS],
@@ -144,6 +149,7 @@ def _vector(name: str, store: Store, cases: list[Case]) -> dict[str, Any]:
                 "row": row,
                 "header": block.hex(),
                 "reason": reason,
+                "dropped": store.dropped(table, row, block),
                 "committed": store.committed(row, block) if table == "messages" else None,
             }
             for table, row, block, reason in cases
@@ -186,9 +192,11 @@ def written_out() -> list[tuple[str, Store, list[Case]]]:
             (4, (NOW - 6 * DAY, 9)), (5, (NOW - DAY, 7)), (6, None), floor=(NOW - 6 * DAY, 3)
         ),
         "metadata:partition/00000001/00001": partition((0, None)),
+        "metadata:partition/00000001/00003": partition((1, (NOW - 6 * DAY, 9)), (3, None)),
         "metadata:producers/00000001/00000": "{}",
     }
-    full = Store(NOW + 60_000, DAY, records, image((dead,), others))
+    lost = ((pointer(4), pointer(4, 5)), (pointer(2, 100), pointer(2, 102)))
+    full = Store(NOW + 60_000, DAY, records, image((dead,), others, lost=lost))
     cases = [
         m("kept", NOW - 2 * DAY, 0, header()),
         m("deleted", NOW - 1, 0, header(), uid=2),
@@ -217,6 +225,20 @@ def written_out() -> list[tuple[str, Store, list[Case]]]:
         m("kept", NOW - 2 * DAY, 0, header(MINE, checkpoint)),
         m("kept", NOW - 2 * DAY, 0, header(MINE, future)),
         m("kept", NOW - 2 * DAY, 0, header(MINE, pointer(2, 2))),
+        m("kept", NOW - 2 * DAY, 0, header(MINE, pointer(4) - 1)),
+        m("invalid", NOW - 2 * DAY, 0, header(MINE, pointer(4))),
+        m("invalid", NOW - 2 * DAY, 0, header(MINE, pointer(4, 4))),
+        m("kept", NOW - 2 * DAY, 0, header(MINE, pointer(4, 5))),
+        m("invalid", NOW - 2 * DAY, 0, header(MINE, pointer(2, 101))),
+        m("kept", NOW - 2 * DAY, 0, header(MINE, pointer(2, 102))),
+        m("kept", NOW - 2 * DAY, 0, header(TX, pointer(4))),
+        m("invalid", NOW - 1, 0, header(MINE, dead), seg=6),
+        m("rolled_back", NOW - 1, 0, header(MINE | BACK, live), seg=6),
+        m("invalid", NOW - 1, 0, header(MINE, dead), seg=7),
+        m("invalid", NOW - 1, 0, header(MINE, dead), part=2),
+        m("expired", NOW - 8 * DAY, 0, header(), part=2),
+        m("sealed", NOW - 1, 0, header(), part=3, seg=2),
+        m("kept", NOW - 1, 0, header(), part=3, seg=3),
         m("orphan", NOW - DAY - 1, 0, header(), uid=9),
         m("kept", NOW - DAY, 0, header(), uid=9),
         p("kept", dead - 1, NOW - DAY),
@@ -382,7 +404,8 @@ def _random(rng: random.Random) -> tuple[Store, list[Case]]:
                 records[f"metadata:partition/{uid:08x}/{part:05d}"] = partition(
                     *segments, floor=floor
                 )
-    shown = image(invalid, open, rng.uniform(0, 5)) if rng.random() < 0.8 else None
+    lost = tuple((one, one + 1) for one in pointers if one not in invalid and rng.random() < 0.2)
+    shown = image(invalid, open, rng.uniform(0, 5), lost) if rng.random() < 0.8 else None
     store = Store(NOW - rng.choice([0, 2 * DAY]), rng.choice([None, DAY, 3 * DAY]), records, shown)
     return store, [_random_case(rng, store, pointers) for _ in range(60)]
 

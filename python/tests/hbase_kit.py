@@ -106,6 +106,17 @@ class Store:
                 return reason
         return "kept"
 
+    def dropped(self, table: str, row: str, block: bytes) -> bool:
+        """Whether a flush or compaction leaves the row out: of an open segment nothing is, because
+        its owner takes the first gap for the end."""
+        reason = self.judge(table, row, block)
+        if reason not in DROPS or table == "payloads" or reason in ("deleted", "orphan"):
+            return reason in DROPS
+        key = read_row(table, row)
+        assert key is not None
+        record = self._partition(key)
+        return record is not None and _is_settled(record, key)
+
     def _rules(
         self, table: str, key: Key, transactional: bool, flags: int, pointer: int
     ) -> Iterator[tuple[str, bool]]:
@@ -188,7 +199,7 @@ class Store:
         return (
             image is not None
             and pointer <= image.write_pointer
-            and pointer in image.invalid
+            and (pointer in image.invalid or any(a <= pointer < b for a, b in image.lost))
             and pointer not in in_progress(image)
         )
 
@@ -261,7 +272,14 @@ def _floor(record: dict[str, Any]) -> tuple[int, int]:
 
 def _is_sealed(record: dict[str, Any], key: Key) -> bool:
     segments = {one["number"]: one for one in record["segments"]}
-    if segments and key.segment < min(segments):
-        return True
-    last = segments.get(key.segment, {}).get("last")
+    if key.segment not in segments:
+        return bool(segments) and key.segment < max(segments)
+    last = segments[key.segment].get("last")
     return last is not None and _at(key) > tuple(last)
+
+
+def _is_settled(record: dict[str, Any], key: Key) -> bool:
+    segments = {one["number"]: one for one in record["segments"]}
+    if key.segment not in segments:
+        return bool(segments) and key.segment < max(segments)
+    return segments[key.segment].get("last") is not None

@@ -53,6 +53,7 @@ IMAGES = {
             InProgress(pointer(2, 4), NOW, pointer(3), None),
         ),
     ),
+    "lost in crashes": image((7,), lost=((100, 200), (pointer(2), pointer(2, 9)))),
     "change sets": TransactionImage(
         NOW, pointer(1), pointer(0), (), (), {9: (b"a", b""), 10: ()}, {11: (b"\xff" * 200,)}
     ),
@@ -83,7 +84,8 @@ def snapshots() -> dict[str, Any]:
             "version 3": "06" + whole.hex()[2:],
             "cut off": whole[:-1].hex(),
             "cut off in a change": whole[:-20].hex(),
-            "bytes behind the end": (whole + b"\x00").hex(),
+            "bytes behind the end": (whole + b"\x00\x00").hex(),
+            "ranges that overlap": (whole + bytes.fromhex("04 10 14 12 18 00")).hex(),
             "a list of minus one": "08000000" + "01" + "00" * 4,
             "a number without end": "08" + "ff" * 12,
         },
@@ -110,4 +112,5 @@ def _image(name: str, one: TransactionImage) -> dict[str, Any]:
         "write_pointer": one.write_pointer,
         "invalid": list(one.invalid),
         "in_progress": sorted(in_progress(one)),
+        "lost": [bound for range in one.lost for bound in range],
     }

@@ -118,6 +118,8 @@ def decode_image(raw: bytes) -> TransactionImage:
         committed = {reader.number(): reader.changes() for _ in reader.items()}
         more = reader.at < len(raw)
         lost = tuple((reader.number(), reader.number()) for _ in reader.items()) if more else ()
+        if reader.at < len(raw) or list(sum(lost, ())) != sorted({*sum(lost, ())}):
+            raise ValueError("lost ranges")
     except (IndexError, ValueError) as exc:
         raise DataCorrupt("The image of transactions is damaged; it will be written anew.") from exc
     return TransactionImage(

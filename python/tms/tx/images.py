@@ -41,5 +41,16 @@ def fates_of(state: TransactionState, now_ms: int) -> TransactionImage:
         invalid=tuple(sorted(state.invalid | state.forgotten)),
         committing=None,
         committed=None,
-        lost=tuple(state.lost),
+        lost=tuple(_merged(state.lost)),
     )
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ascending ranges with gaps between them."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        elif start < stop:
+            found.append((start, stop))
+    return found

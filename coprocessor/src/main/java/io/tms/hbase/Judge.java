@@ -48,7 +48,19 @@ final class Judge {
             : Math.min(nowMs, metadata.readAtMs()) - orphansAfterMs;
   }
 
-  /** What becomes of the row with this cell {@code m:b}. */
+  /**
+   * Whether a flush or compaction may leave out the row that was judged last, for this reason: a
+   * reader does not miss it, but who owns an open segment would.
+   */
+  boolean mayDrop(Reason reason) {
+    return reason.drops()
+        && (payloads
+            || reason == Reason.DELETED
+            || reason == Reason.ORPHAN
+            || (partition >= 0 && metadata.partitions().isSettled(partition, key.segment())));
+  }
+
+  /** Whether, and why, nobody needs the row with this cell {@code m:b}. */
   Reason judge(Cell block) {
     if (!key.read(block) || !header.read(block)) {
       return Reason.DAMAGED;

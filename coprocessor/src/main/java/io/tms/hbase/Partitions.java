@@ -44,17 +44,37 @@ final class Partitions {
     return isLess(timeMs, sequence, words[run], words[run + 1]);
   }
 
-  /** Whether no reader ever gets to this key: behind the segment's end, or in a dropped segment. */
+  /**
+   * Whether no reader ever gets to this key: behind the segment's end, or in a segment that is no
+   * part of the partition although a later one is.
+   */
   boolean isSealed(int at, long segment, long timeMs, int sequence) {
+    int word = wordOf(at, segment);
+    return word < 0
+        ? isPassed(at, segment)
+        : words[word + 2] != NOT_SEALED
+            && isLess(words[word + 1], words[word + 2], timeMs, sequence);
+  }
+
+  /**
+   * Whether nobody writes to this segment any more, or looks for its end. Of an open one nothing
+   * may be missing: its owner takes the first gap for the end.
+   */
+  boolean isSettled(int at, long segment) {
+    int word = wordOf(at, segment);
+    return word < 0 ? isPassed(at, segment) : words[word + 2] != NOT_SEALED;
+  }
+
+  private boolean isPassed(int at, long segment) {
+    int last = starts[at + 1] - SEGMENT_WORDS;
+    return last >= starts[at] + FLOOR_WORDS && segment < words[last];
+  }
+
+  /** Where a segment stands in the record; negative when it does not. */
+  private int wordOf(int at, long segment) {
     int first = starts[at] + FLOOR_WORDS;
     int low = 0;
     int high = (starts[at + 1] - first) / SEGMENT_WORDS - 1;
-    if (high < 0) {
-      return false;
-    }
-    if (segment < words[first]) {
-      return true;
-    }
     while (low <= high) {
       int middle = (low + high) >>> 1;
       int word = first + middle * SEGMENT_WORDS;
@@ -63,11 +83,10 @@ final class Partitions {
       } else if (words[word] > segment) {
         high = middle - 1;
       } else {
-        return words[word + 2] != NOT_SEALED
-            && isLess(words[word + 1], words[word + 2], timeMs, sequence);
+        return word;
       }
     }
-    return false;
+    return -1;
   }
 
   int size() {

@@ -10,6 +10,8 @@ enum Reason {
   UNSURE(false),
   /** No key or block of ours. */
   DAMAGED(false),
+  /** Needless, but its segment is still open: its owner must find it without gaps. */
+  OPEN(false),
   /** Of a topic that was deleted. */
   DELETED(true),
   /** Older than its topic's retention. */

@@ -22,6 +22,7 @@ final class RegionMetrics {
         reasons.put(reason, registry.counter("dropped_" + reason.text()));
       }
     }
+    reasons.put(Reason.OPEN, registry.counter("kept_open"));
     reasons.put(Reason.UNSURE, registry.counter("kept_unsure"));
     reasons.put(Reason.DAMAGED, registry.counter("damaged"));
     hidden = registry.counter("hidden");

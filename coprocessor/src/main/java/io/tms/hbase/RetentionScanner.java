@@ -100,6 +100,7 @@ final class RetentionScanner implements InternalScanner, Shipper {
 
   private boolean decide(Cell cell) {
     Reason reason;
+    boolean dropped;
     try {
       reason =
           CellUtil.matchingQualifier(cell, TableSettings.BLOCK)
@@ -108,18 +109,20 @@ final class RetentionScanner implements InternalScanner, Shipper {
       if (reason == Reason.ROLLED_BACK && others.mayHold(judge.key().timeMs())) {
         return true;
       }
+      dropped = judge.mayDrop(reason);
     } catch (RuntimeException | LinkageError e) {
       metrics.decisionFailed();
       warnings.warn("tms_decision_failed, the row stays: table", table, e);
       unsure = true;
       return true;
     }
-    counts.get(reason)[0]++;
+    counts.get(reason.drops() && !dropped ? Reason.OPEN : reason)[0]++;
     if (reason == Reason.UNSURE
+        || (reason == Reason.INVALID && !dropped)
         || (reason == Reason.DAMAGED && judge.header().isOfAnotherVersion())) {
       unsure = true;
     }
-    return !reason.drops();
+    return !dropped;
   }
 
   private boolean isSameRow(Cell cell) {

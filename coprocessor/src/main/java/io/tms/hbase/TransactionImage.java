@@ -13,10 +13,12 @@ import java.util.Arrays;
  *   in progress  count, each: pointer, expiry (ms), bound, kind, count, checkpoints, 0    0
  *   committing   count, each: id, count, changes, 0                                       0
  *   committed    the same, by commit pointer                                              0
+ *   lost         count, each: first, stop                                                 0
  * </pre>
  *
  * Every number is a zig-zag variable-length integer; a change is its length and its bytes; an empty
- * list is only the 0 at its end.
+ * list is only the 0 at its end. The last line is TMS's own: ranges of write pointers that were
+ * given out and forgotten in a crash; without any it is left out.
  */
 final class TransactionImage {
   private static final int VERSION = 4;
@@ -24,11 +26,13 @@ final class TransactionImage {
   private final long timeMs;
   private final long writePointer;
   private final Snapshot committed;
+  private final long[] lost; // firsts and stops of half-open ranges, ascending
 
-  private TransactionImage(long timeMs, long writePointer, Snapshot committed) {
+  private TransactionImage(long timeMs, long writePointer, Snapshot committed, long[] lost) {
     this.timeMs = timeMs;
     this.writePointer = writePointer;
     this.committed = committed;
+    this.lost = lost;
   }
 
   /** When this was so, by the transaction manager's clock. */
@@ -49,8 +53,13 @@ final class TransactionImage {
   /** Whether it is certain that this transaction never commits. */
   boolean neverCommits(long pointer) {
     return pointer <= writePointer
-        && committed.isInvalid(pointer)
+        && (committed.isInvalid(pointer) || isLost(pointer))
         && !committed.isInProgress(pointer);
+  }
+
+  private boolean isLost(long pointer) {
+    // Even: at the first of a range, or, as the negative of where it belongs, within one.
+    return (Arrays.binarySearch(lost, pointer) & 1) == 0;
   }
 
   /** The image in these bytes. */
@@ -70,16 +79,32 @@ final class TransactionImage {
       readInProgress(in, inProgress);
       skipChanges(in);
       skipChanges(in);
+      long[] lost = in.hasRemaining() ? readRanges(in) : new long[0];
       if (in.hasRemaining()) {
         throw new Malformed("the image goes on behind its end");
       }
       return new TransactionImage(
           timeMs,
           writePointer,
-          Snapshot.ofNobody(readPointer, ascending(invalid), ascending(inProgress)));
+          Snapshot.ofNobody(readPointer, ascending(invalid), ascending(inProgress)),
+          lost);
     } catch (BufferUnderflowException e) {
       throw new Malformed("the image is cut off", e);
     }
+  }
+
+  private static long[] readRanges(ByteBuffer in) throws Malformed {
+    Longs found = new Longs();
+    for (int count = count(in); count != 0; count = count(in)) {
+      for (int i = 0; i < 2 * count; i++) {
+        long bound = number(in);
+        if (found.size() > 0 && bound <= found.last()) {
+          throw new Malformed("ranges of lost pointers do not ascend");
+        }
+        found.add(bound);
+      }
+    }
+    return found.toArray();
   }
 
   private static void readPointers(ByteBuffer in, Longs to) throws Malformed {

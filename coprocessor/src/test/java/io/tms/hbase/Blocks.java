@@ -46,6 +46,14 @@ final class Blocks {
   }
 
   /** The publish time in the key of a message. */
+  /** The record of a partition whose segment ends at a time; the next one is open. */
+  static String sealed(int segment, long endMs) {
+    return String.format(
+        "{\"segments\":[{\"number\":%d,\"last\":[%d,65535]},{\"number\":%d,\"last\":null}],"
+            + "\"floor\":[0,0]}",
+        segment, endMs, segment + 1);
+  }
+
   static long timeOf(String message) {
     return Long.parseLong(message.substring(24, 40), 16);
   }

@@ -38,6 +38,8 @@ class CleaningTest {
     RegionKit kit = new RegionKit(table, attributes);
     kit.records.text("metadata:clock/retention", Long.toString(NOW));
     kit.records.text("metadata:topic/default/a", "{\"uid\":1,\"retention_ms\":" + DAY + "}");
+    kit.seal(1, 0, 0);
+    kit.seal(1, 5, 0);
     writeImage(kit, NOW, DEAD);
     return kit;
   }
@@ -133,8 +135,10 @@ class CleaningTest {
   void anErrorOfOursKeepsTheRowAndIsCounted() throws IOException {
     try (RegionKit kit = messages()) {
       Metadata good = kit.publish();
-      long[] place = {1L << 16};
-      Partitions planted = new Partitions(place, new int[1], new long[0]); // has no end
+      long[] places = {1L << 16, 1L << 16 | 5};
+      long[] words = {0, 0, 0, NOW + DAY, 0};
+      Partitions planted =
+          new Partitions(places, new int[] {-9, 0, 5}, words); // the first: nowhere
       kit.observer().cache().publish(new Metadata(NOW, NOW, good.topics(), planted, good.image()));
       fill(kit);
       String elsewhere = Blocks.message(1, 5, 0, NOW - 2 * DAY, 0);
@@ -143,6 +147,46 @@ class CleaningTest {
       kit.flush();
       assertEquals(Set.of(EXPIRED, YOUNG), kit.rows().keySet());
       assertEquals(before + 2, kit.counted("decision_errors"));
+    }
+  }
+
+  @Test
+  void whatWasLostInACrashGoesLikeWhatIsInvalid() throws IOException {
+    String lost = Blocks.message(1, 0, 0, NOW - HOUR, 1);
+    String after = Blocks.message(1, 0, 0, NOW - HOUR, 2);
+    try (RegionKit kit = messages()) {
+      long newest = NOW * POINTERS_PER_MS;
+      byte[] image = Images.encode(NOW, newest, newest);
+      kit.records.put(
+          "metadata:transactions/image",
+          Images.withLost(image, DEAD, DEAD + 3, DEAD + 5, DEAD + 6));
+      kit.publish();
+      kit.put(Blocks.message(lost, MINE, DEAD + 2));
+      kit.put(Blocks.message(after, MINE, DEAD + 3));
+      kit.flush();
+      assertEquals(Set.of(after), kit.rows().keySet());
+    }
+  }
+
+  @Test
+  void nothingOfAnOpenSegmentGoesButWithItsTopic() throws IOException {
+    String expired = Blocks.message(1, 0, 1, NOW - 2 * DAY, 1);
+    String invalid = Blocks.message(1, 0, 1, NOW - HOUR, 2);
+    String unknown = Blocks.message(1, 7, 0, NOW - 2 * DAY, 3); // of a partition without a record
+    try (RegionKit kit = messages()) {
+      kit.publish();
+      kit.put(Blocks.message(expired, PLAIN, 0));
+      kit.put(Blocks.message(invalid, MINE, DEAD));
+      kit.put(Blocks.message(unknown, PLAIN, 0));
+      long before = kit.counted("kept_open");
+      kit.flush();
+      kit.compact(true);
+      assertEquals(Set.of(expired, invalid, unknown), kit.rows().keySet());
+      assertEquals(before + 6, kit.counted("kept_open"));
+      kit.seal(1, 0, 1);
+      kit.publish();
+      kit.compact(true);
+      assertEquals(Set.of(unknown), kit.rows().keySet());
     }
   }
 
@@ -203,6 +247,7 @@ class CleaningTest {
         new RegionKit("messages", Map.of(), "hbase.hstore.compaction.kv.max", cellsPerCall)) {
       kit.records.text("metadata:clock/retention", Long.toString(NOW));
       kit.records.text("metadata:topic/default/a", "{\"uid\":1,\"retention_ms\":" + DAY + "}");
+      kit.seal(1, 0, 0);
       kit.publish();
       for (String row : List.of(EXPIRED, YOUNG)) {
         Put put = Blocks.message(row, PLAIN, 0);

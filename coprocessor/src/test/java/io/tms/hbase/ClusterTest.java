@@ -68,6 +68,7 @@ class ClusterTest {
     admin.createTable(table(METADATA).build());
     record("metadata:clock/retention", Long.toString(NOW));
     record("metadata:topic/default/a", "{\"uid\":1,\"retention_ms\":" + DAY + "}");
+    record("metadata:partition/00000001/00008", Blocks.sealed(0, NOW + DAY));
     writeImage(NOW);
     byte[][] splits = {Bytes.toBytes("4"), Bytes.toBytes("8"), Bytes.toBytes("c")};
     admin.createTable(withCoprocessor(MESSAGES).build(), splits);

@@ -42,6 +42,7 @@ class HistoryTest {
     IN_PROGRESS,
     BEGUN_LATER,
     INVALID,
+    NEEDLESS_BUT_IN_AN_OPEN_SEGMENT,
     TAKEN_BACK,
     FOREIGN_ROW,
     FOREIGN_TAKEN_BACK,
@@ -72,6 +73,10 @@ class HistoryTest {
       case TAKEN_BACK -> takeBack(row(false, message(at, sequence), MINE, DONE, random), MINE);
       case FOREIGN_TAKEN_BACK ->
           takeBack(row(false, message(at, sequence), FOREIGN, DEAD, random), FOREIGN);
+      case NEEDLESS_BUT_IN_AN_OPEN_SEGMENT -> {
+        String row = Blocks.message(1, 0, 2, at - (random.nextBoolean() ? DAY : 0), sequence);
+        row(true, row, MINE, DEAD, random);
+      }
       case EXPIRED -> row(false, message(at - DAY, sequence), PLAIN, 0, random);
       case OF_A_DELETED_TOPIC ->
           row(false, Blocks.message(2, 0, 1, at, sequence), PLAIN, 0, random);
@@ -126,10 +131,13 @@ class HistoryTest {
         "metadata:partition/00000001/00001",
         "{\"segments\":[{\"number\":0,\"last\":["
             + (NOW - 2 * HOUR)
-            + ",9]},{\"number\":1,\"last\":null}],"
+            + ",9]},{\"number\":1,\"last\":["
+            + (NOW + DAY)
+            + ",9]},{\"number\":2,\"last\":null}],"
             + "\"floor\":["
             + (NOW - 3 * HOUR)
             + ",0]}");
+    kit.seal(1, 0, 1);
     long[] open = {OPEN};
     kit.records.put(
         "metadata:transactions/image", Images.encode(NOW, DONE, DONE + 1, new long[] {DEAD}, open));

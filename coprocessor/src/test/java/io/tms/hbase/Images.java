@@ -37,6 +37,18 @@ final class Images {
     return out.toByteArray();
   }
 
+  /** The same, and ranges of pointers that were given out and forgotten: firsts and stops. */
+  static byte[] withLost(byte[] image, long... bounds) {
+    ByteArrayOutputStream out = new ByteArrayOutputStream();
+    out.writeBytes(image);
+    put(out, bounds.length / 2);
+    for (long bound : bounds) {
+      put(out, bound);
+    }
+    put(out, 0);
+    return out.toByteArray();
+  }
+
   private static void put(ByteArrayOutputStream out, long number) {
     long rest = (number << 1) ^ (number >> 63);
     for (; (rest & ~0x7FL) != 0; rest >>>= 7) {

@@ -42,6 +42,7 @@ class NotesTest {
     }
     kit = new RegionKit("messages", attributes);
     kit.records.text("metadata:clock/retention", Long.toString(NOW));
+    kit.seal(1, 0, 0);
     image(NOW);
   }
 
@@ -133,6 +134,21 @@ class NotesTest {
     kit.compact(true);
     at(NOW + HOUR);
     assertEquals(NOW + 50 * MINUTE, due());
+  }
+
+  @Test
+  void whileAnOpenSegmentHoldsSomethingInvalidTheRegionIsNotClean() throws IOException {
+    kit.put(Blocks.message(Blocks.message(1, 0, 1, NOW, 9), MINE, DEAD));
+    kit.flush();
+    at(NOW + HOUR);
+    image(NOW + HOUR);
+    kit.compact(true);
+    assertEquals(0, due());
+    kit.seal(1, 0, 1);
+    image(NOW + HOUR);
+    kit.compact(true);
+    assertEquals(0, kit.rows().size());
+    assertEquals(NOW + HOUR, due());
   }
 
   @Test

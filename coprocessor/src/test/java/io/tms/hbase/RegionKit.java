@@ -115,6 +115,12 @@ final class RegionKit implements AutoCloseable {
     return read;
   }
 
+  /** Ends a partition's segment, long after everything that tests write to it; the next is open. */
+  void seal(long uid, int partition, int segment) {
+    String row = String.format("metadata:partition/%08x/%05d", uid, partition);
+    records.text(row, Blocks.sealed(segment, Blocks.NOW + 400 * Blocks.DAY));
+  }
+
   void put(Put put) throws IOException {
     region.put(put);
   }

@@ -83,7 +83,9 @@ class RulesTest {
       Judge judge = isPayload ? payloads : messages;
       String expected = one.get("reason").getAsString();
       Cell cell = Vectors.block(row, Vectors.hex(one.get("header")));
-      assertEquals(expected, judge.judge(cell).text(), one.toString());
+      Reason reason = judge.judge(cell);
+      assertEquals(expected, reason.text(), one.toString());
+      assertEquals(one.get("dropped").getAsBoolean(), judge.mayDrop(reason), one.toString());
       assertEquals(expected, judge.judge(offHeap(cell)).text(), "in a buffer: " + one);
       if (!isPayload) {
         assertEquals(readable, !one.get("committed").isJsonNull());

@@ -103,6 +103,13 @@ class SnapshotTest {
         assertFalse(image.committed().isVisible(pointer));
         assertTrue(image.neverCommits(pointer) || inProgress.contains(pointer));
       }
+      List<Long> lost = Vectors.longs(one.get("lost"));
+      for (int i = 0; i < lost.size(); i += 2) {
+        assertFalse(image.neverCommits(lost.get(i) - 1));
+        assertTrue(image.neverCommits(lost.get(i)));
+        assertTrue(image.neverCommits(lost.get(i + 1) - 1));
+        assertFalse(image.neverCommits(lost.get(i + 1)));
+      }
       boolean shown = !invalid.contains(readPointer) && !inProgress.contains(readPointer);
       assertEquals(shown, image.committed().isVisible(readPointer));
       assertFalse(image.committed().isVisible(readPointer + 1));
