@@ -1,6 +1,7 @@
 package io.tms.hbase;
 
 import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import org.apache.hadoop.hbase.ByteBufferExtendedCell;
 import org.apache.hadoop.hbase.Cell;
 import org.apache.hadoop.hbase.util.Bytes;
@@ -29,7 +30,6 @@ final class BlockHeader {
   private static final int VERSION = 1;
   private static final int MESSAGES_MAX = 65_536;
 
-  private final byte[] copy = new byte[BYTES];
   private int flags;
   private long pointer;
   private boolean newer;
@@ -37,38 +37,47 @@ final class BlockHeader {
   /** Reads the value of a cell; false when it is no block of ours. */
   boolean read(Cell cell) {
     newer = false;
-    int length = cell.getValueLength();
-    if (length < BYTES) {
+    if (cell.getValueLength() < BYTES) {
       return false;
     }
     if (cell instanceof ByteBufferExtendedCell) { // its getValueArray() would copy the block
       ByteBufferExtendedCell buffered = (ByteBufferExtendedCell) cell;
       ByteBuffer value = buffered.getValueByteBuffer();
       int at = buffered.getValuePosition();
-      for (int i = 0; i < BYTES; i++) {
-        copy[i] = value.get(at + i);
+      if (value.order() == ByteOrder.BIG_ENDIAN) {
+        return read(
+            value.getLong(at),
+            value.getLong(at + 8),
+            value.getLong(at + 24),
+            value.getLong(at + 40));
       }
-      return read(copy, 0);
+      return false; // HBase has no such buffers
     }
-    return read(cell.getValueArray(), cell.getValueOffset());
+    byte[] value = cell.getValueArray();
+    int at = cell.getValueOffset();
+    return read(
+        Bytes.toLong(value, at),
+        Bytes.toLong(value, at + 8),
+        Bytes.toLong(value, at + 24),
+        Bytes.toLong(value, at + 40));
   }
 
-  private boolean read(byte[] block, int at) {
-    if (Bytes.toInt(block, at) != MAGIC) {
+  private boolean read(long start, long messages, long writePointer, long end) {
+    if ((int) (start >>> 32) != MAGIC) {
       return false;
     }
-    if (block[at + 4] != VERSION) {
+    if ((byte) (start >>> 24) != VERSION) {
       newer = true;
       return false;
     }
-    int messages = Bytes.toInt(block, at + 8);
-    flags = block[at + 5];
-    pointer = Bytes.toLong(block, at + 24);
-    return (block[at + 6] | block[at + 7]) == 0
-        && messages > 0
-        && messages <= MESSAGES_MAX
+    flags = (int) (start >>> 16) & 0xFF;
+    pointer = writePointer;
+    int count = (int) (messages >>> 32);
+    return (start & 0xFFFF) == 0
+        && count > 0
+        && count <= MESSAGES_MAX
         && pointer >= 0
-        && Bytes.toInt(block, at + 44) == 0;
+        && (int) end == 0;
   }
 
   /** Whether what was just refused is a block of a format that only another version knows. */

@@ -3,6 +3,7 @@ package io.tms.hbase;
 import org.apache.hadoop.hbase.ByteBufferExtendedCell;
 import org.apache.hadoop.hbase.Cell;
 import org.apache.hadoop.hbase.CellUtil;
+import org.apache.hadoop.hbase.util.Bytes;
 
 /**
  * Reads row keys: lower-case hexadecimal digits of a fixed width. One instance reads many keys, one
@@ -27,7 +28,8 @@ final class RowKey {
 
   private static final long POINTERS_PER_DAY = 86_400_000L * 1_000_000L;
   private static final long SEGMENT_MAX = 99_999_999;
-  private static final byte[] DIGITS = digits();
+  private static final long EACH = 0x0101010101010101L; // a one in each byte
+  private static final long EACH_TOP = 0x8080808080808080L;
   private static final int[] CRC_32C = crcTable();
 
   private final boolean payloads;
@@ -35,7 +37,7 @@ final class RowKey {
 
   private long checkedPlace = -1; // its salt was right
   private int checkedSalt;
-  private int bad; // the OR of all digits: negative when one was none
+  private long valid; // the top bit of each byte: none was no digit
 
   private long place;
   private long segment;
@@ -65,25 +67,27 @@ final class RowKey {
     if (length != (payloads ? PAYLOAD_CHARS : MESSAGE_CHARS)) {
       return false;
     }
-    bad = 0;
-    int salt = (int) number(row, offset, 4);
-    place = number(row, offset + 4, 12);
-    long middle = number(row, offset + 16, 8);
-    long first = number(row, offset + 24, 16);
+    valid = -1;
+    long first = eight(row, offset);
+    place = (first & 0xFFFF) << 32 | eight(row, offset + 8);
+    long middle = eight(row, offset + 16);
+    long number = eight(row, offset + 24) << 32 | eight(row, offset + 32);
     if (payloads) {
-      pointer = first;
-      timeMs = number(row, offset + 40, 16);
-      sequence = (int) number(row, offset + 56, 4);
-      return bad >= 0
-          && pointer >= 0
-          && timeMs >= 0
-          && middle == pointer / POINTERS_PER_DAY
-          && isSalt(salt);
+      pointer = number;
+      timeMs = eight(row, offset + 40) << 32 | eight(row, offset + 48);
+      sequence = (int) eight(row, offset + 52) & 0xFFFF;
+      if (pointer < 0 || middle != pointer / POINTERS_PER_DAY) {
+        return false;
+      }
+    } else {
+      segment = middle;
+      timeMs = number;
+      sequence = (int) eight(row, offset + 36) & 0xFFFF;
+      if (segment > SEGMENT_MAX) {
+        return false;
+      }
     }
-    segment = middle;
-    timeMs = first;
-    sequence = (int) number(row, offset + 40, 4);
-    return bad >= 0 && timeMs >= 0 && segment <= SEGMENT_MAX && isSalt(salt);
+    return (valid & EACH_TOP) == EACH_TOP && timeMs >= 0 && isSalt((int) (first >>> 16));
   }
 
   /** Topic uid and partition in one number: {@code uid << 16 | partition}. */
@@ -133,23 +137,20 @@ final class RowKey {
     return ~crc >>> 16;
   }
 
-  private long number(byte[] row, int offset, int digits) {
-    long number = 0;
-    for (int i = offset; i < offset + digits; i++) {
-      int digit = DIGITS[row[i] & 0xFF];
-      bad |= digit;
-      number = number << 4 | (digit & 0xF);
-    }
-    return number;
-  }
-
-  private static byte[] digits() {
-    byte[] found = new byte[256];
-    java.util.Arrays.fill(found, (byte) -1);
-    for (int i = 0; i < 16; i++) {
-      found["0123456789abcdef".charAt(i)] = (byte) i;
-    }
-    return found;
+  /**
+   * The number in eight digits, all of them at once. A byte from 00 to 7F is at least n just when
+   * its top bit is set after 80 - n was added; so each byte of {@code digits} and {@code letters}
+   * has its top bit when it is one. Letters have bit 6, digits do not.
+   */
+  private long eight(byte[] row, int offset) {
+    long text = Bytes.toLong(row, offset);
+    long digits = (text + EACH * 0x50) & ~(text + EACH * 0x46); // 30 to 39
+    long letters = (text + EACH * 0x1F) & ~(text + EACH * 0x19); // 61 to 66
+    valid &= (digits | letters) & ~text;
+    long number = (text & EACH * 0x0F) + (text >>> 6 & EACH) * 9;
+    number = (number | number >>> 4) & 0x00FF00FF00FF00FFL;
+    number = (number | number >>> 8) & 0x0000FFFF0000FFFFL;
+    return (number | number >>> 16) & 0xFFFF_FFFFL;
   }
 
   private static int[] crcTable() { // java.util.zip has no CRC-32C in Java 8

@@ -1,7 +1,5 @@
 package io.tms.hbase;
 
-import java.util.Arrays;
-
 /**
  * What one transaction may see: Apache Tephra's rules, the same as in {@code
  * python/tms/model/snapshot.py}. A write pointer at or below the read pointer is visible unless it
@@ -17,9 +15,9 @@ final class Snapshot {
   private final long transactionId;
   private final long readPointer;
   private final long writePointer;
-  private final long[] invalid; // all three ascend
-  private final long[] inProgress;
-  private final long[] checkpoints;
+  private final Pointers invalid;
+  private final Pointers inProgress;
+  private final Pointers checkpoints;
   private final int level;
 
   Snapshot(
@@ -33,9 +31,9 @@ final class Snapshot {
     this.transactionId = transactionId;
     this.readPointer = readPointer;
     this.writePointer = writePointer;
-    this.invalid = invalid;
-    this.inProgress = inProgress;
-    this.checkpoints = checkpoints;
+    this.invalid = Pointers.of(invalid);
+    this.inProgress = Pointers.of(inProgress);
+    this.checkpoints = Pointers.of(checkpoints);
     this.level = level;
   }
 
@@ -53,21 +51,14 @@ final class Snapshot {
     if (pointer == writePointer) {
       return level != LEVEL_EXCLUDE_CURRENT;
     }
-    return pointer == transactionId || holds(checkpoints, pointer);
+    return pointer == transactionId || checkpoints.holds(pointer);
   }
 
   boolean isInvalid(long pointer) {
-    return holds(invalid, pointer);
+    return invalid.holds(pointer);
   }
 
   boolean isInProgress(long pointer) {
-    return holds(inProgress, pointer);
-  }
-
-  private static boolean holds(long[] ascending, long pointer) {
-    return ascending.length > 0
-        && pointer >= ascending[0]
-        && pointer <= ascending[ascending.length - 1]
-        && Arrays.binarySearch(ascending, pointer) >= 0;
+    return inProgress.holds(pointer);
   }
 }

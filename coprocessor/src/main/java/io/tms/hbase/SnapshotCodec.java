@@ -2,7 +2,6 @@ package io.tms.hbase;
 
 import java.nio.BufferUnderflowException;
 import java.nio.ByteBuffer;
-import java.util.Arrays;
 
 /**
  * Reads what Tephra's TransactionCodec writes: Thrift's TBinaryProtocol of a TTransaction.
@@ -93,12 +92,6 @@ final class SnapshotCodec {
     long[] values = new long[count];
     in.asLongBuffer().get(values);
     in.position(in.position() + count * Long.BYTES);
-    for (int i = 1; i < count; i++) {
-      if (values[i - 1] > values[i]) {
-        Arrays.sort(values);
-        break;
-      }
-    }
     return values;
   }
 

@@ -2,7 +2,6 @@ package io.tms.hbase;
 
 import java.nio.BufferUnderflowException;
 import java.nio.ByteBuffer;
-import java.util.Arrays;
 
 /**
  * The state of TMS's transaction manager at one moment, as Tephra's SnapshotCodecV4 writes it.
@@ -86,7 +85,7 @@ final class TransactionImage {
       return new TransactionImage(
           timeMs,
           writePointer,
-          Snapshot.ofNobody(readPointer, ascending(invalid), ascending(inProgress)),
+          Snapshot.ofNobody(readPointer, invalid.toArray(), inProgress.toArray()),
           lost);
     } catch (BufferUnderflowException e) {
       throw new Malformed("the image is cut off", e);
@@ -159,17 +158,5 @@ final class TransactionImage {
       }
     }
     throw new Malformed("a number of more than ten bytes");
-  }
-
-  private static long[] ascending(Longs found) {
-    long[] all = found.toArray();
-    Arrays.sort(all);
-    int kept = 0;
-    for (int i = 0; i < all.length; i++) {
-      if (i == 0 || all[i] != all[i - 1]) {
-        all[kept++] = all[i];
-      }
-    }
-    return kept == all.length ? all : Arrays.copyOf(all, kept);
   }
 }

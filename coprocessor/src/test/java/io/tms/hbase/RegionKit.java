@@ -54,6 +54,12 @@ final class RegionKit implements AutoCloseable {
 
   RegionKit(String tableName, Map<String, String> attributes, String... settings)
       throws IOException {
+    this(true, tableName, attributes, settings);
+  }
+
+  RegionKit(
+      boolean withCoprocessor, String tableName, Map<String, String> attributes, String... settings)
+      throws IOException {
     clock.setValue(Blocks.NOW);
     EnvironmentEdgeManager.injectEdge(clock);
     HBaseTestingUtility util = new HBaseTestingUtility();
@@ -69,8 +75,10 @@ final class RegionKit implements AutoCloseable {
                 ColumnFamilyDescriptorBuilder.newBuilder(TableSettings.FAMILY)
                     .setMaxVersions(1)
                     .build())
-            .setCoprocessor(RetentionObserver.class.getName())
             .setValue("tms.refresh.ms", "3600000");
+    if (withCoprocessor) {
+      builder.setCoprocessor(RetentionObserver.class.getName());
+    }
     attributes.forEach(builder::setValue);
     table = builder.build();
     info = RegionInfoBuilder.newBuilder(name).build();
@@ -102,6 +110,12 @@ final class RegionKit implements AutoCloseable {
 
   HStore store() {
     return region.getStore(TableSettings.FAMILY);
+  }
+
+  /** Where its files are. */
+  java.nio.file.Path storeDirectory() {
+    Path directory = region.getRegionFileSystem().getRegionDir();
+    return java.nio.file.Path.of(directory.toUri().getPath(), "m");
   }
 
   RetentionObserver observer() {

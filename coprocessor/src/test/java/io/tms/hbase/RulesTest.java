@@ -60,6 +60,27 @@ class RulesTest {
     }
   }
 
+  @Test
+  void aDigitIsOneOfSixteenCharactersAndNothingElse() {
+    String good = Blocks.message(0xABCDEF12L, 7, 5, 0x123456789ABL, 0xCDEF);
+    RowKey key = new RowKey(false);
+    for (int at = 24; at < good.length(); at++) {
+      for (int other = 0; other < 256; other++) {
+        byte[] row = Bytes.toBytes(good);
+        row[at] = (byte) other;
+        int digit = "0123456789abcdef".indexOf(other);
+        boolean negative = at == 24 && digit > 7;
+        assertEquals(digit >= 0 && !negative, key.read(row, 0, row.length), at + " " + other);
+        if (digit >= 0 && !negative) {
+          String text = Bytes.toString(row);
+          assertEquals(Long.parseLong(text.substring(24, 40), 16), key.timeMs());
+          assertEquals(Integer.parseInt(text.substring(40), 16), key.sequence());
+          assertEquals(0xABCDEF12L, key.uid());
+        }
+      }
+    }
+  }
+
   @TestFactory
   Stream<DynamicTest> rowsBecomeWhatTheVectorsSay() {
     return StreamSupport.stream(HBASE.getAsJsonArray("stores").spliterator(), false)
