@@ -525,6 +525,7 @@ def test_what_was_acknowledged_survives_a_kill_of_the_thrift_server(own_hbase: S
                 number += 1
                 if number == 50:
                     many.set()
+
         writer = threading.Thread(target=write)
         writer.start()
         try:
