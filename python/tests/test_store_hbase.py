@@ -295,6 +295,14 @@ def test_a_failed_write_is_there_after_recover_and_lands_no_later(
     assert rows_of(one) == [(key(0), b"before"), (key(1), b"x")]
 
 
+def test_a_deleted_row_is_gone_also_when_it_had_been_overwritten(hbase: FakeHBase) -> None:
+    one = segment(hbase)
+    one.write([(key(1), b"a"), (key(2), b"b")], SYNCED)
+    one.overwrite([(key(1), b"c")], SYNCED)
+    one.delete([key(1)])
+    assert rows_of(one) == [(key(2), b"b")]
+
+
 def test_recover_is_tried_twice_a_second_at_most_and_says_why_it_fails(hbase: FakeHBase) -> None:
     clock = ManualClock()
     one = segment(hbase, clock=clock)
@@ -452,6 +460,16 @@ def test_records_that_come_while_they_are_read_hide_no_others(hbase: FakeHBase) 
     found = [k for k, _ in one.scan(None, None, ALL)]
     assert found == sorted(found)
     assert {b"%05d" % number for number in range(0, 400, 2)} <= set(found)
+
+
+def test_a_few_records_are_read_in_two_calls_and_none_in_one(hbase: FakeHBase) -> None:
+    one = records(hbase)
+    assert one.scan(None, None, ALL) == []
+    assert len(hbase.called) == 1
+    one.write([(b"%d" % number, b"v") for number in range(10)], SYNCED)
+    hbase.called.clear()
+    assert len(one.scan(None, None, ALL)) == 10
+    assert len(hbase.called) == 2
 
 
 # Errors
