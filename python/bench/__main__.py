@@ -8,6 +8,7 @@ from bench import (
     design,
     group_commit,
     growth,
+    hbase,
     latency,
     memory,
     throughput,
@@ -26,7 +27,9 @@ BENCHMARKS = {
     "memory": memory.run,
     "growth": growth.run,
     "design": design.run,
+    "hbase": hbase.run,
 }
+ALONE = {"hbase"}  # only when asked for: needs Java and a minute
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -34,7 +37,8 @@ def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller amounts, within two minutes")
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
+    usual = [name for name in BENCHMARKS if name not in ALONE]
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=usual)
     parser.add_argument("--runs", type=int, help="interleaved runs of each [5, quick: 2]")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench.jsonl")
     parser.add_argument("--folder", type=Path, help="where data is written [a temporary one]")

@@ -10,8 +10,9 @@ Invariants
 * Rows written without a sync are kept, up to `UNSYNCED_BYTES_MAX`, and written again by the next
   synced write, before its own rows. A sync of HBase's log covers one file of one server, but the
   region may have moved since, or the log may have been rolled; this holds whatever happened. A
-  write that would exceed the bound is a synced one. So the unsynced rows of an owner that died are
-  among the last so many bytes, and whoever opens its map writes those again with its first sync.
+  write that would exceed the bound is a synced one, and so is one that is large itself: its rows
+  would cost more to write twice than to sync. So what an owner that died did not sync is among the
+  last so many bytes, and whoever opens its map writes those again with its first sync.
 * `!map/NAME` says how large the rows can be, before the first such row is written: a reader knows
   how many it can ask for at once.
 * Rows that are not spelled like rows of the map are skipped, counted and logged.
@@ -43,7 +44,8 @@ from tms.store.hbase.rows import BLOCK_BYTES_MAX, FAMILY, BlockRows, block_of, p
 from tms.store.hbase.scanning import PAGE_BYTES, PAGE_ROWS_MAX, READ, Pages, Plan, batches, lengths
 
 RETRY_S = 0.5
-UNSYNCED_BYTES_MAX = 4 << 20
+UNSYNCED_BYTES_MAX = 1 << 20
+_LARGE_WRITE_BYTES = 128 << 10
 ROW_BYTES_FIRST = 16 << 10
 _DELETES_PER_CALL = 1_000
 _SMALL_PAGE_BYTES = 1 << 20
@@ -104,11 +106,8 @@ class BlockMap:
             self._require_writable()
             size = sum(len(one.value) for one in stored)
             unsynced = self._unsynced_bytes + size
-            if (
-                durability is Durability.SYNCED
-                or not self._rows.unsynced
-                or unsynced > UNSYNCED_BYTES_MAX
-            ):
+            large = size >= _LARGE_WRITE_BYTES or unsynced > UNSYNCED_BYTES_MAX
+            if durability is Durability.SYNCED or large or not self._rows.unsynced:
                 self._sync(stored)
             elif stored:
                 self._put(stored, synced=False)

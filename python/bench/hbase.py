@@ -1,0 +1,152 @@
+"""What the store engine costs on top of HBase's Thrift calls: the same blocks, written and read.
+
+    raw      cells that are made ahead, one connection; 8 MiB per call at most
+    store    a map of blocks, from keys and blocks
+
+HBase is a standalone one of this benchmark's own, from `integration.cluster`.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from typing import Any
+
+from bench.report import Goal, Report, Sample, interleaved, measured, ratio
+from bench.targets import Setup
+from integration.cluster import Standalone
+from tms.clock import SystemClock
+from tms.model import keys
+from tms.model.topic import Durability
+from tms.store.base import Row
+from tms.store.hbase import HBaseStore, Place
+from tms.store.hbase.admin import Admin, Table
+from tms.store.hbase.connection import Connection, types
+from tms.store.hbase.rows import BLOCK, FAMILY, METADATA, TABLES, rows_of, split_rows
+from tms.store.hbase.scanning import PAGE_BYTES
+
+RAW, STORE = "raw", "store"
+GOAL = Goal(at_least=0.8)
+_CALL_S = 60.0
+_FIRST_MS = 1_700_000_000_000
+
+# Bytes of a block, blocks of a write, writes.
+_SHAPES = ((64 << 10, 8, 60), (1 << 10, 500, 20))
+_SHAPES_QUICK = ((64 << 10, 8, 20), (1 << 10, 500, 6))
+
+
+class Raw:
+    """HBase as its Thrift calls are, on one connection."""
+
+    def __init__(self, place: Place) -> None:
+        clock = SystemClock()
+        self._clock = clock
+        self._place = place
+        [(host, port)] = place.servers
+        self._connection = Connection(host, port, clock, _CALL_S, clock.monotonic_s() + _CALL_S)
+
+    def puts(self, name: str, rows: list[Row]) -> list[Any]:
+        """Rows as they are sent."""
+        cell, where = types().TColumnValue, rows_of(self._place.namespace, name)
+        return [
+            types().TPut(
+                row=where.row(key),
+                columnValues=[cell(family=FAMILY, qualifier=BLOCK, value=bytes(value))],
+                durability=types().TDurability.SYNC_WAL,
+            )
+            for key, value in rows
+        ]
+
+    def write(self, name: str, puts: list[Any]) -> None:
+        """One call."""
+        self._call("putMultiple", rows_of(self._place.namespace, name).table, puts)
+
+    def read(self, name: str, size: int) -> int:
+        """The whole map, in pages of as many rows as make 8 MiB; how many rows."""
+        where = rows_of(self._place.namespace, name)
+        start, stop = where.range(None, None)
+        page, total = PAGE_BYTES // size, 0
+        while True:
+            scan = types().TScan(startRow=start, stopRow=stop, caching=page, limit=page)
+            found = self._call("getScannerResults", where.table, scan, page)
+            total += len(found)
+            if len(found) < page:
+                return total
+            start = found[-1].row + b"\0"
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return self._connection.call(method, arguments, self._clock.monotonic_s() + _CALL_S)
+
+
+def run(setup: Setup, report: Report) -> None:
+    """The engine beside the calls that it makes."""
+    report.title("The HBase engine beside raw Thrift calls, in blocks")
+    with setup.directory() as directory, Standalone(directory) as hbase:
+        url = hbase.url("bench")
+        with contextlib.closing(Admin(Place.parse(url), SystemClock())) as admin:
+            admin.create_namespace()
+            for table in TABLES:
+                admin.create_table(Table(table), [] if table == METADATA else split_rows(4))
+        with (
+            contextlib.closing(HBaseStore(url)) as store,
+            contextlib.closing(Raw(Place.parse(url))) as raw,
+        ):
+            segments = (keys.segment_map(1, 0, number) for number in count())
+            for size, blocks, writes in _SHAPES_QUICK if setup.quick else _SHAPES:
+                _compare(setup, report, store, raw, segments, (size, blocks, writes))
+
+
+def _compare(
+    setup: Setup,
+    report: Report,
+    store: HBaseStore,
+    raw: Raw,
+    segments: Iterator[str],
+    shape: tuple[int, int, int],
+) -> None:
+    size, blocks, writes = shape
+    groups = _groups(size, blocks, writes)
+    written: dict[str, str] = {}
+
+    def publish(variant: str) -> Sample:
+        name = written[variant] = next(segments)
+        one = store.open(name, create=True)
+        if variant == STORE:
+            return measured(
+                partial(_each, lambda rows: one.write(rows, Durability.WRITTEN), groups)
+            )
+        puts = [raw.puts(name, rows) for rows in groups]
+        return measured(partial(_each, partial(raw.write, name), puts))
+
+    def replay(variant: str) -> Sample:
+        if variant == RAW:
+            return measured(partial(raw.read, written[RAW], size))
+        fresh = store.open(written[STORE], create=False)
+        return measured(lambda: len(fresh.scan(None, None, 1 << 40)))
+
+    for what, work in (("publish", publish), ("replay", replay)):
+        variants = {name: partial(work, name) for name in (RAW, STORE)}
+        samples = interleaved(variants, setup.runs)
+        label = f"{what}, {size >> 10} KiB × {blocks}"
+        report.rates("hbase", label, samples)
+        share = ratio(samples, STORE, RAW)
+        report.line("hbase", f"{label}, store ÷ raw", share, "×", GOAL, samples)
+
+
+def _groups(size: int, blocks: int, writes: int) -> list[list[Row]]:
+    """Rows of so many writes, all different, in the order of their keys."""
+    times = count(_FIRST_MS)
+    return [
+        [(keys.block_key(next(times), 0), os.urandom(size)) for _ in range(blocks)]
+        for _ in range(writes)
+    ]
+
+
+def _each(work: Callable[[Any], object], groups: list[Any]) -> int:
+    for group in groups:
+        work(group)
+    return sum(map(len, groups))
