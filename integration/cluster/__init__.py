@@ -1,0 +1,25 @@
+"""Real HBase on this machine, for tests and for trying TMS: `python -m integration.cluster`.
+
+Knows nothing of TMS. `runtime` finds Java and the jars, `site` writes configurations, `process` is
+one child; `gateway` (Thrift 2) and `admin` (Java) talk to HBase; `endpoint` is an HBase that runs,
+`hbase` and `distributed` are the arrangements that can be started.
+"""
+
+from integration.cluster.distributed import Distributed
+from integration.cluster.endpoint import Endpoint
+from integration.cluster.gateway import Gateway
+from integration.cluster.hbase import HBase, Standalone
+from integration.cluster.process import Process
+from integration.cluster.runtime import Runtime, Unavailable, resolve
+
+__all__ = [
+    "Distributed",
+    "Endpoint",
+    "Gateway",
+    "HBase",
+    "Process",
+    "Runtime",
+    "Standalone",
+    "Unavailable",
+    "resolve",
+]

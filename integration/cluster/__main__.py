@@ -1,0 +1,76 @@
+"""HBase to try TMS on: `python -m integration.cluster` starts one and keeps it until Ctrl-C.
+
+It says where it is. What is stored in a `--directory` is there again the next time.
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+from integration.cluster.hbase import Standalone
+from integration.cluster.runtime import Unavailable, resolve
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m integration.cluster",
+        description="Run a standalone HBase and its Thrift 2 gateway until Ctrl-C; prints its URL.",
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        metavar="PATH",
+        help="keep data and logs here; without it they are deleted at the end",
+    )
+    parser.add_argument(
+        "--thrift1", action="store_true", help="start the Thrift 1 gateway (happybase) too"
+    )
+    parser.add_argument(
+        "--resolve", action="store_true", help="only fetch the jars of HBase, then end"
+    )
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        if options.resolve:
+            print(resolve().lib)
+        elif options.directory is not None:
+            _run(options.directory, options)
+        else:
+            with tempfile.TemporaryDirectory(prefix="tms-hbase-") as directory:
+                _run(Path(directory), options)
+    except Unavailable as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _run(directory: Path, options: argparse.Namespace) -> None:
+    print(f"starting HBase in {directory} (about half a minute)", file=sys.stderr)
+    hbase = Standalone(directory)
+    try:
+        hbase.start()
+        if options.thrift1:
+            print(f"Thrift 1 (happybase) at 127.0.0.1:{hbase.thrift1_port()}", file=sys.stderr)
+        print(f"ZooKeeper at {hbase.zookeeper}; Ctrl-C ends it", file=sys.stderr)
+        print(hbase.url(), flush=True)
+        while True:
+            signal.pause()
+    finally:
+        print("stopping HBase", file=sys.stderr)
+        if options.directory is None:
+            hbase.kill()
+        else:
+            hbase.stop()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,131 @@
+"""HBase on this machine: its processes, their order, and who is killed.
+
+    with Standalone(directory) as hbase:
+        hbase.url("ns")     # hbase://127.0.0.1:PORT/ns
+        hbase.connect()     # a connection to its Thrift 2 gateway
+        hbase.server.kill(); hbase.start()
+
+`HBase` is what all arrangements share: a directory, a configuration, the gateway. `Standalone` is
+ZooKeeper, master and region server in one JVM with its data in files; `distributed` has the rest.
+
+Invariants
+
+* Directory and ports stay: `start` after a kill brings the same data back at the same address.
+* `start` returns when HBase answers through Thrift, and starts only what does not run.
+"""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from integration.cluster.endpoint import DESCRIPTION, START_S, Description, Endpoint
+from integration.cluster.process import Process
+from integration.cluster.runtime import Runtime, resolve
+from integration.cluster.site import GATEWAY, LOCAL, common, free_ports, write_conf
+
+MASTER = "org.apache.hadoop.hbase.master.HMaster"
+READY = "Master has completed initialization"
+_THRIFT2 = "org.apache.hadoop.hbase.thrift2.ThriftServer"
+
+
+class HBase(Endpoint):
+    """A cluster in a directory; subclasses say which processes it consists of."""
+
+    def __init__(
+        self,
+        directory: Path,
+        root: str,
+        settings: Mapping[str, str],
+        runtime: Runtime | None = None,
+    ) -> None:
+        directory = directory.resolve()
+        directory.mkdir(parents=True, exist_ok=True)
+        zookeeper, master, region, thrift = free_ports(4)
+        where = Description(thrift, f"{LOCAL}:{zookeeper}")
+        super().__init__(directory, runtime or resolve(), where)
+        site = {**common(directory, root, zookeeper, master, region), **settings}
+        write_conf(self.conf, {"hbase-site": site})
+        write_conf(directory / "conf-gateway", {"hbase-site": {**site, **GATEWAY}})
+        (directory / DESCRIPTION).write_bytes(msgspec.json.encode(where))
+        self.thrift = self.gateway("thrift", _THRIFT2, thrift)
+
+    # What subclasses say.
+
+    def servers(self) -> list[Process]:
+        """Every process but the gateway, in the order in which they start."""
+        raise NotImplementedError
+
+    def start_servers(self) -> None:
+        """Start those that do not run, and wait until HBase is up."""
+        raise NotImplementedError
+
+    # What all of them do.
+
+    def start(self) -> None:
+        """Start what does not run; returns when HBase answers."""
+        try:
+            self.start_servers()
+            if not self.thrift.running():
+                self.thrift.start()
+            self.thrift.wait_until(self.answers, START_S, "HBase answers through it")
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """End everything in order: nothing has to be recovered at the next start."""
+        self.detach()
+        for process in [self.thrift, *reversed(self.servers())]:
+            process.stop()
+
+    def kill(self) -> None:
+        """kill -9 of every process."""
+        self.detach()
+        for process in [self.thrift, *reversed(self.servers())]:
+            process.kill()
+
+    def remove(self) -> None:
+        """Kill it and delete its directory."""
+        self.kill()
+        shutil.rmtree(self.directory)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        if error is not None:
+            for process in [*self.servers(), self.thrift]:
+                error.add_note(process.tail())
+
+
+class Standalone(HBase):
+    """ZooKeeper, master and region server in one JVM; data in files of `directory`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        settings = {"hbase.cluster.distributed": "false", **(settings or {})}
+        super().__init__(directory, f"file://{directory.resolve()}/data", settings, runtime)
+        self.server = self.java("server", MASTER, "start")
+
+    def servers(self) -> list[Process]:
+        return [self.server]
+
+    def start_servers(self) -> None:
+        if not self.server.running():
+            self.server.start()
+        self.server.wait_for_line(READY, START_S)

@@ -1,0 +1,145 @@
+"""One child process: started, watched through its log, paused, killed, started again.
+
+Invariants
+
+* It does not outlive the process that started it, however that ends: the kernel kills it. (That
+  holds for the thread that called `start`, so this is for threads that stay: the main one.)
+* Everything that it prints is in its log file; a start after the first appends.
+* Nothing waits without a deadline, and what did not come in time is an error with the log's end.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from integration.cluster.runtime import Unavailable
+
+STOP_S = 30
+POLL_S = 0.05
+TAIL_LINES = 40
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Process:
+    """A program of a cluster, under one name, with one command for all of its lives."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._command = list(command)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int:
+        """Its process id; of its last life if it has ended."""
+        assert self._child is not None, f"{self.name} was never started"
+        return self._child.pid
+
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> None:
+        """Run it; returns at once."""
+        assert not self.running(), f"{self.name} runs already"
+        parent = os.getpid()
+        with open(self.log, "ab") as log:
+            self._log_start = log.tell()
+            self._child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.log.parent,
+                process_group=0,  # Ctrl-C is for the parent, which stops its children in order
+                preexec_fn=lambda: die_with(parent),
+            )
+
+    def wait_for_line(self, text: str, seconds: float) -> None:
+        """Until it has printed this, in this life."""
+        self.wait_until(lambda: text in self.printed(), seconds, f"its log says “{text}”")
+
+    def wait_until(self, happens: Callable[[], bool], seconds: float, what: str) -> None:
+        """Until something happens while it runs; `Unavailable` if it ends or takes too long."""
+        deadline = time.monotonic() + seconds
+        while not happens():
+            if not self.running():
+                raise Unavailable(
+                    f"{self.name} ended ({self.ending()}) before {what}\n{self.tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{self.name}: not within {seconds} s: {what}\n{self.tail()}")
+            time.sleep(POLL_S)
+
+    def wait_until_done(self, seconds: float) -> None:
+        """Until it has ended by itself and well."""
+        assert self._child is not None, f"{self.name} was never started"
+        try:
+            code = self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise Unavailable(
+                f"{self.name} did not end within {seconds} s\n{self.tail()}"
+            ) from None
+        if code != 0:
+            raise Unavailable(f"{self.name} failed ({self.ending()})\n{self.tail()}")
+
+    def kill(self) -> None:
+        """kill -9, also of a paused one; returns when it is gone."""
+        self._signal(signal.SIGKILL)
+        if self._child is not None:
+            self._child.wait(STOP_S)
+
+    def stop(self, seconds: float = STOP_S) -> None:
+        """Ask it to end, and kill it when it does not."""
+        self._signal(signal.SIGTERM)
+        if self._child is not None:
+            try:
+                self._child.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def ending(self) -> str:
+        code = None if self._child is None else self._child.poll()
+        if code is None:
+            return "not ended"
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def printed(self) -> str:
+        """What it has printed in this life."""
+        with contextlib.suppress(FileNotFoundError), open(self.log, "rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+        return ""
+
+    def tail(self, lines: int = TAIL_LINES) -> str:
+        """The end of the log, and where the rest is."""
+        last = self.printed().splitlines()[-lines:]
+        return "\n".join([f"--- the last {len(last)} lines of {self.log}", *last])
+
+    def _signal(self, number: int) -> None:
+        if self.running():
+            assert self._child is not None
+            self._child.send_signal(number)
+
+
+def die_with(parent: int) -> None:
+    """In the child before it runs its program: be killed when the parent is gone."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,104 @@
+"""Configuration files and free ports of a cluster on this machine.
+
+Invariants
+
+* Every server listens on 127.0.0.1 only, at a port that is chosen here, once: the same after a
+  restart. Ports lie below those that the system gives to outgoing connections, so that none is
+  taken between the choice and its use, nor while its server is down.
+* A client of HBase within a gateway gives up long before clients of the gateway do.
+"""
+
+import random
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+LOCAL = "127.0.0.1"
+_PORT_MIN = 10_000
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_TRIES = 200
+
+SERVER_HANDLERS = "10"
+
+# What a gateway's own client waits. The defaults, 60 s and 20 min, let one hung server of
+# hbase:meta hold every connection.
+GATEWAY = {
+    "hbase.rpc.timeout": "10000",
+    "hbase.client.operation.timeout": "30000",
+    "hbase.client.meta.operation.timeout": "30000",
+}
+
+_LOG4J = """\
+log4j.rootLogger=INFO,console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.target=System.err
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %-5p [%t] %c{2}: %m%n
+log4j.logger.org.apache.zookeeper=WARN
+log4j.logger.SecurityLogger.org.apache.hadoop.hbase=WARN
+"""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at."""
+    limit = int(_PORT_RANGE.read_text().split()[0]) if _PORT_RANGE.exists() else 32_768
+    ports: list[int] = []
+    for port in random.sample(range(_PORT_MIN, max(limit, _PORT_MIN + _TRIES)), _TRIES):
+        with socket.socket() as probe:
+            try:
+                probe.bind((LOCAL, port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise OSError(f"no {count} free ports between {_PORT_MIN} and {limit} in {_TRIES} tries")
+
+
+def listens(port: int) -> bool:
+    """Does somebody accept connections at this port?"""
+    with socket.socket() as probe:
+        return probe.connect_ex((LOCAL, port)) == 0
+
+
+def common(directory: Path, root: str, zookeeper: int, master: int, region: int) -> dict[str, str]:
+    """What every hbase-site.xml of a cluster says; `root` is the URL where its data lies."""
+    return {
+        "hbase.rootdir": root,
+        "hbase.tmp.dir": f"{directory}/tmp",
+        "hbase.unsafe.stream.capability.enforce": "false",
+        "hbase.wal.provider": "filesystem",
+        "hbase.zookeeper.quorum": LOCAL,
+        "hbase.zookeeper.property.clientPort": str(zookeeper),
+        "hbase.zookeeper.property.clientPortAddress": LOCAL,
+        "hbase.zookeeper.property.dataDir": f"{directory}/zookeeper",
+        "hbase.master.hostname": "localhost",
+        "hbase.regionserver.hostname": "localhost",
+        "hbase.unsafe.regionserver.hostname": "localhost",
+        "hbase.master.ipc.address": LOCAL,
+        "hbase.regionserver.ipc.address": LOCAL,
+        "hbase.master.port": str(master),
+        "hbase.regionserver.port": str(region),
+        "hbase.master.info.port": "-1",
+        "hbase.regionserver.info.port": "-1",
+        # Files that a compaction has replaced go soon, and regions that had them can merge.
+        "hbase.hfile.compaction.discharger.interval": "1000",
+        "hbase.master.wait.on.regionservers.interval": "200",
+        "hbase.regionserver.handler.count": SERVER_HANDLERS,
+        "hbase.master.handler.count": SERVER_HANDLERS,
+    }
+
+
+def write_conf(conf: Path, sites: Mapping[str, Mapping[str, str]]) -> Path:
+    """A folder with a file of properties for each name of `sites`, and how to log."""
+    conf.mkdir(parents=True, exist_ok=True)
+    for name, properties in sites.items():
+        lines = [
+            f"  <property><name>{escape(key)}</name><value>{escape(value)}</value></property>"
+            for key, value in properties.items()
+        ]
+        text = "\n".join(['<?xml version="1.0"?>', "<configuration>", *lines, "</configuration>"])
+        (conf / f"{name}.xml").write_text(text + "\n")
+    (conf / "log4j.properties").write_text(_LOG4J)
+    return conf

@@ -1,0 +1,283 @@
+"""Tables, regions and notes of TMS in HBase, for whoever installs and watches them.
+
+Invariants
+
+* Everything here goes through Thrift 2 and can be repeated; nothing is dropped.
+* What changes something in the master is not tried again by itself: its outcome is looked up.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tms.clock import Clock
+from tms.errors import DataCorrupt, StorageUnavailable, TMSError
+from tms.store.hbase.connection import types
+from tms.store.hbase.pool import Limits, Place, Pool
+from tms.store.hbase.records import Records
+from tms.store.hbase.rows import FAMILY, METADATA, table_name
+from tms.store.hbase.scanning import Pages
+
+ADMIN_S = 120.0  # a table with many regions takes its time
+CONFIG = b"!config/"
+REGIONS = b"!region/"
+PROBE = b"tms.probe"
+# What HBase adds to the attributes of a table.
+_OWN = frozenset({b"IS_META", b"DURABILITY", b"hbase.store.file-tracker.impl"})
+_PROBE_QUALIFIER = b"probe"
+_META_ROWS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with the one family that TMS uses. The name is without namespace; attributes are
+    text, as HBase keeps and shows them: `tms.ttl`, `coprocessor$1`; of the family `VERSIONS`,
+    `COMPRESSION`, `TTL` …"""
+
+    name: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    family_attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A region and the server that it is on. Rows are a half-open range, empty is open."""
+
+    table: str
+    encoded: str  # what names it in `!region/TABLE/ENCODED`; empty while it splits or merges
+    start: bytes
+    end: bytes
+    server: str  # HOST:PORT
+    start_code: int
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """What the coprocessor says of itself."""
+
+    version: str
+    enabled: bool
+    table: str
+    metadata_age_ms: int | None = None
+    image_age_ms: int | None = None
+
+
+class Admin:
+    """What an operator does to the tables of one namespace. Thread-safe."""
+
+    def __init__(self, place: Place, clock: Clock, limits: Limits | None = None) -> None:
+        self.place = place
+        self._pool = Pool(place, clock, limits or Limits())
+        self._records = Records(self._pool, table_name(place.namespace, METADATA))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+    # -- namespaces and tables -----------------------------------------------------------------
+
+    def cluster_id(self) -> str:
+        """What HBase calls itself."""
+        return _text(self._read("getClusterId"))
+
+    def namespaces(self) -> list[str]:
+        """All namespaces."""
+        return sorted(_text(name) for name in self._read("listNamespaces"))
+
+    def create_namespace(self) -> bool:
+        """Make the namespace; False when it was there."""
+        if self.place.namespace in self.namespaces():
+            return False
+        wanted = types().TNamespaceDescriptor(name=self.place.namespace)
+        return self._change(
+            "createNamespace", wanted, done=lambda: self.place.namespace in self.namespaces()
+        )
+
+    def tables(self) -> list[str]:
+        """The names of all tables of the namespace; none when there is no namespace."""
+        if self.place.namespace not in self.namespaces():
+            return []
+        found = self._read("getTableNamesByNamespace", self.place.namespace)
+        return sorted(one.qualifier.decode() for one in found)
+
+    def table(self, name: str) -> Table:
+        """How a table is described. Raises `ConfigError` when it is not there."""
+        found = self._read("getTableDescriptor", self._name(name))
+        family = next((one for one in found.columns if one.name == FAMILY), None)
+        if family is None:
+            raise DataCorrupt(f"The table {self.place.namespace}:{name} has no family m.")
+        return Table(name, _texts(found.attributes), _texts(family.attributes))
+
+    def create_table(self, table: Table, split_rows: Sequence[bytes] = ()) -> bool:
+        """Make a table that is split at these rows; False when it was there."""
+        if table.name in self.tables():
+            return False
+        return self._change(
+            "createTable",
+            self._descriptor(table),
+            list(split_rows),
+            done=lambda: table.name in self.tables() and self.available(table.name),
+        )
+
+    def modify_table(self, table: Table) -> bool:
+        """Make a table's attributes as described (one that is not named is taken away), and those
+        of its family that are named; its regions reopen. False when it was so already."""
+        if _fits(self.table(table.name), table):
+            return False
+        found = self._read("getTableDescriptor", self._name(table.name))
+        kept = {name: value for name, value in found.attributes.items() if name in _OWN}
+        found.attributes = {**kept, **_raw(table.attributes)}
+        found.durability = None  # stands in the attributes
+        found.columns = [_family(table, one) for one in found.columns]
+        return self._change("modifyTable", found, done=lambda: _fits(self.table(table.name), table))
+
+    def enable(self, name: str) -> bool:
+        """Make a table serve; False when it did."""
+        return self._toggle("enableTable", "isTableEnabled", name)
+
+    def disable(self, name: str) -> bool:
+        """Make a table rest; False when it did."""
+        return self._toggle("disableTable", "isTableDisabled", name)
+
+    def enabled(self, name: str) -> bool:
+        """Whether a table serves."""
+        return bool(self._read("isTableEnabled", self._name(name)))
+
+    def available(self, name: str) -> bool:
+        """Whether all regions of a table are on servers."""
+        return bool(self._read("isTableAvailable", self._name(name)))
+
+    # -- regions -------------------------------------------------------------------------------
+
+    def regions(self, name: str) -> list[Region]:
+        """The regions of a table, in order."""
+        full_name = table_name(self.place.namespace, name)
+        found = self._read("getAllRegionLocations", full_name)
+        encoded = self._encoded_names(full_name)
+        return sorted((_region(name, encoded, one) for one in found), key=lambda one: one.start)
+
+    def probe(self, region: Region) -> Probe | None:
+        """What the coprocessor in a region says of itself; None when there is none."""
+        wanted = types().TGet(row=region.start or b"0", attributes={PROBE: b"1"})
+        found = self._read("get", table_name(self.place.namespace, region.table), wanted)
+        for cell in found.columnValues:
+            if (cell.family, cell.qualifier) == (FAMILY, _PROBE_QUALIFIER):
+                try:
+                    return msgspec.json.decode(cell.value, type=Probe)
+                except msgspec.MsgspecError as exc:
+                    raise DataCorrupt(
+                        f"The coprocessor of {region.table} answers {cell.value[:200]!r}; install "
+                        "the version that belongs to this TMS."
+                    ) from exc
+        return None
+
+    # -- notes ---------------------------------------------------------------------------------
+
+    def config(self, name: str) -> bytes | None:
+        """What was noted under this name."""
+        return self._records.get(CONFIG + name.encode()).value
+
+    def set_config(self, name: str, value: bytes) -> None:
+        """Note something under this name, durably."""
+        self._records.put([(CONFIG + name.encode(), value)])
+
+    def region_notes(self) -> dict[str, bytes]:
+        """What the coprocessor noted, by `TABLE/ENCODED`."""
+        found = self._records.all(REGIONS)
+        return {row[len(REGIONS) :].decode(errors="replace"): value for row, value in found}
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _encoded_names(self, table: bytes) -> dict[bytes, str]:
+        """The newest region that begins at each row: Thrift does not tell, hbase:meta does."""
+        newest: dict[bytes, tuple[int, str]] = {}
+        pages = Pages(
+            self._pool, b"hbase:meta", table + b",,", table + b"-", filter=b"FirstKeyOnlyFilter()"
+        )
+        while not pages.ended:
+            for one in pages.next(_META_ROWS):  # TABLE,START,ID.ENCODED.
+                start, _, last = one.row[len(table) + 1 :].rpartition(b",")
+                id, _, encoded = last.rstrip(b".").partition(b".")
+                newest[start] = max(newest.get(start, (0, "")), (int(id), encoded.decode()))
+        return {start: encoded for start, (_, encoded) in newest.items()}
+
+    def _read(self, method: str, *arguments: Any) -> Any:
+        return self._pool.call(method, *arguments, repeatable=True)
+
+    def _change(self, method: str, *arguments: Any, done: Any) -> bool:
+        """Have the master do something; when its answer is lost, `done` says whether it did."""
+        try:
+            self._pool.call(method, *arguments, repeatable=False, call_s=ADMIN_S)
+        except StorageUnavailable as error:
+            try:
+                if done():
+                    return True
+            except TMSError:
+                pass
+            raise error
+        return True
+
+    def _toggle(self, change: str, state: str, name: str) -> bool:
+        def done() -> bool:
+            return bool(self._read(state, self._name(name)))
+
+        return False if done() else self._change(change, self._name(name), done=done)
+
+    def _name(self, name: str) -> Any:
+        return types().TTableName(ns=self.place.namespace.encode(), qualifier=name.encode())
+
+    def _descriptor(self, table: Table) -> Any:
+        return types().TTableDescriptor(
+            tableName=self._name(table.name),
+            columns=[_family(table, types().TColumnFamilyDescriptor(name=FAMILY))],
+            attributes=_raw(table.attributes),
+        )
+
+
+def _family(table: Table, found: Any) -> Any:
+    """A family as it is to be, in attributes alone: typed fields would win over them."""
+    changed = _raw(table.family_attributes) if found.name == FAMILY else {}
+    return types().TColumnFamilyDescriptor(
+        name=found.name,
+        attributes={**(found.attributes or {}), **changed},
+        configuration=found.configuration,
+    )
+
+
+def _fits(found: Table, wanted: Table) -> bool:
+    """Whether nothing would change."""
+    own = {name.decode() for name in _OWN}
+    attributes = {name: value for name, value in found.attributes.items() if name not in own}
+    family = found.family_attributes
+    return attributes == wanted.attributes and all(
+        family.get(name) == value for name, value in wanted.family_attributes.items()
+    )
+
+
+def _region(table: str, encoded: Mapping[bytes, str], found: Any) -> Region:
+    known, server = found.regionInfo, found.serverName
+    start = known.startKey or b""
+    return Region(
+        table,
+        encoded.get(start, ""),
+        start,
+        known.endKey or b"",
+        f"{_text(server.hostName)}:{server.port}",
+        int(server.startCode or 0),
+    )
+
+
+def _raw(attributes: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {name.encode(): value.encode() for name, value in attributes.items()}
+
+
+def _texts(attributes: Mapping[bytes, bytes] | None) -> dict[str, str]:
+    return {
+        name.decode(errors="replace"): value.decode(errors="replace")
+        for name, value in (attributes or {}).items()
+    }
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

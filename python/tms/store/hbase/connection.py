@@ -1,0 +1,298 @@
+"""One connection to HBase's Thrift 2 server, and what its errors mean: the one file that knows
+thriftpy2.
+
+    binary protocol (strict, version 1) on a plain TCP stream, not framed: a framed server corrupts
+    the attributes of tables and their split keys
+
+Invariants
+
+* Every call has a deadline, however slowly its answer trickles in.
+* A connection that failed in any way but a declared error is closed: what would be read from it
+  next may belong to another call.
+* Buffers live as long as a call, so a connection that once carried a large value keeps no memory.
+* An error says whether HBase may have done, or may still do, what was asked.
+"""
+
+import contextlib
+import errno
+import select
+import socket
+import struct
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import thriftpy2
+from thriftpy2.protocol import TCyBinaryProtocol
+from thriftpy2.thrift import TApplicationException, TClient, TException
+from thriftpy2.transport import TCyBufferedTransport, TTransportException
+
+from tms.clock import Clock
+from tms.errors import (
+    ConfigError,
+    DataCorrupt,
+    Forbidden,
+    StorageFull,
+    StorageUnavailable,
+    TMSError,
+)
+
+_PROTOCOL: Any = TCyBinaryProtocol  # it says no types
+_BUFFER_BYTES = 64 << 10
+_RECEIVE_BYTES_MAX = 1 << 20
+_MESSAGE_CHARS_MAX = 500
+INSTALL = "Run `tms hbase install`."
+
+# Names of Java's exceptions, or parts of their texts, and what they mean here.
+_MISSING = (
+    "TableNotFoundException",
+    "NamespaceNotFoundException",
+    "NoSuchColumnFamilyException",
+    "UnknownTableException",
+)
+_DENIED = ("AccessDeniedException", "InsufficientPermission", "AccessControlException")
+_FULL = (
+    "SpaceLimitingException",
+    "No space left on device",
+    "DSQuotaExceeded",
+    "QuotaExceededException",
+    "NoWritesViolationPolicy",
+    "NoInsertsViolationPolicy",
+)
+_DAMAGED = ("CorruptHFileException", "ChecksumException", "CorruptedSnapshot")
+
+
+class Failure(Exception):
+    """A call failed: with which error of TMS, and what the caller may do about it.
+
+    `done` says whether HBase may have done it or may do it later; `again` whether another attempt
+    may help.
+    """
+
+    def __init__(self, error: TMSError, *, done: bool, again: bool) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.done = done
+        self.again = again
+
+
+@cache
+def types() -> Any:
+    """The module of HBase's Thrift 2 types and of its service, made from the IDL."""
+    path = resources.files(__package__).joinpath("hbase.thrift")
+    with resources.as_file(path) as file:
+        return thriftpy2.load(str(file), module_name="tms_hbase_thrift")
+
+
+class Connection:
+    """An open connection. Not thread-safe. Raises `Failure`."""
+
+    def __init__(
+        self, host: str, port: int, clock: Clock, connect_s: float, until_s: float
+    ) -> None:
+        self.host, self.port = host, port
+        self.used_s = clock.monotonic_s()
+        self._clock = clock
+        self._service = types().THBaseService
+        left_s = max(0.001, min(connect_s, until_s - clock.monotonic_s()))
+        try:
+            made = socket.create_connection((host, port), timeout=left_s)
+        except OSError as exc:
+            raise Failure(
+                StorageUnavailable(
+                    f"HBase's Thrift server at {host}:{port} cannot be reached: {_reason(exc)}. "
+                    "See whether it runs and whether the address is right."
+                ),
+                done=False,
+                again=True,
+            ) from exc
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._stream = _Stream(made, clock)
+
+    def call(self, method: str, arguments: tuple[Any, ...], until_s: float) -> Any:
+        """The answer of a method of the service; None where Thrift has none. The connection is
+        closed after every failure that the IDL does not declare."""
+        self._stream.until_s = until_s
+        self._stream.sent = False
+        transport = TCyBufferedTransport(self._stream, _BUFFER_BYTES)
+        client = TClient(self._service, _PROTOCOL(transport))
+        answered = False
+        try:
+            answer = getattr(client, method)(*arguments)
+            answered = True
+            return answer
+        except TApplicationException as exc:
+            if exc.type == TApplicationException.MISSING_RESULT:
+                answered = True
+                return None
+            raise self._failed_inside(method, exc) from exc
+        except TException as exc:
+            if type(exc).__name__ in ("TIOError", "TIllegalArgument"):
+                answered = True
+                raise _declared(method, arguments, exc) from exc
+            raise self._broken(method, exc) from exc
+        except (OSError, EOFError, ValueError, OverflowError, struct.error, MemoryError) as exc:
+            raise self._broken(method, exc) from exc
+        finally:
+            self.used_s = self._clock.monotonic_s()
+            if not answered:
+                self.close()
+
+    def check(self, until_s: float) -> None:
+        """Make sure that a Thrift 2 server is at the other end. Raises `Failure`."""
+        hint = ""
+        try:
+            kind = self.call("getThriftServerType", (), until_s)
+        except Failure as failure:
+            if isinstance(failure.__cause__, EOFError):  # as a framed server ends it
+                hint = " It ended the connection; perhaps it uses framed transport."
+            elif isinstance(failure.__cause__, OSError):
+                raise
+            kind = None
+        if kind != types().TThriftServerType.TWO:
+            self.close()
+            error: type[TMSError] = StorageUnavailable if hint else ConfigError
+            raise Failure(
+                error(
+                    f"What answers at {self.host}:{self.port} is not HBase's Thrift 2 server with "
+                    f"the binary protocol, not framed (`hbase thrift2 start`).{hint} Correct the "
+                    "address of the store, or that server's options."
+                ),
+                done=False,
+                again=bool(hint),
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether nothing was received while idle: neither an end nor bytes nobody asked for."""
+        made = self._stream.socket
+        if made is None:
+            return False
+        poll = select.poll()
+        poll.register(made, select.POLLIN)
+        return not poll.poll(0)
+
+    def close(self) -> None:
+        """Close the connection, now. A second call does nothing."""
+        self._stream.close()
+
+    def let_go(self) -> None:
+        """Close this process's end of a connection that belongs to its parent."""
+        self._stream.let_go()
+
+    def _broken(self, method: str, exc: BaseException) -> Failure:
+        place = f"HBase's Thrift server at {self.host}:{self.port}"
+        if isinstance(exc, TimeoutError):
+            text = f"{place} did not answer {method} in time. See whether HBase is overloaded."
+        elif isinstance(exc, OSError | EOFError | TTransportException):
+            text = f"The connection to {place} ended during {method}: {_reason(exc)}. Try again."
+        else:
+            text = f"{place} answered {method} with bytes that are no answer. Try again."
+        return Failure(StorageUnavailable(text), done=self._stream.sent, again=True)
+
+    def _failed_inside(self, method: str, exc: Any) -> Failure:
+        if exc.type == TApplicationException.UNKNOWN_METHOD:
+            error: TMSError = ConfigError(
+                f"{self.host}:{self.port} does not know {method}: it is not HBase's Thrift 2 "
+                "server, or an old one. TMS needs HBase 2.4 or newer."
+            )
+            return Failure(error, done=False, again=False)
+        error = StorageUnavailable(
+            f"HBase's Thrift server at {self.host}:{self.port} failed at {method}: "
+            f"{_shortened(exc.message)} Its log says why."
+        )
+        return Failure(error, done=True, again=False)
+
+
+class _Stream:
+    """A socket with one deadline for all reads and writes of a call, as thriftpy2 uses it."""
+
+    def __init__(self, made: socket.socket, clock: Clock) -> None:
+        self.socket: socket.socket | None = made
+        self.until_s = 0.0
+        self.sent = False
+        self._clock = clock
+
+    def read(self, size: int) -> bytes:
+        received = self._ready().recv(min(size, _RECEIVE_BYTES_MAX))
+        if not received:
+            raise EOFError("the server closed it")
+        return received
+
+    def write(self, raw: bytes) -> None:
+        made = self._ready()
+        self.sent = True
+        made.sendall(raw)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def close(self) -> None:
+        made, self.socket = self.socket, None
+        if made is not None:
+            with contextlib.suppress(OSError):
+                made.shutdown(socket.SHUT_RDWR)
+            made.close()
+
+    def let_go(self) -> None:
+        made, self.socket = self.socket, None
+        if made is not None:
+            made.close()
+
+    def _ready(self) -> socket.socket:
+        if self.socket is None:
+            raise EOFError("it was closed")
+        left_s = self.until_s - self._clock.monotonic_s()
+        if left_s <= 0:
+            raise TimeoutError(errno.ETIMEDOUT, "the deadline passed")
+        self.socket.settimeout(left_s)
+        return self.socket
+
+
+def _declared(method: str, arguments: tuple[Any, ...], exc: Any) -> Failure:
+    """What an error means that the service answered."""
+    text = _shortened(exc.message)
+    table = _table(arguments)
+    where = f"{method} of {table}" if table else method
+    if any(name in text for name in _MISSING) or table == text:
+        error: TMSError = ConfigError(
+            f"HBase does not have the table: {where} says {text}. {INSTALL}"
+        )
+        return Failure(error, done=False, again=False)
+    if any(name in text for name in _DENIED):
+        error = Forbidden(f"HBase refuses {where}: {text}. Grant TMS's user the right to do so.")
+        return Failure(error, done=False, again=False)
+    if any(name in text for name in _FULL):
+        error = StorageFull(
+            f"HBase has no space for {where}: {text}. Free some, or raise the quota."
+        )
+        return Failure(error, done=True, again=False)
+    if any(name in text for name in _DAMAGED):
+        error = DataCorrupt(f"HBase found damaged files at {where}: {text}. Run `hbase hbck`.")
+        return Failure(error, done=True, again=False)
+    if isinstance(exc, types().TIllegalArgument):
+        error = StorageUnavailable(f"HBase's Thrift server refuses {where}: {text}. Try again.")
+        return Failure(error, done=False, again=False)
+    error = StorageUnavailable(f"HBase could not do {where}: {text}. Its log says more.")
+    return Failure(error, done=True, again=bool(exc.canRetry))
+
+
+def _table(arguments: tuple[Any, ...]) -> str:
+    """The table that a call is about; empty when it is about none."""
+    first = arguments[0] if arguments else None
+    if isinstance(first, types().TTableName):
+        return f"{first.ns.decode()}:{first.qualifier.decode()}"
+    return first.decode(errors="replace") if isinstance(first, bytes) else ""
+
+
+def _shortened(message: object) -> str:
+    """The first line of a Java exception's text."""
+    text = message.decode(errors="replace") if isinstance(message, bytes) else str(message or "?")
+    return text.strip().partition("\n")[0][:_MESSAGE_CHARS_MAX].rstrip(". ")
+
+
+def _reason(exc: BaseException) -> str:
+    if isinstance(exc, OSError) and exc.strerror:
+        return exc.strerror
+    return str(exc) or type(exc).__name__

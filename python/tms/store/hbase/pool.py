@@ -1,0 +1,254 @@
+"""Connections to HBase's Thrift servers, for all threads of a store: which server, how many, when
+to try again.
+
+Invariants
+
+* At most `connections_max` calls are under way; who comes later waits, within its deadline.
+* Bytes under way are bounded too, because a Thrift server holds them in its heap.
+* A connection that rested for `IDLE_S` is looked at before it is used: the servers end those that
+  rest for a minute, and what ends between the look and the call is a failure like any other.
+* Only what changes nothing when it is done twice is tried again, and only within the deadline;
+  anything else is tried again while it is sure that it was not sent.
+"""
+
+import os
+import random
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tms.clock import Clock
+from tms.errors import Closed, ConfigError, StorageUnavailable, TMSError
+from tms.store.hbase.connection import Connection, Failure
+
+T = TypeVar("T")
+
+IDLE_S = 30.0
+AVOID_S = 5.0  # how long a server that could not be reached is tried last
+BYTES_UNDER_WAY_MAX = 64 << 20
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
+PORT = 9090
+NAMESPACE = "tms"
+_URL = re.compile(r"hbase://([^/?#]+)(?:/([A-Za-z0-9_]+))?/?", re.ASCII)
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?", re.ASCII)
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a store is: Thrift servers, any of which will do, and the namespace of its tables."""
+
+    servers: tuple[Address, ...]
+    namespace: str
+
+    @classmethod
+    def parse(cls, url: str) -> "Place":
+        """From `hbase://HOST[:PORT][,HOST[:PORT]…][/NAMESPACE]`. Raises `ConfigError`."""
+        found = _URL.fullmatch(url)
+        hosts = [_HOST.fullmatch(one) for one in found[1].split(",")] if found else [None]
+        servers = [(one[1].strip("[]"), int(one[2] or PORT)) for one in hosts if one is not None]
+        if found is None or None in hosts or not all(0 < port < 65_536 for _, port in servers):
+            raise ConfigError(
+                "A store in HBase is hbase://HOST:PORT/NAMESPACE, with the address of a Thrift 2 "
+                f"server, or of several with commas between them; got {url!r}."
+            )
+        return cls(tuple(servers), found[2] or NAMESPACE)
+
+    def __str__(self) -> str:
+        hosts = (f"[{host}]" if ":" in host else host for host, _ in self.servers)
+        ports = (port for _, port in self.servers)
+        addresses = ",".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=True))
+        return f"hbase://{addresses}/{self.namespace}"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how many."""
+
+    connect_s: float = 5.0
+    call_s: float = 30.0
+    connections_max: int = 16
+
+
+class Pool:
+    """Makes calls over connections that it keeps. Thread-safe."""
+
+    def __init__(self, place: Place, clock: Clock, limits: Limits) -> None:
+        self.place = place
+        self.limits = limits
+        self.failure: TMSError | None = None  # of the newest call; None when it succeeded
+        self.succeeded_s = float("-inf")
+        self._clock = clock
+        self._changed = threading.Condition()  # guards all below
+        self._idle: list[Connection] = []
+        self._under_way = 0
+        self._bytes = 0
+        self._avoid_until_s: dict[Address, float] = {}
+        self._next = random.randrange(len(place.servers))
+        self._closed = False
+        self._process = os.getpid()
+
+    def call(
+        self,
+        method: str,
+        *arguments: Any,
+        repeatable: bool,
+        size: int = 0,
+        call_s: float | None = None,
+    ) -> Any:
+        """Call a method of the service. `size` is about how many bytes go either way. Raises errors
+        of TMS: what the last attempt failed with."""
+        try:
+            return self.attempt(method, *arguments, repeatable=repeatable, size=size, call_s=call_s)
+        except Failure as failure:
+            raise failure.error from failure
+
+    def attempt(
+        self,
+        method: str,
+        *arguments: Any,
+        repeatable: bool,
+        size: int = 0,
+        call_s: float | None = None,
+    ) -> Any:
+        """Like `call`, but raises `Failure`, which says whether it may have been done."""
+        until_s = self._clock.monotonic_s() + (call_s or self.limits.call_s)
+        self._enter(min(size, BYTES_UNDER_WAY_MAX), until_s)
+        try:
+            answer = self._retrying(
+                lambda: self._once(method, arguments, until_s), repeatable, until_s
+            )
+        except Failure as failure:
+            self.failure = failure.error
+            raise
+        finally:
+            self._leave(min(size, BYTES_UNDER_WAY_MAX))
+        self.failure, self.succeeded_s = None, self._clock.monotonic_s()
+        return answer
+
+    def close(self) -> None:
+        """Close every connection; those in use once their calls end. A second call does nothing."""
+        with self._changed:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            self._changed.notify_all()
+        for one in idle:
+            one.close()
+
+    def _once(self, method: str, arguments: tuple[Any, ...], until_s: float) -> Any:
+        found = self._connection(until_s)
+        try:
+            return found.call(method, arguments, until_s)
+        finally:
+            with self._changed:
+                kept = found.alive and not self._closed
+                if kept:
+                    self._idle.append(found)
+            if not kept:
+                found.close()
+
+    def _retrying(self, once: Callable[[], T], repeatable: bool, until_s: float) -> T:
+        def again(error: BaseException) -> bool:
+            return isinstance(error, Failure) and error.again and (repeatable or not error.done)
+
+        try:
+            return once()
+        except Failure as failure:
+            if not again(failure):
+                raise
+            first = [failure]
+
+        def attempt() -> T:
+            if first:
+                raise first.pop()  # so that tenacity counts and pauses
+            return once()
+
+        import tenacity
+
+        return tenacity.Retrying(
+            wait=tenacity.wait_random_exponential(PAUSE_FIRST_S, PAUSE_MAX_S),
+            stop=lambda state: self._clock.monotonic_s() + state.upcoming_sleep >= until_s,
+            retry=tenacity.retry_if_exception(again),
+            reraise=True,
+        )(attempt)
+
+    def _connection(self, until_s: float) -> Connection:
+        """One that rested, or a new one. Raises `Failure`."""
+        while True:
+            with self._changed:
+                self._require_own()
+                if self._closed:
+                    raise Failure(self._closed_error(), done=False, again=False)
+                found = self._idle.pop() if self._idle else None
+            if found is None:
+                return self._made(until_s)
+            rested_s = self._clock.monotonic_s() - found.used_s
+            if rested_s < IDLE_S and found.alive:
+                return found
+            found.close()
+
+    def _made(self, until_s: float) -> Connection:
+        failure: Failure | None = None
+        for address in self._servers():
+            try:
+                made = Connection(*address, self._clock, self.limits.connect_s, until_s)
+                made.check(min(until_s, self._clock.monotonic_s() + self.limits.connect_s))
+                return made
+            except Failure as one:
+                failure = one
+                with self._changed:
+                    self._avoid_until_s[address] = self._clock.monotonic_s() + AVOID_S
+                    gone = [each for each in self._idle if (each.host, each.port) == address]
+                    self._idle = [each for each in self._idle if each not in gone]
+                for each in gone:
+                    each.close()
+        assert failure is not None, "a place has a server"
+        raise Failure(failure.error, done=False, again=failure.again) from failure
+
+    def _servers(self) -> list[Address]:
+        """All of them, in turn; first those that could be reached."""
+        with self._changed:
+            at = self._next
+            self._next = (at + 1) % len(self.place.servers)
+            now_s = self._clock.monotonic_s()
+            turned = self.place.servers[at:] + self.place.servers[:at]
+            return sorted(turned, key=lambda one: self._avoid_until_s.get(one, 0.0) > now_s)
+
+    def _enter(self, size: int, until_s: float) -> None:
+        with self._changed:
+            while not self._closed and (
+                self._under_way >= self.limits.connections_max
+                or (self._bytes and self._bytes + size > BYTES_UNDER_WAY_MAX)
+            ):
+                left_s = until_s - self._clock.monotonic_s()
+                if left_s <= 0:
+                    error = StorageUnavailable(
+                        f"All {self.limits.connections_max} connections to {self.place} are busy. "
+                        "Try again, or allow more."
+                    )
+                    raise Failure(error, done=False, again=False)
+                self._changed.wait(left_s)
+            if self._closed:
+                raise Failure(self._closed_error(), done=False, again=False)
+            self._under_way += 1
+            self._bytes += size
+
+    def _leave(self, size: int) -> None:
+        with self._changed:
+            self._under_way -= 1
+            self._bytes -= size
+            self._changed.notify_all()
+
+    def _require_own(self) -> None:
+        """In a process that was forked: leave the connections to the one that made them."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            for one in self._idle:
+                one.let_go()
+            self._idle = []
+
+    def _closed_error(self) -> Closed:
+        return Closed(f"The store at {self.place} is closed; open it again.")

@@ -1,0 +1,105 @@
+"""Rows of a range, page by page: one round trip each, over before the Thrift server holds too much.
+
+A Thrift server collects a page in its heap before it answers, and takes a number of rows, not of
+bytes. So whoever asks for a page says how many rows it may be trusted with.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from tms.store.hbase.connection import types
+from tms.store.hbase.pool import Pool
+
+T = TypeVar("T")
+
+# TMS sees everything that is stored, whatever the coprocessor would show others.
+READ = {b"tms.isolation": b"uncommitted"}
+PAGE_BYTES = 8 << 20  # of one call, in either direction
+PAGE_ROWS_MAX = 4_096
+LENGTHS = b"KeyOnlyFilter(true)"  # instead of a value, its length in 4 bytes
+_BELOW = b"\xff" * 9
+
+
+class Pages:
+    """The rows of [start, stop), ascending or descending."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        table: bytes,
+        start: bytes,
+        stop: bytes,
+        reverse: bool = False,
+        filter: bytes | None = None,
+    ) -> None:
+        self.ended = start >= stop
+        self._pool = pool
+        self._table = table
+        self._start, self._stop = start, stop
+        self._reverse = reverse
+        self._filter = filter
+
+    def next(self, rows: int, size: int = 0) -> list[Any]:
+        """The next rows, at most so many; fewer at the end only. `size` is about their bytes."""
+        if self.ended:
+            return []
+        asked = rows
+        if self._reverse:  # HBase begins with the row that it is given; ours is the one before
+            asked += 1
+            first, last = self._stop, _before(self._start)
+        else:
+            first, last = self._start, self._stop
+        scan = types().TScan(
+            startRow=first,
+            stopRow=last,
+            caching=asked,
+            limit=asked,
+            reversed=self._reverse,
+            filterString=self._filter,
+            attributes=READ,
+        )
+        found = self._pool.call(
+            "getScannerResults", self._table, scan, asked, repeatable=True, size=size
+        )
+        self.ended = len(found) < asked
+        if self._reverse:
+            found = [one for one in found if self._start <= one.row < self._stop][:rows]
+            if found:
+                self._stop = found[-1].row
+        elif found:
+            self._start = found[-1].row + b"\0"
+        return list(found)
+
+
+def lengths(
+    pool: Pool, table: bytes, start: bytes, stop: bytes, reverse: bool = False
+) -> Iterator[tuple[bytes, int]]:
+    """Every row of a range, and how many bytes its values have."""
+    pages = Pages(pool, table, start, stop, reverse, LENGTHS)
+    count = 64
+    while not pages.ended:
+        for one in pages.next(count):
+            yield one.row, sum(int.from_bytes(cell.value, "big") for cell in one.columnValues)
+        count = min(4 * count, PAGE_ROWS_MAX)
+
+
+def batches(rows: Iterable[T], size_of: Callable[[T], int]) -> Iterator[tuple[Sequence[T], int]]:
+    """Rows in groups of at most `PAGE_BYTES`, or of one; and the bytes of each group."""
+    batch: list[T] = []
+    total = 0
+    for row in rows:
+        size = size_of(row)
+        if batch and (total + size > PAGE_BYTES or len(batch) == PAGE_ROWS_MAX):
+            yield batch, total
+            batch, total = [], 0
+        batch.append(row)
+        total += size
+    if batch:
+        yield batch, total
+
+
+def _before(row: bytes) -> bytes:
+    """A row a little below this one: what is between them is left out by whoever asks."""
+    if not row or row[-1] == 0:
+        return row[:-1]
+    return row[:-1] + bytes((row[-1] - 1,)) + _BELOW
