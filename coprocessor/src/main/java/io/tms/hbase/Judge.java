@@ -1,0 +1,125 @@
+package io.tms.hbase;
+
+import org.apache.hadoop.hbase.Cell;
+
+/**
+ * Decides what becomes of rows, by what was known when it was made. One for each scan; not
+ * thread-safe, allocates nothing per row. What is asked of a topic and its partition is remembered
+ * for the rows that follow.
+ *
+ * <p>A row goes only when something positively says so; whatever is missing or unclear keeps it.
+ */
+final class Judge {
+  private static final long POINTERS_PER_MS = 1_000_000;
+
+  /** What a transaction may take at most, 25 h, and an hour for clocks that differ. */
+  private static final long TRANSACTION_MS_MAX = 26 * 3_600_000L;
+
+  private static final long NEVER = Long.MIN_VALUE;
+
+  private final Metadata metadata;
+  private final boolean payloads;
+  private final long nowMs;
+  private final long orphansBeforeMs;
+  private final RowKey key;
+  private final BlockHeader header = new BlockHeader();
+
+  // Of the partition that the last row was of.
+  private long place = -1;
+  private boolean unsure;
+  private boolean deleted;
+  private boolean unknown;
+  private long expiredBeforeMs;
+  private int partition;
+
+  /**
+   * @param metadata null when it was never read: then everything stays
+   * @param orphansAfterMs rows of no topic go when they are older; negative: never
+   */
+  Judge(Metadata metadata, boolean payloads, long wallMs, long orphansAfterMs) {
+    this.metadata = metadata;
+    this.payloads = payloads;
+    this.key = new RowKey(payloads);
+    this.nowMs = metadata == null ? NEVER : metadata.nowMs(wallMs);
+    // A topic that was created after the records were read is no orphan.
+    this.orphansBeforeMs =
+        nowMs == NEVER || orphansAfterMs < 0
+            ? NEVER
+            : Math.min(nowMs, metadata.readAtMs()) - orphansAfterMs;
+  }
+
+  /** What becomes of the row with this cell {@code m:b}. */
+  Reason judge(Cell block) {
+    if (!key.read(block) || !header.read(block)) {
+      return Reason.DAMAGED;
+    }
+    if (payloads && header.pointer() != key.pointer()) {
+      return Reason.DAMAGED;
+    }
+    if (metadata == null) {
+      return Reason.UNSURE;
+    }
+    if (key.place() != place) {
+      lookUp();
+    }
+    return unsure ? Reason.UNSURE : decide();
+  }
+
+  /** The key of the row that was judged last; meaningless when that was damaged. */
+  RowKey key() {
+    return key;
+  }
+
+  /** The header of the row that was judged last; meaningless when that was damaged. */
+  BlockHeader header() {
+    return header;
+  }
+
+  private Reason decide() {
+    if (deleted) {
+      return Reason.DELETED;
+    }
+    long age = payloads ? key.pointer() / POINTERS_PER_MS + TRANSACTION_MS_MAX : key.timeMs();
+    if (age < expiredBeforeMs) {
+      return Reason.EXPIRED;
+    }
+    if (!payloads) {
+      if (partition >= 0) {
+        Partitions partitions = metadata.partitions();
+        if (partitions.isBelowFloor(partition, key.timeMs(), key.sequence())) {
+          return Reason.FLOOR;
+        }
+        if (partitions.isSealed(partition, key.segment(), key.timeMs(), key.sequence())) {
+          return Reason.SEALED;
+        }
+      }
+      if (header.isRolledBack()) {
+        return Reason.ROLLED_BACK;
+      }
+    }
+    TransactionImage image = metadata.image();
+    if (header.isIssued() && image != null && image.neverCommits(header.pointer())) {
+      return Reason.INVALID;
+    }
+    return unknown && age < orphansBeforeMs ? Reason.ORPHAN : Reason.KEPT;
+  }
+
+  private void lookUp() {
+    place = -1; // should this fail half way, the next row begins anew
+    Topics topics = metadata.topics();
+    long retentionMs = topics.retentionMs(key.uid());
+    partition = metadata.partitions().find(key.place());
+    unsure =
+        retentionMs == Topics.UNSURE
+            || (partition >= 0 && metadata.partitions().isUnsure(partition));
+    boolean live = retentionMs != Topics.NONE;
+    boolean noted = topics.isNotedDeleted(key.uid());
+    deleted = !live && noted;
+    unknown = !live && !noted;
+    expiredBeforeMs =
+        live && !unsure && retentionMs != Topics.FOREVER && nowMs != NEVER
+            ? nowMs - retentionMs
+            : NEVER;
+    place = key.place();
+  }
+}

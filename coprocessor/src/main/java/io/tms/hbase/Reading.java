@@ -1,0 +1,117 @@
+package io.tms.hbase;
+
+import java.io.IOException;
+import java.util.NavigableSet;
+import org.apache.hadoop.hbase.DoNotRetryIOException;
+import org.apache.hadoop.hbase.client.Get;
+import org.apache.hadoop.hbase.client.Query;
+import org.apache.hadoop.hbase.client.Scan;
+import org.apache.hadoop.hbase.filter.Filter;
+import org.apache.hadoop.hbase.filter.FilterList;
+import org.apache.hadoop.hbase.io.TimeRange;
+import org.apache.hadoop.hbase.util.Bytes;
+import org.apache.hadoop.hbase.util.EnvironmentEdgeManager;
+
+/** Puts the right filter on a scan or get of the table of messages, as its attributes say. */
+final class Reading {
+  private static final String ISOLATION = "tms.isolation";
+  private static final String SNAPSHOT = "tms.snapshot";
+
+  private final TableSettings settings;
+  private final RegionMetrics metrics;
+
+  Reading(TableSettings settings, RegionMetrics metrics) {
+    this.settings = settings;
+    this.metrics = metrics;
+  }
+
+  /** Restricts a scan. */
+  void restrict(Scan scan, Metadata metadata) throws IOException {
+    View view = viewOf(scan, metadata);
+    if (view == null) {
+      return;
+    }
+    NavigableSet<byte[]> columns = scan.getFamilyMap().get(TableSettings.FAMILY);
+    boolean wanted = isBlockWanted(columns);
+    if (!wanted) {
+      scan.addColumn(TableSettings.FAMILY, TableSettings.BLOCK);
+    }
+    TimeRange times = timesOf(scan, scan.getTimeRange());
+    if (!times.isAllTime()) {
+      scan.setColumnFamilyTimeRange(TableSettings.FAMILY, times.getMin(), oneLater(times.getMax()));
+    }
+    scan.setFilter(filter(view, wanted, times, scan.getFilter()));
+  }
+
+  /** Restricts a get. */
+  void restrict(Get get, Metadata metadata) throws IOException {
+    View view = viewOf(get, metadata);
+    if (view == null) {
+      return;
+    }
+    NavigableSet<byte[]> columns = get.getFamilyMap().get(TableSettings.FAMILY);
+    boolean wanted = isBlockWanted(columns);
+    if (!wanted) {
+      get.addColumn(TableSettings.FAMILY, TableSettings.BLOCK);
+    }
+    TimeRange times = timesOf(get, get.getTimeRange());
+    if (!times.isAllTime()) {
+      get.setColumnFamilyTimeRange(TableSettings.FAMILY, times.getMin(), oneLater(times.getMax()));
+    }
+    get.setFilter(filter(view, wanted, times, get.getFilter()));
+  }
+
+  /** What the reader sees; null: everything. */
+  private View viewOf(Query query, Metadata metadata) throws IOException {
+    byte[] snapshot = query.getAttribute(SNAPSHOT);
+    if (snapshot != null) {
+      try {
+        return View.of(SnapshotCodec.decode(snapshot));
+      } catch (Malformed e) {
+        throw new DoNotRetryIOException(
+            "The attribute tms.snapshot is no transaction as Tephra's TransactionCodec writes it: "
+                + e.getMessage(),
+            e);
+      }
+    }
+    byte[] asked = query.getAttribute(ISOLATION);
+    String isolation = asked == null ? settings.isolation() : Bytes.toString(asked);
+    if (isolation.equals("uncommitted")) {
+      return null;
+    }
+    if (!isolation.equals("committed")) {
+      throw new DoNotRetryIOException(
+          "The attribute tms.isolation "
+              + (asked == null ? "of the table " + settings.fullTable() : "of this operation")
+              + " is uncommitted or committed, not "
+              + isolation.substring(0, Math.min(isolation.length(), 40)));
+    }
+    if (metadata == null || metadata.image() == null) {
+      throw new DoNotRetryIOException(
+          "This region server has not read yet which transactions are committed, so it cannot show "
+              + "committed messages of "
+              + settings.fullTable()
+              + ". Try again in a few seconds; if that does not help, see its log.");
+    }
+    return View.committed(metadata, EnvironmentEdgeManager.currentTime());
+  }
+
+  private static boolean isBlockWanted(NavigableSet<byte[]> columns) {
+    return columns == null || columns.isEmpty() || columns.contains(TableSettings.BLOCK);
+  }
+
+  private static TimeRange timesOf(Query query, TimeRange all) {
+    TimeRange ours = query.getColumnFamilyTimeRange().get(TableSettings.FAMILY);
+    return ours == null ? all : ours;
+  }
+
+  /** A block that is rolled back is written again with a time that is one later. */
+  private static long oneLater(long endMs) {
+    return endMs == Long.MAX_VALUE ? endMs : endMs + 1;
+  }
+
+  private Filter filter(View view, boolean blockWanted, TimeRange times, Filter own) {
+    Filter ours = new VisibilityFilter(view, metrics, blockWanted, times);
+    return own == null ? ours : new FilterList(FilterList.Operator.MUST_PASS_ALL, ours, own);
+  }
+}

@@ -1,0 +1,180 @@
+package io.tms.hbase;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.EnumMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.hadoop.hbase.ByteBufferExtendedCell;
+import org.apache.hadoop.hbase.Cell;
+import org.apache.hadoop.hbase.CellUtil;
+import org.apache.hadoop.hbase.regionserver.InternalScanner;
+import org.apache.hadoop.hbase.regionserver.ScannerContext;
+import org.apache.hadoop.hbase.regionserver.Shipper;
+
+/**
+ * What a flush or a compaction writes: the rows of another scanner without those that nobody needs.
+ *
+ * <p>A row comes as its delete markers, its cell {@code m:b}, its further cells; maybe in several
+ * calls. Delete markers always pass: they are others' business. The first other cell decides for
+ * all that follow.
+ *
+ * <p>Dropping the newest version of a cell must not uncover an older one in a file that is not part
+ * of this compaction. All rules but one judge by what every version of a row has in common; a row
+ * that was rolled back, though, has an older version that says otherwise. It goes only if no other
+ * file can hold that: {@link OtherFiles}.
+ *
+ * <p>An error of ours keeps the row. Errors of the scanner below are HBase's and pass.
+ */
+final class RetentionScanner implements InternalScanner, Shipper {
+  private final InternalScanner rows;
+  private final Judge judge;
+  private final OtherFiles others;
+  private final RegionMetrics metrics;
+  private final Warnings warnings;
+  private final String table;
+  private final Map<Reason, long[]> counts = new EnumMap<>(Reason.class); // one number each
+
+  private byte[] row = new byte[RowKey.PAYLOAD_CHARS];
+  private int rowLength = -1;
+  private boolean decided;
+  private boolean keeping;
+  private boolean finished;
+  private boolean unsure;
+  private boolean closed;
+
+  RetentionScanner(
+      InternalScanner rows,
+      Judge judge,
+      OtherFiles others,
+      RegionMetrics metrics,
+      Warnings warnings,
+      String table) {
+    this.rows = rows;
+    this.judge = judge;
+    this.others = others;
+    this.metrics = metrics;
+    this.warnings = warnings;
+    this.table = table;
+    for (Reason reason : Reason.values()) {
+      counts.put(reason, new long[1]);
+    }
+  }
+
+  @Override
+  public boolean next(List<Cell> result, ScannerContext context) throws IOException {
+    int kept = result.size();
+    boolean more = rows.next(result, context);
+    int size = result.size();
+    for (int i = kept; i < size; i++) {
+      Cell cell = result.get(i);
+      if (keeps(cell)) {
+        if (kept != i) {
+          result.set(kept, cell);
+        }
+        kept++;
+      }
+    }
+    if (kept < size) {
+      result.subList(kept, size).clear();
+    }
+    finished = !more;
+    return more;
+  }
+
+  private boolean keeps(Cell cell) {
+    if (!isSameRow(cell)) {
+      begin(cell);
+    }
+    if (!CellUtil.isPut(cell)) {
+      return true;
+    }
+    if (!decided) {
+      keeping = decide(cell);
+      decided = true;
+    }
+    return keeping;
+  }
+
+  private boolean decide(Cell cell) {
+    Reason reason;
+    try {
+      reason =
+          CellUtil.matchingQualifier(cell, TableSettings.BLOCK)
+              ? judge.judge(cell)
+              : Reason.DAMAGED; // a row of ours begins with m:b
+      if (reason == Reason.ROLLED_BACK && others.mayHold(judge.key().timeMs())) {
+        return true;
+      }
+    } catch (RuntimeException | LinkageError e) {
+      metrics.decisionFailed();
+      warnings.warn("tms_decision_failed, the row stays: table", table, e);
+      unsure = true;
+      return true;
+    }
+    counts.get(reason)[0]++;
+    if (reason == Reason.UNSURE
+        || (reason == Reason.DAMAGED && judge.header().isOfAnotherVersion())) {
+      unsure = true;
+    }
+    return !reason.drops();
+  }
+
+  private boolean isSameRow(Cell cell) {
+    if (cell.getRowLength() != rowLength) {
+      return false;
+    }
+    if (cell instanceof ByteBufferExtendedCell) {
+      ByteBufferExtendedCell buffered = (ByteBufferExtendedCell) cell;
+      ByteBuffer bytes = buffered.getRowByteBuffer();
+      int at = buffered.getRowPosition();
+      for (int i = rowLength - 1; i >= 0; i--) { // keys differ at their ends
+        if (bytes.get(at + i) != row[i]) {
+          return false;
+        }
+      }
+      return true;
+    }
+    byte[] array = cell.getRowArray();
+    int offset = cell.getRowOffset();
+    for (int i = rowLength - 1; i >= 0; i--) {
+      if (array[offset + i] != row[i]) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  private void begin(Cell cell) {
+    rowLength = cell.getRowLength();
+    if (row.length < rowLength) {
+      row = new byte[rowLength];
+    }
+    CellUtil.copyRowTo(cell, row, 0); // the cell's own bytes may be given back by shipped()
+    decided = false;
+  }
+
+  /** Whether every row was seen and judged for certain; asked after it was closed. */
+  boolean isCertain() {
+    return finished && !unsure;
+  }
+
+  @Override
+  public void shipped() throws IOException {
+    if (rows instanceof Shipper) { // else the blocks that were read pile up until the end
+      ((Shipper) rows).shipped();
+    }
+  }
+
+  @Override
+  public void close() throws IOException {
+    if (!closed) {
+      closed = true;
+      counts.forEach((reason, rows) -> metrics.judged(reason, rows[0]));
+      if (counts.get(Reason.DAMAGED)[0] > 0) {
+        warnings.warn("tms_damaged_rows, they stay: table", table, null);
+      }
+    }
+    rows.close();
+  }
+}

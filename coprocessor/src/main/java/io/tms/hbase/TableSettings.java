@@ -1,0 +1,132 @@
+package io.tms.hbase;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import org.apache.hadoop.hbase.client.TableDescriptor;
+import org.apache.hadoop.hbase.util.Bytes;
+
+/**
+ * What a table's attributes say; read once when a region opens, since changing an attribute opens
+ * the regions anew. A value that makes no sense is named in {@link #mistakes} and does the least.
+ */
+final class TableSettings {
+  static final byte[] FAMILY = Bytes.toBytes("m");
+  static final byte[] BLOCK = Bytes.toBytes("b");
+
+  private static final String TTL = "tms.ttl";
+  private static final String ISOLATION = "tms.isolation";
+  private static final String ENABLED = "tms.enabled";
+  private static final String REFRESH = "tms.refresh.ms";
+  private static final String WARN = "tms.warn.ms";
+  private static final long REFRESH_MS = 10_000;
+  private static final long REFRESH_MS_MIN = 10;
+  private static final long WARN_MS = 60_000;
+
+  private final String namespace;
+  private final String table;
+  private final boolean messages;
+  private final boolean payloads;
+  private final boolean enabled;
+  private final String isolation;
+  private final long orphansAfterMs;
+  private final long refreshMs;
+  private final long warnMs;
+  private final int families;
+  private final List<String> mistakes = new ArrayList<>();
+
+  TableSettings(TableDescriptor descriptor) {
+    namespace = descriptor.getTableName().getNamespaceAsString();
+    table = descriptor.getTableName().getQualifierAsString();
+    families = descriptor.getColumnFamilyCount();
+    messages = table.equals("messages");
+    payloads = table.equals("payloads");
+    if (!messages && !payloads) {
+      mistakes.add("the table is neither messages nor payloads: the coprocessor does nothing here");
+    }
+    enabled = isEnabled(descriptor.getValue(ENABLED)) && (messages || payloads);
+    String value = descriptor.getValue(ISOLATION);
+    isolation = value == null ? "uncommitted" : value;
+    orphansAfterMs = number(descriptor, TTL, 0, -1);
+    refreshMs = number(descriptor, REFRESH, REFRESH_MS_MIN, REFRESH_MS);
+    warnMs = number(descriptor, WARN, 0, WARN_MS);
+  }
+
+  private boolean isEnabled(String value) {
+    if (value != null && !value.equalsIgnoreCase("true") && !value.equalsIgnoreCase("false")) {
+      mistakes.add(ENABLED + " is true or false, not " + value + ": taken as false");
+    }
+    return value == null || value.equalsIgnoreCase("true");
+  }
+
+  private long number(TableDescriptor descriptor, String name, long least, long otherwise) {
+    String value = descriptor.getValue(name);
+    if (value == null) {
+      return otherwise;
+    }
+    try {
+      long number = Long.parseLong(value);
+      if (number >= least) {
+        return number;
+      }
+    } catch (NumberFormatException e) {
+      // named below
+    }
+    mistakes.add(name + " is a number of ms from " + least + ", not " + value + ": not used");
+    return otherwise;
+  }
+
+  /** What is wrong with the attributes, for the log. */
+  List<String> mistakes() {
+    return Collections.unmodifiableList(mistakes);
+  }
+
+  String namespace() {
+    return namespace;
+  }
+
+  /** The table without its namespace. */
+  String table() {
+    return table;
+  }
+
+  /** The table as people name it. */
+  String fullTable() {
+    return namespace + ":" + table;
+  }
+
+  boolean isMessages() {
+    return messages;
+  }
+
+  boolean isPayloads() {
+    return payloads;
+  }
+
+  /** Whether anything may be dropped or hidden. */
+  boolean isEnabled() {
+    return enabled;
+  }
+
+  /** Whether the table has no families but ours. */
+  boolean isOneFamily() {
+    return families == 1;
+  }
+
+  /** The isolation of readers that ask for none. */
+  String isolation() {
+    return isolation;
+  }
+
+  long orphansAfterMs() {
+    return orphansAfterMs;
+  }
+
+  long refreshMs() {
+    return refreshMs;
+  }
+
+  long warnMs() {
+    return warnMs;
+  }
+}

@@ -1,0 +1,150 @@
+package io.tms.hbase;
+
+import java.nio.BufferUnderflowException;
+import java.nio.ByteBuffer;
+import java.util.Arrays;
+
+/**
+ * The state of TMS's transaction manager at one moment, as Tephra's SnapshotCodecV4 writes it.
+ *
+ * <pre>
+ *   version 4 · time (ms) · read pointer · write pointer
+ *   invalid      count, pointers                                                          0
+ *   in progress  count, each: pointer, expiry (ms), bound, kind, count, checkpoints, 0    0
+ *   committing   count, each: id, count, changes, 0                                       0
+ *   committed    the same, by commit pointer                                              0
+ * </pre>
+ *
+ * Every number is a zig-zag variable-length integer; a change is its length and its bytes; an empty
+ * list is only the 0 at its end.
+ */
+final class TransactionImage {
+  private static final int VERSION = 4;
+
+  private final long timeMs;
+  private final long writePointer;
+  private final Snapshot committed;
+
+  private TransactionImage(long timeMs, long writePointer, Snapshot committed) {
+    this.timeMs = timeMs;
+    this.writePointer = writePointer;
+    this.committed = committed;
+  }
+
+  /** When this was so, by the transaction manager's clock. */
+  long timeMs() {
+    return timeMs;
+  }
+
+  /** The last write pointer that was given by then. */
+  long writePointer() {
+    return writePointer;
+  }
+
+  /** What was committed by then. */
+  Snapshot committed() {
+    return committed;
+  }
+
+  /** Whether it is certain that this transaction never commits. */
+  boolean neverCommits(long pointer) {
+    return pointer <= writePointer
+        && committed.isInvalid(pointer)
+        && !committed.isInProgress(pointer);
+  }
+
+  /** The image in these bytes. */
+  static TransactionImage decode(byte[] raw) throws Malformed {
+    ByteBuffer in = ByteBuffer.wrap(raw);
+    try {
+      long version = number(in);
+      if (version != VERSION) {
+        throw new Malformed("the image has version " + version + ", known is " + VERSION);
+      }
+      long timeMs = number(in);
+      long readPointer = number(in);
+      long writePointer = number(in);
+      Longs invalid = new Longs();
+      readPointers(in, invalid);
+      Longs inProgress = new Longs();
+      readInProgress(in, inProgress);
+      skipChanges(in);
+      skipChanges(in);
+      if (in.hasRemaining()) {
+        throw new Malformed("the image goes on behind its end");
+      }
+      return new TransactionImage(
+          timeMs,
+          writePointer,
+          Snapshot.ofNobody(readPointer, ascending(invalid), ascending(inProgress)));
+    } catch (BufferUnderflowException e) {
+      throw new Malformed("the image is cut off", e);
+    }
+  }
+
+  private static void readPointers(ByteBuffer in, Longs to) throws Malformed {
+    for (int count = count(in); count != 0; count = count(in)) {
+      for (int i = 0; i < count; i++) {
+        to.add(number(in));
+      }
+    }
+  }
+
+  private static void readInProgress(ByteBuffer in, Longs to) throws Malformed {
+    for (int count = count(in); count != 0; count = count(in)) {
+      for (int i = 0; i < count; i++) {
+        to.add(number(in));
+        number(in); // when it expires
+        number(in); // its visibility bound
+        number(in); // its kind
+        readPointers(in, to); // checkpoints are in progress as well
+      }
+    }
+  }
+
+  private static void skipChanges(ByteBuffer in) throws Malformed {
+    for (int count = count(in); count != 0; count = count(in)) {
+      for (int i = 0; i < count; i++) {
+        number(in);
+        for (int changes = count(in); changes != 0; changes = count(in)) {
+          for (int change = 0; change < changes; change++) {
+            int length = count(in);
+            in.position(in.position() + length);
+          }
+        }
+      }
+    }
+  }
+
+  private static int count(ByteBuffer in) throws Malformed {
+    long count = number(in);
+    if (count < 0 || count > in.remaining()) { // each takes a byte at least
+      throw new Malformed("a list or change of " + count + " in " + in.remaining() + " bytes");
+    }
+    return (int) count;
+  }
+
+  private static long number(ByteBuffer in) throws Malformed {
+    long raw = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      byte next = in.get();
+      raw |= (long) (next & 0x7F) << shift;
+      if (next >= 0) {
+        return raw >>> 1 ^ -(raw & 1);
+      }
+    }
+    throw new Malformed("a number of more than ten bytes");
+  }
+
+  private static long[] ascending(Longs found) {
+    long[] all = found.toArray();
+    Arrays.sort(all);
+    int kept = 0;
+    for (int i = 0; i < all.length; i++) {
+      if (i == 0 || all[i] != all[i - 1]) {
+        all[kept++] = all[i];
+      }
+    }
+    return kept == all.length ? all : Arrays.copyOf(all, kept);
+  }
+}
