@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from integration.cluster import Endpoint, Standalone
+from integration.install import install
 from integration.shared import shared_hbase
 
 HERE = Path(__file__).parent
@@ -61,3 +62,22 @@ def own_hbase(tmp_path: Path) -> Iterator[Standalone]:
     """A standalone HBase of this test's own, to be killed, paused and restarted."""
     with Standalone(tmp_path / "hbase") as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def installed(hbase: Endpoint) -> Iterator[str]:
+    """The URL of a store whose tables were installed as an operator does; shared by a module."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    install(hbase.url(name))
+    yield hbase.url(name)
+    with hbase.connect() as gateway:
+        gateway.drop_namespace(name)
+
+
+@pytest.fixture
+def tms_url(hbase: Endpoint, installed: str) -> Iterator[str]:
+    """The same, and it is empty: every row that a test left is deleted."""
+    yield installed
+    with hbase.connect() as gateway:
+        for table in ("metadata", "payloads", "messages"):
+            gateway.clear(f"{installed.rpartition('/')[2]}:{table}")

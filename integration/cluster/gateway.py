@@ -128,6 +128,19 @@ class Gateway:
                 return found
             start = results[-1].row + b"\0"
 
+    def clear(self, table: str) -> None:
+        """Delete every row of a table."""
+        while rows := self.call("getScannerResults", table.encode(), self._keys_only(), SCAN_ROWS):
+            gone = [self.types.TDelete(row=one.row) for one in rows]
+            self.call("deleteMultiple", table.encode(), gone)
+
+    def _keys_only(self) -> Any:
+        return self.types.TScan(
+            limit=SCAN_ROWS,
+            filterString=b"KeyOnlyFilter() AND FirstKeyOnlyFilter()",
+            attributes={b"tms.isolation": b"uncommitted"},
+        )
+
     def table_name(self, name: str) -> Any:
         namespace, _, qualifier = name.rpartition(":")
         return self.types.TTableName(ns=namespace.encode() or None, qualifier=qualifier.encode())

@@ -258,6 +258,27 @@ def test_producers_that_a_paused_owner_noted_late_are_read_on_from_there() -> No
     assert both.values(1) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_a_stale_note_of_producers_and_a_cleaned_segment_lose_nothing_that_follows() -> None:
+    both = Processes()
+    both.publish(0, b"0", producer=7, sequence=0)
+    log = both.engines[0]._partitions.opened()[-1]
+    with log.state.changing():
+        log.state.snapshot()
+    for sequence in range(1, 4):
+        both.publish(0, b"%d" % sequence, producer=7, sequence=sequence)
+    uid = both.engines[0]._registry.find(NAME).uid
+    metadata, key = both.kept.open("metadata", False), keys.producers_key(uid, 0)
+    stale = metadata.get(key)
+    assert stale is not None
+    both.publish(1, b"4", producer=7, sequence=4)
+    sealed = both.kept.open(keys.segment_map(uid, 0, 0), False)
+    sealed.delete([sealed.scan(None, None, 1, reverse=True)[0][0]])
+    metadata.write([(key, stale)], Durability.WRITTEN)
+    both.start_anew(1)
+    assert both.values(1) == [b"0", b"1", b"2", b"4"]
+    assert both.publish(1, b"5", producer=7, sequence=5).base_offset == 5
+
+
 # -- anything at any time --------------------------------------------------------------------------
 
 

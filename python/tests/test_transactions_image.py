@@ -15,6 +15,7 @@ from tms.model.topic import TopicSettings
 from tms.model.transaction_image import TransactionImage, decode_image
 from tms.store.memory import MemoryStore
 from tms.transactions.image import IDLE_MS, INTERVAL_MS
+from tms.transactions.transactions import LATE_MS
 
 
 @pytest.fixture
@@ -155,3 +156,28 @@ def test_offsets_in_a_hole_of_a_sealed_segment_lead_to_the_next_message() -> Non
     third = Engine(store, clock)
     third.append(A, [NewBlock(0, encode([b"6"]))])
     assert third.describe_topic(A).partition_infos[0].end_offset == 7
+
+
+class _ReadByOthers(MemoryStore):
+    """A store that others read too, cleaned up to a time."""
+
+    cleaned = 0
+
+    def cleaned_ms(self) -> int | None:
+        return self.cleaned
+
+
+def test_pruning_waits_until_nothing_of_a_transaction_is_left_where_others_read() -> None:
+    world = World(shared=True)
+    store = _ReadByOthers(shared=True)
+    world.store = store
+    world.open()
+    world.engine.create_topic(A, TopicSettings(durability=WRITTEN))
+    id = world.tx.begin().transaction_id
+    world.tx.invalidate(id)
+    began_ms = world.clock.now_ms()
+    world.clock.pass_ms(200 * 3_600_000)
+    over_ms = began_ms + 25 * 3_600_000 + LATE_MS  # then it can have written nothing more
+    for cleaned_ms, pruned in ((0, 0), (over_ms, 0), (over_ms + 1, 1), (over_ms + 1, 0)):
+        store.cleaned = cleaned_ms
+        assert world.tx.prune(world.clock.now_ms()) == pruned, cleaned_ms - over_ms

@@ -120,6 +120,7 @@ class Engine:
             self._threads.submit,
             self._config.transaction_lifetime_ms,
             self._metadata if store.shared else None,
+            store.cleaned_ms,
         )
         self.tables = Tables(store, self.transactions.manager)
         self._fetcher = Fetcher(
@@ -230,7 +231,12 @@ class Engine:
         """Check blocks and hand them to their partitions; the answer comes as they are stored.
         What needs no sync is written at once by the calling thread if its partition is idle.
         Blocks are filled in where they stand; `durability` None is the topic's own."""
-        return self._publisher.submit(name, blocks, durability, Durability.WRITTEN)
+        return self._publisher.submit(name, blocks, durability, self.immediate)
+
+    @property
+    def immediate(self) -> Durability:
+        """The strongest durability that the store gives without keeping the caller waiting."""
+        return Durability.NONE if self._store.shared else Durability.WRITTEN
 
     def append(
         self,
@@ -316,6 +322,10 @@ class Engine:
         if unhealthy is not None:
             reasons.append(unhealthy)
         return reasons
+
+    def warnings(self) -> list[str]:
+        """What is wrong although it stores, in sentences."""
+        return [] if self._closed else self._store.warnings()
 
     def stats(self) -> EngineStats:
         """Counters and sizes, for metrics."""

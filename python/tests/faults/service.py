@@ -24,18 +24,20 @@ TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 
 
 class Service:
-    """One run of `tms serve`; with `wait` False the caller waits for what happens."""
+    """One run of `tms serve` on a directory or on HBase (`hbase://…`); with `wait` False the caller
+    waits for what happens."""
 
     def __init__(
         self,
-        data: Path,
+        place: Path | str,
         *flags: str,
         env: Mapping[str, str] | None = None,
         before_exec: Callable[[], None] | None = None,
         wait: bool = True,
     ) -> None:
+        kept = "--store" if str(place).startswith("hbase://") else "--data"
         self._process = subprocess.Popen(
-            [*TMS, "serve", "--data", str(data), "--port", "0", "--log-format", "json", *flags],
+            [*TMS, "serve", kept, str(place), "--port", "0", "--log-format", "json", *flags],
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(env or {})},
             preexec_fn=before_exec,

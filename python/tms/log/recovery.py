@@ -71,7 +71,11 @@ def find_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -> L
     segments = chain.record.segments
     if not segments:
         return LogEnd(0, chain.record.last)
-    end = LogEnd(segments[-1].base_offset, chain.record.last)
+    segment = segments[-1]
+    before = chain.record.last
+    if segment.sealed:
+        before = (segments[-2].last if len(segments) > 1 else None) or FIRST_KEY
+    end = LogEnd(segment.base_offset, before)
     snapshot = _snapshot(chain, metadata)
     if snapshot is not None and _is_there(chain, snapshot.upto):
         producers.load(snapshot.producers)
@@ -80,8 +84,11 @@ def find_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -> L
     # else the block that it names was lost: read all of the last segment
     for segment in segments:
         if segment.last is None or segment.last > end.last:
-            end = _follow(chain, segment, end, producers)
-    return end
+            begin = max(end.end_offset, segment.base_offset)  # the end before may be cleaned away
+            end = _follow(chain, segment, end._replace(end_offset=begin), producers)
+    if segment.end_offset is None or segment.last is None:
+        return end
+    return end._replace(end_offset=segment.end_offset, last=max(segment.last, chain.record.last))
 
 
 def _is_there(chain: SegmentChain, key: BlockKey) -> bool:
@@ -111,9 +118,7 @@ def _follow(
                     header.producer_id,
                     remembered(header, stored.time_ms, stored.last_sequence),
                 )
-    if segment.end_offset is None or segment.last is None:
-        return end
-    return LogEnd(segment.end_offset, segment.last, end.unsaved_bytes)
+    return end
 
 
 def _gap(

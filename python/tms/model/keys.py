@@ -48,6 +48,7 @@ TABLES = "k/"  # what the names of maps of tables begin with
 BLOCK_KEY_BYTES = 10
 TOPIC_UID_COUNTER = b"counter/topic-uid"
 DELETED_PREFIX = b"deleted/"
+PARTITION_PREFIX = b"partition/"
 RETENTION_CLOCK = b"clock/retention"
 TRANSACTIONS_IMAGE = b"transactions/image"
 TOPIC_UID_MAX = 2**32 - 1

@@ -1,6 +1,7 @@
 """The configuration of the service: a TOML file, the environment and flags, in rising precedence.
 
-    data = "/var/lib/tms"           TMS__DATA            --data
+    data = "/var/lib/tms"           TMS__DATA            --data       or
+    store = "hbase://host:9090"     TMS__STORE           --store
     [server]
     port = 7070                     TMS__SERVER__PORT    --port
 
@@ -159,10 +160,18 @@ class EngineSection(_Section):
         return EngineConfig(**given, log=log)
 
 
-class StoreSection(_Section):
-    """Bounds of the store."""
+class LevelDBSection(_Section):
+    """Bounds of the store in a directory."""
 
     write_buffer_bytes: int = Field(default=8 * _MIB, ge=_MIB, le=256 * _MIB)
+
+
+class HBaseSection(_Section):
+    """Bounds of the store in HBase."""
+
+    connections: int = Field(default=16, ge=1, le=1_024)
+    connect_timeout_s: float = Field(default=5.0, gt=0, le=600)
+    call_timeout_s: float = Field(default=30.0, gt=0, le=3_600)
 
 
 class CdapSection(_Section):
@@ -183,13 +192,23 @@ class Settings(BaseSettings):
         env_prefix=ENV_PREFIX, env_nested_delimiter=_SEPARATOR, extra="forbid", frozen=True
     )
 
-    data: Path
+    data: Path | None = None
+    store: str = Field(default="", pattern=r"^$|^hbase://")
     server: ServerSection = ServerSection()
     limits: LimitsSection = LimitsSection()
     engine: EngineSection = EngineSection()
-    store: StoreSection = StoreSection()
+    leveldb: LevelDBSection = LevelDBSection()
+    hbase: HBaseSection = HBaseSection()
     cdap: CdapSection = CdapSection()
     tephra: TephraSection = TephraSection()
+
+    @model_validator(mode="after")
+    def _there_is_one_place(self) -> Self:
+        if self.data is None and not self.store:
+            raise ValueError("data: missing; give --data, TMS__DATA, a file, or --store")
+        if self.data is not None and self.store:
+            raise ValueError("data: there is a store too; messages are kept in one place")
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -293,6 +312,8 @@ def _read(file: Path | None) -> tuple[str, dict[str, Any]]:
 
 def _fault(error: Any, sources: _Sources) -> str:
     keys = tuple(str(part) for part in error["loc"])
+    if not keys:  # of all settings together: the message names them
+        return str(error["msg"]).removeprefix("Value error, ")
     place = sources.place(keys)
     if error["type"] == "extra_forbidden":
         return _unknown(keys, place)

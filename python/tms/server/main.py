@@ -28,9 +28,10 @@ from tms.errors import ConfigError
 from tms.events import EventLog
 from tms.server import logs
 from tms.server.app import App
-from tms.server.config import Settings
+from tms.server.config import HBaseSection, Settings
 from tms.server.http.protocol import Connection
 from tms.server.service import Service
+from tms.store.base import Store
 from tms.store.leveldb.store import LevelDBStore
 from tms.wire import messages
 
@@ -164,13 +165,15 @@ class Server(uvicorn.Server):
         service.threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _open(settings: Settings, clock: Clock, descriptors: int) -> LevelDBStore:
+def _open(settings: Settings, clock: Clock, descriptors: int) -> Store:
+    if settings.data is None:
+        return _open_hbase(settings.store, settings.hbase, clock)
     try:
         return LevelDBStore(
             settings.data,
             create=True,
             clock=clock,
-            write_buffer_bytes=settings.store.write_buffer_bytes,
+            write_buffer_bytes=settings.leveldb.write_buffer_bytes,
             maps_open_max=min(_MAPS_OPEN_MAX, descriptors // _DESCRIPTORS_OF_A_MAP),
         )
     except OSError as exc:
@@ -178,6 +181,14 @@ def _open(settings: Settings, clock: Clock, descriptors: int) -> LevelDBStore:
             f"The data directory {settings.data} cannot be used: {exc.strerror}. Choose a "
             "directory that this user can write with --data."
         ) from exc
+
+
+def _open_hbase(url: str, section: HBaseSection, clock: Clock) -> Store:
+    from tms.store.hbase.pool import Limits  # loads the driver, which others need not
+    from tms.store.hbase.store import HBaseStore
+
+    limits = Limits(section.connect_timeout_s, section.call_timeout_s, section.connections)
+    return HBaseStore(url, clock, limits)
 
 
 def listen(host: str, port: int, option: str = "--port (server.port)") -> socket.socket:

@@ -31,7 +31,8 @@ def routes_of(service: Service) -> list[Route]:
 
     async def ready(request: Request) -> Response:
         reasons = service.reasons()
-        body = bodies.encode(ReadinessBody(not reasons, reasons))
+        warnings = service.engine.warnings()
+        body = bodies.encode(ReadinessBody(not reasons, reasons, warnings))
         status = routes.NOT_READY if reasons else routes.OK
         return Response(body, status, media_type=routes.JSON)
 

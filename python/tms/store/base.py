@@ -103,6 +103,17 @@ class Store(Protocol):
         """None, or a sentence that says what keeps the store from writing."""
         ...
 
+    def warnings(self) -> list[str]:
+        """Sentences that say what is wrong with the store although it reads and writes."""
+        ...
+
+    def cleaned_ms(self) -> int | None:
+        """Whoever reads the store without this process may meet what transactions wrote that are
+        invalid. The time up to which that is over: of a transaction that was invalid then, and
+        wrote its last before, nothing is left. None: all reading goes through the engine. Raises
+        when that cannot be found out."""
+        ...
+
     def close(self) -> None:
         """Close every map. A second call does nothing."""
         ...

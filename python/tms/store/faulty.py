@@ -123,6 +123,14 @@ class FaultyStore:
         hopeless = (one.hopeless for one in list(self._maps.values()))
         return next((reason for reason in hopeless if reason is not None), self.inner.healthy())
 
+    def warnings(self) -> list[str]:
+        """What the inner store says."""
+        return self.inner.warnings()
+
+    def cleaned_ms(self) -> int | None:
+        """What the inner store says."""
+        return self.inner.cleaned_ms()
+
     def close(self) -> None:
         """Close the inner store; after a crash that is left to whoever opened it anew."""
         if not self.crashed:

@@ -167,6 +167,14 @@ class MemoryStore:
         """Always None: memory takes every write."""
         return None
 
+    def warnings(self) -> list[str]:
+        """Always empty."""
+        return []
+
+    def cleaned_ms(self) -> int | None:
+        """None: nobody else reads it."""
+        return None
+
     def close(self) -> None:
         """Forget everything."""
         with self._lock:

@@ -6,7 +6,7 @@ unreadable at once, whether this ran or not.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tms.clock import Clock
 from tms.errors import Closed, TMSError, TopicNotFound
@@ -23,6 +23,7 @@ from tms.topic.retention import RetentionClock, floor_by_bytes, floor_by_time
 CLOSE_TIMEOUT_S = 30.0
 TRANSACTION_MS_MAX = 26 * 3_600_000  # from a transaction's begin to its last reference
 _RECOVERY_S = 0.5
+_SCAN_BYTES = 4 << 20
 _log = EventLog(__name__)
 
 
@@ -72,10 +73,11 @@ class Maintenance:
         for uid in self._registry.deleted():
             self.finish_deletion(uid)
         self._clean_staged(now_ms)
+        stored = self._partition_records()
         for name, record in self._registry.all():
             for partition in range(record.partitions):
                 try:
-                    self._clean_partition(name, record, partition, now_ms)
+                    self._clean_partition(name, record, partition, now_ms, stored)
                 except (TopicNotFound, Closed):
                     pass  # deleted meanwhile
                 except TMSError as error:
@@ -108,12 +110,26 @@ class Maintenance:
                     if error.retriable:
                         return
 
+    def _partition_records(self) -> dict[bytes, bytes]:
+        """All records of partitions by key, in few reads: there may be very many."""
+        found: dict[bytes, bytes] = {}
+        start, stop = keys.PARTITION_PREFIX, keys.prefix_stop(keys.PARTITION_PREFIX)
+        while rows := self._metadata.scan(start, stop, _SCAN_BYTES):
+            found.update(rows)
+            start = rows[-1][0] + b"\0"
+        return found
+
     def _clean_partition(
-        self, name: TopicName, topic: TopicRecord, partition: int, now_ms: int
+        self,
+        name: TopicName,
+        topic: TopicRecord,
+        partition: int,
+        now_ms: int,
+        stored: Mapping[bytes, bytes],
     ) -> None:
         floor = floor_by_time(now_ms, topic.retention_ms)
-        if self._partitions.peek(topic, partition) is None and not self._worth_opening(
-            topic, partition, floor[0]
+        if self._partitions.peek(topic, partition) is None and not _worth_opening(
+            topic, partition, floor[0], stored
         ):
             return
         self._clean_log(self._partitions.get(name, topic, partition), topic, floor[0], now_ms)
@@ -128,16 +144,6 @@ class Maintenance:
             oldest_ms = now_ms - record.retention_ms - TRANSACTION_MS_MAX
             bound = keys.payload_map(uid, partition, max(0, oldest_ms) * POINTERS_PER_MS)
             self._partitions.get(name, record, partition).staged.drop_before(bound)
-
-    def _worth_opening(self, topic: TopicRecord, partition: int, floor_ms: int) -> bool:
-        key = keys.partition_key(topic.uid, partition)
-        raw = self._metadata.get(key)
-        if raw is None:
-            return False
-        segments = decode(raw, PartitionRecord, key).segments
-        if topic.retention_bytes is not None and len(segments) > 1:
-            return True
-        return bool(segments) and segments[0].created_ms < floor_ms
 
     def _clean_log(self, log: PartitionLog, topic: TopicRecord, floor_ms: int, now_ms: int) -> None:
         state = log.state
@@ -176,3 +182,16 @@ class Maintenance:
                 _log.warning("maintenance_failed", error=error.message)
             except Exception:
                 _log.exception("maintenance_failed")
+
+
+def _worth_opening(
+    topic: TopicRecord, partition: int, floor_ms: int, stored: Mapping[bytes, bytes]
+) -> bool:
+    key = keys.partition_key(topic.uid, partition)
+    raw = stored.get(key)
+    if raw is None:
+        return False
+    segments = decode(raw, PartitionRecord, key).segments
+    if topic.retention_bytes is not None and len(segments) > 1:
+        return True
+    return bool(segments) and segments[0].created_ms < floor_ms

@@ -111,6 +111,9 @@ class Registry:
 
     def name_of(self, uid: int) -> TopicName | None:
         """The name of the topic with this uid, None when there is none."""
+        for name, record in [*self._known.items()]:
+            if record.uid == uid:
+                return name
         return next((name for name, record in self.all() if record.uid == uid), None)
 
     def peek(self, name: TopicName) -> TopicRecord | None:

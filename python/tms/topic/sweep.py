@@ -13,7 +13,6 @@ from tms.log.records import FIRST_KEY, BlockKey, PartitionRecord, decode
 from tms.model import keys
 from tms.store.base import Map, Store
 
-_PREFIX = b"partition/"
 _SEGMENTS = "t"  # what the names of segment maps begin with
 _SCAN_BYTES = 4 << 20
 _log = EventLog(__name__)
@@ -42,8 +41,8 @@ def sweep(store: Store, metadata: Map) -> int:
         return 0
     left = {name for name in store.names(_SEGMENTS) if not keys.is_payload_map(name)}
     floors: dict[str, BlockKey] = {}
-    start = _PREFIX
-    while rows := metadata.scan(start, keys.prefix_stop(_PREFIX), _SCAN_BYTES):
+    start = keys.PARTITION_PREFIX
+    while rows := metadata.scan(start, keys.prefix_stop(keys.PARTITION_PREFIX), _SCAN_BYTES):
         for key, raw in rows:
             uid, partition = int(key[10:18], 16), int(key[19:])
             record = decode(raw, PartitionRecord, key)

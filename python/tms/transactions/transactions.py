@@ -43,6 +43,7 @@ from tms.tx.tephra import Tephra
 
 RESULTS_REMEMBERED = 10_000
 TRANSACTIONS_MAX, POSITIONS_MAX = 300_000, 100_000  # entries of journals that a start reads
+LATE_MS = 3_600_000  # a write may take so long after its transaction has ended
 KEPT_MS = 49 * 3_600_000  # of the journal: a day of asking, after a day of being open
 TRANSACTIONS = TopicName(SYSTEM_NAMESPACE, "_transactions")
 POSITIONS = TopicName(SYSTEM_NAMESPACE, "_positions")
@@ -74,7 +75,7 @@ class _EditLog:
 
 class Transactions:
     """The transactions of one engine. Thread-safe. `shown_in` is where others look, if there are
-    some, see `transactions.image`."""
+    some, see `transactions.image`; `cleaned_ms`: see `Store`."""
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class Transactions:
         run_in_background: Callable[[Callable[[], None]], object],
         lifetime_ms: int,
         shown_in: Map | None = None,
+        cleaned_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._registry = registry
         self._partitions = partitions
@@ -111,6 +113,7 @@ class Transactions:
             self._early,
             run_in_background,
         )
+        self._lifetime_ms, self._cleaned_ms = lifetime_ms, cleaned_ms
         self._lock = threading.Lock()  # guards what follows
         self._results: OrderedDict[int, CommitResult] = OrderedDict()
         self._positions.load()
@@ -277,8 +280,12 @@ class Transactions:
 
     def prune(self, before_ms: int) -> int:
         """Take transactions that began before a time off the invalid list, so that snapshots get
-        shorter; how many. Their messages are still never seen. Raises `InvalidTruncateTime` while
-        older ones are in progress."""
+        shorter; how many. Their messages are still never seen: here they are remembered, and where
+        others read the store by snapshots it is only done once nothing of them is left in it.
+        Raises `InvalidTruncateTime` while older ones are in progress."""
+        cleaned_ms = self._cleaned_ms()
+        if cleaned_ms is not None:  # it may have written as long as it lived, or was on its way
+            before_ms = max(0, min(before_ms, cleaned_ms - self._lifetime_ms - LATE_MS))
         before = len(self.manager.state.invalid)
         self.tephra.truncate_before(before_ms)
         return max(0, before - len(self.manager.state.invalid))

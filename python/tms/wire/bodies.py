@@ -303,10 +303,12 @@ class RootBody(msgspec.Struct):
 
 
 class ReadinessBody(msgspec.Struct):
-    """GET /readyz and /livez."""
+    """GET /readyz and /livez. `reasons`: why it is not ready; `warnings`: what is wrong although it
+    is."""
 
     ready: bool
     reasons: list[str]
+    warnings: list[str] = []
 
 
 _encoder = msgspec.json.Encoder()

@@ -84,6 +84,9 @@ def _ready(url: str) -> Finding:
         return problem(
             "readiness", "; ".join(map(str, reasons)), "mend that; the service goes on by itself"
         )
+    warnings = answer.body.get("warnings") if isinstance(answer.body, dict) else None
+    if warnings:
+        return warning("readiness", "; ".join(map(str, warnings)), "run tms hbase status")
     return ok("readiness", "ready")
 
 

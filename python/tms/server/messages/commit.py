@@ -51,8 +51,10 @@ class Committing:
     async def _commit(self, asked: Commit, size: int) -> CommitResult:
         submit = self._transactions.submit_commit
         new = not asked.transaction_id  # else its intention is journaled first
-        if new and size <= _INLINE_BYTES and self._transactions.ready:
-            pending = submit(asked, Durability.WRITTEN)
+        immediate = self._service.engine.immediate
+        quick = immediate is Durability.WRITTEN and self._transactions.ready
+        if new and quick and size <= _INLINE_BYTES:
+            pending = submit(asked, immediate)
         else:
             pending = await self._service.in_thread(submit, asked, Durability.SYNCED)
         return (await self._service.outcome(pending))[0]

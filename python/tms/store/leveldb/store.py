@@ -109,6 +109,14 @@ class LevelDBStore:
             return error.message
         return next((reason for one in failed if (reason := one.hopeless) is not None), None)
 
+    def warnings(self) -> list[str]:
+        """Always empty."""
+        return []
+
+    def cleaned_ms(self) -> int | None:
+        """None: nobody else reads it."""
+        return None
+
     def close(self) -> None:
         """Close every database and give the directory free."""
         with self._lock:
