@@ -29,7 +29,7 @@ class TestTransactions(TransactionContract):
 class TestService(TransactionContract):
     @pytest.fixture
     def bus(self, tms_url: str) -> Iterator[tms.Bus]:
-        store = HBaseStore(tms_url, SystemClock())
+        store = HBaseStore(tms_url, clock=SystemClock())
         with (
             serving(store=store) as served,
             tms.connect(f"http://{':'.join(map(str, served.address))}") as bus,

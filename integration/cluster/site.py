@@ -9,6 +9,7 @@ Invariants
 """
 
 import random
+import shutil
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,15 +30,7 @@ GATEWAY = {
     "hbase.client.meta.operation.timeout": "30000",
 }
 
-_LOG4J = """\
-log4j.rootLogger=INFO,console
-log4j.appender.console=org.apache.log4j.ConsoleAppender
-log4j.appender.console.target=System.err
-log4j.appender.console.layout=org.apache.log4j.PatternLayout
-log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %-5p [%t] %c{2}: %m%n
-log4j.logger.org.apache.zookeeper=WARN
-log4j.logger.SecurityLogger.org.apache.hadoop.hbase=WARN
-"""
+_LOG4J = Path(__file__).resolve().parents[1] / "runtime" / "log4j.properties"
 
 
 def free_ports(count: int) -> list[int]:
@@ -100,5 +93,5 @@ def write_conf(conf: Path, sites: Mapping[str, Mapping[str, str]]) -> Path:
         ]
         text = "\n".join(['<?xml version="1.0"?>', "<configuration>", *lines, "</configuration>"])
         (conf / f"{name}.xml").write_text(text + "\n")
-    (conf / "log4j.properties").write_text(_LOG4J)
+    shutil.copy(_LOG4J, conf)
     return conf

@@ -8,7 +8,7 @@ import pytest
 
 from tms.errors import Closed, Conflict, Invalid, NotFound, TooLarge
 from tms.model.topic import Durability
-from tms.store.base import KEY_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX, Map, Store
+from tms.store.base import KEY_BYTES_MAX, NAME_BYTES_MAX, Map, Store
 
 WRITTEN, SYNCED, NONE = Durability.WRITTEN, Durability.SYNCED, Durability.NONE
 ALL = 1 << 40  # more bytes than any test writes
@@ -148,6 +148,13 @@ class StoreContract:
         assert [one.get(key) for key in (b"k", b"l", b"m")] == [b"first"] * 3
         assert all(type(value) is bytes for _, value in rows_of(one))
 
+    @pytest.mark.parametrize("durability", [WRITTEN, SYNCED])
+    def test_overwriting_replaces_stored_rows(self, one: Map, durability: Durability) -> None:
+        one.write([(b"k", b"v"), (b"l", b"w")], durability)
+        one.overwrite([(b"k", b"x")], durability)
+        assert rows_of(one) == [(b"k", b"x"), (b"l", b"w")]
+        assert one.get(b"k") == b"x"
+
     def test_an_empty_value_is_not_a_missing_one(self, one: Map) -> None:
         one.write([(b"k", b"")], WRITTEN)
         assert one.get(b"k") == b""
@@ -171,11 +178,11 @@ class StoreContract:
                 with pytest.raises(Invalid):
                     call()
         with pytest.raises(TooLarge):
-            one.write([(b"good", b"v"), (b"k", bytes(VALUE_BYTES_MAX + 1))], WRITTEN)
+            one.write([(b"good", b"v"), (b"k", bytes(one.value_bytes_max + 1))], WRITTEN)
         assert one.get(b"good") is None, "a refused write left a row"
 
     def test_the_largest_value_comes_back_whole(self, one: Map) -> None:
-        value = Random(1).randbytes(1 << 20) * (VALUE_BYTES_MAX >> 20)
+        value = Random(1).randbytes(1 << 20) * (one.value_bytes_max >> 20)
         one.write([(b"k", value)], WRITTEN)
         assert one.get(b"k") == value
 
@@ -294,24 +301,23 @@ class StoreContract:
     # Threads, sizes, health
 
     def test_readers_and_writers_share_a_map(self, one: Map) -> None:
-        """Each write stores two rows; no reader ever sees one without the other."""
-        torn: list[object] = []
+        """Rows are read in order and whole, and one that was seen stays."""
 
         def write(first: int) -> None:
-            for i in range(first, first + 100):
-                one.write([(b"a%05d" % i, b"v"), (b"b%05d" % i, b"v")], WRITTEN)
+            for i in range(first, first + 60):
+                one.write([(b"a%05d" % i, b"a%d" % i), (b"b%05d" % i, b"b%d" % i)], WRITTEN)
 
         def read() -> None:
-            for _ in range(60):
+            before: list[tuple[bytes, bytes]] = []
+            for _ in range(40):
                 rows = rows_of(one)
-                left = {key[1:] for key, _ in rows if key[:1] == b"a"}
-                right = {key[1:] for key, _ in rows if key[:1] == b"b"}
-                if left != right:
-                    torn.append(left ^ right)
+                assert all(value == b"%c%d" % (key[0], int(key[1:])) for key, value in rows)
+                assert rows == sorted(rows)
+                assert set(before) <= set(rows)
+                before = rows
 
         run_together([lambda: write(0), lambda: write(1000), read, read])
-        assert not torn
-        assert len(rows_of(one)) == 400
+        assert len(rows_of(one)) == 240
 
     def test_maps_can_come_and_go_in_many_threads(self, store: Store) -> None:
         def churn(number: int) -> None:
@@ -335,6 +341,30 @@ class StoreContract:
     ) -> None:
         one.recover()
         assert store.healthy() is None
+
+
+class WholeWritesContract:
+    """What stores promise that one process has: nobody sees a part of a write."""
+
+    def test_no_reader_sees_a_part_of_a_write(self, one: Map) -> None:
+        """Each write stores two rows; no reader ever sees one without the other."""
+        torn: list[object] = []
+
+        def write(first: int) -> None:
+            for i in range(first, first + 100):
+                one.write([(b"a%05d" % i, b"v"), (b"b%05d" % i, b"v")], WRITTEN)
+
+        def read() -> None:
+            for _ in range(60):
+                rows = rows_of(one)
+                left = {key[1:] for key, _ in rows if key[:1] == b"a"}
+                right = {key[1:] for key, _ in rows if key[:1] == b"b"}
+                if left != right:
+                    torn.append(left ^ right)
+
+        run_together([lambda: write(0), lambda: write(1000), read, read])
+        assert not torn
+        assert len(rows_of(one)) == 400
 
 
 class DurableStoreContract(StoreContract):

@@ -1,5 +1,6 @@
 """The store contract on every engine, and what the engines promise beyond it."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests.store_contract import (
     WRITTEN,
     DurableStoreContract,
     StoreContract,
+    WholeWritesContract,
     rows_of,
     run_together,
 )
@@ -34,28 +36,36 @@ from tms.store.leveldb import LevelDBStore
 from tms.store.memory import MemoryStore
 
 
-class TestMemory(StoreContract):
+class TestMemory(WholeWritesContract, StoreContract):
     @pytest.fixture
     def reopen(self) -> Callable[[], Store]:
         return MemoryStore
 
 
-class TestFaulty(StoreContract):
+class TestFaulty(WholeWritesContract, StoreContract):
     @pytest.fixture
     def reopen(self) -> Callable[[], Store]:
         return lambda: FaultyStore(MemoryStore())
 
 
-class TestLevelDB(DurableStoreContract):
+class TestLevelDB(WholeWritesContract, DurableStoreContract):
     @pytest.fixture
     def reopen(self, tmp_path: Path) -> Callable[[], Store]:
         return lambda: LevelDBStore(tmp_path / "data", create=True)
 
 
-class TestLevelDBWithValuesApart(DurableStoreContract):
+class TestLevelDBWithValuesApart(WholeWritesContract, DurableStoreContract):
     @pytest.fixture
     def reopen(self, tmp_path: Path) -> Callable[[], Store]:
         return lambda: LevelDBStore(tmp_path / "data", create=True, large_bytes=1)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_store_says_whether_others_may_write_to_it(tmp_path: Path, shared: bool) -> None:
+    assert FaultyStore(MemoryStore(shared=shared)).shared is shared
+    assert not MemoryStore().shared
+    with contextlib.closing(LevelDBStore(tmp_path / "data", create=True)) as store:
+        assert not store.shared
 
 
 # One owner of a data directory

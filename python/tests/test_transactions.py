@@ -33,7 +33,7 @@ class World:
     """An engine over a store that survives it."""
 
     def __init__(self, shared: bool = False) -> None:
-        self.store = MemoryStore(shared)
+        self.store = MemoryStore(shared=shared)
         self.clock = ManualClock()
         self.open()
         for name in (A, B):

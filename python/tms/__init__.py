@@ -1,6 +1,7 @@
 """TMS: an ordered, immutable, transactional message log, in one process and over HTTP.
 
     bus = tms.open("data/")                        # an engine in this process
+    bus = tms.open("hbase://localhost:9090")       # the same, with everything kept in HBase
     bus = tms.connect("http://localhost:7070")     # a service
 
 Both give the same `Bus`; `import tms.aio` brings the same names for asyncio. Importing this module
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tms.model.ids import MessageId
     from tms.model.log import Message
     from tms.model.position import Position
+    from tms.store.base import Store
 
 __all__ = [
     "open",
@@ -54,10 +56,11 @@ _HOMES = {
 
 def open(path: str | os.PathLike[str], *, timeout_s: float = 30.0, **config: Any) -> "Bus":
     """The bus of an engine in this process, with its messages in the directory `path`, which is
-    made if missing.
+    made if missing, or in HBase: `hbase://HOST:PORT,…/NAMESPACE` names its Thrift 2 servers.
 
     `config` are the fields of `tms.engine.EngineConfig`. Raises `AlreadyRunning` when the directory
-    is in use, `DataCorrupt` when it is damaged. Close the bus to release the directory.
+    is in use, `DataCorrupt` when it is damaged, `ConfigError` when HBase has no tables of TMS,
+    `StorageUnavailable` when it does not answer. Close the bus to release the directory.
     """
     from tms.client.client import Bus
 
@@ -65,13 +68,19 @@ def open(path: str | os.PathLike[str], *, timeout_s: float = 30.0, **config: Any
 
 
 def open_engine(path: str | os.PathLike[str], **config: Any) -> "Engine":
-    """The engine below `open`: LevelDB in `path`, the machine's clock."""
+    """The engine below `open`: LevelDB in `path`, or HBase there; the machine's clock."""
     from tms.clock import SystemClock
     from tms.engine import Engine, EngineConfig
     from tms.store.leveldb.store import LevelDBStore
 
     settings, clock = EngineConfig(**config), SystemClock()
-    store = LevelDBStore(path, create=True, clock=clock)
+    store: Store
+    if str(path).startswith("hbase://"):
+        from tms.store.hbase.store import HBaseStore  # loads the driver, which others need not
+
+        store = HBaseStore(str(path), clock=clock)
+    else:
+        store = LevelDBStore(path, create=True, clock=clock)
     try:
         engine = Engine(store, clock, settings)
         engine.start()

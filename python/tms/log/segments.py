@@ -235,7 +235,7 @@ class SegmentChain:
                 if self._number_of((one.time_ms, one.last_sequence)) == segment.number
             ]
             if rows:
-                self._map(segment.number).write(rows, durability)
+                self._map(segment.number).overwrite(rows, durability)
                 self._require_owned()
 
     def _number_of(self, key: BlockKey) -> int:

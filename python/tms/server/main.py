@@ -188,7 +188,7 @@ def _open_hbase(url: str, section: HBaseSection, clock: Clock) -> Store:
     from tms.store.hbase.store import HBaseStore
 
     limits = Limits(section.connect_timeout_s, section.call_timeout_s, section.connections)
-    return HBaseStore(url, clock, limits)
+    return HBaseStore(url, clock=clock, limits=limits)
 
 
 def listen(host: str, port: int, option: str = "--port (server.port)") -> socket.socket:

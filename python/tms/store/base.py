@@ -2,17 +2,20 @@
 
 Invariants, held by every engine and checked by one contract suite (`tests/store_contract.py`)
 
-* Keys compare as unsigned bytes. Ranges are half open. Keys are 1 to 1,024 bytes, values up to 64
-  MiB.
-* `write` is all or nothing: after a crash either all of its rows are there or none.
+* Keys compare as unsigned bytes. Ranges are half open. Keys are 1 to 1,024 bytes, values up to the
+  map's `value_bytes_max`, at most 64 MiB.
 * A write is visible to every later call when it returns, and as durable as was asked; a `synced`
-  write makes all earlier writes to the same map durable too.
+  write makes all earlier writes to the same map durable too. After a crash, of a write that never
+  returned all rows may be there, or none, or, where the store is `shared`, some: those that are
+  missing are rather the last in the order of keys, but need not be. Nobody may rely on more.
 * Values come back as they were written or an error is raised: damaged bytes are never returned
   (`DataCorrupt`).
-* After a failed write the map refuses every write (`StorageFull`, `StorageUnavailable`) until
-  `recover` has reopened and verified it; reads go on wherever possible. Whether the rows of the
-  failed write are there is unknown until then, so the owner calls `recover`, looks at what is
-  stored, and only then writes again.
+* After a failed write the map may refuse every write (`StorageFull`, `StorageUnavailable`) until
+  `recover` has made it writable; reads go on wherever possible. Whether the rows of the failed
+  write are there is unknown until then, and decided for good after it: so the owner calls
+  `recover`, looks at what is stored, and only then writes again.
+* A key of a map of blocks is written once, perhaps overwritten, perhaps deleted, and then never
+  written again.
 * Safe to call from any thread.
 """
 
@@ -35,6 +38,11 @@ _NAME = re.compile(r"[a-z0-9_-][a-z0-9_.-]*(/[a-z0-9_-][a-z0-9_.-]*)*", re.ASCII
 class Map(Protocol):
     """An ordered map of bytes to bytes."""
 
+    @property
+    def value_bytes_max(self) -> int:
+        """How large a value can be; a larger one is refused with `TooLarge`."""
+        ...
+
     def recover(self) -> None:
         """Make the map writable again after a failed write; does nothing when it is. Raises
         `StorageFull` or `StorageUnavailable` when that cannot be done yet; tries at most about
@@ -42,8 +50,13 @@ class Map(Protocol):
         ...
 
     def write(self, rows: Sequence[Row], durability: Durability) -> None:
-        """Store these rows, all or nothing. `Durability.NONE` is taken as `WRITTEN`. No rows
-        with `SYNCED`: only make everything before durable."""
+        """Store these rows. `Durability.NONE` is taken as `WRITTEN`. No rows with `SYNCED`: only
+        make everything before durable."""
+        ...
+
+    def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
+        """Store rows in place of stored ones with the same keys. A `write` of these keys that took
+        no effect yet, because it failed, takes none any more."""
         ...
 
     def get(self, key: bytes) -> bytes | None:
@@ -82,7 +95,8 @@ class Store(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may write to the same maps."""
+        """Whether other processes may write to the same store at the same time: then the owner of
+        a map has to make sure that it still is."""
         ...
 
     def open(self, name: str, create: bool) -> Map:
@@ -92,7 +106,8 @@ class Store(Protocol):
         ...
 
     def drop(self, name: str) -> None:
-        """Remove the map and its space; a missing one is ignored."""
+        """Remove the map and its space; a missing one is ignored. In a `shared` store the space of
+        a map of blocks comes back later, and its name is not used again."""
         ...
 
     def names(self, prefix: str) -> list[str]:

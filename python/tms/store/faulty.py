@@ -44,7 +44,6 @@ class FaultyStore:
         self, inner: Store, before: Callable[[str, str], None] = lambda operation, name: None
     ) -> None:
         self.inner = inner
-        self.shared = inner.shared
         self.before = before
         self.writes = 0
         self.crashed = False
@@ -93,6 +92,11 @@ class FaultyStore:
             for _, one in sorted(self._maps.items()):
                 one.lose(0 if random is None else random.randint(0, len(one.undo)))
             return self.inner
+
+    @property
+    def shared(self) -> bool:
+        """What the inner store says."""
+        return self.inner.shared
 
     def open(self, name: str, create: bool) -> "FaultyMap":
         """The map with this name, around the inner one."""
@@ -168,6 +172,11 @@ class FaultyMap:
         self._failure: TMSError | None = None
         self._refusals = 0
 
+    @property
+    def value_bytes_max(self) -> int:
+        """What the inner map says."""
+        return self._inner.value_bytes_max
+
     def recover(self) -> None:
         """Make the map writable again, unless the script says no."""
         with self._lock:
@@ -194,13 +203,11 @@ class FaultyMap:
 
     def write(self, rows: Sequence[Row], durability: Durability) -> None:
         """Store these rows, or fail as scripted."""
-        with self._lock:
-            self._enter_writing("write")
-            self._change(
-                [key for key, _ in rows],
-                lambda: self._inner.write(rows, durability),
-                durability is Durability.SYNCED,
-            )
+        self._write("write", self._inner.write, rows, durability)
+
+    def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
+        """Replace these rows, or fail as scripted."""
+        self._write("overwrite", self._inner.overwrite, rows, durability)
 
     def delete(self, keys: Iterable[bytes]) -> None:
         """Remove these keys, or fail as scripted."""
@@ -253,6 +260,21 @@ class FaultyMap:
         self._store.enter(operation, self._name)
         if self._failure is not None:
             raise type(self._failure)(self._failure.message)
+
+    def _write(
+        self,
+        operation: str,
+        write: Callable[[Sequence[Row], Durability], None],
+        rows: Sequence[Row],
+        durability: Durability,
+    ) -> None:
+        with self._lock:
+            self._enter_writing(operation)
+            self._change(
+                [key for key, _ in rows],
+                lambda: write(rows, durability),
+                durability is Durability.SYNCED,
+            )
 
     def _change(self, keys: list[bytes], change: Callable[[], object], synced: bool) -> None:
         if not keys and not synced:

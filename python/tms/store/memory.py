@@ -16,13 +16,15 @@ from collections.abc import Iterable, Sequence
 
 from tms.errors import Closed, Conflict, NotFound, TMSError
 from tms.model.topic import Durability
-from tms.store.base import Row, check_key, check_name, check_row
+from tms.store.base import VALUE_BYTES_MAX, Row, check_key, check_name, check_row
 
 _CLOSED = "The memory store is closed; make a new one."
 
 
 class MemoryMap:
     """An ordered map in memory."""
+
+    value_bytes_max = VALUE_BYTES_MAX
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,6 +44,10 @@ class MemoryMap:
             self._require_open()
             for key, value in rows:
                 self._put(key, bytes(value))
+
+    def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
+        """The same as `write`."""
+        self.write(rows, durability)
 
     def get(self, key: bytes) -> bytes | None:
         """The value of `key`, None when there is none."""
@@ -126,10 +132,10 @@ class MemoryMap:
 
 
 class MemoryStore:
-    """Maps in memory, by name."""
+    """Maps in memory, by name. `shared` is for tests of owners that share a store."""
 
-    def __init__(self, shared: bool = False) -> None:
-        self.shared = shared  # as if others wrote to it too
+    def __init__(self, *, shared: bool = False) -> None:
+        self.shared = shared
         self._lock = threading.Lock()
         self._maps: dict[str, MemoryMap] = {}
         self._closed = False

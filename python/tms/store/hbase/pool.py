@@ -31,6 +31,7 @@ BYTES_UNDER_WAY_MAX = 64 << 20
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
 PORT = 9090
 NAMESPACE = "tms"
+_WRITES = {"putMultiple", "deleteMultiple", "checkAndPut", "checkAndDelete"}
 _URL = re.compile(r"hbase://([^/?#]+)(?:/([A-Za-z0-9_]+))?/?", re.ASCII)
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?", re.ASCII)
 
@@ -79,7 +80,8 @@ class Pool:
     def __init__(self, place: Place, clock: Clock, limits: Limits) -> None:
         self.place = place
         self.limits = limits
-        self.failure: TMSError | None = None  # of the newest call; None when it succeeded
+        self.read_failure: TMSError | None = None  # of the newest call; None when it succeeded
+        self.write_failure: TMSError | None = None
         self.succeeded_s = float("-inf")
         self._clock = clock
         self._changed = threading.Condition()  # guards all below
@@ -122,11 +124,16 @@ class Pool:
                 lambda: self._once(method, arguments, until_s), repeatable, until_s
             )
         except Failure as failure:
-            self.failure = failure.error
+            if method in _WRITES:
+                self.write_failure = failure.error
+            else:
+                self.read_failure = failure.error
             raise
         finally:
             self._leave(min(size, BYTES_UNDER_WAY_MAX))
-        self.failure, self.succeeded_s = None, self._clock.monotonic_s()
+        self.read_failure, self.succeeded_s = None, self._clock.monotonic_s()
+        if method in _WRITES:
+            self.write_failure = None
         return answer
 
     def close(self) -> None:

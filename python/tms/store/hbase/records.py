@@ -15,7 +15,6 @@ Invariants
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ from tms.store.hbase.rows import (
     RecordRows,
     record_of,
 )
-from tms.store.hbase.scanning import PAGE_BYTES, READ, Pages, batches, lengths
+from tms.store.hbase.scanning import PAGE_BYTES, READ, Pages, Plan, batches, lengths
 
 _TRIES = 10
 _GONE_S = 0.002  # how long after a record was seen its removal is done, at the earliest
@@ -135,12 +134,11 @@ class Records:
         """Rows of [start, stop) and their values, until `bytes_max` is reached. Their lengths are
         read ahead of them, because one page may hold only so many bytes."""
         pages = Pages(self._pool, self.table, start, stop, reverse)
-        sizes = lengths(self._pool, self.table, start, stop, reverse)
-        planned: deque[int] = deque([1] if bytes_max <= 1 else ())
+        plan = Plan(self._pool, self.table, start, stop, reverse)
         found: list[tuple[bytes, bytes]] = []
         left = bytes_max
         while not pages.ended:
-            count, total = _plan(planned, sizes, min(left, PAGE_BYTES))
+            count, total = (1, 0) if left <= 1 else plan.next(left)
             if not count:
                 break
             for one in pages.next(count, total):
@@ -293,23 +291,6 @@ class RecordMap:
     def _require_open(self) -> None:
         if self._gone is not None:
             raise type(self._gone)(self._gone.message)
-
-
-def _plan(planned: deque[int], sizes: Iterator[tuple[bytes, int]], room: int) -> tuple[int, int]:
-    """How many of the next rows fit in, at least one, and their bytes; `planned` are the sizes
-    that were read and not used yet."""
-    count = total = 0
-    while total < room:
-        if not planned:
-            row, size = next(sizes, (b"", -1))
-            if size < 0:
-                break
-            planned.append(len(row) + size)
-        if count and total + planned[0] > PAGE_BYTES:
-            break
-        total += planned.popleft()
-        count += 1
-    return count, total
 
 
 def _check(seen: Seen) -> tuple[bytes, bytes, bytes | None]:

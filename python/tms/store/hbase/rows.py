@@ -55,6 +55,7 @@ class BlockRows:
     prefix: bytes
     key_bytes: int
     time_at: int  # where in a key the time is
+    unsynced: bool  # whether rows may be written without a sync
 
     def row(self, key: bytes) -> bytes:
         """The row of a key. Raises `Invalid`."""
@@ -124,6 +125,7 @@ def rows_of(namespace: str, name: str) -> BlockRows | RecordRows:
         f"{salt(uid, partition)}{uid:08x}{partition:04x}{number:08x}".encode(),
         _BLOCK_KEY_BYTES[kind],
         _TIME_AT[kind],
+        kind == "s",
     )
 
 

@@ -39,6 +39,11 @@ class Pages:
         self._reverse = reverse
         self._filter = filter
 
+    @property
+    def rest(self) -> tuple[bytes, bytes]:
+        """The range of rows that are still to come."""
+        return self._start, self._stop
+
     def next(self, rows: int, size: int = 0) -> list[Any]:
         """The next rows, at most so many; fewer at the end only. `size` is about their bytes."""
         if self.ended:
@@ -81,6 +86,35 @@ def lengths(
         for one in pages.next(count):
             yield one.row, sum(int.from_bytes(cell.value, "big") for cell in one.columnValues)
         count = min(4 * count, PAGE_ROWS_MAX)
+
+
+class Plan:
+    """How many of the rows of a range fit into a page, by lengths that are read ahead of them."""
+
+    def __init__(
+        self, pool: Pool, table: bytes, start: bytes, stop: bytes, reverse: bool = False
+    ) -> None:
+        self._lengths = lengths(pool, table, start, stop, reverse)
+        self._known: int | None = None  # the size of the next row, if it was read already
+
+    def next(self, room: int) -> tuple[int, int]:
+        """How many rows make up `room` bytes, as far as a page may, at least one if there is one;
+        and their bytes."""
+        count = total = 0
+        while total < room:
+            size = self._known
+            if size is None:
+                row, length = next(self._lengths, (b"", 0))
+                if not row:
+                    break
+                size = len(row) + length
+            self._known = size
+            if count and total + size > PAGE_BYTES:
+                break
+            self._known = None
+            total += size
+            count += 1
+        return count, total
 
 
 def batches(rows: Iterable[T], size_of: Callable[[T], int]) -> Iterator[tuple[Sequence[T], int]]:

@@ -31,7 +31,7 @@ import plyvel
 from tms.errors import StorageFull, StorageUnavailable, TMSError
 from tms.model.log import Buffer
 from tms.model.topic import Durability
-from tms.store.base import Row, check_key, check_row
+from tms.store.base import VALUE_BYTES_MAX, Row, check_key, check_row
 from tms.store.leveldb.databases import RETRY_S, Databases, again, translate
 from tms.store.leveldb.files import LogTail
 from tms.store.leveldb.values import MARK_KEY, POINTER, SMALL, PointerRow, ValueFile, length
@@ -49,6 +49,8 @@ class _Open(NamedTuple):
 
 class LevelDBMap:
     """A map; made by `LevelDBStore`."""
+
+    value_bytes_max = VALUE_BYTES_MAX
 
     def __init__(self, databases: Databases, path: Path) -> None:
         self.used = 0
@@ -74,6 +76,10 @@ class LevelDBMap:
         if rows or synced:  # an empty batch is a write to LevelDB's log too, and syncs it
             with self._writing:
                 self._commit(self._writable(), rows, synced)
+
+    def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
+        """The same as `write`."""
+        self.write(rows, durability)
 
     def delete(self, keys: Iterable[bytes]) -> None:
         """Remove these keys, synced."""

@@ -32,7 +32,7 @@ class LevelDBStore:
     `ConfigError`, `DataCorrupt`, `AlreadyRunning`.
     """
 
-    shared = False  # the directory is locked
+    shared = False  # one process has the directory
 
     def __init__(
         self,

@@ -1,0 +1,197 @@
+"""The store of maps in HBase, by name.
+
+Invariants
+
+* `!map/NAME` in the metadata table says that a map exists; whoever makes it first has made it.
+* A map of blocks that is dropped loses its name only: the coprocessor drops its rows with the
+  segment, the day or the topic that they belong to. Numbers of segments and topics are not used
+  twice. Rows that are there when a map is made are left alone: they may be another process's, which
+  made the map a moment ago.
+* A map of records loses its rows, then its name.
+* Others may write to the same store (`shared`): who owns a map is for the owners to settle.
+"""
+
+import threading
+
+import msgspec
+
+from tms.clock import Clock, SystemClock
+from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
+from tms.store.base import check_name
+from tms.store.hbase.blocks import ROW_BYTES_FIRST, BlockMap, MapNote
+from tms.store.hbase.connection import INSTALL, types
+from tms.store.hbase.pool import Limits, Place, Pool
+from tms.store.hbase.records import RecordMap, Records
+from tms.store.hbase.rows import METADATA, NAMES, TABLES, RecordRows, rows_of, table_name
+
+CHECK_S = 10.0  # after so long without a call that succeeded, health is looked at
+RETRY_S = 1.0
+_CHECKED = b"!config/checked"
+
+
+class HBaseStore:
+    """Maps in the tables of one namespace of HBase, over its Thrift 2 servers.
+
+    Raises `ConfigError` when the address is none, or the tables are missing; `StorageUnavailable`
+    when HBase does not answer in time.
+    """
+
+    shared = True
+
+    def __init__(
+        self, url: str, *, clock: Clock | None = None, limits: Limits | None = None
+    ) -> None:
+        self.place = Place.parse(url)
+        self._clock = clock or SystemClock()
+        self._limits = limits or Limits()
+        self._pool = Pool(self.place, self._clock, self._limits)
+        self._names = Records(self._pool, table_name(self.place.namespace, METADATA))
+        self._lock = threading.Lock()  # guards all below
+        self._maps: dict[str, BlockMap | RecordMap] = {}
+        self._closed = False
+        self._checking = False
+        self._check_at_s = float("-inf")
+        try:
+            self._require_tables()
+        except BaseException:
+            self._pool.close()
+            raise
+
+    def open(self, name: str, create: bool) -> BlockMap | RecordMap:
+        """The map with this name; raises `NotFound` or `Conflict`."""
+        check_name(name)
+        with self._lock:
+            self._require_open()
+            found = self._maps.get(name)
+        if create:
+            return self._made(name, found is not None)
+        if found is None:
+            note = self._names.get(_name_row(name)).value
+            if note is None:
+                raise NotFound(f"There is no map {name} in {self.place}.")
+            found = self._map(name, note, created=False)
+            with self._lock:
+                self._require_open()
+                found = self._maps.setdefault(name, found)
+        return found
+
+    def drop(self, name: str) -> None:
+        """Remove the map."""
+        check_name(name)
+        with self._lock:
+            self._require_open()
+            found = self._maps.pop(name, None)
+        if found is not None:
+            found.end(NotFound(f"The map {name} was dropped."))
+        rows = rows_of(self.place.namespace, name)
+        if isinstance(rows, RecordRows):
+            RecordMap(self._pool, rows).drop_rows()
+        self._names.delete([_name_row(name)])
+
+    def names(self, prefix: str) -> list[str]:
+        """Names of existing maps that begin with `prefix`, sorted."""
+        with self._lock:
+            self._require_open()
+        rows = self._names.names(NAMES + prefix.encode())
+        return [row[len(NAMES) :].decode(errors="replace") for row in rows]
+
+    def healthy(self) -> str | None:
+        """None, or what keeps the store from writing: the newest failure, until a call succeeds.
+        When there was none of late, one is made in the background."""
+        pool = self._pool
+        failure = pool.write_failure or pool.read_failure
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            due = failure is not None or now_s - pool.succeeded_s > CHECK_S
+            if due and not self._checking and not self._closed and now_s >= self._check_at_s:
+                self._checking = True
+                self._check_at_s = now_s + RETRY_S
+                threading.Thread(target=self._check, name="tms-hbase-check", daemon=True).start()
+            maps = list(self._maps.values())
+        if failure is not None:
+            return failure.message
+        return next((reason for one in maps if (reason := one.hopeless) is not None), None)
+
+    @property
+    def foreign_rows(self) -> int:
+        """How many rows were skipped because they are not rows of the maps that they lie in."""
+        with self._lock:
+            return sum(one.foreign_rows for one in self._maps.values() if isinstance(one, BlockMap))
+
+    def warnings(self) -> list[str]:
+        return []
+
+    def cleaned_ms(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """Close the connections. A second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for one in self._maps.values():
+                one.end(self._closed_error())
+        self._pool.close()
+
+    def _made(self, name: str, known: bool) -> BlockMap | RecordMap:
+        note = msgspec.json.encode(
+            MapNote(created_ms=self._clock.now_ms(), row_bytes_max=ROW_BYTES_FIRST)
+        )
+        made = self._map(name, note, created=True)
+        if known or not self._names.compare_and_set(_name_row(name), None, note):
+            raise Conflict(f"The map {name} exists already.")
+        with self._lock:
+            self._require_open()
+            self._maps[name] = made
+        return made
+
+    def _map(self, name: str, note: bytes, created: bool) -> BlockMap | RecordMap:
+        rows = rows_of(self.place.namespace, name)
+        if isinstance(rows, RecordRows):
+            return RecordMap(self._pool, rows)
+        return BlockMap(self._pool, rows, self._names, _name_row(name), note, self._clock, created)
+
+    def _require_tables(self) -> None:
+        namespace = self.place.namespace
+        missing = [
+            name
+            for name in TABLES
+            if not self._pool.call(
+                "tableExists",
+                types().TTableName(ns=namespace.encode(), qualifier=name.encode()),
+                repeatable=True,
+            )
+        ]
+        if missing:
+            raise ConfigError(
+                f"The namespace {namespace} of HBase has no table {', '.join(missing)} "
+                f"({self.place}). {INSTALL}"
+            )
+
+    def _check(self) -> None:
+        """Read from every table, and write when writing failed last; the pool keeps the outcome."""
+        limit_s = self._limits.connect_s
+        try:
+            for name in TABLES:
+                wanted = types().TGet(row=_CHECKED)
+                table = table_name(self.place.namespace, name)
+                self._pool.call("get", table, wanted, repeatable=True, call_s=limit_s)
+            if self._pool.write_failure is not None:
+                self._names.put([(_CHECKED, b"%d" % self._clock.now_ms())])
+        except TMSError:
+            pass
+        finally:
+            with self._lock:
+                self._checking = False
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> Closed:
+        return Closed(f"The store at {self.place} is closed; open it again.")
+
+
+def _name_row(name: str) -> bytes:
+    return NAMES + name.encode()
