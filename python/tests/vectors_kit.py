@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.block_kit import LIMITS, batch_of, block_of, body_of, with_right_crc
+from tests.hbase_cases import hbase
+from tests.snapshot_cases import snapshots
 from tms.model import keys
 from tms.model.block import Compression, encode, place, read_header
 from tms.model.ids import TIME_MS_MAX, MessageId
@@ -241,7 +243,14 @@ def _refused(error: str, name: str, block: bytearray) -> dict[str, Any]:
     return {"name": name, "error": error, "block": block.hex()}
 
 
-MAKERS = {"ids": ids, "keys": names_and_keys, "topics": topics, "blocks": blocks}
+MAKERS = {
+    "ids": ids,
+    "keys": names_and_keys,
+    "topics": topics,
+    "blocks": blocks,
+    "hbase": hbase,
+    "snapshots": snapshots,
+}
 
 
 def text_of(name: str) -> str:

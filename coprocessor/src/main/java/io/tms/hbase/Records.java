@@ -37,8 +37,7 @@ final class Records {
       }
       end(in);
     } catch (IOException | IllegalStateException | NumberFormatException e) {
-      // A uid that was read is known even if what follows is broken.
-      retentionMs = Topics.UNSURE;
+      uid = -1;
     }
     if (uid < 0 || uid > UID_MAX) {
       to.addUnreadable();
@@ -48,12 +47,21 @@ final class Records {
   }
 
   private static long retention(JsonReader in) throws IOException {
-    if (in.peek() == JsonToken.NULL) {
+    JsonToken kind = in.peek();
+    if (kind == JsonToken.NULL) {
       in.nextNull();
       return Topics.FOREVER;
     }
-    long ms = number(in);
-    return ms > 0 ? ms : Topics.UNSURE;
+    if (kind != JsonToken.NUMBER) {
+      in.skipValue();
+      return Topics.UNSURE;
+    }
+    try {
+      long ms = Long.parseLong(in.nextString());
+      return ms > 0 ? ms : Topics.UNSURE;
+    } catch (NumberFormatException e) {
+      return Topics.UNSURE;
+    }
   }
 
   /** Adds a partition; one that cannot be parsed is added as unsure. */
