@@ -25,7 +25,8 @@ from tms.store.hbase.rows import METADATA, TABLES
 NOTE = "installed"
 _POLL_S = 0.25
 _NAMED_MAX = 3
-_REFUSED = "hbase.table.sanity.checks"  # named in every refusal of a table's description
+_REFUSED = "DoNotRetryIOException: "  # the master says no to a table's description
+_ADVICE = " Set hbase.table.sanity.checks"  # to switch such checks off, which is never right
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,13 @@ class Answer:
         """The version of its coprocessor; None when it has none, or does not answer."""
         return None if self.probe is None else self.probe.version
 
+    def runs(self, version: str | None) -> bool:
+        """Whether it is this version, and at work; without one, whether there is none."""
+        if self.error is not None or self.version != version:
+            return False
+        probe = self.probe
+        return probe is None or not probe.enabled or probe.metadata_age_ms is not None
+
 
 class Deployment:
     """A namespace of HBase, and how long to wait for its regions. `say` talks to the person."""
@@ -52,7 +60,7 @@ class Deployment:
         self._clock = clock
         self._wait_s = wait_s
         self._say = say
-        self._made_namespace = False
+        self._made: list[plan.Step] = []
 
     @property
     def namespace(self) -> str:
@@ -84,9 +92,10 @@ class Deployment:
             try:
                 self._carry_out(step, put_jar)
             except TMSError as error:
-                if isinstance(step, plan.CreateTable):
+                explained = self._explained(error, step)
+                if isinstance(step, plan.CreateTable) and explained is not error:
                     self._leave_nothing()
-                raise self._explained(error, step) from error
+                raise explained from error
 
     def answers(self, name: str) -> list[Answer]:
         """What every region of a table says."""
@@ -131,9 +140,9 @@ class Deployment:
             case plan.PutJar():
                 put_jar()
             case plan.CreateNamespace():
-                self._made_namespace = admin.create_namespace()
+                self._made += [step] if admin.create_namespace() else []
             case plan.CreateTable(table, splits):
-                admin.create_table(table, splits)
+                self._made += [step] if admin.create_table(table, splits) else []
             case plan.ModifyTable(table):
                 admin.modify_table(table)
             case plan.EnableTable(name):
@@ -169,27 +178,33 @@ class Deployment:
     def _wrong(self, name: str, version: str | None) -> tuple[list[Answer], int]:
         """The regions that do not answer so, and how many there are."""
         found = self.answers(name)
-        wrong = [one for one in found if one.error is not None or one.version != version]
-        return wrong, len(found)
+        return [one for one in found if not one.runs(version)], len(found)
 
     def _leave_nothing(self) -> None:
-        """Take back a namespace that was made for tables that were refused."""
+        """Take back what was made before the first table with a coprocessor, which was refused: all
+        of it is empty."""
+        made = [step for step in self._made if isinstance(step, plan.CreateTable)]
+        if any(step.table.name in WATCHED for step in made):
+            return
         try:
-            if self._made_namespace and not self.admin.tables():
+            for step in made:
+                self.admin.disable(step.table.name)
+                self.admin.drop_table(step.table.name)
+            if len(made) < len(self._made) and not self.admin.tables():
                 self.admin.drop_namespace()
-        except TMSError:
-            pass  # an empty namespace harms nobody, and what was refused is the better error
+        except TMSError as error:
+            self._say(f"What was made stays, and is in nobody's way: {error.message}")
 
     def _explained(self, error: TMSError, step: plan.Step) -> TMSError:
         if _REFUSED not in error.message or not isinstance(
             step, plan.CreateTable | plan.ModifyTable
         ):
             return error
-        said = error.message.partition(": ")[2].partition(f" Set {_REFUSED}")[0]
+        said = error.message.partition(_REFUSED)[2].partition(_ADVICE)[0]
         return ConfigError(
             f"HBase refuses the table {self.namespace}:{step.table.name}: {said}.",
-            next="the jar must be readable by the user that HBase runs as, at the same path on its "
-            "master and on every region server",
+            next="see that the jar is a whole one of this TMS, and that the user that HBase runs as "
+            "can read it at the same path on its master and on every region server",
         )
 
 
@@ -202,10 +217,18 @@ def _named(answers: Sequence[Answer]) -> str:
     """Some of these regions, and what is wrong with them."""
     texts = [
         f"{one.region.encoded or one.region.start.decode(errors='replace')} on "
-        f"{one.region.server} ({one.error or one.version or 'no answer'})"
+        f"{one.region.server} ({_said(one)})"
         for one in answers[:_NAMED_MAX]
     ]
     return "; ".join(texts) + (" …" if len(answers) > _NAMED_MAX else "")
+
+
+def _said(answer: Answer) -> str:
+    if answer.error is not None or answer.probe is None:
+        return answer.error or "no answer"
+    return answer.probe.version + (
+        ", no metadata read" if answer.probe.metadata_age_ms is None else ""
+    )
 
 
 def _is_this_machine(host: str) -> bool:

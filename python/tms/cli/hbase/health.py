@@ -111,7 +111,7 @@ def findings(seen: Observed) -> list[Finding]:
         if name in WATCHED:
             found += _of_coprocessor(seen, name)
     found += _of_note(seen)
-    return sorted(found, key=lambda one: one.severity is not Severity.PROBLEM)
+    return sorted(dict.fromkeys(found), key=lambda one: one.severity is not Severity.PROBLEM)
 
 
 def table_facts(seen: Observed, name: str) -> dict[str, object]:
@@ -200,7 +200,7 @@ def _of_ages(seen: Observed, name: str) -> list[Finding]:
             else f"the newest state of transactions is {image // 60_000:,} minutes old"
         )
         next_step = "committed readers wait for it: see whether `tms serve --store` runs"
-        found.append(Finding(Severity.WARNING, where, what, next_step))
+        found.append(Finding(Severity.WARNING, seen.state.namespace, what, next_step))
     return found
 
 

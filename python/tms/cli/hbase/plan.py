@@ -1,6 +1,6 @@
 """From what is there and what is wanted to the steps between. Values only: nothing is called here.
 
-    install     jar → namespace → messages, payloads (with the coprocessor) → metadata → note
+    install     jar → namespace → metadata → messages, payloads (with the coprocessor) → note, asked
     upgrade     jar → note (new, former) → messages, asked → payloads, asked
     take off    messages, asked → payloads, asked → note
     drop        messages → payloads → metadata → namespace
@@ -8,7 +8,8 @@
 Invariants
 
 * Done from any point again, a plan holds the steps that are left; when there are none it is empty.
-* A coprocessor that HBase's master refuses is refused at the first table: nothing was made before.
+* A coprocessor that HBase's master refuses is refused at the first table that it is on, before
+  there is anything in the others.
 * Tables of others are never touched; where they are in the way, there is no plan but an error.
 * The note is the last word on what was there before an upgrade: it is written before tables change.
 """
@@ -157,7 +158,7 @@ def install(
     steps: list[Step] = [] if build is None else [PutJar(build)]
     if not state.namespace_exists:
         steps.append(CreateNamespace())
-    for name in TABLES:
+    for name in (METADATA, *WATCHED):  # what a coprocessor reads is there before it
         watched = path if name in WATCHED else None
         steps += _table_steps(state, name, tuning, watched, regions)
     note = state.note or Installed(tms, now_ms, now_ms)
@@ -251,7 +252,8 @@ def words(step: Step, namespace: str) -> str:
         case CreateTable(table, splits):
             path = coprocessor_path(table)
             more = f", coprocessor {path}" if path else ""
-            return f"create the table {namespace}:{table.name}, {len(splits) + 1} regions{more}"
+            regions = f"{len(splits) + 1} regions" if splits else "one region"
+            return f"create the table {namespace}:{table.name}, {regions}{more}"
         case ModifyTable(table, changes):
             return f"change the table {namespace}:{table.name}: {'; '.join(changes)}"
         case EnableTable(name):

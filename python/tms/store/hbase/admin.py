@@ -53,7 +53,7 @@ class Region:
     encoded: str  # what names it in `!region/TABLE/ENCODED`; empty while it splits or merges
     start: bytes
     end: bytes
-    server: str  # HOST:PORT
+    server: str  # HOST:PORT; empty while it is on its way to one
     start_code: int
 
 
@@ -299,8 +299,8 @@ def _region(table: str, encoded: Mapping[bytes, str], found: Any) -> Region:
         encoded.get(start, ""),
         start,
         known.endKey or b"",
-        f"{_text(server.hostName)}:{server.port}",
-        int(server.startCode or 0),
+        f"{_text(server.hostName)}:{server.port}" if server is not None else "",
+        int(server.startCode or 0) if server is not None else 0,
     )
 
 
