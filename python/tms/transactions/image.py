@@ -19,7 +19,7 @@ from tms.tx.images import fates_of
 from tms.tx.manager import TransactionManager
 
 INTERVAL_MS = 5_000
-IDLE_MS = 600_000  # when nothing changed: the time in it says up to when that holds
+IDLE_MS = 60_000  # when nothing changed: the time in it says up to when that holds
 _log = EventLog(__name__)
 
 

@@ -7,6 +7,7 @@ scanning    rows of a range, page by page
 blocks      a map of messages or payloads: timestamps from its keys, writes that can be repeated
 records     a map of small records: compare and set
 store       maps by name, the store's health
+coprocessor what the coprocessor says of itself and has cleaned
 admin       tables, regions and what is noted about them, for the operator
 """
 

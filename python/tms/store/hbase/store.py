@@ -12,14 +12,17 @@ Invariants
 """
 
 import threading
+from dataclasses import replace
 
 import msgspec
 
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
 from tms.store.base import check_name
+from tms.store.hbase.admin import Admin
 from tms.store.hbase.blocks import ROW_BYTES_FIRST, BlockMap, MapNote
 from tms.store.hbase.connection import INSTALL, types
+from tms.store.hbase.coprocessor import CoprocessorWatch
 from tms.store.hbase.pool import Limits, Place, Pool
 from tms.store.hbase.records import RecordMap, Records
 from tms.store.hbase.rows import METADATA, NAMES, TABLES, RecordRows, rows_of, table_name
@@ -51,11 +54,14 @@ class HBaseStore:
         self._closed = False
         self._checking = False
         self._check_at_s = float("-inf")
+        self._admin = Admin(self.place, self._clock, replace(self._limits, connections_max=2))
+        self._coprocessor = CoprocessorWatch(self._admin, self._clock)
         try:
             self._require_tables()
         except BaseException:
             self._pool.close()
             raise
+        self._coprocessor.warnings()  # looks for the first time
 
     def open(self, name: str, create: bool) -> BlockMap | RecordMap:
         """The map with this name; raises `NotFound` or `Conflict`."""
@@ -119,10 +125,12 @@ class HBaseStore:
             return sum(one.foreign_rows for one in self._maps.values() if isinstance(one, BlockMap))
 
     def warnings(self) -> list[str]:
-        return []
+        """What the last look at the coprocessor found."""
+        return self._coprocessor.warnings()
 
     def cleaned_ms(self) -> int | None:
-        return None
+        """Up to when all regions are clean."""
+        return self._coprocessor.cleaned_ms()
 
     def close(self) -> None:
         """Close the connections. A second call does nothing."""
@@ -133,6 +141,7 @@ class HBaseStore:
             for one in self._maps.values():
                 one.end(self._closed_error())
         self._pool.close()
+        self._admin.close()
 
     def _made(self, name: str, known: bool) -> BlockMap | RecordMap:
         note = msgspec.json.encode(
