@@ -61,6 +61,17 @@ final class Reading {
     get.setFilter(filter(view, wanted, times, get.getFilter()));
   }
 
+  /** Where the coprocessor did not start: who asks for less than everything gets nothing. */
+  static void refuseUnlessRaw(Query query) throws IOException {
+    byte[] asked = query.getAttribute(ISOLATION);
+    if (query.getAttribute(SNAPSHOT) != null
+        || (asked != null && !Bytes.toString(asked).equals("uncommitted"))) {
+      throw new DoNotRetryIOException(
+          "The coprocessor of TMS did not start in this region, see the region server's log; so "
+              + "nothing but uncommitted reads work here.");
+    }
+  }
+
   /** What the reader sees; null: everything. */
   private View viewOf(Query query, Metadata metadata) throws IOException {
     byte[] snapshot = query.getAttribute(SNAPSHOT);

@@ -1,6 +1,7 @@
 package io.tms.hbase;
 
 import java.util.Collection;
+import java.util.Collections;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.hbase.client.RegionInfo;
 import org.apache.hadoop.hbase.client.RegionReplicaUtil;
@@ -201,11 +202,7 @@ final class RegionNotes {
 
     /** Whether it judged every row for certain, and what it read is no longer in use. */
     boolean isDone() {
-      return scanner.isCertain() && disjoint(store.getStorefiles());
-    }
-
-    private boolean disjoint(Collection<? extends StoreFile> now) {
-      return java.util.Collections.disjoint(now, read);
+      return scanner.isCertain() && Collections.disjoint(store.getStorefiles(), read);
     }
   }
 }

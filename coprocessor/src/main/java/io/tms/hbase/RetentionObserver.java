@@ -41,7 +41,7 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
   private TableSettings settings;
   private RegionMetrics metrics;
   private RegionNotes notes;
-  private TopicCache cache;
+  private TopicCache cache; // null: the coprocessor did not start here
   private Reading reading;
 
   @Override
@@ -51,10 +51,7 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
 
   @Override
   @SuppressWarnings("rawtypes") // as in the interface
-  public void start(CoprocessorEnvironment environment) throws IOException {
-    if (!(environment instanceof RegionCoprocessorEnvironment)) {
-      throw new DoNotRetryIOException("RetentionObserver is a coprocessor of regions.");
-    }
+  public void start(CoprocessorEnvironment environment) {
     try {
       RegionCoprocessorEnvironment env = (RegionCoprocessorEnvironment) environment;
       settings = new TableSettings(env.getRegion().getTableDescriptor());
@@ -66,7 +63,8 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
       notes = new RegionNotes(env, settings);
       cache = TopicCache.join(notes, metrics);
     } catch (RuntimeException | LinkageError e) {
-      throw new DoNotRetryIOException("RetentionObserver does not start here.", e);
+      // A region without us is better than a server that aborts; a probe finds out.
+      LOG.error("tms_coprocessor_did_not_start, all rows stay", e);
     }
   }
 
@@ -81,24 +79,32 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
 
   @Override
   public void postOpen(ObserverContext<RegionCoprocessorEnvironment> context) {
-    notes.opened();
+    if (cache != null) {
+      notes.opened();
+    }
   }
 
   @Override
   public void preClose(ObserverContext<RegionCoprocessorEnvironment> context, boolean abort) {
-    notes.closed();
+    if (cache != null) {
+      notes.closed();
+    }
   }
 
   @Override
   public void preFlush(
       ObserverContext<RegionCoprocessorEnvironment> context, FlushLifeCycleTracker tracker) {
-    notes.flushStarts();
+    if (cache != null) {
+      notes.flushStarts();
+    }
   }
 
   @Override
   public void postFlush(
       ObserverContext<RegionCoprocessorEnvironment> context, FlushLifeCycleTracker tracker) {
-    notes.flushEnded();
+    if (cache != null) {
+      notes.flushEnded();
+    }
   }
 
   @Override
@@ -124,27 +130,24 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
   /** The scanner without the rows that nobody needs; {@code request} is null for a flush. */
   private InternalScanner cleaning(
       Store store, InternalScanner scanner, CompactionRequest request) {
+    if (cache == null || !settings.isEnabled() || scanner == null) {
+      return scanner;
+    }
     try {
-      if (!settings.isEnabled()
-          || scanner == null
-          || !store.getColumnFamilyName().equals(Bytes.toString(TableSettings.FAMILY))) {
+      if (!store.getColumnFamilyName().equals(Bytes.toString(TableSettings.FAMILY))) {
         return scanner;
       }
       Metadata metadata = cache.metadata();
+      long nowMs = EnvironmentEdgeManager.currentTime();
+      Judge judge = new Judge(metadata, settings.isPayloads(), nowMs, settings.orphansAfterMs());
+      OtherFiles others =
+          new OtherFiles(store, request == null ? Collections.emptyList() : request.getFiles());
       RetentionScanner cleaning =
           new RetentionScanner(
-              scanner,
-              new Judge(
-                  metadata,
-                  settings.isPayloads(),
-                  EnvironmentEdgeManager.currentTime(),
-                  settings.orphansAfterMs()),
-              new OtherFiles(store, request == null ? Collections.emptyList() : request.getFiles()),
-              metrics,
-              cache.warnings(),
-              settings.fullTable());
+              scanner, judge, others, metrics, cache.warnings(), settings.fullTable());
       if (request != null && request.isMajor()) {
-        notes.cleaningStarts(store, request, metadata == null ? null : metadata.image(), cleaning);
+        TransactionImage image = metadata == null ? null : metadata.image();
+        notes.cleaningStarts(store, request, image, cleaning);
       }
       return cleaning;
     } catch (RuntimeException | LinkageError e) {
@@ -157,12 +160,14 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
   @Override
   public void preScannerOpen(ObserverContext<RegionCoprocessorEnvironment> context, Scan scan)
       throws IOException {
-    if (settings.isEnabled() && settings.isMessages()) {
-      try {
+    try {
+      if (cache == null) {
+        Reading.refuseUnlessRaw(scan);
+      } else if (settings.isEnabled() && settings.isMessages()) {
         reading.restrict(scan, cache.metadata());
-      } catch (RuntimeException | LinkageError e) {
-        throw failed(e);
       }
+    } catch (RuntimeException | LinkageError e) {
+      throw failed(e);
     }
   }
 
@@ -171,7 +176,9 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
       ObserverContext<RegionCoprocessorEnvironment> context, Get get, List<Cell> result)
       throws IOException {
     try {
-      if (get.getAttribute(Probe.ATTRIBUTE) != null) {
+      if (cache == null) {
+        Reading.refuseUnlessRaw(get);
+      } else if (get.getAttribute(Probe.ATTRIBUTE) != null) {
         long nowMs = EnvironmentEdgeManager.currentTime();
         result.add(Probe.answer(get.getRow(), settings, cache.metadata(), nowMs));
         context.bypass();
@@ -184,7 +191,9 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
   }
 
   private DoNotRetryIOException failed(Throwable error) {
-    metrics.decisionFailed();
+    if (metrics != null) {
+      metrics.decisionFailed();
+    }
     return new DoNotRetryIOException("The coprocessor of TMS failed; see the cause.", error);
   }
 

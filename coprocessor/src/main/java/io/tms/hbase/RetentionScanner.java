@@ -39,7 +39,7 @@ final class RetentionScanner implements InternalScanner, Shipper {
   private int rowLength = -1;
   private boolean decided;
   private boolean keeping;
-  private boolean finished;
+  private volatile boolean finished; // and all that was written before is seen with it
   private boolean unsure;
   private boolean closed;
 
@@ -78,7 +78,9 @@ final class RetentionScanner implements InternalScanner, Shipper {
     if (kept < size) {
       result.subList(kept, size).clear();
     }
-    finished = !more;
+    if (!more) {
+      finished = true;
+    }
     return more;
   }
 
