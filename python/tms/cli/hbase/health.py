@@ -21,17 +21,14 @@ from tms.cli.hbase.tables import (
     ENABLED,
     ISOLATION,
     REFRESH,
-    REFRESH_MS,
     RELIED_ON,
     TTL,
     WATCHED,
     coprocessor_path,
 )
+from tms.store.hbase.coprocessor import AGE_MS_MAX
 from tms.store.hbase.rows import TABLES
 
-METADATA_LATE = 6  # times the interval of refreshing
-METADATA_LATE_MS_MIN = 60_000
-IMAGE_LATE_MS = 20 * 60_000  # a service that has nothing new to say writes every ten minutes
 _INSTALL = "`tms hbase install` mends it"
 
 
@@ -178,13 +175,10 @@ def _of_coprocessor(seen: Observed, name: str) -> list[Finding]:
 def _of_ages(seen: Observed, name: str) -> list[Finding]:
     where = f"{seen.state.namespace}:{name}"
     probes = [one.probe for one in seen.answers.get(name, ()) if one.probe is not None]
-    refresh = seen.state.tables[name].table.attributes.get(REFRESH, "")
-    interval_ms = int(refresh) if refresh.isdecimal() else REFRESH_MS
-    late_ms = max(METADATA_LATE_MS_MIN, METADATA_LATE * interval_ms)
     found = []
     never = sum(one.metadata_age_ms is None for one in probes)
     oldest = _oldest([one.metadata_age_ms for one in probes])
-    if never or (oldest is not None and oldest > late_ms):
+    if never or (oldest is not None and oldest > AGE_MS_MAX):
         what = (
             f"{never} of {len(probes)} regions have not read the metadata yet"
             if never
@@ -193,7 +187,7 @@ def _of_ages(seen: Observed, name: str) -> list[Finding]:
         next_step = "a region that has just opened needs some seconds; else its server's log says "
         found.append(Finding(Severity.PROBLEM, where, what, next_step + "tms_refresh_failed"))
     image = _oldest([one.image_age_ms for one in probes])
-    if probes and (image is None or image > IMAGE_LATE_MS):
+    if probes and (image is None or image > AGE_MS_MAX):
         what = (
             "no service has written its transactions yet"
             if image is None

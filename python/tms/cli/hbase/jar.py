@@ -15,15 +15,15 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import tms
 from tms.cli.hbase.tables import COPROCESSOR
 from tms.errors import ConfigError
+from tms.store.hbase.coprocessor import VERSION
 
 BYTES_MAX = 64 << 20
 _CLASS = COPROCESSOR.replace(".", "/") + ".class"
 _CLASS_MAGIC = b"\xca\xfe\xba\xbe"
 _MANIFEST = "META-INF/MANIFEST.MF"
-_VERSION = re.compile(rb"^Implementation-Version: *([^\r\n]+?) *\r?$", re.MULTILINE)
+_VERSION_LINE = re.compile(rb"^Implementation-Version: *([^\r\n]+?) *\r?$", re.MULTILINE)
 _NEXT = (
     "`make jar` in a source tree builds it; --jar names one; --no-coprocessor installs without it"
 )
@@ -53,7 +53,7 @@ def find(given: Path | None) -> Jar:
     if given is not None:
         return read(given)
     package = Path(__file__).parent
-    name = f"tms-coprocessor-{tms.__version__}.jar"
+    name = f"tms-coprocessor-{VERSION}.jar"
     places = [package / name, package.parents[3] / "coprocessor" / "target" / name]
     for place in places:
         if place.is_file():
@@ -79,10 +79,10 @@ def read(path: Path) -> Jar:
         raise ConfigError(f"{path} is no jar, or a damaged one: {exc}.", next=_NEXT) from exc
     except KeyError as exc:
         raise ConfigError(f"{path} is a jar of something else: {exc.args[0]}.", next=_NEXT) from exc
-    if version != tms.__version__:
+    if version != VERSION:
         raise ConfigError(
-            f"{path} holds the coprocessor of TMS {version}, and this is TMS {tms.__version__}.",
-            next=f"give the jar of {tms.__version__}, or run the `tms` of {version}",
+            f"{path} holds the coprocessor of TMS {version}, and this TMS needs that of {VERSION}.",
+            next=f"give the jar of {VERSION}, or run the `tms` of {version}",
         )
     return Jar(path, content, version)
 
@@ -95,7 +95,7 @@ def _version_in(content: bytes) -> str:
         names = set(archive.namelist())
         if _CLASS not in names or not archive.read(_CLASS).startswith(_CLASS_MAGIC):
             raise KeyError(f"it has no class {COPROCESSOR}")
-        found = _VERSION.search(archive.read(_MANIFEST)) if _MANIFEST in names else None
+        found = _VERSION_LINE.search(archive.read(_MANIFEST)) if _MANIFEST in names else None
         if found is None:
             raise KeyError("its manifest names no Implementation-Version")
         return found[1].decode(errors="replace")

@@ -233,7 +233,11 @@ def take_off(state: State, tms: str, now_ms: int) -> list[Step]:
 
 def drop(state: State) -> list[Step]:
     """No table of TMS, and no namespace unless others have tables there. Raises `Conflict`."""
-    if state.tables and state.note is None:
+    watched = [state.tables[name].table for name in WATCHED if name in state.tables]
+    metadata = state.tables.get(METADATA)
+    begun = not watched and metadata is not None and not metadata.enabled  # by an earlier run
+    ours = state.note is not None or begun or any(map(coprocessor_path, watched))
+    if state.tables and not ours:
         raise Conflict(
             f"It is not noted that `tms hbase install` made the tables in {state.namespace}.",
             next="`tms hbase install` notes it; tables of others go with `drop` in `hbase shell`",

@@ -27,7 +27,6 @@ COPROCESSOR = "io.tms.hbase.RetentionObserver"
 PRIORITY = 1_073_741_823  # HBase's for what users load
 REGIONS, REGIONS_MAX = 16, 1_024
 TTL, ISOLATION, REFRESH, ENABLED = "tms.ttl", "tms.isolation", "tms.refresh.ms", "tms.enabled"
-REFRESH_MS = 10_000
 _SALTS = 1 << 16
 _SLOT = re.compile(r"coprocessor\$([0-9]+)", re.ASCII)
 _OF_HBASE = frozenset({"IS_META", "DURABILITY", "hbase.store.file-tracker.impl"})
