@@ -250,7 +250,7 @@ def test_a_server_that_cannot_read_the_jar_serves_again_once_it_is_put_back(
     shutil.move(jars, tmp_path / "elsewhere")
     own_hbase.server.kill()
     own_hbase.server.start()
-    own_hbase.server.wait_for_line("FileNotFoundException", 120)
+    own_hbase.server.wait_for_line("ABORTING region server", 120)
     # Putting it back needs nothing of HBase: the next start finds it.
     shutil.move(tmp_path / "elsewhere", jars)
     own_hbase.server.kill()

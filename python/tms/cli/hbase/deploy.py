@@ -203,8 +203,8 @@ class Deployment:
         said = error.message.partition(_REFUSED)[2].partition(_ADVICE)[0]
         return ConfigError(
             f"HBase refuses the table {self.namespace}:{step.table.name}: {said}.",
-            next="see that the jar is a whole one of this TMS, and that HBase's user can read it at "
-            "the same path on the master and on every region server",
+            next="see that the jar is a whole one of this TMS, and that HBase's user can read it "
+            "at the same path on the master and on every region server",
         )
 
 
