@@ -147,12 +147,13 @@ def _of_coprocessor(seen: Observed, name: str) -> list[Finding]:
     answers = seen.answers.get(name, ())
     if expected is None and all(one.probe is None for one in answers):
         return []  # said once, for all tables
+    expected = expected or seen.tms
     found = []
     if name in seen.jars_gone:
         what = f"{seen.jars_gone[name]} is gone: region servers that start again stop themselves"
         next_step = "`tms hbase install` with the same jar puts it back"
         found.append(Finding(Severity.PROBLEM, where, what, next_step))
-    verdicts = Counter(verdict(one, expected or seen.tms) for one in answers)
+    verdicts = Counter(verdict(one, expected) for one in answers)
     errors = [one.error for one in answers if one.error is not None]
     for said, count in sorted(verdicts.items()):
         regions = f"{count} of {len(answers)} regions"
