@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 
 import pytest
@@ -284,7 +285,7 @@ class StoreContract:
                 if one.compare_and_set(b"%d" % step, None, b"%d" % number):
                     wins.append(step)
 
-        run_together([lambda number=number: race(number) for number in range(4)])
+        run_together([partial(race, number) for number in range(4)])
         assert sorted(wins) == list(range(20))
 
     def test_counting_by_compare_and_set_loses_no_step(self, one: Map) -> None:
@@ -328,7 +329,7 @@ class StoreContract:
                 if step % 2:
                     store.drop(name)
 
-        run_together([lambda number=number: churn(number) for number in range(4)])
+        run_together([partial(churn, number) for number in range(4)])
         assert len(store.names("churn/")) == 12
 
     def test_stored_bytes_grow_with_what_is_stored(self, one: Map) -> None:

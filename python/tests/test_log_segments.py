@@ -301,6 +301,21 @@ def test_a_gap_ends_the_partition_and_what_lies_behind_it_is_cut() -> None:
         assert len(segment.scan(None, None, 1 << 30)) == 7
 
 
+def test_the_id_of_a_block_that_was_cut_off_is_not_given_out_again() -> None:
+    with Bench() as bench:
+        for i in range(4):
+            bench.publish(b"%d" % i)
+            bench.clock.pass_ms(1)
+        ids = [one.id for one in bench.read()]
+        bench.engine.close()
+        segment = bench.store.inner.open(bench.maps()[0], create=False)
+        segment.delete([block_key(ids[2].time_ms, ids[2].sequence)])
+        bench.clock.jump_ms(-10)
+        bench.engine = bench.open()
+        assert _numbers(bench) == [0, 1]
+        assert bench.publish(b"2").ids()[0] > ids[3]
+
+
 def test_two_blocks_with_the_same_offset_are_damage_and_nothing_is_cut() -> None:
     with Bench() as bench:
         for i in range(3):

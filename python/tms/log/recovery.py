@@ -37,8 +37,9 @@ _log = EventLog(__name__)
 
 
 class LogEnd(NamedTuple):
-    """Where a partition ends: the offset of the next message, the greatest key so far, how many
-    bytes came after the snapshot of the producers, and how many of the last segment before it."""
+    """Where a partition ends: the offset of the next message, the greatest key so far (also of a
+    block that was cut off), how many bytes came after the snapshot of the producers, and how many
+    of the last segment before it."""
 
     end_offset: int
     last: BlockKey
@@ -105,8 +106,8 @@ def _follow(
         for stored in blocks:
             header = header_of(stored)
             if not segment.sealed and header.base_offset != end.end_offset:
-                _gap(chain, segment, stored, header.base_offset, end.end_offset)
-                return end
+                last = _gap(chain, segment, stored, header.base_offset, end.end_offset)
+                return end._replace(last=last or end.last)
             end = LogEnd(
                 header.base_offset + header.count,
                 (stored.time_ms, stored.last_sequence),
@@ -123,14 +124,17 @@ def _follow(
 
 def _gap(
     chain: SegmentChain, segment: SegmentRecord, stored: StoredBlock, found: int, expected: int
-) -> None:
-    """End the open segment before a block that does not continue it."""
+) -> BlockKey | None:
+    """End the open segment before a block that does not continue it; the greatest key that was cut
+    off, which is not to be given out again."""
     if found < expected:
         raise DataCorrupt(
             f"The block at {stored.time_ms}:{stored.last_sequence} of partition "
             f"{chain.partition} has offset {found}, which an earlier block has too. Run `tms fsck`."
         )
-    lost = 0 if chain.shared else chain.cut(segment, (stored.time_ms, stored.last_sequence))
+    lost, last = 0, None
+    if not chain.shared:
+        lost, last = chain.cut(segment, (stored.time_ms, stored.last_sequence))
     _log.warning(
         "partition_end_cut",
         partition=chain.partition,
@@ -139,6 +143,7 @@ def _gap(
         expected_offset=expected,
         found_offset=found,
     )
+    return last
 
 
 def _snapshot(chain: SegmentChain, metadata: Map) -> ProducersRecord | None:

@@ -244,14 +244,15 @@ class SegmentChain:
                 return segment.number
         return -1
 
-    def cut(self, segment: SegmentRecord, start: BlockKey) -> int:
-        """Delete all blocks of a segment at or after `start`; returns how many. Only for
-        recovery."""
-        count = 0
+    def cut(self, segment: SegmentRecord, start: BlockKey) -> tuple[int, BlockKey]:
+        """Delete all blocks of a segment at or after `start`; how many, and the greatest key, which
+        is not to be given out again. Only for recovery."""
+        count, last = 0, start
         while rows := self._map(segment.number).scan(keys.block_key(*start), None, 4 << 20):
             self._map(segment.number).delete([key for key, _ in rows])
             count += len(rows)
-        return count
+            last = max(last, keys.split_block_key(rows[-1][0]))
+        return count, last
 
     def segment_stored_bytes(self, segment: SegmentRecord) -> int:
         """About what one segment takes in the store."""

@@ -72,7 +72,9 @@ class StagedBlocks:
     ) -> list[Staged]:
         """Store checked blocks of a transaction, synced; all that it has staged so far. `flags` say
         whose pointer it is."""
+        name = keys.payload_map(self._uid, self._partition, pointer)
         with self._lock:
+            self._recover(name)  # then it is decided what is there
             known = self._of(pointer)
             new, rows = list(known), []
             for block, header in blocks:
@@ -83,7 +85,6 @@ class StagedBlocks:
                 place(copy, 0, flags | Flags.STAGED, pointer)
                 rows.append((keys.payload_key(pointer, *staged[:2]), copy))
                 new.append(staged)
-            name = keys.payload_map(self._uid, self._partition, pointer)
             self._known.pop(pointer, None)  # until it is sure what was stored
             self._write(name, rows)
             self._remember(pointer, new)
@@ -164,14 +165,18 @@ class StagedBlocks:
                 return None
         return found
 
+    def _recover(self, name: str) -> None:
+        if name in self._failed:
+            found = self._map(name)
+            if found is not None:
+                found.recover()
+            self._failed.discard(name)
+
     def _write(self, name: str, rows: list[tuple[bytes, bytearray]]) -> None:
         found = self._map(name)
         if found is None:
             found = self._maps[name] = self._store.open(name, create=True)
         try:
-            if name in self._failed:
-                found.recover()
-                self._failed.discard(name)
             found.write(rows, Durability.SYNCED)
         except TMSError:
             self._failed.add(name)

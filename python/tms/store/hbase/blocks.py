@@ -271,7 +271,7 @@ class BlockMap:
                 room = min(max(left, 1), PAGE_BYTES)
                 count, total = self._trusted(room) if plan is None else plan.next(room)
                 if not count:  # a few large rows would make all pages small: read lengths first
-                    plan = plan or Plan(self._pool, self._rows.table, *pages.rest, reverse)
+                    plan = plan or Plan(pages)
                     count, total = plan.next(room)
                     if not count:
                         break

@@ -17,7 +17,6 @@ import contextlib
 import errno
 import select
 import socket
-import struct
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -132,7 +131,9 @@ class Connection:
                 answered = True
                 raise _declared(method, arguments, exc) from exc
             raise self._broken(method, exc) from exc
-        except (OSError, EOFError, ValueError, OverflowError, struct.error, MemoryError) as exc:
+        except Exception as exc:  # of sockets, or whatever bytes that are no answer lead to
+            if not self._stream.sent and not isinstance(exc, OSError | EOFError):
+                raise  # ours: what was to be sent cannot be spelled
             raise self._broken(method, exc) from exc
         finally:
             self.used_s = self._clock.monotonic_s()

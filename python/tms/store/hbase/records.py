@@ -134,7 +134,7 @@ class Records:
         """Rows of [start, stop) and their values, until `bytes_max` is reached. Their lengths are
         read ahead of them, because one page may hold only so many bytes."""
         pages = Pages(self._pool, self.table, start, stop, reverse)
-        plan = Plan(self._pool, self.table, start, stop, reverse)
+        plan = Plan(pages)
         found: list[tuple[bytes, bytes]] = []
         left = bytes_max
         while not pages.ended:

@@ -39,10 +39,9 @@ class Pages:
         self._reverse = reverse
         self._filter = filter
 
-    @property
-    def rest(self) -> tuple[bytes, bytes]:
-        """The range of rows that are still to come."""
-        return self._start, self._stop
+    def lengths(self) -> Iterator[tuple[bytes, int]]:
+        """The rows that are still to come, and how many bytes their values have."""
+        return lengths(self._pool, self._table, self._start, self._stop, self._reverse)
 
     def next(self, rows: int, size: int = 0) -> list[Any]:
         """The next rows, at most so many; fewer at the end only. `size` is about their bytes."""
@@ -89,24 +88,36 @@ def lengths(
 
 
 class Plan:
-    """How many of the rows of a range fit into a page, by lengths that are read ahead of them."""
+    """How many of the rows that are still to come fit into a page, by lengths that are read ahead.
 
-    def __init__(
-        self, pool: Pool, table: bytes, start: bytes, stop: bytes, reverse: bool = False
-    ) -> None:
-        self._lengths = lengths(pool, table, start, stop, reverse)
+    Rows that come and go meanwhile make it wrong by so many: it is made anew when it has ended and
+    the rows have not.
+    """
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._lengths = pages.lengths()
         self._known: int | None = None  # the size of the next row, if it was read already
+        self._used = False
 
     def next(self, room: int) -> tuple[int, int]:
         """How many rows make up `room` bytes, as far as a page may, at least one if there is one;
         and their bytes."""
+        found = self._next(room)
+        if not found[0] and self._used:
+            self._lengths = self._pages.lengths()
+            found = self._next(room)
+        self._used = True
+        return found
+
+    def _next(self, room: int) -> tuple[int, int]:
         count = total = 0
         while total < room:
             size = self._known
             if size is None:
                 row, length = next(self._lengths, (b"", 0))
-                if not row:
-                    break
+                if not row:  # ask for one more, and fewer come: that is the end
+                    return count + 1 if count else 0, total
                 size = len(row) + length
             self._known = size
             if count and total + size > PAGE_BYTES:

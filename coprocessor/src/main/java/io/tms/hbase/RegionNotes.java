@@ -49,6 +49,7 @@ final class RegionNotes {
   private volatile boolean open;
   private volatile long settledMs; // everything that was written before is in files
   private volatile Cleaning cleaning; // the newest major compaction
+  private volatile long cleanMs; // by a major compaction
   private volatile long notedMs;
 
   RegionNotes(RegionCoprocessorEnvironment env, TableSettings settings) {
@@ -97,8 +98,11 @@ final class RegionNotes {
     }
   }
 
-  private boolean lookIntoMemory() {
+  private synchronized boolean lookIntoMemory() {
     long nowMs = EnvironmentEdgeManager.currentTime();
+    if (nowMs < settledMs) { // the clock went back: until the next flush nothing is certain
+      settledMs = 0;
+    }
     boolean empty = env.getRegion().getMemStoreDataSize() == 0;
     if (empty) {
       settled(nowMs);
@@ -117,9 +121,10 @@ final class RegionNotes {
       if (cleaning == last) {
         cleaning = null;
       }
-      if (last.boundMs > notedMs) {
-        return last.boundMs;
-      }
+      cleanMs = Math.max(cleanMs, last.boundMs);
+    }
+    if (cleanMs > notedMs) {
+      return cleanMs;
     }
     if (newest == null || !isEmpty()) {
       return 0;

@@ -135,35 +135,45 @@ final class TopicCache implements Runnable {
   private void refresh() {
     try {
       connect();
-      publish(reader.read(records, EnvironmentEdgeManager.currentTime()));
-      writeNotes();
+      refresh(records);
     } catch (IOException | RuntimeException | LinkageError e) {
-      if (stopped.getCount() > 0) {
-        metrics.refreshFailed();
-        warnings.warn(
-            "tms_refresh_failed, nothing new is cleaned until it works: of", namespace, e);
-      }
+      failed(e);
     }
   }
 
-  private void writeNotes() throws IOException {
-    TransactionImage image = metadata.image();
-    for (RegionNotes region : regions) {
-      long boundMs = region.due(image);
-      if (boundMs > 0) {
-        Long knownMs = known(records.get(region.row()));
-        if (knownMs != null && knownMs >= boundMs) {
-          region.noted(knownMs);
-        } else {
-          records.put(region.row(), region.note(boundMs));
-          region.noted(boundMs);
-        }
+  /** Reads all anew and writes what is to be noted; on an error what was known stays. */
+  void refresh(RecordSource source) {
+    try {
+      publish(reader.read(source, EnvironmentEdgeManager.currentTime()));
+      for (RegionNotes region : regions) {
+        writeNote(source, region);
       }
+    } catch (IOException | RuntimeException | LinkageError e) {
+      failed(e);
     }
   }
 
-  private static Long known(byte[] note) {
-    return note == null ? null : Records.numberIn(note, "bound_ms");
+  private void failed(Throwable error) {
+    if (stopped.getCount() > 0) {
+      metrics.refreshFailed();
+      warnings.warn(
+          "tms_refresh_failed, nothing new is cleaned until it works: of", namespace, error);
+    }
+  }
+
+  private void writeNote(RecordSource source, RegionNotes region) throws IOException {
+    long boundMs = region.due(metadata.image());
+    if (boundMs <= 0) {
+      return;
+    }
+    byte[] known = source.get(region.row());
+    Long knownMs = known == null ? null : Records.numberIn(known, "bound_ms");
+    if (knownMs != null && knownMs >= boundMs) {
+      region.noted(knownMs); // by the server that had the region before
+    } else {
+      source.put(region.row(), region.note(boundMs));
+      region.noted(boundMs);
+    }
   }
 
   private void connect() throws IOException {

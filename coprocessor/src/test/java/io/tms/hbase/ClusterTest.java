@@ -11,18 +11,25 @@ import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ExecutionException;
+import java.util.jar.JarEntry;
+import java.util.jar.JarOutputStream;
+import java.util.stream.Stream;
 import org.apache.hadoop.hbase.HBaseTestingUtility;
 import org.apache.hadoop.hbase.NamespaceDescriptor;
 import org.apache.hadoop.hbase.StartMiniClusterOption;
 import org.apache.hadoop.hbase.TableName;
 import org.apache.hadoop.hbase.client.Admin;
 import org.apache.hadoop.hbase.client.ColumnFamilyDescriptorBuilder;
+import org.apache.hadoop.hbase.client.CoprocessorDescriptorBuilder;
 import org.apache.hadoop.hbase.client.Get;
 import org.apache.hadoop.hbase.client.Put;
 import org.apache.hadoop.hbase.client.RegionInfo;
@@ -30,6 +37,7 @@ import org.apache.hadoop.hbase.client.Result;
 import org.apache.hadoop.hbase.client.ResultScanner;
 import org.apache.hadoop.hbase.client.Scan;
 import org.apache.hadoop.hbase.client.Table;
+import org.apache.hadoop.hbase.client.TableDescriptor;
 import org.apache.hadoop.hbase.client.TableDescriptorBuilder;
 import org.apache.hadoop.hbase.util.Bytes;
 import org.apache.hbase.thirdparty.com.google.gson.JsonObject;
@@ -277,6 +285,49 @@ class ClusterTest {
       }
     }
     return true;
+  }
+
+  @Test
+  void aJarOfAnotherNameReplacesTheOldOneWhileTheServerRuns() throws Exception {
+    Admin admin = util.getAdmin();
+    TableName messages = TableName.valueOf("two:messages");
+    admin.createNamespace(NamespaceDescriptor.create("two").build());
+    admin.createTable(table(TableName.valueOf("two:metadata")).build());
+    admin.createTable(withJar(messages, "first.jar"));
+    eventually(() -> !probe(messages, "x").get("metadata_age_ms").isJsonNull());
+    Set<Thread> before = threadsOfTwo();
+    assertEquals(1, before.size());
+    admin.modifyTable(withJar(messages, "second.jar"));
+    eventually(() -> !probe(messages, "x").get("metadata_age_ms").isJsonNull());
+    eventually(() -> threadsOfTwo().size() == 1 && !threadsOfTwo().equals(before));
+    admin.disableTable(messages);
+    eventually(() -> threadsOfTwo().isEmpty());
+  }
+
+  private static Set<Thread> threadsOfTwo() {
+    Set<Thread> found = new HashSet<>(Thread.getAllStackTraces().keySet());
+    found.removeIf(thread -> !thread.getName().equals("tms-topic-cache-two"));
+    return found;
+  }
+
+  private static TableDescriptor withJar(TableName name, String jarName) throws IOException {
+    Path jar = Path.of(util.getDataTestDir().toString(), jarName);
+    Files.createDirectories(jar.getParent());
+    Path classes = Path.of(System.getProperty("tms.classes"));
+    try (JarOutputStream out = new JarOutputStream(Files.newOutputStream(jar));
+        Stream<Path> files = Files.walk(classes)) {
+      for (Path file : files.filter(Files::isRegularFile).toList()) {
+        out.putNextEntry(new JarEntry(classes.relativize(file).toString()));
+        Files.copy(file, out);
+      }
+    }
+    return table(name)
+        .setCoprocessor(
+            CoprocessorDescriptorBuilder.newBuilder(RetentionObserver.class.getName())
+                .setJarPath(jar.toUri().toString())
+                .build())
+        .setValue("tms.refresh.ms", "50")
+        .build();
   }
 
   @Test

@@ -53,6 +53,8 @@ final class Vectors {
     final Map<String, Long> writtenMs = new TreeMap<>();
     final List<String> asked = new ArrayList<>();
     boolean failing;
+    boolean refusesPuts;
+    int rowsGiven;
     long nowMs = 1;
 
     static Source of(JsonObject records) {
@@ -76,6 +78,7 @@ final class Vectors {
       ask(prefix);
       for (Map.Entry<String, byte[]> row : rows.entrySet()) {
         if (row.getKey().startsWith(prefix) && writtenMs.get(row.getKey()) >= sinceMs) {
+          rowsGiven++;
           to.row(row.getKey(), row.getValue(), writtenMs.get(row.getKey()));
         }
       }
@@ -90,6 +93,9 @@ final class Vectors {
 
     @Override
     public void put(String row, byte[] value) {
+      if (refusesPuts) {
+        throw new IllegalStateException("planted");
+      }
       rows.put(row, value);
       writtenMs.put(row, nowMs);
     }

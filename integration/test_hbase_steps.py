@@ -1,0 +1,155 @@
+"""A process that dies before any of its calls to HBase: taking over, publishing, rolling, commits.
+
+The next process takes over what the dead one left. Nothing acknowledged is lost, nothing is there
+twice, and the order is that of the acknowledgements.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from zlib import crc32
+
+import pytest
+
+from integration.cluster import Endpoint
+from tests.log_kit import block
+from tms.client.client import Bus
+from tms.clock import SystemClock
+from tms.engine import Engine, EngineConfig
+from tms.errors import TMSError
+from tms.log.partition import LogLimits
+from tms.model.log import NewBlock
+from tms.model.topic import TopicName, TopicSettings
+from tms.model.transaction import Commit, TopicBlock
+from tms.store.faulty import FaultyStore
+from tms.store.hbase.store import HBaseStore
+
+NAME, OTHER = TopicName("default", "steps"), TopicName("default", "other")
+STEPS_MAX = 400
+
+
+class Died(BaseException):
+    """The process ended here."""
+
+
+class Mortal:
+    """An engine whose process dies before its nth call to the store; 0: it lives."""
+
+    def __init__(self, url: str, nth: int, **log: int) -> None:
+        self.calls = 0
+        self._nth = nth
+        self._inner = HBaseStore(url)
+        self._store = FaultyStore(self._inner, self._before)
+        self._log = LogLimits(**log)
+        self.engine: Engine | None = None
+
+    def run(self, work: Callable[[Engine], None]) -> bool:
+        """Open the engine and do the work; whether it lived to its end."""
+        try:
+            self.engine = Engine(self._store, SystemClock(), EngineConfig(threads=1, log=self._log))
+            work(self.engine)
+            return not self._store.crashed
+        except (Died, TMSError):
+            assert self._store.crashed, "an error although nothing had happened"
+            return False
+        finally:
+            self._store.crashed = True
+            if self.engine is not None:
+                self.engine._threads.shutdown()
+            self._inner.close()
+
+    def _before(self, operation: str, name: str) -> None:
+        self.calls += 1
+        if self.calls == self._nth:
+            self._store.crashed = True
+            raise Died
+
+
+class Steps:
+    """Deaths at one step after another, each in a store of its own that a process used before."""
+
+    def __init__(self, url: str, hbase: Endpoint) -> None:
+        self._url = url
+        self._hbase = hbase
+
+    def die_at_each(
+        self, work: Callable[[Engine, str], None], check: Callable[[Engine, list[str]], None]
+    ) -> int:
+        """One process works, the second dies at its first call, or its second …, the third works
+        and checks what there must be; how often the second died."""
+        for nth in range(1, STEPS_MAX):
+            self._clear()
+            acknowledged: list[str] = []
+
+            def works(name: str, done: list[str] = acknowledged) -> Callable[[Engine], None]:
+                def go(engine: Engine) -> None:
+                    work(engine, name)
+                    done.append(name)
+
+                return go
+
+            assert self._mortal(0).run(works("first"))
+            lived = self._mortal(nth).run(works("second"))
+            assert self._mortal(0).run(works("third"))
+            assert self._mortal(0).run(partial(check, acknowledged=acknowledged))
+            if lived:
+                return nth - 1
+        raise AssertionError("it never came to an end")
+
+    def _mortal(self, nth: int) -> Mortal:
+        return Mortal(self._url, nth, segment_bytes=5_000)
+
+    def _clear(self) -> None:
+        with self._hbase.connect() as gateway:
+            for table in ("metadata", "payloads", "messages"):
+                gateway.clear(f"{self._url.rpartition('/')[2]}:{table}")
+
+
+@pytest.fixture
+def steps(tms_url: str, hbase: Endpoint) -> Steps:
+    return Steps(tms_url, hbase)
+
+
+def values(engine: Engine, name: TopicName) -> list[str]:
+    """What a consumer finds."""
+    found = Bus(engine).consumer(name.topic, stop_at_end=True)
+    return [(one.value or b"").rstrip(b"\0").decode() for one in found]
+
+
+def test_publishing_and_taking_over_survive_a_death_at_every_step(steps: Steps) -> None:
+    def work(engine: Engine, name: str) -> None:
+        engine.create_topic(NAME, TopicSettings())
+        producer = crc32(name.encode())
+        for number in range(3):  # the third comes after a roll
+            value = f"{name} {number}".encode() + bytes(3_000)
+            made = block(value, producer=producer, sequence=number)
+            engine.append(NAME, [NewBlock(0, made)])
+            engine.maintenance.clean()
+
+    def check(engine: Engine, acknowledged: list[str]) -> None:
+        found = values(engine, NAME)
+        assert len(found) == len(set(found)), "a message is there twice"
+        assert found == sorted(found), "messages are not in the order of publishing"
+        for name in ("first", "second", "third"):
+            numbers = [one for one in found if one.startswith(name)]
+            assert numbers == [f"{name} {number}" for number in range(len(numbers))]
+            assert len(numbers) == 3 or name not in acknowledged, "an acknowledged one is lost"
+
+    assert steps.die_at_each(work, check) > 20
+
+
+def test_commits_survive_a_death_at_every_step(steps: Steps) -> None:
+    def work(engine: Engine, name: str) -> None:
+        for topic in (NAME, OTHER):
+            engine.create_topic(topic, TopicSettings())
+        blocks = tuple(
+            TopicBlock(topic, NewBlock(0, block(name.encode()))) for topic in (NAME, OTHER)
+        )
+        engine.transactions.commit(Commit(token=name, blocks=blocks))
+
+    def check(engine: Engine, acknowledged: list[str]) -> None:
+        first, second = values(engine, NAME), values(engine, OTHER)
+        assert first == second, "a transaction is there in part"
+        assert first == sorted(set(first))
+        assert set(acknowledged) <= set(first), "a committed one is lost"
+
+    assert steps.die_at_each(work, check) > 20
