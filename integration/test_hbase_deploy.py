@@ -158,3 +158,26 @@ def test_a_namespace_of_something_else_is_left_alone(
         assert cli("install", "--no-coprocessor")[0] == 4
         assert cli("uninstall", "--drop-tables", "--yes")[1]["changed"] is False
     assert admin.tables() == ["messages", "orders"]
+
+
+def test_rows_in_files_are_found_through_the_filter_of_their_prefix(
+    cli: Tms, hbase: Endpoint, url: str, jar: Path, installed: str
+) -> None:
+    table = f"{url.rpartition('/')[2]}:messages"
+    expected: list[bytes] = []
+    for turn in range(4):
+        with tms.open(url) as bus:  # finds its ends in files, reading backwards
+            if turn == 0:
+                bus.create_topic("t", partitions=3)
+            for number in range(9):
+                expected.append(b"%d/%d" % (turn, number))
+                bus.publish("t", expected[-1], partition=number % 3)
+        hbase.admin().run("flush", table)
+    files = hbase.admin().run("files", table)
+    assert sum(map(int, files[1::2])) > 3, files
+    with tms.open(url) as bus:
+        read = [one.value for one in bus.consumer("t", start="earliest", stop_at_end=True)]
+        assert sorted(filter(None, read)) == sorted(expected)
+        hbase.admin().run("major_compact", table)
+        again = [one.value for one in bus.consumer("t", start="earliest", stop_at_end=True)]
+        assert sorted(filter(None, again)) == sorted(expected)
