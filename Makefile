@@ -6,6 +6,8 @@
 #   make sim     SEED=n: replay one run of the simulation exactly; TO=m: all from n to m
 #   make hbase   a real HBase to try TMS on, until Ctrl-C (HBASE_FLAGS="--directory PATH" keeps it)
 #   make java    build and test the Java side, the coprocessor
+#   make jar     only build the coprocessor, for `tms hbase install`
+#   make wheel   dist/: TMS to be installed with pip, with the coprocessor in it
 #   make orders  exactly once: 10,000 orders, a worker that is killed 200 times
 #   make bench   the benchmarks behind the README's numbers
 #   make env     .venv with the locked dependencies and this package (all of the above call it)
@@ -21,7 +23,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed-from-lock
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help env check test java hbase hbase-jars run sim orders bench lock clean system-tools
+.PHONY: help env check test java jar wheel hbase hbase-jars run sim orders bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -64,6 +66,12 @@ test: env system-tools java hbase-jars
 
 java: system-tools
 	@mvn -B -ntp -q verify
+
+jar: system-tools
+	@mvn -B -ntp -q -DskipTests package
+
+wheel: env jar
+	@.venv/bin/uv build -q --no-build-isolation --offline --python $(PY) --out-dir dist
 
 hbase: env system-tools
 	@$(PY) -m integration.cluster $(HBASE_FLAGS)

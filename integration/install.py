@@ -1,28 +1,36 @@
-"""Installing TMS in a namespace of HBase, as an operator does it."""
+"""Installing TMS in a namespace of HBase, as `tms hbase install` does it."""
 
+import hashlib
 from pathlib import Path
 
+import tms
+from tms.cli.hbase import plan
+from tms.cli.hbase.deploy import Deployment
+from tms.cli.hbase.tables import Tuning
 from tms.clock import SystemClock
-from tms.store.hbase.admin import Admin, Table
+from tms.store.hbase.admin import Admin
+from tms.store.hbase.coprocessor import VERSION
 from tms.store.hbase.pool import Place
-from tms.store.hbase.rows import MESSAGES, METADATA, PAYLOADS
 
-JAR = Path(__file__).resolve().parents[1] / "coprocessor/target/tms-coprocessor-0.1.0.jar"
+JAR = Path(__file__).resolve().parents[1] / f"coprocessor/target/tms-coprocessor-{VERSION}.jar"
 REFRESH_MS = 500
-_OBSERVER = "io.tms.hbase.RetentionObserver"
+REGIONS = 2
+_ANSWER_S = 60
 
 
 def install(url: str, jar: Path | None = None) -> None:
     """Make namespace and tables, with the coprocessor if there is a jar."""
-    admin = Admin(Place.parse(url), SystemClock())
-    attributes = {}
-    if jar is not None:
-        attributes = {
-            "coprocessor$1": f"file://{jar}|{_OBSERVER}|1073741823|",
-            "tms.refresh.ms": str(REFRESH_MS),
-        }
-    admin.create_namespace()
-    admin.create_table(Table(METADATA))
-    for table in (MESSAGES, PAYLOADS):
-        admin.create_table(Table(table, attributes), [b"8"])
-    admin.close()
+    clock = SystemClock()
+    admin = Admin(Place.parse(url), clock)
+    try:
+        deployment = Deployment(admin, clock, _ANSWER_S, lambda text: None)
+        build, tuning = None, Tuning()
+        if jar is not None:
+            digest = hashlib.sha256(jar.read_bytes()).hexdigest()
+            build = plan.Build(VERSION, f"file://{jar}", digest)
+            tuning = Tuning(refresh=str(REFRESH_MS))
+        state = deployment.state()
+        steps = plan.install(state, build, tuning, REGIONS, tms.__version__, clock.now_ms())
+        deployment.carry_out(steps, lambda: False)  # the jar is where it is
+    finally:
+        admin.close()

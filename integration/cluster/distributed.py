@@ -56,8 +56,8 @@ class Distributed(HBase):
     ) -> None:
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
-        self._namenode_port, *self._datanode_ports = free_ports(4)
-        root = f"hdfs://{LOCAL}:{self._namenode_port}/hbase" if hdfs else f"file://{directory}/data"
+        self.namenode_port, self.webhdfs_port, *self._datanode_ports = free_ports(5)
+        root = f"hdfs://{LOCAL}:{self.namenode_port}/hbase" if hdfs else f"file://{directory}/data"
         if hdfs:
             settings = {"hbase.unsafe.stream.capability.enforce": "true", **(settings or {})}
         super().__init__(directory, root, {**_SETTINGS, **(settings or {})}, runtime)
@@ -98,12 +98,12 @@ class Distributed(HBase):
         for name in _WEBAPPS:
             (conf / "webapps" / name).mkdir(parents=True, exist_ok=True)
         data, http, ipc = self._datanode_ports
-        core = {"fs.defaultFS": f"hdfs://{LOCAL}:{self._namenode_port}"}
+        core = {"fs.defaultFS": f"hdfs://{LOCAL}:{self.namenode_port}"}
         hdfs = {
             "dfs.replication": "1",
             "dfs.namenode.name.dir": f"file://{self.directory}/namenode",
             "dfs.datanode.data.dir": f"file://{self.directory}/datanode",
-            "dfs.namenode.http-address": f"{LOCAL}:0",
+            "dfs.namenode.http-address": f"{LOCAL}:{self.webhdfs_port}",
             "dfs.datanode.address": f"{LOCAL}:{data}",
             "dfs.datanode.http.address": f"{LOCAL}:{http}",
             "dfs.datanode.ipc.address": f"{LOCAL}:{ipc}",
@@ -129,6 +129,6 @@ class Distributed(HBase):
         for process in self.hdfs:
             if not process.running():
                 process.start()
-        port = self._namenode_port
+        port = self.namenode_port
         namenode.wait_until(lambda: listens(port), START_S, f"it listens at {port}")
         datanode.wait_for_line("Successfully sent block report", START_S)

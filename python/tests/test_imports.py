@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server/main": _VALUES | {"clock", "events", "engine", "topic", "log", "wire", "store"},
     "client": _VALUES | {"clock", "wire"},
     "cli": _VALUES | {"clock", "wire", "client", "root"},
+    "cli/hbase": _VALUES | {"clock", "root", "store"},  # tables and regions, below any service
     "sql": _VALUES | {"clock", "client", "wire"},
     # The two composition roots of the Python API: they join client, engine and store.
     "root": _VALUES | {"clock", "client", "engine", "store", "topic"},

@@ -61,6 +61,7 @@ _COMMANDS = {
     "position": ("tms.cli.transactions:position", "Show and set where groups stand."),
     "inspect": ("tms.cli.operate.inspect", "Show what is stored: segments, blocks, ids, flags."),
     "fsck": ("tms.cli.operate.fsck", "Verify a data directory, and repair it with --repair."),
+    "hbase": ("tms.cli.hbase.command", "Put TMS into an HBase, look after it, take it out."),
     "bench": ("tms.cli.operate.bench", "Measure publish, replay and latency."),
     "doctor": ("tms.cli.doctor.command", "Look for what is wrong with this machine and its setup."),
 }

@@ -41,6 +41,7 @@ class Session:
 
     url: str | None = None
     data: Path | None = None
+    store: str | None = None  # of the commands that talk to it without a service
     form: Format | None = None
     quiet: bool = False
     no_input: bool = False
@@ -69,6 +70,8 @@ class Session:
 
     def where(self) -> str:
         """What is talked to, in words."""
+        if self.store is not None:
+            return self.store
         if self.is_remote():
             return self.url_or_default()
         return str(self.data or os.environ.get("TMS_DATA"))

@@ -2,7 +2,8 @@
 
 Invariants
 
-* Everything here goes through Thrift 2 and can be repeated; nothing is dropped.
+* Everything here goes through Thrift 2 and can be repeated; nothing is dropped but by `drop_table`
+  and `drop_namespace`.
 * What changes something in the master is not tried again by itself: its outcome is looked up.
 """
 
@@ -27,18 +28,21 @@ PROBE = b"tms.probe"
 # What HBase adds to the attributes of a table.
 _OWN = frozenset({b"IS_META", b"DURABILITY", b"hbase.store.file-tracker.impl"})
 _PROBE_QUALIFIER = b"probe"
+_META = b"hbase:meta"
 _META_ROWS = 1_000
+_SERVER_ONLY = b"QualifierFilter(=, 'binary:server')"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table with the one family that TMS uses. The name is without namespace; attributes are
     text, as HBase keeps and shows them: `tms.ttl`, `coprocessor$1`; of the family `VERSIONS`,
-    `COMPRESSION`, `TTL` …"""
+    `COMPRESSION`, `TTL` …; its configuration holds what in a site file would be for all."""
 
     name: str
     attributes: Mapping[str, str] = field(default_factory=dict)
     family_attributes: Mapping[str, str] = field(default_factory=dict)
+    family_configuration: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class Region:
     encoded: str  # what names it in `!region/TABLE/ENCODED`; empty while it splits or merges
     start: bytes
     end: bytes
-    server: str  # HOST:PORT
+    server: str  # HOST:PORT; empty while it is on its way to one
     start_code: int
 
 
@@ -107,7 +111,12 @@ class Admin:
         family = next((one for one in found.columns if one.name == FAMILY), None)
         if family is None:
             raise DataCorrupt(f"The table {self.place.namespace}:{name} has no family m.")
-        return Table(name, _texts(found.attributes), _texts(family.attributes))
+        return Table(
+            name,
+            _texts(found.attributes),
+            _texts(family.attributes),
+            {_text(key): _text(value) for key, value in (family.configuration or {}).items()},
+        )
 
     def create_table(self, table: Table, split_rows: Sequence[bytes] = ()) -> bool:
         """Make a table that is split at these rows; False when it was there."""
@@ -140,6 +149,22 @@ class Admin:
         """Make a table rest; False when it did."""
         return self._toggle("disableTable", "isTableDisabled", name)
 
+    def drop_table(self, name: str) -> bool:
+        """Delete a table that rests, with everything in it; False when there was none."""
+        if name not in self.tables():
+            return False
+        return self._change("deleteTable", self._name(name), done=lambda: name not in self.tables())
+
+    def drop_namespace(self) -> bool:
+        """Delete the namespace, which must be empty; False when there was none."""
+        if self.place.namespace not in self.namespaces():
+            return False
+        return self._change(
+            "deleteNamespace",
+            self.place.namespace,
+            done=lambda: self.place.namespace not in self.namespaces(),
+        )
+
     def enabled(self, name: str) -> bool:
         """Whether a table serves."""
         return bool(self._read("isTableEnabled", self._name(name)))
@@ -149,6 +174,15 @@ class Admin:
         return bool(self._read("isTableAvailable", self._name(name)))
 
     # -- regions -------------------------------------------------------------------------------
+
+    def servers(self) -> list[str]:
+        """The names of the machines that serve any region of any table."""
+        pages = Pages(self._pool, _META, b"", b"\xff", filter=_SERVER_ONLY)
+        hosts: set[str] = set()
+        while not pages.ended:
+            for one in pages.next(_META_ROWS):
+                hosts |= {_text(cell.value).rpartition(":")[0] for cell in one.columnValues}
+        return sorted(hosts)
 
     def regions(self, name: str) -> list[Region]:
         """The regions of a table, in order."""
@@ -193,7 +227,7 @@ class Admin:
         """The newest region that begins at each row: Thrift does not tell, hbase:meta does."""
         newest: dict[bytes, tuple[int, str]] = {}
         pages = Pages(
-            self._pool, b"hbase:meta", table + b",,", table + b"-", filter=b"FirstKeyOnlyFilter()"
+            self._pool, _META, table + b",,", table + b"-", filter=b"FirstKeyOnlyFilter()"
         )
         while not pages.ended:
             for one in pages.next(_META_ROWS):  # TABLE,START,ID.ENCODED.
@@ -237,11 +271,12 @@ class Admin:
 
 def _family(table: Table, found: Any) -> Any:
     """A family as it is to be, in attributes alone: typed fields would win over them."""
-    changed = _raw(table.family_attributes) if found.name == FAMILY else {}
+    attributes, configuration = found.attributes or {}, found.configuration or {}
+    if found.name == FAMILY:
+        attributes = {**attributes, **_raw(table.family_attributes)}
+        configuration = {**configuration, **table.family_configuration}
     return types().TColumnFamilyDescriptor(
-        name=found.name,
-        attributes={**(found.attributes or {}), **changed},
-        configuration=found.configuration,
+        name=found.name, attributes=attributes, configuration=configuration
     )
 
 
@@ -249,9 +284,10 @@ def _fits(found: Table, wanted: Table) -> bool:
     """Whether nothing would change."""
     own = {name.decode() for name in _OWN}
     attributes = {name: value for name, value in found.attributes.items() if name not in own}
-    family = found.family_attributes
-    return attributes == wanted.attributes and all(
-        family.get(name) == value for name, value in wanted.family_attributes.items()
+    return (
+        attributes == {name: value for name, value in wanted.attributes.items() if name not in own}
+        and wanted.family_attributes.items() <= found.family_attributes.items()
+        and wanted.family_configuration.items() <= found.family_configuration.items()
     )
 
 
@@ -263,8 +299,8 @@ def _region(table: str, encoded: Mapping[bytes, str], found: Any) -> Region:
         encoded.get(start, ""),
         start,
         known.endKey or b"",
-        f"{_text(server.hostName)}:{server.port}",
-        int(server.startCode or 0),
+        f"{_text(server.hostName)}:{server.port}" if server is not None else "",
+        int(server.startCode or 0) if server is not None else 0,
     )
 
 

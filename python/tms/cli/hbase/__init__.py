@@ -1,0 +1,11 @@
+"""`tms hbase`: putting TMS into an HBase, watching it there, taking it out again.
+
+tables    what the tables are to be like: attributes, families, regions (values only)
+plan      from what is there and what is wanted to the steps between (values only)
+jar       a jar of the coprocessor: where it comes from, what is wrong with it, its name
+places    where region servers read jars from: a shared directory, HDFS
+deploy    reading what is there, carrying out steps, asking every region
+health    what is wrong with a deployment, and what to do about it
+options   what the commands share: the store's address, how steps are shown
+command   the commands
+"""
