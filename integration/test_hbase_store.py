@@ -272,7 +272,7 @@ def test_a_block_without_all_of_its_pieces_is_damage(store: HBaseStore, hbase: E
                     read()
 
 
-def test_a_dropped_map_of_blocks_loses_its_name_and_one_made_anew_is_empty(
+def test_a_dropped_map_of_blocks_loses_its_name_and_rows_are_never_deleted_by_making_one(
     store: HBaseStore, hbase: Endpoint
 ) -> None:
     name = Segments.next()
@@ -283,10 +283,8 @@ def test_a_dropped_map_of_blocks_loses_its_name_and_one_made_anew_is_empty(
     with hbase.connect() as gateway:
         left = gateway.get("store_tests:messages", row_of(name, key(0)))
     assert left == {b"m:b": b"left behind"}, "its rows are the coprocessor's to drop"
-    again = store.open(name, create=True)
-    assert rows_of(again) == []
-    again.write([(key(1), b"new")], SYNCED)
-    assert rows_of(again) == [(key(1), b"new")]
+    again = store.open(name, create=True)  # they may be another process's, which was quicker
+    assert rows_of(again) == [(key(0), b"left behind")]
 
 
 def test_a_dropped_map_of_records_loses_its_rows(store: HBaseStore, hbase: Endpoint) -> None:
