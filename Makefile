@@ -1,9 +1,11 @@
 # Everything works in a fresh clone; nothing has to be typed before any of these.
 #
 #   make run     the main job on real data: publish, read back, prove, show
-#   make test    every test (installs what the fault tests need, or says what to install)
+#   make test    every test (installs what some of them need, or says what to install)
 #   make check   format, lint, types, import directions
 #   make sim     SEED=n: replay one run of the simulation exactly; TO=m: all from n to m
+#   make hbase   a real HBase to try TMS on, until Ctrl-C (HBASE_FLAGS="--directory PATH" keeps it)
+#   make java    build and test the Java side, the coprocessor
 #   make orders  exactly once: 10,000 orders, a worker that is killed 200 times
 #   make bench   the benchmarks behind the README's numbers
 #   make env     .venv with the locked dependencies and this package (all of the above call it)
@@ -19,7 +21,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed-from-lock
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help env check test run sim orders bench lock clean system-tools
+.PHONY: help env check test java hbase hbase-jars run sim orders bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -57,8 +59,18 @@ check: env
 	@.venv/bin/mypy
 	@$(PY) -m pytest -q -p no:cacheprovider python/tests/test_imports.py
 
-test: env system-tools
+test: env system-tools java hbase-jars
 	@$(PY) -m pytest $(PYTEST_FLAGS)
+
+java: system-tools
+	@mvn -B -ntp -q verify
+
+hbase: env system-tools
+	@$(PY) -m integration.cluster $(HBASE_FLAGS)
+
+# Fetched before the tests, so that none of them has to wait for it.
+hbase-jars: env system-tools
+	@$(PY) -m integration.cluster --resolve >/dev/null
 
 run: env
 	@$(PY) examples/flights.py
@@ -73,13 +85,21 @@ bench: env
 	@$(PY) -m bench $(BENCH_FLAGS)
 
 # strace injects the faults of the crash tests: kill, I/O error, full disk at the n-th system call.
+# Maven and a JDK build the coprocessor, and fetch and run HBase.
+JDK := openjdk-17-jdk-headless
 system-tools:
-	@if ! command -v strace >/dev/null; then \
+	@missing=""; \
+	command -v strace >/dev/null || missing+=" strace"; \
+	command -v javac >/dev/null || missing+=" $(JDK)"; \
+	command -v mvn >/dev/null || missing+=" maven"; \
+	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    echo "installing strace for the fault tests"; \
-	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq strace >/dev/null; \
+	    echo "installing$$missing"; \
+	    apt-get update -qq; \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	  else \
-	    echo "error: the fault tests need strace; install it with your package manager" >&2; exit 1; \
+	    echo "error: needed and not on PATH:$$missing; install them with your package manager," \
+	      "or run make as root on Debian" >&2; exit 1; \
 	  fi; \
 	fi
 
@@ -91,5 +111,5 @@ lock: env
 	@grep '^uv==' requirements-dev.lock | tr -d ' \\' | $(COMPILE) - -o requirements-installer.lock
 
 clean:
-	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis
+	@rm -rf build dist target */target .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis
 	@find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 -r rm -rf

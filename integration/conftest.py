@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from integration.cluster import Endpoint, Standalone
-from integration.shared import shared_hbase
+from integration.containers import Containers
+from integration.shared import make_hbase, shared_hbase
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 400  # the first test of a run waits until HBase has started
@@ -42,6 +43,8 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 @pytest.fixture
 def hbase_namespace(hbase: Endpoint) -> Iterator[str]:
     """An empty namespace of the shared HBase; dropped with all its tables."""
+    if not hbase.answers():  # an earlier test has brought it down
+        pytest.fail(f"the shared HBase does not answer any more:\n{hbase.tails()}")
     name = f"t{uuid.uuid4().hex[:12]}"
     with hbase.connect() as gateway:
         gateway.create_namespace(name)
@@ -57,7 +60,7 @@ def hbase_url(hbase: Endpoint, hbase_namespace: str) -> str:
 
 
 @pytest.fixture
-def own_hbase(tmp_path: Path) -> Iterator[Standalone]:
+def own_hbase(tmp_path: Path) -> Iterator[Standalone | Containers]:
     """A standalone HBase of this test's own, to be killed, paused and restarted."""
-    with Standalone(tmp_path / "hbase") as started:
+    with make_hbase(tmp_path / "hbase") as started:
         yield started

@@ -19,8 +19,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from integration.cluster import Endpoint, Standalone, Unavailable
+from integration.cluster import Description, Endpoint, LocalEndpoint, Standalone, Unavailable
+from integration.containers import ContainerEndpoint, Containers
 
+BACKEND = "TMS_TEST_CLUSTER"
 START_S = 600  # more than HBase and its gateway are given
 
 
@@ -33,7 +35,19 @@ def shared_hbase(directory: Path, run: int) -> Endpoint:
             _start_keeper(directory, run)
         if (directory / "failed").exists():
             raise Unavailable((directory / "failed").read_text())
-    return Endpoint.attach(directory / "hbase")
+    hbase = directory / "hbase"
+    where = Description.read(hbase)
+    return ContainerEndpoint(hbase, where) if where.containers else LocalEndpoint.attach(hbase)
+
+
+def make_hbase(directory: Path) -> Standalone | Containers:
+    """A standalone HBase, not yet started: processes, or containers if the environment says so."""
+    backend = os.environ.get(BACKEND, "process")
+    if backend == "docker":
+        return Containers(directory)
+    if backend != "process":
+        raise Unavailable(f"{BACKEND} is {backend!r}; give process (the default) or docker")
+    return Standalone(directory)
 
 
 def _start_keeper(directory: Path, run: int) -> None:
@@ -59,15 +73,11 @@ def _start_keeper(directory: Path, run: int) -> None:
 def keep(directory: Path, run: int) -> None:
     """Run HBase until a process has ended."""
     watched = os.pidfd_open(run)
-    hbase = Standalone(directory / "hbase")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    try:
-        hbase.start()
+    with make_hbase(directory / "hbase"):
         (directory / "started").touch()
         print("started", flush=True)
         select.select([watched], [], [])
-    finally:
-        hbase.kill()
 
 
 if __name__ == "__main__":

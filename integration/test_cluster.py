@@ -10,8 +10,17 @@ from pathlib import Path
 import pytest
 from thriftpy2.thrift import TException
 
-from integration.cluster import Endpoint, Process, Runtime, Standalone, Unavailable, resolve
-from integration.shared import shared_hbase
+from integration.cluster import (
+    Endpoint,
+    LocalEndpoint,
+    Process,
+    Runtime,
+    Standalone,
+    Unavailable,
+    resolve,
+)
+from integration.containers import Containers
+from integration.shared import make_hbase, shared_hbase
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = {b"%04d" % number: {b"m:b": b"value %d" % number} for number in range(500)}
@@ -66,6 +75,27 @@ def test_everybody_who_asks_gets_the_same_hbase(
     assert again.answers()
 
 
+def test_the_logs_of_the_shared_hbase_can_be_shown(hbase: Endpoint) -> None:
+    assert "starting HBase ThreadPool Thrift server" in hbase.tails()
+
+
+def test_a_back_end_that_is_not_there_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMS_TEST_CLUSTER", "podman")
+    with pytest.raises(Unavailable, match="'podman'; give process"):
+        make_hbase(tmp_path)
+
+
+def test_without_a_docker_engine_the_error_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMS_TEST_CLUSTER", "docker")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    with pytest.raises(Unavailable, match=r"needs a Docker engine.*\n.*unset TMS_TEST_CLUSTER"):
+        make_hbase(tmp_path)
+
+
 def test_admin_flushes_compacts_splits_merges_and_moves(
     hbase: Endpoint, hbase_namespace: str
 ) -> None:
@@ -104,7 +134,7 @@ def test_thrift_1_is_started_when_it_is_wanted(hbase: Endpoint) -> None:
 
 
 def test_acknowledged_rows_survive_kills_and_restarts_at_the_same_address(
-    own_hbase: Standalone,
+    own_hbase: Standalone | Containers,
 ) -> None:
     with own_hbase.connect() as gateway:
         gateway.create_table("rows", "m")
@@ -149,7 +179,7 @@ def test_the_command_runs_hbase_until_it_is_interrupted(tmp_path: Path) -> None:
     assert command.stdout is not None
     with command.stdout:
         url = command.stdout.readline().strip()
-    hbase = Endpoint.attach(tmp_path / "kept")
+    hbase = LocalEndpoint.attach(tmp_path / "kept")
     assert url == hbase.url()
     assert hbase.answers()
     command.send_signal(signal.SIGINT)

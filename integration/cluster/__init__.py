@@ -6,17 +6,19 @@ one child; `gateway` (Thrift 2) and `admin` (Java) talk to HBase; `endpoint` is 
 """
 
 from integration.cluster.distributed import Distributed
-from integration.cluster.endpoint import Endpoint
+from integration.cluster.endpoint import Description, Endpoint, LocalEndpoint
 from integration.cluster.gateway import Gateway
 from integration.cluster.hbase import HBase, Standalone
 from integration.cluster.process import Process
 from integration.cluster.runtime import Runtime, Unavailable, resolve
 
 __all__ = [
+    "Description",
     "Distributed",
     "Endpoint",
     "Gateway",
     "HBase",
+    "LocalEndpoint",
     "Process",
     "Runtime",
     "Standalone",

@@ -2,9 +2,9 @@
 
 `HBase` starts and kills; an `Endpoint` reaches one that runs, also from another process:
 
-    Endpoint.attach(directory).url("ns")      # hbase://127.0.0.1:PORT/ns
+    LocalEndpoint.attach(directory).url("ns")      # hbase://127.0.0.1:PORT/ns
 
-A running cluster describes itself in `endpoint.json` of its directory: {"port": …, "zookeeper": …}.
+A running HBase describes itself in `endpoint.json` of its directory (`Description`).
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from thriftpy2.thrift import TException
 
 from integration.cluster.admin import Admin
 from integration.cluster.gateway import Gateway, load_types
-from integration.cluster.process import Process
+from integration.cluster.process import Process, tail_of
 from integration.cluster.runtime import Runtime, resolve
 from integration.cluster.site import LOCAL, free_ports, listens
 
@@ -25,37 +25,49 @@ START_S = 240  # on a loaded machine; quiet ones need 15
 ANSWER_S = 5
 SERVER_HEAP_MB = 768
 GATEWAY_HEAP_MB = 256
-DESCRIPTION = "endpoint.json"
 
 _THRIFT1 = "org.apache.hadoop.hbase.thrift.ThriftServer"
 
 
-class Description(msgspec.Struct):
-    """What another process must know to reach a cluster."""
+class Description(msgspec.Struct, frozen=True):
+    """What another process must know to reach an HBase."""
 
-    port: int
-    zookeeper: str
+    port: int  # of the Thrift 2 gateway
+    zookeeper: str = ""  # as Java clients name it; empty: not reachable
+    thrift1_port: int = 0  # 0: none yet
+    containers: tuple[str, ...] = ()  # ids, the server's first, if it runs in them
+
+    FILE = "endpoint.json"
+
+    def write(self, directory: Path) -> None:
+        (directory / self.FILE).write_bytes(msgspec.json.encode(self))
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        return msgspec.json.decode((directory / cls.FILE).read_bytes(), type=cls)
 
 
 class Endpoint:
-    """An HBase with a Thrift 2 gateway, and the directory of its configuration and logs."""
+    """An HBase with a Thrift 2 gateway, and a directory for what is logged about it."""
 
-    def __init__(self, directory: Path, runtime: Runtime, where: Description) -> None:
+    def __init__(self, directory: Path, where: Description, types: Any) -> None:
         self.directory = directory
-        self.runtime = runtime
         self.port = where.port
-        self.zookeeper = where.zookeeper  # as Java clients name it
-        self.conf = directory / "conf"
-        self.types: Any = load_types(runtime)
-        self._thrift1: Process | None = None
-        self._thrift1_port = 0
+        self.zookeeper = where.zookeeper
+        self.types = types
         self._admin: Admin | None = None
 
-    @classmethod
-    def attach(cls, directory: Path) -> Self:
-        """One that somebody else started in this directory."""
-        where = msgspec.json.decode((directory / DESCRIPTION).read_bytes(), type=Description)
-        return cls(directory, resolve(), where)
+    # What depends on how it runs.
+
+    def thrift1_port(self) -> int:
+        """The port of a Thrift 1 gateway (for happybase), which is started when it is wanted."""
+        raise NotImplementedError
+
+    def admin_command(self) -> list[str]:
+        """The command that runs Admin.java beside it."""
+        raise NotImplementedError
+
+    # What does not.
 
     def url(self, namespace: str = "") -> str:
         """The store's URL for TMS."""
@@ -74,33 +86,54 @@ class Endpoint:
             return "default" in gateway.namespaces()
         return False
 
-    def thrift1_port(self, seconds: float = START_S) -> int:
-        """The port of a Thrift 1 gateway (for happybase), which is started when it is wanted."""
+    def admin(self) -> Admin:
+        """What Thrift cannot do: flush, compact, split, merge, move; started when it is wanted."""
+        if self._admin is None or not self._admin.running():
+            self._admin = Admin(self.admin_command(), self.directory / f"admin-{os.getpid()}.log")
+        return self._admin
+
+    def tails(self) -> str:
+        """The ends of the logs that lie in its directory."""
+        return "\n".join(tail_of(log) for log in sorted(self.directory.glob("*.log")))
+
+    def detach(self) -> None:
+        """End what was started for this process only."""
+        if self._admin is not None:
+            self._admin.close()
+
+
+class LocalEndpoint(Endpoint):
+    """One whose servers are processes of this machine."""
+
+    def __init__(self, directory: Path, where: Description, runtime: Runtime) -> None:
+        super().__init__(directory, where, load_types(runtime))
+        self.runtime = runtime
+        self.conf = directory / "conf"
+        self._thrift1: Process | None = None
+        self._thrift1_port = 0
+
+    @classmethod
+    def attach(cls, directory: Path) -> "LocalEndpoint":
+        """One that somebody else started in this directory."""
+        return LocalEndpoint(directory, Description.read(directory), resolve())
+
+    def thrift1_port(self) -> int:
         if self._thrift1 is None:
             (self._thrift1_port,) = free_ports(1)
             self._thrift1 = self.gateway("thrift1", _THRIFT1, self._thrift1_port)
         if not self._thrift1.running():
             self._thrift1.start()
-        self._thrift1.wait_until(
-            lambda: listens(self._thrift1_port), seconds, f"it listens at {self._thrift1_port}"
-        )
-        return self._thrift1_port
+        port = self._thrift1_port
+        self._thrift1.wait_until(lambda: listens(port), START_S, f"it listens at {port}")
+        return port
 
-    def admin(self) -> Admin:
-        """What Thrift cannot do: flush, compact, split, merge, move; started when it is wanted."""
-        if self._admin is None or not self._admin.running():
-            self._admin = Admin(
-                self.runtime.command(str(Admin.SOURCE), conf=self.conf, heap_mb=GATEWAY_HEAP_MB),
-                self.directory / f"admin-{os.getpid()}.log",
-            )
-        return self._admin
+    def admin_command(self) -> list[str]:
+        return self.runtime.command(str(Admin.SOURCE), conf=self.conf, heap_mb=GATEWAY_HEAP_MB)
 
     def detach(self) -> None:
-        """End what was started for this process: Thrift 1 gateway and admin."""
+        super().detach()
         if self._thrift1 is not None:
             self._thrift1.kill()
-        if self._admin is not None:
-            self._admin.close()
 
     def java(
         self,

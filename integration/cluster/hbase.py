@@ -20,9 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
-from integration.cluster.endpoint import DESCRIPTION, START_S, Description, Endpoint
+from integration.cluster.endpoint import START_S, Description, LocalEndpoint
 from integration.cluster.process import Process
 from integration.cluster.runtime import Runtime, resolve
 from integration.cluster.site import GATEWAY, LOCAL, common, free_ports, write_conf
@@ -32,7 +30,7 @@ READY = "Master has completed initialization"
 _THRIFT2 = "org.apache.hadoop.hbase.thrift2.ThriftServer"
 
 
-class HBase(Endpoint):
+class HBase(LocalEndpoint):
     """A cluster in a directory; subclasses say which processes it consists of."""
 
     def __init__(
@@ -46,11 +44,11 @@ class HBase(Endpoint):
         directory.mkdir(parents=True, exist_ok=True)
         zookeeper, master, region, thrift = free_ports(4)
         where = Description(thrift, f"{LOCAL}:{zookeeper}")
-        super().__init__(directory, runtime or resolve(), where)
+        super().__init__(directory, where, runtime or resolve())
         site = {**common(directory, root, zookeeper, master, region), **settings}
         write_conf(self.conf, {"hbase-site": site})
         write_conf(directory / "conf-gateway", {"hbase-site": {**site, **GATEWAY}})
-        (directory / DESCRIPTION).write_bytes(msgspec.json.encode(where))
+        where.write(directory)
         self.thrift = self.gateway("thrift", _THRIFT2, thrift)
 
     # What subclasses say.

@@ -127,15 +127,21 @@ class Process:
             return log.read().decode(errors="replace")
         return ""
 
-    def tail(self, lines: int = TAIL_LINES) -> str:
+    def tail(self) -> str:
         """The end of the log, and where the rest is."""
-        last = self.printed().splitlines()[-lines:]
-        return "\n".join([f"--- the last {len(last)} lines of {self.log}", *last])
+        return tail_of(self.log)
 
     def _signal(self, number: int) -> None:
         if self.running():
             assert self._child is not None
             self._child.send_signal(number)
+
+
+def tail_of(log: Path) -> str:
+    """The end of a log, and where the rest is."""
+    said = log.read_text(errors="replace") if log.exists() else ""
+    last = said.splitlines()[-TAIL_LINES:]
+    return "\n".join([f"--- the last {len(last)} lines of {log}", *last])
 
 
 def die_with(parent: int) -> None:

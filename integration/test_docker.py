@@ -1,0 +1,190 @@
+"""The images and the composition, as far as they can be checked without an engine: every name in
+them leads somewhere, and what they run is what the tests of this folder run.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+
+import click
+import pytest
+import yaml
+from docker.utils import exclude_paths
+
+from integration.cluster import runtime, site
+from tms.cli.main import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+COMPOSE = ROOT / "docker" / "compose.yaml"
+RUN = ROOT / "docker" / "hbase" / "run.sh"
+DOCKERFILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docker/*/Dockerfile"))
+
+
+def _services() -> dict[str, Any]:
+    services: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
+    return services
+
+
+def _instructions(dockerfile: str) -> list[list[str]]:
+    """Its instructions, continued lines joined, as words."""
+    text = re.sub(r"^#.*\n", "", (ROOT / dockerfile).read_text(), flags=re.MULTILINE)
+    return [line.split() for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def _site(name: str) -> dict[str, str]:
+    tree = ElementTree.parse(ROOT / "docker" / "hbase" / name / "hbase-site.xml")
+    return {str(one.findtext("name")): str(one.findtext("value")) for one in tree.iter("property")}
+
+
+# The composition.
+
+
+def test_the_composition_has_hbase_its_gateway_and_the_service() -> None:
+    assert list(_services()) == ["hbase", "thrift", "tms"]
+
+
+def test_what_a_service_is_built_from_exists_and_every_image_is_built() -> None:
+    built = {}
+    for service in _services().values():
+        if "build" in service:
+            context = (COMPOSE.parent / service["build"]["context"]).resolve()
+            assert context == ROOT
+            assert service["build"]["dockerfile"] in DOCKERFILES
+            built[service["image"]] = service["build"]["dockerfile"]
+    assert {service["image"] for service in _services().values()} == set(built)
+    assert sorted(built.values()) == DOCKERFILES
+
+
+def test_services_wait_for_services_that_say_when_they_are_ready() -> None:
+    services = _services()
+    for service in services.values():
+        assert service["healthcheck"]["test"][0] == "CMD"
+        for name, waited in service.get("depends_on", {}).items():
+            assert name in services
+            assert waited == {"condition": "service_healthy"}
+
+
+def test_ports_are_open_to_this_machine_only_and_are_those_of_the_images() -> None:
+    for service in _services().values():
+        exposed = _exposed(service["image"])
+        for published in service.get("ports", []):
+            address, _, inside = published.split(":")
+            assert address == "127.0.0.1"
+            assert inside in exposed
+
+
+def _exposed(image: str) -> list[str]:
+    (dockerfile,) = {
+        service["build"]["dockerfile"]
+        for service in _services().values()
+        if service["image"] == image and "build" in service
+    }
+    return [
+        port for words in _instructions(dockerfile) if words[0] == "EXPOSE" for port in words[1:]
+    ]
+
+
+def test_volumes_are_declared_and_mounted_where_the_image_keeps_its_data() -> None:
+    document = yaml.safe_load(COMPOSE.read_text())
+    mounted = [
+        one for service in document["services"].values() for one in service.get("volumes", [])
+    ]
+    assert mounted == ["hbase:/data"]
+    assert list(document["volumes"]) == ["hbase"]
+    assert _site("server")["hbase.rootdir"].startswith("file:///data/")
+
+
+def test_the_service_stores_at_the_gateway() -> None:
+    services = _services()
+    command = services["tms"]["command"]
+    store = urlsplit(command[command.index("--store") + 1])
+    assert store.scheme == "hbase"
+    assert services[store.hostname or ""]["command"] == ["thrift"]
+    assert f"-p {store.port} " in RUN.read_text()
+
+
+def test_the_gateway_looks_for_the_master_where_the_server_says_it_is() -> None:
+    host = _services()["hbase"]["hostname"]
+    assert _site("gateway")["hbase.masters"] == f"{host}:16000"
+    assert {_site("server")[f"hbase.{one}.hostname"] for one in ("master", "regionserver")} == {
+        host
+    }
+
+
+def test_gateways_in_containers_give_up_as_early_as_those_of_the_tests() -> None:
+    assert site.GATEWAY.items() <= _site("gateway").items()
+
+
+# The images.
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_what_an_image_copies_exists_and_is_sent_to_the_engine(dockerfile: str) -> None:
+    patterns = [
+        line
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    sent = exclude_paths(str(ROOT), patterns, dockerfile=dockerfile)
+    for words in _instructions(dockerfile):
+        if words[0] == "COPY" and not words[1].startswith("--from"):
+            for source in [word for word in words[1:-1] if not word.startswith("--")]:
+                assert (ROOT / source).exists(), f"{dockerfile} copies {source}"
+                assert any(one == source or one.startswith(f"{source}/") for one in sent), source
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_base_images_are_plain_names_with_a_version(dockerfile: str) -> None:
+    for words in _instructions(dockerfile):
+        if words[0] == "FROM":
+            assert re.fullmatch(r"[a-z]+:[\w.-]+", words[1])
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_images_do_not_run_as_root(dockerfile: str) -> None:
+    users = [words[1] for words in _instructions(dockerfile) if words[0] == "USER"]
+    assert users
+    assert users[-1] != "root"
+
+
+def test_commands_of_the_service_are_commands_that_exist() -> None:
+    (words,) = (one for one in _instructions("docker/tms/Dockerfile") if one[0] == "CMD")
+    for command in (yaml.safe_load(" ".join(words[1:])), _services()["tms"]["command"]):
+        found = cli.get_command(click.Context(cli), command[0])
+        assert found is not None
+        found.make_context(command[0], command[1:])  # raises for an unknown option
+
+
+@pytest.mark.parametrize(
+    ("program", "main", "conf"),
+    [
+        ("server", "org.apache.hadoop.hbase.master.HMaster", "server"),
+        ("thrift", "org.apache.hadoop.hbase.thrift2.ThriftServer", "gateway"),
+        ("thrift1", "org.apache.hadoop.hbase.thrift.ThriftServer", "gateway"),
+        ("admin", "Admin", "gateway"),
+    ],
+)
+def test_the_programs_of_the_image_run_with_the_options_of_the_tests(
+    program: str, main: str, conf: str, tmp_path: Path
+) -> None:
+    (tmp_path / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "java").chmod(0o755)
+    ran = subprocess.run(
+        [RUN, program], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True
+    )
+    words = ran.stdout.splitlines()
+    assert main in words
+    assert f"/opt/hbase/{conf}:/opt/hbase/classes:/opt/hbase/lib/*" in words
+    # A server that runs for long is compiled well; tests want it up soon.
+    assert set(runtime.OPTIONS) - {"-XX:TieredStopAtLevel=1"} <= set(words)
+
+
+def test_a_program_that_the_image_does_not_have_is_refused() -> None:
+    ran = subprocess.run([RUN, "shell"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (
+        64,
+        "error: no program shell; give server, thrift, thrift1 or admin\n",
+    )
