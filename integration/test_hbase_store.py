@@ -3,6 +3,8 @@ when servers and connections fail."""
 
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -450,6 +452,37 @@ def test_a_call_ends_at_its_deadline_however_the_server_keeps_silent(
         proxy.forget()
         assert one.get(b"k") == bytes(1_000)
         assert store.healthy() is None
+
+
+def test_a_forked_process_makes_connections_of_its_own(url: str) -> None:
+    with contextlib.closing(HBaseStore(url)) as store:
+        store.open("metadata", create=True).compare_and_set(b"k", None, b"v")
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_AND_READ, url],
+        capture_output=True,
+        timeout=60,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+    assert done.stdout == b"child\nparent\n", done.stderr.decode()
+
+
+FORK_AND_READ = """
+import os, sys
+from tms.store.hbase import HBaseStore
+store = HBaseStore(sys.argv[1])
+one = store.open("metadata", create=False)
+assert one.get(b"k") == b"v"
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+before = store._pool.connections_made
+assert one.get(b"k") == b"v"
+assert store._pool.connections_made == before + (not child), "whose connection was used?"
+os.write(1, b"parent\\n" if child else b"child\\n")
+if not child:
+    os._exit(0)
+store.close()
+"""
 
 
 def test_a_server_that_is_away_is_said_in_time_and_noticed_when_it_is_back(
