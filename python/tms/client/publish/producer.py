@@ -34,7 +34,7 @@ from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
 
 BATCH_BYTES = 512 << 10
-IN_FLIGHT_MAX = 2
+IN_FLIGHT_MAX = 8
 IN_FLIGHT_LIMIT = 8  # so many blocks of a producer the service remembers
 CALM_S = 0.000_2  # after a push, a message may have company that soon
 BUSY_S = 0.005  # how long the driver stays away while the caller fills blocks
