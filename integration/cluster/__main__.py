@@ -12,6 +12,9 @@ from types import FrameType
 
 from integration.cluster.hbase import Standalone
 from integration.cluster.runtime import Unavailable, resolve
+from integration.cluster.site import listens
+
+PORT = 9090
 
 
 def main() -> int:
@@ -25,6 +28,7 @@ def main() -> int:
         metavar="PATH",
         help="keep data and logs here; without it they are deleted at the end",
     )
+    parser.add_argument("--port", type=int, default=PORT, help=f"of the Thrift 2 gateway [{PORT}]")
     parser.add_argument(
         "--thrift1", action="store_true", help="start the Thrift 1 gateway (happybase) too"
     )
@@ -50,8 +54,10 @@ def main() -> int:
 
 
 def _run(directory: Path, options: argparse.Namespace) -> None:
+    if listens(options.port):
+        raise Unavailable(f"port {options.port} is taken; name another one with --port")
     print(f"starting HBase in {directory} (about half a minute)", file=sys.stderr)
-    hbase = Standalone(directory)
+    hbase = Standalone(directory, port=options.port)
     try:
         hbase.start()
         if options.thrift1:
