@@ -14,8 +14,6 @@ from integration.cluster.hbase import Standalone
 from integration.cluster.runtime import Unavailable, resolve
 from integration.cluster.site import listens
 
-PORT = 9090
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(
@@ -28,7 +26,9 @@ def main() -> int:
         metavar="PATH",
         help="keep data and logs here; without it they are deleted at the end",
     )
-    parser.add_argument("--port", type=int, default=PORT, help=f"of the Thrift 2 gateway [{PORT}]")
+    parser.add_argument(
+        "--port", type=int, help="of the Thrift 2 gateway; without it any one that is free"
+    )
     parser.add_argument(
         "--thrift1", action="store_true", help="start the Thrift 1 gateway (happybase) too"
     )
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _run(directory: Path, options: argparse.Namespace) -> None:
-    if listens(options.port):
+    if options.port is not None and listens(options.port):
         raise Unavailable(f"port {options.port} is taken; name another one with --port")
     print(f"starting HBase in {directory} (about half a minute)", file=sys.stderr)
     hbase = Standalone(directory, port=options.port)
