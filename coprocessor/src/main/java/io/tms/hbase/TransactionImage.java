@@ -2,6 +2,7 @@ package io.tms.hbase;
 
 import java.nio.BufferUnderflowException;
 import java.nio.ByteBuffer;
+import java.util.Arrays;
 
 /**
  * The state of TMS's transaction manager at one moment, as Tephra's SnapshotCodecV4 writes it.
