@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from integration import coprocessor
 from integration.cluster import Endpoint, Standalone
 from integration.containers import Containers
 from integration.install import install
@@ -71,7 +72,7 @@ def own_hbase(tmp_path: Path) -> Iterator[Standalone | Containers]:
 def installed(hbase: Endpoint) -> Iterator[str]:
     """The URL of a store whose tables were installed as an operator does; shared by a module."""
     name = f"t{uuid.uuid4().hex[:12]}"
-    install(hbase.url(name))
+    install(hbase.url(name), coprocessor.build())
     yield hbase.url(name)
     with hbase.connect() as gateway:
         gateway.drop_namespace(name)

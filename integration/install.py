@@ -12,7 +12,6 @@ from tms.store.hbase.admin import Admin
 from tms.store.hbase.coprocessor import VERSION
 from tms.store.hbase.pool import Place
 
-JAR = Path(__file__).resolve().parents[1] / f"coprocessor/target/tms-coprocessor-{VERSION}.jar"
 REFRESH_MS = 500
 REGIONS = 2
 _ANSWER_S = 60

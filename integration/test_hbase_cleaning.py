@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 import tms
+from integration import coprocessor
 from integration.cluster import Endpoint
-from integration.install import JAR, REFRESH_MS, install
+from integration.install import REFRESH_MS, install
 from tests.hbase_kit import read_row
 from tms.clock import SystemClock
 from tms.engine import Engine
@@ -39,7 +40,7 @@ class World:
     def __init__(self, hbase: Endpoint, namespace: str) -> None:
         self.hbase = hbase
         self.namespace = namespace
-        install(hbase.url(namespace), JAR)
+        install(hbase.url(namespace), coprocessor.build())
         self.open()
 
     def open(self) -> None:

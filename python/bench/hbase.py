@@ -1,7 +1,9 @@
-"""What the store engine costs on top of HBase's Thrift calls: the same blocks, written and read.
+"""What TMS costs on top of HBase's Thrift calls: the same blocks, written and read.
 
     raw      cells that are made ahead, one connection; 8 MiB per call at most
     store    a map of blocks, from keys and blocks
+    TMS      a bus on HBase, one producer or consumer, from messages to messages
+    a row    each message is a row of its own, as programs without blocks do it
 
 HBase is a standalone one of this benchmark's own, from `integration.cluster`.
 """
@@ -9,12 +11,14 @@ HBase is a standalone one of this benchmark's own, from `integration.cluster`.
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
 
+import tms
 from bench.report import Goal, Report, Sample, interleaved, measured, ratio
-from bench.targets import Setup
+from bench.targets import Setup, values
 from integration.cluster import Standalone
 from tms.clock import SystemClock
 from tms.model import keys
@@ -26,8 +30,12 @@ from tms.store.hbase.connection import Connection, types
 from tms.store.hbase.rows import BLOCK, FAMILY, METADATA, TABLES, rows_of, split_rows
 from tms.store.hbase.scanning import PAGE_BYTES
 
-RAW, STORE = "raw", "store"
+RAW, STORE, TMS, ROW_EACH = "raw", "store", "TMS", "a row each"
 GOAL = Goal(at_least=0.8)
+GOAL_OF_TMS = Goal(at_least=0.7)
+GOAL_OF_BLOCKS = Goal(at_least=3)
+MESSAGE_BYTES = 1 << 10
+ROWS_PER_CALL = 500
 _CALL_S = 60.0
 _FIRST_MS = 1_700_000_000_000
 
@@ -86,11 +94,9 @@ def run(setup: Setup, report: Report) -> None:
     """The engine beside the calls that it makes."""
     report.title("The HBase engine beside raw Thrift calls, in blocks")
     with setup.directory() as directory, Standalone(directory) as hbase:
-        url = hbase.url("bench")
-        with contextlib.closing(Admin(Place.parse(url), SystemClock())) as admin:
-            admin.create_namespace()
-            for table in TABLES:
-                admin.create_table(Table(table), [] if table == METADATA else split_rows(4))
+        url, whole = hbase.url("bench"), hbase.url("whole")
+        _install(url)
+        _install(whole)
         with (
             contextlib.closing(HBaseStore(url)) as store,
             contextlib.closing(Raw(Place.parse(url))) as raw,
@@ -98,6 +104,14 @@ def run(setup: Setup, report: Report) -> None:
             segments = (keys.segment_map(1, 0, number) for number in count())
             for size, blocks, writes in _SHAPES_QUICK if setup.quick else _SHAPES:
                 _compare(setup, report, store, raw, segments, (size, blocks, writes))
+            _Whole(setup, whole, raw, segments).compare(report)
+
+
+def _install(url: str) -> None:
+    with contextlib.closing(Admin(Place.parse(url), SystemClock())) as admin:
+        admin.create_namespace()
+        for table in TABLES:
+            admin.create_table(Table(table), [] if table == METADATA else split_rows(4))
 
 
 def _compare(
@@ -135,6 +149,90 @@ def _compare(
         report.rates("hbase", label, samples)
         share = ratio(samples, STORE, RAW)
         report.line("hbase", f"{label}, store ÷ raw", share, "×", GOAL, samples)
+
+
+class _Whole:
+    """Messages through all of TMS, beside the blocks that it made of them."""
+
+    def __init__(self, setup: Setup, url: str, raw: Raw, segments: Iterator[str]) -> None:
+        self._setup = setup
+        self._url = url
+        self._raw = raw
+        self._segments = segments
+        self._messages = values(MESSAGE_BYTES) * (5 if setup.quick else 25)
+        self._topic = ""
+        self._rows: list[Row] = []
+        self._copy = ""
+        self._runs = count()
+
+    def compare(self, report: Report) -> None:
+        """Publish, then replay, each in turns."""
+        publish: dict[str, Callable[[], Sample]] = {
+            TMS: self._publish,
+            RAW: self._publish_raw,
+            ROW_EACH: self._publish_rows,
+        }
+        replay = {TMS: self._replay, RAW: self._replay_raw}
+        for what, variants in (("publish", publish), ("replay", replay)):
+            samples = interleaved(variants, self._setup.runs)
+            label = f"{what}, {MESSAGE_BYTES >> 10} KiB messages"
+            report.rates("hbase", label, samples)
+            share = ratio(samples, TMS, RAW)
+            report.line("hbase", f"{label}, TMS ÷ raw", share, "×", GOAL_OF_TMS, samples)
+            if ROW_EACH in samples:
+                share = ratio(samples, TMS, ROW_EACH)
+                name = f"{label}, TMS ÷ a row each"
+                report.line("hbase", name, share, "×", GOAL_OF_BLOCKS, samples)
+
+    def _publish(self) -> Sample:
+        self._topic = f"messages{next(self._runs)}"
+        with tms.open(self._url) as bus:
+            bus.create_topic(self._topic, durability="written")
+
+            def work() -> int:
+                with bus.producer(self._topic) as producer:
+                    for message in self._messages:
+                        producer.send(message)
+                return len(self._messages)
+
+            return measured(work)
+
+    def _publish_raw(self) -> Sample:
+        """The blocks that were made last."""
+        with contextlib.closing(HBaseStore(self._url)) as store:
+            newest = max(store.names("t"))  # topics get rising numbers
+            self._rows = [*store.open(newest, create=False).scan(None, None, 1 << 40)]
+        self._copy = next(self._segments)
+        puts: list[list[Any]] = [[]]
+        size = 0
+        for put, (_, block) in zip(self._raw.puts(self._copy, self._rows), self._rows, strict=True):
+            if size + len(block) > PAGE_BYTES:
+                puts.append([])
+                size = 0
+            puts[-1].append(put)
+            size += len(block)
+        sample = measured(partial(_each, partial(self._raw.write, self._copy), puts))
+        return replace(sample, messages=len(self._messages))
+
+    def _publish_rows(self) -> Sample:
+        name = next(self._segments)
+        keyed: list[Row] = [
+            (keys.block_key(_FIRST_MS + number, 0), message)
+            for number, message in enumerate(self._messages)
+        ]
+        puts = self._raw.puts(name, keyed)
+        calls = [puts[at : at + ROWS_PER_CALL] for at in range(0, len(puts), ROWS_PER_CALL)]
+        return measured(partial(_each, partial(self._raw.write, name), calls))
+
+    def _replay(self) -> Sample:
+        with tms.open(self._url) as bus:
+            consumer = bus.consumer(self._topic, stop_at_end=True)
+            return measured(lambda: sum(len(batch) for batch in consumer.batches()))
+
+    def _replay_raw(self) -> Sample:
+        largest = max(len(block) for _, block in self._rows)
+        sample = measured(partial(self._raw.read, self._copy, largest))
+        return replace(sample, messages=len(self._messages))
 
 
 def _groups(size: int, blocks: int, writes: int) -> list[list[Row]]:

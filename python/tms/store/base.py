@@ -81,7 +81,8 @@ class Map(Protocol):
 
     def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
         """Set `key` to `value` (None removes it) if it is `expected` now (None: absent); False if
-        not. Synced."""
+        not. Synced. `StorageUnavailable` when that is unknown. On a map of blocks an engine may
+        refuse it (`Invalid`)."""
         ...
 
     def stored_bytes(self) -> int:

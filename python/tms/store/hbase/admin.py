@@ -185,9 +185,13 @@ class Admin:
         return sorted(hosts)
 
     def regions(self, name: str) -> list[Region]:
-        """The regions of a table, in order."""
+        """The regions of a table, in order; at least one. Raises `ConfigError` when it is not
+        there."""
         full_name = table_name(self.place.namespace, name)
         found = self._read("getAllRegionLocations", full_name)
+        if not found:  # so HBase answers for a table that is missing
+            self.table(name)
+            raise StorageUnavailable(f"No region of {name} is on a server. Try again.")
         encoded = self._encoded_names(full_name)
         return sorted((_region(name, encoded, one) for one in found), key=lambda one: one.start)
 

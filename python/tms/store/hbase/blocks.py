@@ -165,7 +165,7 @@ class BlockMap:
         self._require_open()
         wanted = types().TGet(row=row, attributes=READ)
         found = self._pool.call(
-            "get", self._rows.table, wanted, repeatable=True, size=self._largest
+            "get", self._rows.table, wanted, repeatable=True, size=min(self._largest, PAGE_BYTES)
         )
         block = block_of(row, found.columnValues)
         return None if block is None else block[0]

@@ -83,6 +83,7 @@ class Pool:
         self.read_failure: TMSError | None = None  # of the newest call; None when it succeeded
         self.write_failure: TMSError | None = None
         self.succeeded_s = float("-inf")
+        self.connections_made = 0
         self._clock = clock
         self._changed = threading.Condition()  # guards all below
         self._idle: list[Connection] = []
@@ -203,6 +204,7 @@ class Pool:
             try:
                 made = Connection(*address, self._clock, self.limits.connect_s, until_s)
                 made.check(min(until_s, self._clock.monotonic_s() + self.limits.connect_s))
+                self.connections_made += 1
                 return made
             except Failure as one:
                 failure = one
