@@ -4,7 +4,8 @@
 #   make test    every test (installs what some of them need, or says what to install)
 #   make check   format, lint, types, import directions
 #   make sim     SEED=n: replay one run of the simulation exactly; TO=m: all from n to m
-#   make hbase   a real HBase to try TMS on, until Ctrl-C (HBASE_FLAGS="--directory PATH" keeps it)
+#   make hbase   a real HBase to try TMS on, until Ctrl-C: hbase://127.0.0.1:9090 (or HBASE_PORT=n;
+#                HBASE_FLAGS="--directory PATH" keeps it)
 #   make java    build and test the Java side, the coprocessor
 #   make jar     only build the coprocessor, for `tms hbase install`
 #   make wheel   dist/: TMS to be installed with pip, with the coprocessor in it
@@ -21,6 +22,7 @@ MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
 STAMP := .venv/.installed-from-lock
+HBASE_PORT ?= 9090
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
 
 .PHONY: help env check test java jar wheel hbase hbase-jars run sim orders bench lock clean system-tools
@@ -74,7 +76,7 @@ wheel: env jar
 	@.venv/bin/uv build -q --no-build-isolation --offline --python $(PY) --out-dir dist
 
 hbase: env system-tools
-	@$(PY) -m integration.cluster $(HBASE_FLAGS)
+	@$(PY) -m integration.cluster --port $(HBASE_PORT) $(HBASE_FLAGS)
 
 # Fetched before the tests, so that none of them has to wait for it.
 hbase-jars: env system-tools

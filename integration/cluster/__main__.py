@@ -12,6 +12,7 @@ from types import FrameType
 
 from integration.cluster.hbase import Standalone
 from integration.cluster.runtime import Unavailable, resolve
+from integration.cluster.site import listens
 
 
 def main() -> int:
@@ -24,6 +25,9 @@ def main() -> int:
         type=Path,
         metavar="PATH",
         help="keep data and logs here; without it they are deleted at the end",
+    )
+    parser.add_argument(
+        "--port", type=int, help="of the Thrift 2 gateway; without it any one that is free"
     )
     parser.add_argument(
         "--thrift1", action="store_true", help="start the Thrift 1 gateway (happybase) too"
@@ -50,8 +54,10 @@ def main() -> int:
 
 
 def _run(directory: Path, options: argparse.Namespace) -> None:
+    if options.port is not None and listens(options.port):
+        raise Unavailable(f"port {options.port} is taken; name another one with --port")
     print(f"starting HBase in {directory} (about half a minute)", file=sys.stderr)
-    hbase = Standalone(directory)
+    hbase = Standalone(directory, port=options.port)
     try:
         hbase.start()
         if options.thrift1:

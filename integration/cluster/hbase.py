@@ -39,10 +39,12 @@ class HBase(LocalEndpoint):
         root: str,
         settings: Mapping[str, str],
         runtime: Runtime | None = None,
+        port: int | None = None,  # of the gateway; any one that is free
     ) -> None:
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
         zookeeper, master, region, thrift = free_ports(4)
+        thrift = port or thrift
         where = Description(thrift, f"{LOCAL}:{zookeeper}")
         super().__init__(directory, where, runtime or resolve())
         site = {**common(directory, root, zookeeper, master, region), **settings}
@@ -115,9 +117,10 @@ class Standalone(HBase):
         directory: Path,
         settings: Mapping[str, str] | None = None,
         runtime: Runtime | None = None,
+        port: int | None = None,
     ) -> None:
         settings = {"hbase.cluster.distributed": "false", **(settings or {})}
-        super().__init__(directory, f"file://{directory.resolve()}/data", settings, runtime)
+        super().__init__(directory, f"file://{directory.resolve()}/data", settings, runtime, port)
         self.server = self.java("server", MASTER, "start")
 
     def servers(self) -> list[Process]:
