@@ -7,71 +7,32 @@ the rules in Python.
 import random
 from typing import Any
 
-import msgspec
-
 from tests.hbase_kit import (
+    BACK,
+    DAY,
+    MINE,
+    NOW,
+    PLAIN,
     TRANSACTION_MS,
+    TX,
     Store,
+    header,
+    image,
     message_row,
+    partition,
     payload_row,
+    pointer,
     read_row,
     rows_of,
     salt,
+    topic,
 )
-from tms.log.records import PartitionRecord, SegmentRecord
-from tms.model.block import Flags, encode, place
-from tms.model.block.header import HEADER_BYTES
+from tms.model.block import Flags
 from tms.model.snapshot import POINTERS_PER_MS, TransactionType
-from tms.model.topic import Durability
-from tms.model.transaction_image import InProgress, TransactionImage
-from tms.topic.registry import TopicRecord
+from tms.model.transaction_image import InProgress
 
-NOW = 1_700_000_000_000
-DAY = 86_400_000
-PLAIN, TX, MINE = 0, Flags.TRANSACTIONAL, Flags.TRANSACTIONAL | Flags.ISSUED
-BACK = Flags.ROLLED_BACK
 SEED = 20_261_121
 Case = tuple[str, str, bytes, str]  # table, row, header, what becomes of it
-
-
-def header(flags: int = PLAIN, pointer: int = 0) -> bytes:
-    """The first bytes of a block."""
-    block = encode([b"hello"])
-    place(block, 0, flags, pointer)
-    return bytes(block[:HEADER_BYTES])
-
-
-def pointer(days_ago: float, counter: int = 0) -> int:
-    """The write pointer of a transaction that began then."""
-    return (NOW - int(days_ago * DAY)) * POINTERS_PER_MS + counter
-
-
-def topic(uid: int, retention_ms: int | None) -> str:
-    """A topic's record."""
-    record = TopicRecord(uid, 1, NOW - 90 * DAY, 4, retention_ms, None, Durability.SYNCED, 8 << 20)
-    return msgspec.json.encode(record).decode()
-
-
-def partition(
-    *segments: tuple[int, tuple[int, int] | None], floor: tuple[int, int] = (0, 0)
-) -> str:
-    """A partition's record with segments of these numbers and ends."""
-    made = tuple(
-        SegmentRecord(number, 1, NOW - 90 * DAY, 0, None if last is None else 9, last)
-        for number, last in segments
-    )
-    return msgspec.json.encode(PartitionRecord(3, made, floor, (0, 0))).decode()
-
-
-def image(
-    invalid: tuple[int, ...] = (),
-    open: tuple[InProgress, ...] = (),
-    read_days_ago: float = 0.1,
-    lost: tuple[tuple[int, int], ...] = (),
-) -> TransactionImage:
-    """The transactions as they are now."""
-    read, last = pointer(read_days_ago), pointer(0.05)
-    return TransactionImage(NOW - 5_000, read, last, invalid, open, lost=lost)
 
 
 def hbase() -> dict[str, Any]:
@@ -181,7 +142,11 @@ def p(reason: str, at: int, time_ms: int, flags: int = MINE, uid: int = 1) -> Ca
 def written_out() -> list[tuple[str, Store, list[Case]]]:
     """One case at least for each sentence of the contract."""
     dead, live, checkpoint, future = pointer(3), pointer(2), pointer(2, 1), pointer(0.01)
-    others = (InProgress(live, NOW + DAY, 0, TransactionType.LONG, (checkpoint,)),)
+    both = pointer(4)  # invalid and in progress: certain is only what both lists say
+    others = (
+        InProgress(both, NOW + DAY, 0, TransactionType.SHORT),
+        InProgress(live, NOW + DAY, 0, TransactionType.LONG, (checkpoint,)),
+    )
     records = {
         "metadata:clock/retention": str(NOW),
         "metadata:deleted/00000002": "default:gone",
@@ -195,8 +160,8 @@ def written_out() -> list[tuple[str, Store, list[Case]]]:
         "metadata:partition/00000001/00003": partition((1, (NOW - 6 * DAY, 9)), (3, None)),
         "metadata:producers/00000001/00000": "{}",
     }
-    lost = ((pointer(4), pointer(4, 5)), (pointer(2, 100), pointer(2, 102)))
-    full = Store(NOW + 60_000, DAY, records, image((dead,), others, lost=lost))
+    lost = ((pointer(4.5), pointer(4.5, 5)), (pointer(2, 100), pointer(2, 102)))
+    full = Store(NOW + 60_000, DAY, records, image((both, dead), others, lost=lost))
     cases = [
         m("kept", NOW - 2 * DAY, 0, header()),
         m("deleted", NOW - 1, 0, header(), uid=2),
@@ -223,15 +188,16 @@ def written_out() -> list[tuple[str, Store, list[Case]]]:
         m("kept", NOW - 2 * DAY, 0, header(Flags.ISSUED, dead)),
         m("kept", NOW - 2 * DAY, 0, header(MINE, live)),
         m("kept", NOW - 2 * DAY, 0, header(MINE, checkpoint)),
+        m("kept", NOW - 2 * DAY, 0, header(MINE, both)),
         m("kept", NOW - 2 * DAY, 0, header(MINE, future)),
         m("kept", NOW - 2 * DAY, 0, header(MINE, pointer(2, 2))),
-        m("kept", NOW - 2 * DAY, 0, header(MINE, pointer(4) - 1)),
-        m("invalid", NOW - 2 * DAY, 0, header(MINE, pointer(4))),
-        m("invalid", NOW - 2 * DAY, 0, header(MINE, pointer(4, 4))),
-        m("kept", NOW - 2 * DAY, 0, header(MINE, pointer(4, 5))),
+        m("kept", NOW - 2 * DAY, 0, header(MINE, pointer(4.5) - 1)),
+        m("invalid", NOW - 2 * DAY, 0, header(MINE, pointer(4.5))),
+        m("invalid", NOW - 2 * DAY, 0, header(MINE, pointer(4.5, 4))),
+        m("kept", NOW - 2 * DAY, 0, header(MINE, pointer(4.5, 5))),
         m("invalid", NOW - 2 * DAY, 0, header(MINE, pointer(2, 101))),
         m("kept", NOW - 2 * DAY, 0, header(MINE, pointer(2, 102))),
-        m("kept", NOW - 2 * DAY, 0, header(TX, pointer(4))),
+        m("kept", NOW - 2 * DAY, 0, header(TX, pointer(4.5))),
         m("invalid", NOW - 1, 0, header(MINE, dead), seg=6),
         m("rolled_back", NOW - 1, 0, header(MINE | BACK, live), seg=6),
         m("invalid", NOW - 1, 0, header(MINE, dead), seg=7),

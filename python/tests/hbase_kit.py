@@ -16,13 +16,22 @@ from functools import cached_property
 from typing import Any
 
 import google_crc32c
+import msgspec
 
 from tms.errors import BadBlock
-from tms.model.block import Flags, read_header
+from tms.log.records import PartitionRecord, SegmentRecord
+from tms.model.block import Flags, encode, place, read_header
+from tms.model.block.header import HEADER_BYTES
 from tms.model.snapshot import POINTER_MAX, POINTERS_PER_MS, Snapshot
-from tms.model.transaction_image import TransactionImage, encode_image
+from tms.model.topic import Durability
+from tms.model.transaction_image import InProgress, TransactionImage, encode_image
+from tms.topic.registry import TopicRecord
 
-POINTERS_PER_DAY = 86_400_000 * POINTERS_PER_MS
+NOW = 1_700_000_000_000
+DAY = 86_400_000
+PLAIN, TX, MINE = 0, Flags.TRANSACTIONAL, Flags.TRANSACTIONAL | Flags.ISSUED
+BACK = Flags.ROLLED_BACK
+POINTERS_PER_DAY = DAY * POINTERS_PER_MS
 SEGMENT_MAX = 99_999_999
 TRANSACTION_MS = 26 * 3_600_000
 DROPS = {"deleted", "expired", "floor", "sealed", "rolled_back", "invalid", "orphan"}
@@ -283,3 +292,43 @@ def _is_settled(record: dict[str, Any], key: Key) -> bool:
     if key.segment not in segments:
         return bool(segments) and key.segment < max(segments)
     return segments[key.segment].get("last") is not None
+
+
+def header(flags: int = PLAIN, pointer: int = 0) -> bytes:
+    """The first bytes of a block."""
+    block = encode([b"hello"])
+    place(block, 0, flags, pointer)
+    return bytes(block[:HEADER_BYTES])
+
+
+def pointer(days_ago: float, counter: int = 0) -> int:
+    """The write pointer of a transaction that began then."""
+    return (NOW - int(days_ago * DAY)) * POINTERS_PER_MS + counter
+
+
+def topic(uid: int, retention_ms: int | None) -> str:
+    """A topic's record."""
+    record = TopicRecord(uid, 1, NOW - 90 * DAY, 4, retention_ms, None, Durability.SYNCED, 8 << 20)
+    return msgspec.json.encode(record).decode()
+
+
+def partition(
+    *segments: tuple[int, tuple[int, int] | None], floor: tuple[int, int] = (0, 0)
+) -> str:
+    """A partition's record with segments of these numbers and ends."""
+    made = tuple(
+        SegmentRecord(number, 1, NOW - 90 * DAY, 0, None if last is None else 9, last)
+        for number, last in segments
+    )
+    return msgspec.json.encode(PartitionRecord(3, made, floor, (0, 0))).decode()
+
+
+def image(
+    invalid: tuple[int, ...] = (),
+    open: tuple[InProgress, ...] = (),
+    read_days_ago: float = 0.1,
+    lost: tuple[tuple[int, int], ...] = (),
+) -> TransactionImage:
+    """The transactions as they are now."""
+    read, last = pointer(read_days_ago), pointer(0.05)
+    return TransactionImage(NOW - 5_000, read, last, invalid, open, lost=lost)

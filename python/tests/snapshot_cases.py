@@ -4,8 +4,7 @@ images of all transactions as its SnapshotCodecV4 does.
 
 from typing import Any
 
-from tests.hbase_cases import NOW, image, pointer
-from tests.hbase_kit import in_progress
+from tests.hbase_kit import NOW, image, in_progress, pointer
 from tms.model.snapshot import (
     Fate,
     Snapshot,

@@ -4,7 +4,6 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import org.apache.hadoop.hbase.ByteBufferExtendedCell;
 import org.apache.hadoop.hbase.Cell;
-import org.apache.hadoop.hbase.util.Bytes;
 
 /**
  * Reads what the decisions need of a block's header. One instance reads many, one after the other,
@@ -30,6 +29,8 @@ final class BlockHeader {
   private static final int VERSION = 1;
   private static final int MESSAGES_MAX = 65_536;
 
+  private final byte[] copy = new byte[BYTES];
+  private final ByteBuffer header = ByteBuffer.wrap(copy);
   private int flags;
   private long pointer;
   private boolean newer;
@@ -44,22 +45,15 @@ final class BlockHeader {
       ByteBufferExtendedCell buffered = (ByteBufferExtendedCell) cell;
       ByteBuffer value = buffered.getValueByteBuffer();
       int at = buffered.getValuePosition();
-      if (value.order() == ByteOrder.BIG_ENDIAN) {
-        return read(
-            value.getLong(at),
-            value.getLong(at + 8),
-            value.getLong(at + 24),
-            value.getLong(at + 40));
+      header.order(value.order());
+      for (int i = 0; i < BYTES; i += Long.BYTES) {
+        header.putLong(i, value.getLong(at + i));
       }
-      return false; // HBase has no such buffers
+      header.order(ByteOrder.BIG_ENDIAN);
+    } else {
+      System.arraycopy(cell.getValueArray(), cell.getValueOffset(), copy, 0, BYTES);
     }
-    byte[] value = cell.getValueArray();
-    int at = cell.getValueOffset();
-    return read(
-        Bytes.toLong(value, at),
-        Bytes.toLong(value, at + 8),
-        Bytes.toLong(value, at + 24),
-        Bytes.toLong(value, at + 40));
+    return read(header.getLong(0), header.getLong(8), header.getLong(24), header.getLong(40));
   }
 
   private boolean read(long start, long messages, long writePointer, long end) {

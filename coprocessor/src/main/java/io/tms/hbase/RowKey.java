@@ -1,9 +1,8 @@
 package io.tms.hbase;
 
-import org.apache.hadoop.hbase.ByteBufferExtendedCell;
+import java.nio.ByteBuffer;
 import org.apache.hadoop.hbase.Cell;
 import org.apache.hadoop.hbase.CellUtil;
-import org.apache.hadoop.hbase.util.Bytes;
 
 /**
  * Reads row keys: lower-case hexadecimal digits of a fixed width. One instance reads many keys, one
@@ -34,6 +33,7 @@ final class RowKey {
 
   private final boolean payloads;
   private final byte[] copy = new byte[PAYLOAD_CHARS];
+  private final ByteBuffer characters = ByteBuffer.wrap(copy);
 
   private long checkedPlace = -1; // its salt was right
   private int checkedSalt;
@@ -51,38 +51,43 @@ final class RowKey {
 
   /** Reads the row of a cell; false when it is no key of this table. */
   boolean read(Cell cell) {
-    int length = cell.getRowLength();
-    if (length != (payloads ? PAYLOAD_CHARS : MESSAGE_CHARS)) {
+    if (cell.getRowLength() != chars()) {
       return false;
     }
-    if (cell instanceof ByteBufferExtendedCell) { // its getRowArray() would allocate
-      CellUtil.copyRowTo(cell, copy, 0);
-      return read(copy, 0, length);
-    }
-    return read(cell.getRowArray(), cell.getRowOffset(), length);
+    CellUtil.copyRowTo(cell, copy, 0); // allocates nothing, wherever the cell is
+    return read();
   }
 
   /** Reads a row; false when it is no key of this table. */
   boolean read(byte[] row, int offset, int length) {
-    if (length != (payloads ? PAYLOAD_CHARS : MESSAGE_CHARS)) {
+    if (length != chars()) {
       return false;
     }
+    System.arraycopy(row, offset, copy, 0, length);
+    return read();
+  }
+
+  private int chars() {
+    return payloads ? PAYLOAD_CHARS : MESSAGE_CHARS;
+  }
+
+  private boolean read() {
     valid = -1;
-    long first = eight(row, offset);
-    place = (first & 0xFFFF) << 32 | eight(row, offset + 8);
-    long middle = eight(row, offset + 16);
-    long number = eight(row, offset + 24) << 32 | eight(row, offset + 32);
+    long first = eight(0);
+    place = (first & 0xFFFF) << 32 | eight(8);
+    long middle = eight(16);
+    long number = eight(24) << 32 | eight(32);
     if (payloads) {
       pointer = number;
-      timeMs = eight(row, offset + 40) << 32 | eight(row, offset + 48);
-      sequence = (int) eight(row, offset + 52) & 0xFFFF;
+      timeMs = eight(40) << 32 | eight(48);
+      sequence = (int) eight(52) & 0xFFFF;
       if (pointer < 0 || middle != pointer / POINTERS_PER_DAY) {
         return false;
       }
     } else {
       segment = middle;
       timeMs = number;
-      sequence = (int) eight(row, offset + 36) & 0xFFFF;
+      sequence = (int) eight(36) & 0xFFFF;
       if (segment > SEGMENT_MAX) {
         return false;
       }
@@ -142,8 +147,8 @@ final class RowKey {
    * its top bit is set after 80 - n was added; so each byte of {@code digits} and {@code letters}
    * has its top bit when it is one. Letters have bit 6, digits do not.
    */
-  private long eight(byte[] row, int offset) {
-    long text = Bytes.toLong(row, offset);
+  private long eight(int offset) {
+    long text = characters.getLong(offset);
     long digits = (text + EACH * 0x50) & ~(text + EACH * 0x46); // 30 to 39
     long letters = (text + EACH * 0x1F) & ~(text + EACH * 0x19); // 61 to 66
     valid &= (digits | letters) & ~text;

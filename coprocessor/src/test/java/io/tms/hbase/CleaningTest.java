@@ -284,6 +284,22 @@ class CleaningTest {
   }
 
   @Test
+  void aRowBehindADeleteMarkerIsStillJudged() throws IOException {
+    try (RegionKit kit = messages()) {
+      kit.publish();
+      byte[] more = Bytes.toBytes("b01");
+      byte[] row = Bytes.toBytes(EXPIRED);
+      Delete marker = new Delete(row).addFamily(TableSettings.FAMILY, 1);
+      kit.region().delete(marker.addColumn(TableSettings.FAMILY, more, NOW));
+      kit.put(Blocks.message(EXPIRED, PLAIN, 0));
+      kit.put(new Put(row).addColumn(TableSettings.FAMILY, more, NOW + 1, new byte[9]));
+      kit.flush();
+      assertEquals(Set.of(), kit.rows().keySet());
+      assertEquals(2, kit.read(new Scan().setRaw(true), false).get(0).size());
+    }
+  }
+
+  @Test
   void rowsThatAreNotOursStayAndAreCounted() throws IOException {
     try (RegionKit kit = messages()) {
       kit.publish();
