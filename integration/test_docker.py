@@ -14,6 +14,7 @@ import pytest
 import yaml
 from docker.utils import exclude_paths
 
+import tms
 from integration.cluster import runtime, site
 from tms.cli.main import cli
 
@@ -43,7 +44,7 @@ def _site(name: str) -> dict[str, str]:
 
 
 def test_the_composition_has_hbase_its_gateway_and_the_service() -> None:
-    assert list(_services()) == ["hbase", "thrift", "tms"]
+    assert list(_services()) == ["hbase", "thrift", "install", "tms"]
 
 
 def test_what_a_service_is_built_from_exists_and_every_image_is_built() -> None:
@@ -61,10 +62,13 @@ def test_what_a_service_is_built_from_exists_and_every_image_is_built() -> None:
 def test_services_wait_for_services_that_say_when_they_are_ready() -> None:
     services = _services()
     for service in services.values():
-        assert service["healthcheck"]["test"][0] == "CMD"
         for name, waited in service.get("depends_on", {}).items():
-            assert name in services
-            assert waited == {"condition": "service_healthy"}
+            lasting = "healthcheck" in services[name]
+            ready = "service_healthy" if lasting else "service_completed_successfully"
+            assert waited == {"condition": ready}
+    assert [name for name, one in services.items() if "healthcheck" not in one] == ["install"]
+    checks = [one["healthcheck"] for one in services.values() if "healthcheck" in one]
+    assert all(check["test"][0] == "CMD" for check in checks)
 
 
 def test_ports_are_open_to_this_machine_only_and_are_those_of_the_images() -> None:
@@ -92,8 +96,11 @@ def test_volumes_are_declared_and_mounted_where_the_image_keeps_its_data() -> No
     mounted = [
         one for service in document["services"].values() for one in service.get("volumes", [])
     ]
-    assert mounted == ["hbase:/data"]
-    assert list(document["volumes"]) == ["hbase"]
+    assert mounted == ["hbase:/data", "jars:/opt/tms", "jars:/opt/tms"]
+    assert list(document["volumes"]) == ["hbase", "jars"]
+    assert "/opt/tms/" in (ROOT / "docker" / "hbase" / "Dockerfile").read_text()
+    jar = f"--jar=/opt/tms/tms-coprocessor-{tms.__version__}.jar"
+    assert jar in document["services"]["install"]["command"]
     assert _site("server")["hbase.rootdir"].startswith("file:///data/")
 
 
@@ -152,10 +159,17 @@ def test_images_do_not_run_as_root(dockerfile: str) -> None:
 
 def test_commands_of_the_service_are_commands_that_exist() -> None:
     (words,) = (one for one in _instructions("docker/tms/Dockerfile") if one[0] == "CMD")
-    for command in (yaml.safe_load(" ".join(words[1:])), _services()["tms"]["command"]):
-        found = cli.get_command(click.Context(cli), command[0])
+    services = _services()
+    for command in (
+        yaml.safe_load(" ".join(words[1:])),
+        services["tms"]["command"],
+        services["install"]["command"],
+    ):
+        found, words = cli.get_command(click.Context(cli), command[0]), command[1:]
+        if isinstance(found, click.Group):
+            found, words = found.get_command(click.Context(found), words[0]), words[1:]
         assert found is not None
-        found.make_context(command[0], command[1:])  # raises for an unknown option
+        found.make_context(command[0], list(words))  # raises for an unknown option
 
 
 @pytest.mark.parametrize(

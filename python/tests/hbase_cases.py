@@ -350,6 +350,12 @@ def _spoiled(gone: Case) -> list[Case]:
 
 
 def _random(rng: random.Random) -> tuple[Store, list[Case]]:
+    store, pointers = random_store(rng)
+    return store, [random_case(rng, store, pointers) for _ in range(60)]
+
+
+def random_store(rng: random.Random) -> tuple[Store, list[int]]:
+    """Records of any kind, and the write pointers that they are about."""
     pointers = sorted(pointer(rng.uniform(0, 9), rng.randrange(9)) for _ in range(12))
     invalid = tuple(one for one in pointers if rng.random() < 0.4)
     still = [one for one in pointers if one not in invalid and rng.random() < 0.4]
@@ -373,14 +379,15 @@ def _random(rng: random.Random) -> tuple[Store, list[Case]]:
     lost = tuple((one, one + 1) for one in pointers if one not in invalid and rng.random() < 0.2)
     shown = image(invalid, open, rng.uniform(0, 5), lost) if rng.random() < 0.8 else None
     store = Store(NOW - rng.choice([0, 2 * DAY]), rng.choice([None, DAY, 3 * DAY]), records, shown)
-    return store, [_random_case(rng, store, pointers) for _ in range(60)]
+    return store, pointers
 
 
-def _random_case(rng: random.Random, store: Store, pointers: list[int]) -> Case:
+def random_case(rng: random.Random, store: Store, pointers: list[int], spread_ms: int = 0) -> Case:
+    """A row of any kind; `spread_ms` makes times differ more."""
     uid, part = rng.randrange(6), rng.randrange(3)
     flags = rng.choice([PLAIN, PLAIN, TX, MINE, MINE, MINE, MINE | BACK, TX | BACK])
     at = rng.choice(pointers) if flags else 0
-    time_ms = NOW - rng.randrange(9) * DAY
+    time_ms = NOW - rng.randrange(9) * DAY - (rng.randrange(spread_ms) if spread_ms else 0)
     if rng.random() < 0.3:
         at = rng.choice(pointers)
         row, table = payload_row(uid, part, at, time_ms, rng.randrange(9)), "payloads"

@@ -14,6 +14,7 @@ import ctypes
 import resource
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,7 @@ import uvloop
 
 from tms.clock import Clock, SystemClock
 from tms.engine import Engine
-from tms.errors import ConfigError
+from tms.errors import ConfigError, StorageUnavailable
 from tms.events import EventLog
 from tms.server import logs
 from tms.server.app import App
@@ -45,6 +46,7 @@ _TRIM_THRESHOLD_BYTES = 16 << 20
 _ARENAS = 2
 _MAPS_OPEN_MAX = 256
 _DESCRIPTORS_OF_A_MAP = 12
+_STORE_RETRY_S = 2.0
 _DRAIN_LOOK_S = 0.1  # for a second signal
 _BACKLOG = 2_048
 
@@ -60,7 +62,7 @@ def serve(settings: Settings) -> None:
         if foreign is not None:
             listeners.enter_context(foreign)
         clock = SystemClock()
-        store = _open(settings, clock, descriptors // 2)
+        store = _open_in_time(settings, clock, descriptors // 2)
         cdap = settings.cdap.limits()
         config = replace(settings.engine.config(), transaction_lifetime_ms=cdap.tx_max_lifetime_ms)
         engine = Engine(store, clock, config)
@@ -163,6 +165,19 @@ class Server(uvicorn.Server):
             await ending
         service.watchdog.stop()
         service.threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _open_in_time(settings: Settings, clock: Clock, descriptors: int) -> Store:
+    """The store; one that other machines keep may not be there yet, so it is tried again until it
+    is, or until a signal ends the process."""
+    while True:
+        try:
+            return _open(settings, clock, descriptors)
+        except StorageUnavailable as error:
+            if settings.data is not None:
+                raise
+            _log.warning("store_unavailable", error=error.message, next_try_s=_STORE_RETRY_S)
+            threading.Event().wait(_STORE_RETRY_S)
 
 
 def _open(settings: Settings, clock: Clock, descriptors: int) -> Store:

@@ -125,8 +125,15 @@ class HBaseStore:
             return sum(one.foreign_rows for one in self._maps.values() if isinstance(one, BlockMap))
 
     def warnings(self) -> list[str]:
-        """What the last look at the coprocessor found."""
-        return self._coprocessor.warnings()
+        """What the last look at the coprocessor found, and rows that are not TMS's."""
+        found = self._coprocessor.warnings()
+        foreign = self.foreign_rows
+        if foreign:
+            found.append(
+                f"{foreign} rows below prefixes of TMS are not its own, or damaged; they are never "
+                "delivered. The log names their maps (`foreign rows skipped`)."
+            )
+        return found
 
     def cleaned_ms(self) -> int | None:
         """Up to when all regions are clean."""
