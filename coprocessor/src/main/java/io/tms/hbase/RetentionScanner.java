@@ -27,6 +27,8 @@ import org.apache.hadoop.hbase.regionserver.Shipper;
  * <p>An error of ours keeps the row. Errors of the scanner below are HBase's and pass.
  */
 final class RetentionScanner implements InternalScanner, Shipper {
+  private static final long DROPPED_BYTES_MAX = 4 << 20;
+
   private final InternalScanner rows;
   private final Judge judge;
   private final OtherFiles others;
@@ -42,6 +44,8 @@ final class RetentionScanner implements InternalScanner, Shipper {
   private volatile boolean finished; // and all that was written before is seen with it
   private boolean unsure;
   private boolean closed;
+  private boolean lent; // cells since the last shipped()
+  private long droppedBytes; // since then
 
   RetentionScanner(
       InternalScanner rows,
@@ -73,10 +77,16 @@ final class RetentionScanner implements InternalScanner, Shipper {
           result.set(kept, cell);
         }
         kept++;
+      } else {
+        droppedBytes += cell.getSerializedSize();
       }
     }
     if (kept < size) {
       result.subList(kept, size).clear();
+    }
+    lent |= !result.isEmpty();
+    if (!lent && droppedBytes > DROPPED_BYTES_MAX) {
+      shipped();
     }
     if (!more) {
       finished = true;
@@ -164,9 +174,17 @@ final class RetentionScanner implements InternalScanner, Shipper {
     return finished && !unsure;
   }
 
+  /**
+   * Gives back the blocks of files that were read. HBase asks for it after so many bytes were
+   * written. Where all is dropped nothing is written, and blocks would pile up until the shared
+   * buffers of the server are used up; so it is done here as well, but only while nobody holds a
+   * cell that came after the last time.
+   */
   @Override
   public void shipped() throws IOException {
-    if (rows instanceof Shipper) { // else the blocks that were read pile up until the end
+    lent = false;
+    droppedBytes = 0;
+    if (rows instanceof Shipper) {
       ((Shipper) rows).shipped();
     }
   }

@@ -75,6 +75,16 @@ class CacheTest {
   }
 
   @Test
+  void aRecordWrittenByAServerWhoseClockIsBehindIsNotMissed() throws IOException {
+    source.nowMs = NOW;
+    partition(1, 10);
+    read();
+    source.nowMs = NOW - 300_000;
+    partition(2, 20);
+    assertTrue(isBelow(read(), 2, 19));
+  }
+
+  @Test
   void onceInAWhileAllPartitionsAreRead() throws IOException {
     partition(1, 10);
     Metadata known = read();

@@ -45,6 +45,7 @@ final class RegionKit implements AutoCloseable {
   final ManualEnvironmentEdge clock = new ManualEnvironmentEdge();
   final Vectors.Source records = new Vectors.Source();
 
+  private final HBaseTestingUtility util;
   private final Configuration conf;
   private final RegionInfo info;
   private final TableDescriptor table;
@@ -62,7 +63,7 @@ final class RegionKit implements AutoCloseable {
       throws IOException {
     clock.setValue(Blocks.NOW);
     EnvironmentEdgeManager.injectEdge(clock);
-    HBaseTestingUtility util = new HBaseTestingUtility();
+    util = new HBaseTestingUtility();
     conf = util.getConfiguration();
     conf.setBoolean("hbase.hregion.memstore.mslab.enabled", false);
     for (int i = 0; i < settings.length; i += 2) {
@@ -205,6 +206,7 @@ final class RegionKit implements AutoCloseable {
   public void close() throws IOException {
     region.close();
     wal.close();
+    util.cleanupTestDir();
     EnvironmentEdgeManager.reset();
   }
 }

@@ -55,6 +55,7 @@ public final class CompactionBenchmark {
         }
       }
     }
+    remove(data.directory());
     double without = leastCpu(seconds.get(Variant.WITHOUT));
     seconds.forEach(
         (variant, all) -> {
@@ -126,6 +127,15 @@ public final class CompactionBenchmark {
       return new Took(
           (System.nanoTime() - start) / 1e9, (threads.getCurrentThreadCpuTime() - cpu) / 1e9);
     }
+  }
+
+  private static void remove(Path directory) throws IOException {
+    try (Stream<Path> files = Files.list(directory)) {
+      for (Path file : files.toList()) {
+        Files.delete(file);
+      }
+    }
+    Files.delete(directory);
   }
 
   private static void link(Path from, Path to) throws IOException {
