@@ -94,7 +94,11 @@ BLOCK = b"".join(bodies.frame([NewBlock(0, block.encode([b"x" * 100]))]))
 def test_it_says_when_it_is_ready_and_ends_with_zero_at_sigterm(tmp_path: Path) -> None:
     with running(tmp_path / "data") as (process, address):
         with Client(address) as client:
-            assert client.request("GET", "/readyz").json == {"ready": True, "reasons": [], "warnings": []}
+            assert client.request("GET", "/readyz").json == {
+                "ready": True,
+                "reasons": [],
+                "warnings": [],
+            }
             assert client.request("PUT", TOPIC, b"{}").status == routes.CREATED
         assert process.end() == 0
     with running(tmp_path / "data") as (process, address), Client(address) as client:
