@@ -17,8 +17,9 @@ REGIONS = 2
 _ANSWER_S = 60
 
 
-def install(url: str, jar: Path | None = None) -> None:
-    """Make namespace and tables, with the coprocessor if there is a jar."""
+def install(url: str, jar: Path | None = None, isolation: str | None = None) -> None:
+    """Make namespace and tables, with the coprocessor if there is a jar; `isolation` is for readers
+    that ask for none."""
     clock = SystemClock()
     admin = Admin(Place.parse(url), clock)
     try:
@@ -27,7 +28,7 @@ def install(url: str, jar: Path | None = None) -> None:
         if jar is not None:
             digest = hashlib.sha256(jar.read_bytes()).hexdigest()
             build = plan.Build(VERSION, f"file://{jar}", digest)
-            tuning = Tuning(refresh=str(REFRESH_MS))
+            tuning = Tuning(refresh=str(REFRESH_MS), isolation=isolation)
         state = deployment.state()
         steps = plan.install(state, build, tuning, REGIONS, tms.__version__, clock.now_ms())
         deployment.carry_out(steps, lambda: False)  # the jar is where it is
