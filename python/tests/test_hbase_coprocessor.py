@@ -47,6 +47,7 @@ def test_records_that_are_old_or_were_never_read_are_told() -> None:
         Probe(VERSION, True, "tms:messages", 1, None),
     ):
         assert "old records in 1 of 1 regions" in said(probe)[0]
+        assert judge([(region(), probe)], "tms", young=True) == []
 
 
 def test_each_table_is_told_of_by_itself() -> None:

@@ -22,6 +22,7 @@ VERSION = "0.1.0"  # of the coprocessor that belongs to this code
 CLEANED_TABLES = (MESSAGES, PAYLOADS)
 LOOK_S = 30.0
 LOOK_AGAIN_S = 5.0  # when something was wrong
+FRESH_S = 60.0  # after the start, records that are old say only that nobody wrote them before
 AGE_MS_MAX = 300_000  # records older than that in a region server are stale
 _NEXT = "Run `tms hbase status`."
 
@@ -33,11 +34,14 @@ class _Note(msgspec.Struct):
 
 
 class CoprocessorWatch:
-    """Looks at all regions now and then, in the background. Thread-safe."""
+    """Looks at all regions now and then, in the background; again and again while something is
+    wrong. Thread-safe. Close it to end that."""
 
     def __init__(self, admin: Admin, clock: Clock) -> None:
         self._admin = admin
         self._clock = clock
+        self._began_s = clock.monotonic_s()
+        self._closed = threading.Event()
         self._lock = threading.Lock()
         self._found: list[str] = []
         self._look_at_s = float("-inf")
@@ -59,7 +63,8 @@ class CoprocessorWatch:
             for table in CLEANED_TABLES
             for region in self._admin.regions(table)
         ]
-        return judge(probes, self._admin.place.namespace)
+        young = self._clock.monotonic_s() < self._began_s + FRESH_S
+        return judge(probes, self._admin.place.namespace, young)
 
     def cleaned_ms(self) -> int:
         """The time up to which no region has anything left of transactions that were invalid; see
@@ -72,19 +77,32 @@ class CoprocessorWatch:
         ]
         return min(bounds, default=0)
 
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+
     def _look(self) -> None:
         try:
-            found = self.look()
-        except TMSError as error:
-            found = [f"The coprocessor cannot be asked: {error.message}"]
-        with self._lock:
-            self._found = found
-            self._look_at_s = self._clock.monotonic_s() + (LOOK_AGAIN_S if found else LOOK_S)
-            self._looking = False
+            while not self._closed.is_set():
+                try:
+                    found = self.look()
+                except TMSError as error:
+                    found = [f"The coprocessor cannot be asked: {error.message}"]
+                with self._lock:
+                    self._found = found
+                if not found:
+                    break
+                self._closed.wait(LOOK_AGAIN_S)
+        finally:
+            with self._lock:
+                self._look_at_s = self._clock.monotonic_s() + LOOK_S
+                self._looking = False
 
 
-def judge(probes: Iterable[tuple[Region, Probe | None]], namespace: str) -> list[str]:
-    """What these answers say is wrong, in sentences."""
+def judge(
+    probes: Iterable[tuple[Region, Probe | None]], namespace: str, young: bool = False
+) -> list[str]:
+    """What these answers say is wrong, in sentences. `young`: old records are to be expected."""
     asked: Counter[str] = Counter()
     missing: Counter[str] = Counter()
     other: Counter[tuple[str, str]] = Counter()
@@ -98,7 +116,7 @@ def judge(probes: Iterable[tuple[Region, Probe | None]], namespace: str) -> list
             other[region.table, probe.version] += 1
         elif not probe.enabled:
             off[region.table] += 1
-        elif min(_age(probe.metadata_age_ms), _age(probe.image_age_ms)) < 0:
+        elif not young and min(_age(probe.metadata_age_ms), _age(probe.image_age_ms)) < 0:
             stale[region.table] += 1
     said = [
         (missing, "The coprocessor is missing in", "what expired stays, and is not hidden."),

@@ -147,6 +147,7 @@ class HBaseStore:
             self._closed = True
             for one in self._maps.values():
                 one.end(self._closed_error())
+        self._coprocessor.close()
         self._pool.close()
         self._admin.close()
 

@@ -113,6 +113,7 @@ public final class CompactionBenchmark {
       long keptMs = variant == Variant.HALF_GO ? data.rows() / 2 : data.rows() * 2;
       kit.records.text("metadata:clock/retention", Long.toString(Blocks.NOW));
       kit.records.text("metadata:topic/a/b", "{\"uid\":1,\"retention_ms\":" + keptMs + "}");
+      kit.seal(1, 0, 0);
       kit.records.put("metadata:transactions/image", Images.encode(Blocks.NOW, newest, newest, 7));
       if (variant != Variant.WITHOUT) {
         kit.publish();
