@@ -38,6 +38,7 @@ OPTIONS = (
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
     "-XX:+UseSerialGC",
+    "-Dzookeeper.admin.enableServer=false",  # it would listen at 8080 for everybody
     "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",
     "-Djava.net.preferIPv4Stack=true",
