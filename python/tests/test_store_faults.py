@@ -236,6 +236,7 @@ def _verify_or_repair(data: Path, acks: list[list[object]]) -> bool:
         return False
     except DataCorrupt as error:
         damaged = Path(error.details["file"])
+        print(f"{data.name}: {error.message}", sorted(one.name for one in damaged.parent.iterdir()))
         while damaged.parent.name != "maps":
             damaged = damaged.parent
         repair(data, damaged.name.replace("+", "/"))
