@@ -9,7 +9,7 @@ java_with() {
   conf=$1
   heap=$2
   shift 2
-  exec java "-Xmx$heap" -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError -Djava.net.preferIPv4Stack=true \
+  exec java "-Xmx$heap" -XX:+UseSerialGC -Dzookeeper.admin.enableServer=false -XX:+ExitOnOutOfMemoryError -Djava.net.preferIPv4Stack=true \
     --add-opens=java.base/java.nio=ALL-UNNAMED \
     --add-opens=java.base/sun.nio.ch=ALL-UNNAMED \
     --add-opens=java.base/java.lang=ALL-UNNAMED \
