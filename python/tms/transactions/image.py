@@ -9,11 +9,13 @@ Invariants
   journal over since, asks the journal before it writes again.
 """
 
+from dataclasses import replace
+
 from tms.clock import Clock
 from tms.errors import TMSError
 from tms.events import EventLog
 from tms.model import keys
-from tms.model.transaction_image import encode_image
+from tms.model.transaction_image import TransactionImage, encode_image
 from tms.store.base import Map
 from tms.tx.images import fates_of
 from tms.tx.manager import TransactionManager
@@ -31,7 +33,7 @@ class StoredImage:
         self._manager = manager
         self._clock = clock
         self._raw = metadata.get(keys.TRANSACTIONS_IMAGE)
-        self._shown: bytes | None = None
+        self._shown: TransactionImage | None = None
         self._written_ms = 0
         self._due_ms = 0
         self.keep()
@@ -51,12 +53,18 @@ class StoredImage:
     def write(self, now_ms: int) -> None:
         """Write the image as of now, unless it says nothing new. Raises what keeps it from being
         written."""
-        shown = encode_image(self._manager.look(lambda state: fates_of(state, 0)))
-        if shown == self._shown and now_ms < self._written_ms + IDLE_MS:
+        fates = self._fates(now_ms)
+        if self._shown == replace(fates, time_ms=self._written_ms) and (
+            now_ms < self._written_ms + IDLE_MS
+        ):
             return
-        image = encode_image(self._manager.look(lambda state: fates_of(state, now_ms)))
-        while not self._metadata.compare_and_set(keys.TRANSACTIONS_IMAGE, self._raw, image):
+        raw = encode_image(fates)
+        while not self._metadata.compare_and_set(keys.TRANSACTIONS_IMAGE, self._raw, raw):
             self._raw = self._metadata.get(keys.TRANSACTIONS_IMAGE)
             self._manager.confirm()
-            image = encode_image(self._manager.look(lambda state: fates_of(state, now_ms)))
-        self._raw, self._shown, self._written_ms = image, shown, now_ms
+            fates = self._fates(now_ms)
+            raw = encode_image(fates)
+        self._raw, self._shown, self._written_ms = raw, fates, now_ms
+
+    def _fates(self, now_ms: int) -> TransactionImage:
+        return self._manager.look(lambda state: fates_of(state, now_ms))
