@@ -11,9 +11,9 @@ from tms.errors import (
     StorageUnavailable,
     TopicNotFound,
 )
+from tms.log.groups import Ticket
 from tms.log.pending import PendingAppend
 from tms.log.records import FIRST_KEY
-from tms.log.writer import Ticket
 from tms.model.log import NewBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName, TopicSettings

@@ -154,7 +154,13 @@ class PartitionState:
         `owner`."""
         self.loaded, self.failed = False, True
 
-    def store(
+    def write(self, rows: list[Row], durability: Durability) -> None:
+        """Write blocks that continue the partition; `publish` must follow. The caller holds
+        `owner`."""
+        self.chain.write(rows, durability)
+        self.unsynced = durability is not Durability.SYNCED
+
+    def publish(
         self,
         rows: list[Row],
         stored: list[StoredBlock],
@@ -162,13 +168,13 @@ class PartitionState:
         last: BlockKey,
         durability: Durability,
     ) -> None:
-        """Write blocks that continue the partition, then publish them. The caller holds `owner`."""
-        self.chain.write(rows, durability)
+        """Let readers see what was written, if this is still its owner. Raises
+        `StorageUnavailable`. The caller holds `owner`, or does it for whoever does."""
+        if rows:
+            self.chain.require_owned()
         counters = self.counters
         counters.writes += 1
-        synced = durability is Durability.SYNCED
-        counters.syncs += synced
-        self.unsynced = not synced
+        counters.syncs += durability is Durability.SYNCED
         counters.messages += end_offset - self.end_offset
         counters.blocks += len(rows)
         size = 0

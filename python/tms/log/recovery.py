@@ -82,13 +82,15 @@ def find_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -> L
         producers.load(snapshot.producers)
         saved = snapshot.segment_bytes if snapshot.upto > end.last else 0
         end = LogEnd(snapshot.end_offset, snapshot.upto, saved_bytes=saved)
+    elif chain.shared:  # owners that never took one may have come and gone
+        end = LogEnd(segments[0].base_offset, FIRST_KEY)
     # else the block that it names was lost: read all of the last segment
     for segment in segments:
         if segment.last is None or segment.last > end.last:
             begin = max(end.end_offset, segment.base_offset)  # the end before may be cleaned away
             end = _follow(chain, segment, end._replace(end_offset=begin), producers)
     if segment.end_offset is None or segment.last is None:
-        return end
+        return end._replace(last=max(end.last, before))
     return end._replace(end_offset=segment.end_offset, last=max(segment.last, chain.record.last))
 
 

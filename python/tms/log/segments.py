@@ -88,7 +88,9 @@ class SegmentChain:
             msgspec.structs.replace(self.record, segments=(*self.record.segments[:-1], sealed))
         )
 
-    def _require_owned(self) -> None:
+    def require_owned(self) -> None:
+        """Raise `StorageUnavailable` if another owner has taken over, which only a shared store
+        has."""
         if self.shared and self._metadata.get(self._key) != self._raw:
             raise StorageUnavailable(
                 f"Partition {self.partition} was taken over while it was written to. Try again."
@@ -97,13 +99,12 @@ class SegmentChain:
     # -- the open segment ----------------------------------------------------------------------
 
     def write(self, rows: list[Row], durability: Durability) -> None:
-        """Append rows to the open segment."""
+        """Append rows to the open segment. They count only if `require_owned` says so
+        afterwards."""
         active = self._active_map
         if active is None:
             active = self._active_map = self._map(self.record.segments[-1].number)
         active.write(rows, durability)
-        if rows:
-            self._require_owned()
 
     def recover(self) -> None:
         """After a failed write: make the metadata and the open segment writable, see `store.base`,
@@ -236,7 +237,7 @@ class SegmentChain:
             ]
             if rows:
                 self._map(segment.number).overwrite(rows, durability)
-                self._require_owned()
+                self.require_owned()
 
     def _number_of(self, key: BlockKey) -> int:
         for segment in self.record.segments:

@@ -1,17 +1,22 @@
 """Appending to one partition: a queue, group commit, ids, idempotent producers.
 
-    submit ─▶ queue ─▶ take all that wait ─▶ place (ids, offsets) ─▶ write ─▶ publish, acknowledge
+    submit ─▶ queue ─▶ take all that wait ─▶ place (ids, offsets) ─▶ write ─▶ confirm, publish,
+                                                                              acknowledge
 
 Whoever finds the queue without a leader leads: the first waiting caller writes for all (flat
 combining), so a lone publisher never changes threads. A leader that must not block (the event loop
-of the service) writes only what needs no sync, and leaves the rest to a background thread.
+of the service) writes only what needs no sync, and leaves the rest to a background thread. Where
+a write counts only if the partition is still owned afterwards, a background thread asks, publishes
+and acknowledges while the leader writes the next group.
 
 Invariants
 
 * Ids and offsets are given in the order in which blocks are written; nothing is acknowledged
   before the store has it as durably as was asked.
 * After a failed write nothing is known: the end is read from the store again before anything else
-  is written.
+  is written. What was written behind a group that fails, fails with it.
+* One group at most is unconfirmed while the next is written, and whoever leads waits for it, or
+  confirms it itself if no thread has begun to: it never depends on a free thread.
 * What waits is bounded in bytes, here and over all partitions; room is made before a ticket is
   queued, and given back before its caller is answered. What is written at once never waits.
 """
@@ -19,53 +24,22 @@ Invariants
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from contextlib import suppress
 
 from tms.clock import Clock
 from tms.errors import StorageUnavailable, TMSError
 from tms.events import EventLog
+from tms.log.groups import Group, Ticket
 from tms.log.inflight import Room
 from tms.log.partition import PartitionState, again
-from tms.log.pending import PendingAppend
 from tms.log.records import RememberedBlock
-from tms.model.block import BlockHeader, place
-from tms.model.ids import SEQUENCES_PER_MS
-from tms.model.keys import block_key
-from tms.model.log import Appended, Buffer, StoredBlock
+from tms.model.log import Appended
 from tms.model.topic import Durability
-from tms.store.base import Row
 
 GROUP_BYTES = 8 << 20
 FAIR_ROUNDS = 64
+GROUPS_IN_A_ROW = 16  # before others may own the partition
 _log = EventLog(__name__)
-
-Entry = tuple[int, Buffer, BlockHeader]  # place in the pending append, and a checked block
-
-
-class Stamp(NamedTuple):
-    """What a transaction puts on its blocks."""
-
-    flags: int
-    write_pointer: int
-
-
-PLAIN = Stamp(0, 0)
-
-
-class Ticket:
-    """One caller's blocks for one partition."""
-
-    __slots__ = ("bytes", "durability", "entries", "pending", "reserved", "stamp")
-
-    def __init__(
-        self, pending: PendingAppend, durability: Durability, stamp: Stamp = PLAIN
-    ) -> None:
-        self.pending = pending
-        self.durability = durability
-        self.stamp = stamp
-        self.entries: list[Entry] = []
-        self.bytes = 0
-        self.reserved = False  # whether room was made for it
 
 
 class PartitionWriter:
@@ -173,6 +147,19 @@ class PartitionWriter:
             return True
 
     def _round(self) -> None:
+        """Write what waits. The caller owns the partition."""
+        before: Group | None = None
+        for _ in range(GROUPS_IN_A_ROW):
+            batch = self._take()
+            if not batch:
+                break
+            before = self._write(batch, before)
+            if before is None or self._maintaining:
+                break
+        if before is not None and not self._join(before):
+            self._state.distrust()
+
+    def _take(self) -> list[Ticket]:
         batch: list[Ticket] = []
         size = 0
         with self._lock:
@@ -180,46 +167,91 @@ class PartitionWriter:
                 ticket = self._queue.popleft()
                 size += ticket.bytes
                 batch.append(ticket)
-        if batch:
-            self._write(batch)
+        return batch
 
-    def _write(self, batch: list[Ticket]) -> None:
-        """Write and answer. The caller owns the partition."""
+    def _write(self, batch: list[Ticket], before: Group | None = None) -> Group | None:
+        """Write what comes after `before` and answer, or return what is still to be confirmed. The
+        caller owns the partition."""
+        group: Group | None = None
         try:
-            group = self._commit(batch)
-        except TMSError as error:
-            self._state.distrust()
-            self._fail(batch, error)
+            try:
+                group = self._append(batch, before)
+            finally:
+                confirmed = before is None or self._join(before)
+            if before is not None and not confirmed:
+                raise again(before.error or StorageUnavailable("The write before it failed."))
         except BaseException as error:
             self._state.distrust()
-            _log.exception("append_failed", partition=self._state.chain.partition)
-            kind = type(error).__name__
-            self._fail(batch, StorageUnavailable(f"The append failed unexpectedly ({kind})."))
+            self._fail(batch, self._failure(error))
             if not isinstance(error, Exception):  # e.g. a control-C while this thread led
                 raise
-        else:
-            for ticket in batch:
-                if ticket.reserved:
-                    self.release(ticket)
-            for pending, number, appended in group.settled:
-                pending.settle(number, appended)
-            for pending, refusal in group.refused:
-                pending.fail(1, refusal)
-            if self._state.maintenance_due and not self._maintaining:
-                self._begin_maintaining()
+            return None
+        if self._state.chain.shared and self._queue:
+            with suppress(RuntimeError):  # no thread is left: whoever joins confirms it
+                self._run_in_background(lambda: self._confirm(group))
+            return group
+        if not self._join(group):
+            self._state.distrust()
+        return None
 
-    def _commit(self, batch: list[Ticket]) -> "_Group":
+    def _append(self, batch: list[Ticket], before: Group | None) -> Group:
         state = self._state
         now_ms = self._clock.now_ms()
-        if not state.ready:
-            state.prepare(now_ms)
-        group = _Group(state.end_offset, state.last)
+        if before is not None:
+            group = Group(batch, before.end_offset, before.last)
+        else:
+            if not state.ready:
+                state.prepare(now_ms)
+            group = Group(batch, state.end_offset, state.last)
         for ticket in batch:
             self._place(ticket, now_ms, group)
-        durability = group.durability
-        if group.rows or (durability is Durability.SYNCED and state.unsynced):
-            state.store(group.rows, group.stored, group.end_offset, group.last, durability)
+        if group.rows or (group.durability is Durability.SYNCED and state.unsynced):
+            state.write(group.rows, group.durability)
+            group.written = True
         return group
+
+    def _join(self, group: Group) -> bool:
+        """Whether a group that was written counts; it is answered."""
+        self._confirm(group)
+        group.done.acquire()  # no-one else waits for it
+        return group.error is None
+
+    def _confirm(self, group: Group) -> None:
+        """Publish and answer what was written, or refuse it; does nothing if somebody does."""
+        if not group.unclaimed.acquire(blocking=False):
+            return
+        try:
+            if group.written:
+                self._state.publish(
+                    group.rows, group.stored, group.end_offset, group.last, group.durability
+                )
+        except BaseException as error:
+            group.error = self._failure(error)
+            self._fail(group.batch, group.error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._settle(group)
+        finally:
+            group.done.release()
+
+    def _settle(self, group: Group) -> None:
+        for ticket in group.batch:
+            if ticket.reserved:
+                self.release(ticket)
+        for pending, number, appended in group.settled:
+            pending.settle(number, appended)
+        for pending, refusal in group.refused:
+            pending.fail(1, refusal)
+        if self._state.maintenance_due and not self._maintaining:
+            self._begin_maintaining()
+
+    def _failure(self, error: BaseException) -> TMSError:
+        if isinstance(error, TMSError):
+            return error
+        _log.exception("append_failed", partition=self._state.chain.partition)
+        kind = type(error).__name__
+        return StorageUnavailable(f"The append failed unexpectedly ({kind}).")
 
     def _fail(self, batch: list[Ticket], error: TMSError) -> None:
         for ticket in batch:
@@ -249,7 +281,7 @@ class PartitionWriter:
         finally:
             self._maintaining = False
 
-    def _place(self, ticket: Ticket, now_ms: int, group: "_Group") -> None:
+    def _place(self, ticket: Ticket, now_ms: int, group: Group) -> None:
         producers, partition = self._state.producers, self._state.chain.partition
         refused: TMSError | None = None
         for number, block, header in ticket.entries:
@@ -280,40 +312,3 @@ class PartitionWriter:
             group.settled.append((ticket.pending, number, appended))
         if ticket.durability.rank > group.durability.rank:
             group.durability = ticket.durability
-
-
-class _Group:
-    """What one round writes."""
-
-    __slots__ = ("durability", "end_offset", "last", "refused", "rows", "settled", "stored")
-
-    def __init__(self, end_offset: int, last: tuple[int, int]) -> None:
-        self.end_offset = end_offset
-        self.last = last
-        self.rows: list[Row] = []
-        self.stored: list[StoredBlock] = []
-        self.durability = Durability.NONE
-        self.settled: list[tuple[PendingAppend, int, Appended]] = []
-        self.refused: list[tuple[PendingAppend, TMSError]] = []
-
-    def add(
-        self, partition: int, block: Buffer, header: BlockHeader, now_ms: int, stamp: Stamp
-    ) -> RememberedBlock:
-        """Give the block its place at the end."""
-        time_ms, sequence = self.last
-        if now_ms > time_ms:
-            time_ms, sequence = now_ms, -1
-        elif sequence + header.count >= SEQUENCES_PER_MS:
-            time_ms, sequence = time_ms + 1, -1
-        first, sequence = sequence + 1, sequence + header.count
-        if isinstance(block, bytes) or (isinstance(block, memoryview) and block.readonly):
-            block = bytearray(block)
-        place(block, self.end_offset, stamp.flags, stamp.write_pointer)
-        known = RememberedBlock(
-            header.producer_sequence, header.crc, time_ms, first, header.count, self.end_offset
-        )
-        self.rows.append((block_key(time_ms, sequence), block))
-        self.stored.append(StoredBlock(partition, time_ms, sequence, block))
-        self.last = (time_ms, sequence)
-        self.end_offset += header.count
-        return known

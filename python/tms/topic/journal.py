@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tms.errors import TopicNotFound
+from tms.log.groups import PLAIN, Stamp
 from tms.log.pending import PendingAppend
 from tms.log.records import FIRST_KEY
 from tms.log.recovery import header_of
 from tms.log.visibility import Judge, admit
-from tms.log.writer import PLAIN, Stamp
 from tms.model.block import decode, encode
 from tms.model.ids import MessageId
 from tms.model.log import Appended, NewBlock

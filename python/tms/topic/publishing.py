@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from tms.errors import Closed, Invalid, TMSError
 from tms.events import EventLog
+from tms.log.groups import PLAIN, Stamp, Ticket
 from tms.log.pending import PendingAppend
-from tms.log.writer import PLAIN, Stamp, Ticket
 from tms.model.block import BlockHeader, check, read_header
 from tms.model.log import Appended, Buffer, NewBlock
 from tms.model.topic import Durability, TopicName

@@ -17,8 +17,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tms.errors import Conflict, TMSError
+from tms.log.groups import Stamp
 from tms.log.pending import Pending, PendingAppend
-from tms.log.writer import Stamp
 from tms.model.block import Flags
 from tms.model.log import NewBlock
 from tms.model.topic import Durability, TopicName

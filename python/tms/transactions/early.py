@@ -17,8 +17,8 @@ from typing import NamedTuple, Self
 
 from tms.clock import Clock
 from tms.errors import Invalid, TMSError, TopicNotFound, TransactionEnded
+from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
-from tms.log.writer import Stamp
 from tms.model.block import Flags
 from tms.model.log import Appended, NewBlock
 from tms.model.snapshot import POINTERS_PER_MS

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from tms.group.positions import Positions, decode_entry, encode_key
+from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
 from tms.log.visibility import Judge
-from tms.log.writer import Stamp
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import PositionChange, PositionKey

@@ -1,0 +1,131 @@
+"""Two owners of a partition that do anything at any time, and a history that is checked."""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+import pytest
+
+from tests.log_kit import NAME, Seen, block
+from tests.owners_kit import Later, LateStore, Processes
+from tms.errors import TMSError
+from tms.log import writer
+from tms.model.log import Appended, NewBlock
+
+
+class _Fight:
+    """Two owners that interrupt each other before any operation on the store, lose answers, die and
+    come back; what was acknowledged is kept in mind."""
+
+    threads: Callable[[], Executor | None] = staticmethod(lambda: None)
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.both = Processes(2, self.threads, segment_bytes=4_000)
+        self.acknowledged: dict[int, bytes] = {}
+        self.reads: list[list[Seen]] = []
+        self.depth = 0
+        self.sequences = [0, 0]
+        self.unsure: list[deque[tuple[int, bytes]]] = [deque(), deque()]
+        for store in self.both.stores:
+            self._arm(store)
+
+    def _arm(self, store: LateStore) -> None:
+        store.before = self._before
+        store.delays = lambda name: name.startswith("t") and self.random.random() < 0.1
+
+    def _before(self, operation: str, name: str) -> None:
+        if self.depth == 1 and self.random.random() < 0.15:
+            self.step(1 - self.busy)
+
+    def step(self, number: int) -> None:
+        self.depth += 1
+        self.busy = number if self.depth == 1 else self.busy
+        try:
+            self._act(number)
+        except TMSError:
+            pass
+        finally:
+            self.depth -= 1
+
+    def publish(self, number: int) -> None:
+        """Send one more, after what has no answer yet."""
+        unsure = self._with_new(number, 1)
+        while unsure:
+            sequence, value = unsure[0]
+            appended = self.both.publish(number, value, producer=number + 1, sequence=sequence)
+            self.acknowledge(appended, value)
+            unsure.popleft()
+
+    def _with_new(self, number: int, count: int) -> deque[tuple[int, bytes]]:
+        unsure = self.unsure[number]
+        for _ in range(count):
+            sequence, self.sequences[number] = self.sequences[number], self.sequences[number] + 1
+            unsure.append((sequence, b"%d of %d" % (sequence, number)))
+        return unsure
+
+    def acknowledge(self, appended: Appended, value: bytes) -> None:
+        known = self.acknowledged.get(appended.base_offset, value)
+        assert known == value, "one offset, two messages"
+        self.acknowledged[appended.base_offset] = value
+
+    def _act(self, number: int) -> None:
+        what = self.random.random()
+        if what < 0.6:
+            self.publish(number)
+        elif what < 0.8:
+            self.reads.append(self.both.read(number))
+        elif what < 0.9:
+            self.both.stores[number].land(
+                lambda rows: [r for r in rows if self.random.random() < 0.7]
+            )
+        elif self.depth == 1:
+            self.both.start_anew(number)
+            self._arm(self.both.stores[number])
+
+
+class _GroupFight(_Fight):
+    """Owners that write several requests, each before the one ahead of it is confirmed."""
+
+    threads = Later
+
+    def publish(self, number: int) -> None:
+        self.both.clock.pass_ms(1)
+        engine = self.both.engines[number]
+        unsure = self._with_new(number, self.random.randint(1, 4))
+        sent = []
+        for sequence, value in unsure:
+            made = block(value, producer=number + 1, sequence=sequence)
+            sent.append(engine.submit(NAME, [NewBlock(0, made)], None))
+        threads = engine._threads
+        assert isinstance(threads, Later)
+        threads.run()
+        for pending in sent:
+            self.acknowledge(pending.result(0)[0], unsure[0][1])
+            unsure.popleft()
+
+
+@pytest.mark.parametrize("kind", [_Fight, _GroupFight])
+@pytest.mark.parametrize("seed", range(60))
+def test_nothing_acknowledged_is_lost_or_moved_whatever_two_owners_do(
+    seed: int, kind: type[_Fight], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind is _GroupFight:
+        monkeypatch.setattr(writer, "GROUP_BYTES", 1)
+    fight = kind(seed)
+    for _ in range(60):
+        fight.step(fight.random.randrange(2))
+    for store in fight.both.stores:
+        store.before = lambda operation, name: None
+        store.delays = lambda name: False
+        store.land()
+    fight.both.start_anew(0)
+    final = fight.both.read(0)
+    found = {one.offset: one.value for one in final}
+    assert [one.offset for one in final] == list(range(len(final)))
+    assert {offset: found.get(offset) for offset in fight.acknowledged} == fight.acknowledged
+    assert len(set(found.values())) == len(found), "a message is there twice"
+    assert [one.id for one in final] == sorted(one.id for one in final)
+    for read in fight.reads:
+        assert read == final[: len(read)], "a reader saw something else"

@@ -1,0 +1,103 @@
+"""What callers hand to a partition, and what the partition writes at once of it.
+
+Locks of a group say who confirms it and when that is done: each is passed once, and they cost less
+than events.
+"""
+
+import threading
+from typing import NamedTuple
+
+from tms.errors import TMSError
+from tms.log.pending import PendingAppend
+from tms.log.records import RememberedBlock
+from tms.model.block import BlockHeader, place
+from tms.model.ids import SEQUENCES_PER_MS
+from tms.model.keys import block_key
+from tms.model.log import Appended, Buffer, StoredBlock
+from tms.model.topic import Durability
+from tms.store.base import Row
+
+Entry = tuple[int, Buffer, BlockHeader]  # place in the pending append, and a checked block
+
+
+class Stamp(NamedTuple):
+    """What a transaction puts on its blocks."""
+
+    flags: int
+    write_pointer: int
+
+
+PLAIN = Stamp(0, 0)
+
+
+class Ticket:
+    """One caller's blocks for one partition."""
+
+    __slots__ = ("bytes", "durability", "entries", "pending", "reserved", "stamp")
+
+    def __init__(
+        self, pending: PendingAppend, durability: Durability, stamp: Stamp = PLAIN
+    ) -> None:
+        self.pending = pending
+        self.durability = durability
+        self.stamp = stamp
+        self.entries: list[Entry] = []
+        self.bytes = 0
+        self.reserved = False  # whether room was made for it
+
+
+class Group:
+    """Blocks that are written at once. `unclaimed` is free until somebody confirms them, `done`
+    from then on."""
+
+    __slots__ = (
+        "batch",
+        "done",
+        "durability",
+        "end_offset",
+        "error",
+        "last",
+        "refused",
+        "rows",
+        "settled",
+        "stored",
+        "unclaimed",
+        "written",
+    )
+
+    def __init__(self, batch: list[Ticket], end_offset: int, last: tuple[int, int]) -> None:
+        self.batch = batch
+        self.unclaimed = threading.Lock()
+        self.done = threading.Lock()
+        self.done.acquire()
+        self.written = False
+        self.error: TMSError | None = None
+        self.end_offset = end_offset
+        self.last = last
+        self.rows: list[Row] = []
+        self.stored: list[StoredBlock] = []
+        self.durability = Durability.NONE
+        self.settled: list[tuple[PendingAppend, int, Appended]] = []
+        self.refused: list[tuple[PendingAppend, TMSError]] = []
+
+    def add(
+        self, partition: int, block: Buffer, header: BlockHeader, now_ms: int, stamp: Stamp
+    ) -> RememberedBlock:
+        """Give the block its place at the end."""
+        time_ms, sequence = self.last
+        if now_ms > time_ms:
+            time_ms, sequence = now_ms, -1
+        elif sequence + header.count >= SEQUENCES_PER_MS:
+            time_ms, sequence = time_ms + 1, -1
+        first, sequence = sequence + 1, sequence + header.count
+        if isinstance(block, bytes) or (isinstance(block, memoryview) and block.readonly):
+            block = bytearray(block)
+        place(block, self.end_offset, stamp.flags, stamp.write_pointer)
+        known = RememberedBlock(
+            header.producer_sequence, header.crc, time_ms, first, header.count, self.end_offset
+        )
+        self.rows.append((block_key(time_ms, sequence), block))
+        self.stored.append(StoredBlock(partition, time_ms, sequence, block))
+        self.last = (time_ms, sequence)
+        self.end_offset += header.count
+        return known
