@@ -10,7 +10,7 @@ from tms.cli.hbase.tables import Tuning
 from tms.clock import SystemClock
 from tms.store.hbase.admin import Admin
 from tms.store.hbase.coprocessor import VERSION
-from tms.store.hbase.pool import Place
+from tms.store.hbase.thrift.pool import Place
 
 REFRESH_MS = 500
 REGIONS = 2

@@ -29,9 +29,9 @@ from tms.model.topic import Durability
 from tms.store.base import Row
 from tms.store.hbase import HBaseStore, Place
 from tms.store.hbase.admin import Admin, Table
-from tms.store.hbase.connection import Connection, types
 from tms.store.hbase.rows import BLOCK, FAMILY, METADATA, TABLES, rows_of, split_rows
-from tms.store.hbase.scanning import PAGE_BYTES
+from tms.store.hbase.thrift.connection import Connection, types
+from tms.store.hbase.thrift.scanning import PAGE_BYTES
 
 RAW, STORE, TMS, ROW_EACH, RAW_MAX = "raw", "store", "TMS", "a row each", "raw max"
 GOAL = Goal(at_least=0.8)

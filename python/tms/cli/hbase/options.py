@@ -18,7 +18,7 @@ from tms.cli.session import RETENTION, Session
 from tms.errors import ConfigError
 from tms.model.topic import parse_retention
 from tms.store.hbase.admin import Admin
-from tms.store.hbase.pool import Limits, Place
+from tms.store.hbase.thrift.pool import Limits, Place
 
 CALL_S, CONNECT_S = 15.0, 5.0
 WAIT = "60s"
