@@ -9,8 +9,9 @@ import click
 import msgspec
 
 import tms
-from tms.cli.hbase import health, options, places, plan
+from tms.cli.hbase import health, options, plan
 from tms.cli.hbase.deploy import Answer, Deployment, regions_of
+from tms.cli.hbase.jars import places
 from tms.cli.hbase.tables import REGIONS, REGIONS_MAX, WATCHED, Tuning, coprocessor_path
 from tms.cli.output import Format, escape, write
 from tms.cli.session import RETENTION, Group, Session, Shared

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from tms.cli.hbase import jar, places, plan
+from tms.cli.hbase import plan
 from tms.cli.hbase.deploy import Deployment
+from tms.cli.hbase.jars import jar, places
 from tms.cli.session import RETENTION, Session
 from tms.errors import ConfigError
 from tms.model.topic import parse_retention
