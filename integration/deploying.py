@@ -16,7 +16,7 @@ from integration.cluster import Endpoint
 from tms.cli.main import run
 from tms.clock import SystemClock
 from tms.store.hbase.admin import Admin, Table
-from tms.store.hbase.pool import Place, Pool
+from tms.store.hbase.thrift.pool import Place, Pool
 
 Tms = Callable[..., tuple[int, Any]]
 CHANGES = {

@@ -10,14 +10,16 @@ from tms.cli.hbase.tables import Tuning
 from tms.clock import SystemClock
 from tms.store.hbase.admin import Admin
 from tms.store.hbase.coprocessor import VERSION
-from tms.store.hbase.pool import Place
+from tms.store.hbase.thrift.pool import Place
 
 REFRESH_MS = 500
 REGIONS = 2
 _ANSWER_S = 60
 
 
-def install(url: str, jar: Path | None = None, isolation: str | None = None) -> None:
+def install(
+    url: str, jar: Path | None = None, isolation: str | None = None, regions: int = REGIONS
+) -> None:
     """Make namespace and tables, with the coprocessor if there is a jar; `isolation` is for readers
     that ask for none."""
     clock = SystemClock()
@@ -30,7 +32,7 @@ def install(url: str, jar: Path | None = None, isolation: str | None = None) -> 
             build = plan.Build(VERSION, f"file://{jar}", digest)
             tuning = Tuning(refresh=str(REFRESH_MS), isolation=isolation)
         state = deployment.state()
-        steps = plan.install(state, build, tuning, REGIONS, tms.__version__, clock.now_ms())
+        steps = plan.install(state, build, tuning, regions, tms.__version__, clock.now_ms())
         deployment.carry_out(steps, lambda: False)  # the jar is where it is
     finally:
         admin.close()

@@ -18,7 +18,7 @@ from tests.faults.service import Service, within
 from tms.clock import SystemClock
 from tms.store.hbase.admin import Admin, Table
 from tms.store.hbase.coprocessor import VERSION
-from tms.store.hbase.pool import Place
+from tms.store.hbase.thrift.pool import Place
 
 LOOKS_S = 60  # the service looks at the coprocessor now and then
 

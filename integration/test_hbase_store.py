@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from integration.cluster import Endpoint, Standalone
+from integration.install import install
 from integration.thrift_proxy import Fault, ThriftProxy
 from tests.store_contract import (
     ALL,
@@ -22,7 +23,6 @@ from tests.store_contract import (
     rows_of,
     run_together,
 )
-from tms.clock import SystemClock
 from tms.errors import (
     ConfigError,
     DataCorrupt,
@@ -33,11 +33,10 @@ from tms.errors import (
 )
 from tms.model import keys
 from tms.store.base import Store
-from tms.store.hbase import HBaseStore, Limits, Place
-from tms.store.hbase.admin import Admin, Table
-from tms.store.hbase.rows import METADATA, TABLES, split_rows
+from tms.store.hbase import HBaseStore, Limits
 from tms.store.hbase.rows import rows_of as rows_in_hbase
 
+REGIONS = 4
 SEGMENT = "t0000002a/p00003/s00000001"
 SEGMENT_ROW = b"d2000000002a000300000001"
 START_MS = 1_700_000_000_000
@@ -48,19 +47,11 @@ def key(number: int) -> bytes:
     return keys.block_key(START_MS + number, 0)
 
 
-def install(url: str) -> None:
-    """Make the tables, as `tms hbase install` does, without the coprocessor."""
-    with contextlib.closing(Admin(Place.parse(url), SystemClock())) as admin:
-        admin.create_namespace()
-        for table in TABLES:
-            admin.create_table(Table(table), [] if table == METADATA else split_rows(4))
-
-
 @pytest.fixture(scope="module")
 def installed(hbase: Endpoint) -> Iterator[str]:
     """The URL of a namespace with TMS's tables, for all tests of this file."""
     url = hbase.url("store_tests")
-    install(url)
+    install(url, regions=REGIONS)
     yield url
     with hbase.connect() as gateway:
         gateway.drop_namespace("store_tests")
@@ -294,7 +285,7 @@ def test_a_dropped_map_of_records_loses_its_rows(store: HBaseStore, hbase: Endpo
     one.write([(b"%04d" % i, b"v") for i in range(2_500)], SYNCED)
     store.drop("k/stock")
     with hbase.connect() as gateway:
-        assert gateway.scan("store_tests:metadata") == {}
+        assert [*gateway.scan("store_tests:metadata")] == [b"!config/installed"]
 
 
 # Owners that share the store
@@ -537,7 +528,7 @@ def test_a_namespace_without_tables_says_what_to_run(hbase: Endpoint) -> None:
 
 def test_what_was_acknowledged_survives_a_kill_of_the_thrift_server(own_hbase: Standalone) -> None:
     url = own_hbase.url("tms")
-    install(url)
+    install(url, regions=REGIONS)
     acknowledged: list[bytes] = []
     failed: list[TMSError] = []
     with contextlib.closing(HBaseStore(url, limits=Limits(connect_s=1.0, call_s=60.0))) as store:

@@ -10,11 +10,10 @@ sends nothing more until it has its answer.
 
 import contextlib
 import socket
-import threading
 from collections import Counter
 from enum import Enum, auto
-from types import TracebackType
-from typing import Self
+
+from tests.tcp_proxy import TcpProxy, end
 
 WAIT_S = 60
 _CALL = b"\x80\x01\x00\x01"
@@ -32,21 +31,14 @@ class Fault(Enum):
     LATER = auto()  # the connection ends; HBase sees the call with the next `deliver`
 
 
-class ThriftProxy:
-    """Listens on a free port of this machine; ends with its `with` block."""
+class ThriftProxy(TcpProxy):
+    """Between clients and the Thrift server at a port of this machine."""
 
     def __init__(self, port: int, listen_at: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), WAIT_S, listen_at)
         self.calls: Counter[str] = Counter()  # that arrived here, by method
-        self.connections = 0
-        self._target = port
         self._faults: list[tuple[str, Fault]] = []
         self._held: list[bytes] = []
-        self._sockets: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", listen_at))
-        self.port: int = self._listener.getsockname()[1]
 
     def script(self, method: str, *faults: Fault) -> None:
         """The faults of the next calls of a method."""
@@ -66,50 +58,16 @@ class ThriftProxy:
     def deliver(self) -> None:
         """Let HBase see the calls that were held back; their answers are dropped."""
         for raw in self._held:
-            with socket.create_connection(("127.0.0.1", self._target), WAIT_S) as server:
+            with self.dial() as server:
                 server.sendall(raw)
                 assert server.recv(_CHUNK)
         self._held.clear()
 
-    def end_connections(self) -> None:
-        """End every connection, as a Thrift server does with idle ones."""
-        with self._lock:
-            ended, self._sockets = self._sockets, set()
-        for one in ended:
-            _end(one)
-
-    def __enter__(self) -> Self:
-        self._start(self._accept)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        _end(self._listener)
-        self.end_connections()
-        for thread in self._threads:
-            thread.join(WAIT_S)
-
-    def _start(self, work: object, *args: object) -> None:
-        thread = threading.Thread(target=work, args=args, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            server = socket.create_connection(("127.0.0.1", self._target), WAIT_S)
-            with self._lock:
-                self._sockets |= {client, server}
-            _Relay(self, client, server).start(self._start)
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        """Calls in this thread, answers in one of their own."""
+        one = _Relay(self, client, server)
+        self.start(one.answers)
+        one.requests()
 
     def fault(self, method: str) -> Fault | None:
         """What happens to a call that has just arrived."""
@@ -124,39 +82,27 @@ class ThriftProxy:
         """Keep a call for `deliver`."""
         self._held.append(raw)
 
-    def pause(self, seconds: float) -> bool:
-        """Let time pass; whether the proxy ended meanwhile."""
-        return self._ended.wait(seconds)
-
 
 class _Relay:
-    """One connection, with a thread for each direction."""
+    """One connection, with a thread for each direction. When one ends, so does the other."""
 
     def __init__(self, proxy: ThriftProxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy = proxy
         self._client, self._server = client, server
         self._fault: Fault | None = None
 
-    def start(self, start: object) -> None:
-        assert callable(start)
-        start(self._requests)
-        start(self._answers)
+    def requests(self) -> None:
+        while raw := self._client.recv(_CHUNK):
+            if raw.startswith(_CALL):
+                length = int.from_bytes(raw[4:8], "big")
+                self._fault = self._proxy.fault(raw[8 : 8 + length].decode())
+            if self._fault is Fault.LATER:
+                self._proxy.hold(raw)
+            if self._fault in (Fault.LOSE_REQUEST, Fault.LATER):
+                return
+            self._server.sendall(raw)
 
-    def _requests(self) -> None:
-        with contextlib.suppress(OSError):
-            while raw := self._client.recv(_CHUNK):
-                if raw.startswith(_CALL):
-                    length = int.from_bytes(raw[4:8], "big")
-                    self._fault = self._proxy.fault(raw[8 : 8 + length].decode())
-                if self._fault is Fault.LATER:
-                    self._proxy.hold(raw)
-                if self._fault in (Fault.LOSE_REQUEST, Fault.LATER):
-                    break
-                self._server.sendall(raw)
-        _end(self._client)
-        _end(self._server)
-
-    def _answers(self) -> None:
+    def answers(self) -> None:
         with contextlib.suppress(OSError):
             while raw := self._server.recv(_CHUNK):
                 if self._fault is None:
@@ -172,11 +118,5 @@ class _Relay:
                         if self._proxy.pause(0.2):
                             break
                     break
-        _end(self._client)
-        _end(self._server)
-
-
-def _end(one: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the other side was faster
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()
+        end(self._client)
+        end(self._server)

@@ -22,16 +22,16 @@ import tms
 from bench.report import Goal, Report, Sample, interleaved, measured, ratio
 from bench.targets import Setup, values
 from integration.cluster import Standalone
+from integration.install import install
 from tms.client.client import Bus
 from tms.clock import SystemClock
 from tms.model import keys
 from tms.model.topic import Durability
 from tms.store.base import Row
 from tms.store.hbase import HBaseStore, Place
-from tms.store.hbase.admin import Admin, Table
-from tms.store.hbase.connection import Connection, types
-from tms.store.hbase.rows import BLOCK, FAMILY, METADATA, TABLES, rows_of, split_rows
-from tms.store.hbase.scanning import PAGE_BYTES
+from tms.store.hbase.rows import BLOCK, FAMILY, rows_of
+from tms.store.hbase.thrift.connection import Connection, types
+from tms.store.hbase.thrift.scanning import PAGE_BYTES
 
 RAW, STORE, TMS, ROW_EACH, RAW_MAX = "raw", "store", "TMS", "a row each", "raw max"
 GOAL = Goal(at_least=0.8)
@@ -39,6 +39,7 @@ GOAL_OF_TMS = Goal(at_least=0.7)
 GOAL_OF_BLOCKS = Goal(at_least=3)
 MESSAGE_BYTES = 1 << 10
 ROWS_PER_CALL = 500
+REGIONS = 4
 _CALL_S = 60.0
 _FIRST_MS = 1_700_000_000_000
 
@@ -98,8 +99,8 @@ def run(setup: Setup, report: Report) -> None:
     report.title("The HBase engine beside raw Thrift calls, in blocks")
     with setup.directory() as directory, Standalone(directory) as hbase:
         url, whole = hbase.url("bench"), hbase.url("whole")
-        _install(url)
-        _install(whole)
+        for one in (url, whole):
+            install(one, regions=REGIONS)
         with (
             contextlib.closing(HBaseStore(url)) as store,
             contextlib.closing(Raw(Place.parse(url))) as raw,
@@ -108,13 +109,6 @@ def run(setup: Setup, report: Report) -> None:
             for size, blocks, writes in _SHAPES_QUICK if setup.quick else _SHAPES:
                 _compare(setup, report, store, raw, segments, (size, blocks, writes))
             _Whole(setup, whole, raw, segments).compare(report)
-
-
-def _install(url: str) -> None:
-    with contextlib.closing(Admin(Place.parse(url), SystemClock())) as admin:
-        admin.create_namespace()
-        for table in TABLES:
-            admin.create_table(Table(table), [] if table == METADATA else split_rows(4))
 
 
 def _compare(

@@ -1,6 +1,7 @@
 """What TMS calls of HBase, in memory: cells with timestamps, removals that hide what is not newer.
 
-Stands in for `tms.store.hbase.pool.Pool`. Calls are counted and kept; `fail` scripts failures.
+Stands in for the `Pool` of `tms.store.hbase.thrift`. Calls are counted and kept; `fail` scripts
+failures.
 """
 
 from collections import defaultdict
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tests.clocks import ManualClock
 from tms.errors import StorageUnavailable
-from tms.store.hbase.connection import Failure, types
+from tms.store.hbase.thrift.connection import Failure, types
 
 Cells = dict[bytes, dict[int, bytes]]  # by qualifier and timestamp
 

@@ -9,14 +9,12 @@ One HTTP request at a time is taken off a connection and one fault of the script
 connections.
 """
 
-import contextlib
 import socket
-import threading
 from collections import deque
 from enum import Enum, auto
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
+
+from tests.tcp_proxy import Address, TcpProxy
 
 WAIT_S = 20
 
@@ -35,26 +33,20 @@ class Fault(Enum):
     TRICKLE = auto()  # the answer comes byte by byte
 
 
-class Proxy:
-    """Listens on a free port of this machine; ends with its `with` block."""
+class Proxy(TcpProxy):
+    """Between clients and the service at `url`."""
 
     def __init__(self, url: str, faulty_method: bytes = b"POST") -> None:
+        super().__init__(_address(url), WAIT_S)
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.requests = 0
         self._faulty_method = faulty_method
-        self.lead_to(url)
         self._faults: deque[Fault] = deque()
         self._held: list[bytes] = []
-        self._sockets: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.requests = 0
 
     def lead_to(self, url: str) -> None:
         """New connections go to this service, e.g. to one that was started anew."""
-        parts = urlsplit(url)
-        assert parts.hostname is not None and parts.port is not None
-        self._service = (parts.hostname, parts.port)
+        self.target = _address(url)
 
     def script(self, *faults: Fault) -> None:
         """The faults of the next requests with the faulty method."""
@@ -65,66 +57,16 @@ class Proxy:
         """Whether every scripted fault has happened."""
         return not self._faults and not self._held
 
-    def end_connections(self) -> None:
-        """End every connection, as a service does with idle ones; the client has seen it."""
-        with self._lock:
-            for one in self._sockets:
-                _end(one)
-            self._sockets.clear()
-
-    def __enter__(self) -> Self:
-        self._start(self._accept)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        with self._lock:
-            for one in self._sockets:
-                _end(one)
-        for thread in self._threads:
-            thread.join(WAIT_S)
-
-    def _start(self, work: object, *args: object) -> None:
-        thread = threading.Thread(target=work, args=args, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        """One request after the other, each with a fault of the script or none."""
+        requests, answers = Reader(client), Reader(server)
+        while request := requests.message():
+            self.requests += 1
+            fault = None
+            if request.startswith(self._faulty_method) and self._faults:
+                fault = self._faults.popleft()
+            if not self._carry_out(fault, request, client, server, answers):
                 return
-            self._start(self._relay, client)
-
-    def _relay(self, client: socket.socket) -> None:
-        try:
-            service = socket.create_connection(self._service, WAIT_S)
-        except ConnectionError:  # the service is down
-            _end(client)
-            return
-        with self._lock:
-            self._sockets |= {client, service}
-        try:
-            read_request, read_answer = Reader(client), Reader(service)
-            while request := read_request.message():
-                self.requests += 1
-                fault = None
-                if request.startswith(self._faulty_method) and self._faults:
-                    fault = self._faults.popleft()
-                if not self._carry_out(fault, request, client, service, read_answer):
-                    return
-        except OSError:
-            return
-        finally:
-            _end(client)
-            _end(service)
 
     def _carry_out(
         self,
@@ -193,7 +135,7 @@ class Reader:
         return bool(received)
 
 
-def _end(one: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the other side was faster
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()
+def _address(url: str) -> Address:
+    parts = urlsplit(url)
+    assert parts.hostname is not None and parts.port is not None
+    return parts.hostname, parts.port

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tms.cli.hbase import jar, plan
+from tms.cli.hbase import plan
+from tms.cli.hbase.jars import jar
 from tms.cli.hbase.plan import (
     Ask,
     Build,

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from tests.test_cli_hbase import NEW, OLD, state
-from tms.cli.hbase import deploy, places, plan
+from tms.cli.hbase import deploy, plan
 from tms.cli.hbase.deploy import Answer, Deployment
 from tms.cli.hbase.health import Finding, Observed, Severity, bounds, findings, table_facts, verdict
+from tms.cli.hbase.jars import places
 from tms.cli.hbase.plan import Found, Installed
 from tms.clock import SystemClock
 from tms.errors import ConfigError

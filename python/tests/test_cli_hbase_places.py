@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from tms.cli.hbase import places
+from tms.cli.hbase.jars import places
 from tms.errors import ConfigError, Forbidden, StorageUnavailable
 
 NAME = "tms-coprocessor-0.1.0-00000000.jar"

@@ -11,10 +11,8 @@ from tests.fake_hbase import FakeHBase
 from tests.store_contract import ALL, SYNCED, WRITTEN, rows_of
 from tms.errors import ConfigError, DataCorrupt, Invalid, StorageUnavailable, TMSError
 from tms.model import keys
-from tms.store.hbase import Place, connection
+from tms.store.hbase import Place
 from tms.store.hbase.blocks import UNSYNCED_BYTES_MAX, BlockMap
-from tms.store.hbase.connection import types
-from tms.store.hbase.pool import Pool
 from tms.store.hbase.records import RecordMap, Records
 from tms.store.hbase.rows import (
     BlockRows,
@@ -27,7 +25,10 @@ from tms.store.hbase.rows import (
 from tms.store.hbase.rows import (
     rows_of as rows_in_hbase,
 )
-from tms.store.hbase.scanning import PAGE_BYTES
+from tms.store.hbase.thrift import connection
+from tms.store.hbase.thrift.connection import types
+from tms.store.hbase.thrift.pool import Pool
+from tms.store.hbase.thrift.scanning import PAGE_BYTES
 
 SEGMENT = "t0000002a/p00003/s00000001"
 NAME_ROW = b"!map/" + SEGMENT.encode()

@@ -131,14 +131,12 @@ class Clients:
         with self.run.bus() as bus:
             for topic, _ in PLACES:
                 bus.create_topic(topic)
-        for work, *arguments in (
-            (write, "w0"),
-            (write, "w1"),
-            (transform, "t0"),
-            (transform, "t1"),
-            *((read, f"r-{place[0]}", place) for place in PLACES),
-        ):
-            self._go(work, *arguments)
+        for number in range(2):
+            self._go(write, f"w{number}")
+        for number in range(2):
+            self._go(transform, f"t{number}")
+        for place in PLACES:
+            self._go(read, f"r-{place[0]}", place)
 
     def killed(self) -> None:
         """Something that stores was killed."""

@@ -199,8 +199,8 @@ def _open(settings: Settings, clock: Clock, descriptors: int) -> Store:
 
 
 def _open_hbase(url: str, section: HBaseSection, clock: Clock) -> Store:
-    from tms.store.hbase.pool import Limits  # loads the driver, which others need not
     from tms.store.hbase.store import HBaseStore
+    from tms.store.hbase.thrift.pool import Limits  # loads the driver, which others need not
 
     limits = Limits(section.connect_timeout_s, section.call_timeout_s, section.connections)
     return HBaseStore(url, clock=clock, limits=limits)

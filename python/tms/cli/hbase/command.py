@@ -2,15 +2,14 @@
 
 import shutil
 import subprocess
-from functools import partial
-from pathlib import Path
 
 import click
 import msgspec
 
 import tms
-from tms.cli.hbase import health, options, places, plan
+from tms.cli.hbase import health, options, plan
 from tms.cli.hbase.deploy import Answer, Deployment, regions_of
+from tms.cli.hbase.jars import places
 from tms.cli.hbase.tables import REGIONS, REGIONS_MAX, WATCHED, Tuning, coprocessor_path
 from tms.cli.output import Format, escape, write
 from tms.cli.session import RETENTION, Group, Session, Shared
@@ -57,10 +56,7 @@ def command() -> None:
 def install(
     session: Session,
     store: str | None,
-    jar_file: Path | None,
-    jar_directory: str | None,
-    webhdfs: str | None,
-    shared: bool,
+    jars: options.JarOptions,
     no_coprocessor: bool,
     regions: int,
     ttl: str | None,
@@ -73,7 +69,7 @@ def install(
 
     Doing it again changes nothing; after an interruption it does what is left.
     """
-    if no_coprocessor and (jar_file or jar_directory):
+    if no_coprocessor and jars.given:
         raise click.UsageError("--no-coprocessor needs neither --jar nor --jar-directory.")
     tuning = Tuning(_ms_text(ttl), isolation, _refresh_text(refresh))
     with options.deployment(session, store, wait) as deployment:
@@ -81,9 +77,7 @@ def install(
         put: places.Put = _nothing
         build = None
         if not no_coprocessor:
-            jar, place, build = options.wanted(state, jar_file, jar_directory, webhdfs)
-            deployment.require_visible(place, shared)
-            put = partial(place.put, jar.name, jar.content)
+            build, put = options.wanted(deployment, state, jars)
         steps = plan.install(state, build, tuning, regions, tms.__version__, session.clock.now_ms())
         if not dry_run:
             deployment.carry_out(steps, put)
@@ -101,10 +95,7 @@ def install(
 def upgrade(
     session: Session,
     store: str | None,
-    jar_file: Path | None,
-    jar_directory: str | None,
-    webhdfs: str | None,
-    shared: bool,
+    jars: options.JarOptions,
     rollback: bool,
     wait: str,
     dry_run: bool,
@@ -113,7 +104,7 @@ def upgrade(
 
     When a region does not answer with it, everything goes back to the one before.
     """
-    if rollback and (jar_file or jar_directory):
+    if rollback and jars.given:
         raise click.UsageError("--rollback goes to the jar that was there: no --jar then.")
     now_ms = session.clock.now_ms()
     with options.deployment(session, store, wait) as deployment:
@@ -121,11 +112,9 @@ def upgrade(
         put: places.Put = _nothing
         if rollback:
             build, steps = plan.roll_back(state, tms.__version__, now_ms)
-            _require_jar(build, webhdfs)
+            _require_jar(build, jars.webhdfs)
         else:
-            jar, place, build = options.wanted(state, jar_file, jar_directory, webhdfs)
-            deployment.require_visible(place, shared)
-            put = partial(place.put, jar.name, jar.content)
+            build, put = options.wanted(deployment, state, jars)
             steps = plan.upgrade(state, build, tms.__version__, now_ms)
         if not dry_run:
             _upgrade(session, deployment, state, build, steps, put)
@@ -164,7 +153,7 @@ def uninstall(
 
 @command.command("status", cls=Shared)
 @options.store
-@click.option("--webhdfs", metavar="URL", help="Reach HDFS at http://NAMENODE:9870.")
+@options.webhdfs
 @click.pass_obj
 def status(session: Session, store: str | None, webhdfs: str | None) -> int:
     """Tables, regions, the coprocessor in each, how far they are cleaned, what to do next.

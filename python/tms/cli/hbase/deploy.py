@@ -15,7 +15,7 @@ from threading import Event
 import msgspec
 
 from tms.cli.hbase import plan
-from tms.cli.hbase.places import Place
+from tms.cli.hbase.jars.places import Place
 from tms.cli.hbase.tables import WATCHED
 from tms.clock import Clock
 from tms.errors import ConfigError, DataCorrupt, StorageUnavailable, TMSError

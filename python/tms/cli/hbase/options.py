@@ -6,19 +6,22 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
-from tms.cli.hbase import jar, places, plan
+from tms.cli.hbase import plan
 from tms.cli.hbase.deploy import Deployment
+from tms.cli.hbase.jars import jar, places
 from tms.cli.session import RETENTION, Session
 from tms.errors import ConfigError
 from tms.model.topic import parse_retention
 from tms.store.hbase.admin import Admin
-from tms.store.hbase.pool import Limits, Place
+from tms.store.hbase.thrift.pool import Limits, Place
 
 CALL_S, CONNECT_S = 15.0, 5.0
 WAIT = "60s"
@@ -35,15 +38,50 @@ def store(function: _F) -> _F:
     )(function)
 
 
-def jars(function: _F) -> _F:
-    """The options for the coprocessor's jar."""
+@dataclass(frozen=True, slots=True)
+class JarOptions:
+    """What was typed about the coprocessor's jar."""
+
+    file: Path | None
+    directory: str | None
+    webhdfs: str | None
+    shared: bool
+
+    @property
+    def given(self) -> bool:
+        """Whether a jar or its directory was named."""
+        return bool(self.file or self.directory)
+
+
+def webhdfs(function: _F) -> _F:
+    """The option for HDFS over HTTP."""
+    return click.option("--webhdfs", metavar="URL", help="Reach HDFS at http://NAMENODE:9870.")(
+        function
+    )
+
+
+def jars(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options for the coprocessor's jar; the function takes them together, as `jars`."""
+
+    @wraps(function)
+    def collected(
+        *arguments: Any,
+        jar_file: Path | None,
+        jar_directory: str | None,
+        webhdfs: str | None,
+        shared: bool,
+        **others: Any,
+    ) -> Any:
+        options = JarOptions(jar_file, jar_directory, webhdfs, shared)
+        return function(*arguments, jars=options, **others)
+
     for option in (
         click.option(
             "--shared",
             is_flag=True,
             help="The directory is mounted at the same path on every server of HBase.",
         ),
-        click.option("--webhdfs", metavar="URL", help="Reach HDFS at http://NAMENODE:9870."),
+        webhdfs,
         click.option(
             "--jar-directory",
             metavar="DIR",
@@ -57,8 +95,8 @@ def jars(function: _F) -> _F:
             help="The coprocessor. [the one of this TMS]",
         ),
     ):
-        function = option(function)
-    return function
+        collected = option(collected)
+    return collected
 
 
 def wait(function: _F) -> _F:
@@ -100,20 +138,23 @@ def deployment(session: Session, url: str | None, wait: str = WAIT) -> Iterator[
 
 
 def wanted(
-    state: plan.State, jar_file: Path | None, directory: str | None, webhdfs: str | None
-) -> tuple[jar.Jar, places.Place, plan.Build]:
-    """The jar that is meant, where it is to be, and how tables name it there."""
-    found = jar.find(jar_file)
+    deployment: Deployment, state: plan.State, jars: JarOptions
+) -> tuple[plan.Build, places.Put]:
+    """The jar that is meant, as tables name it, and what puts it there. Raises `ConfigError` when
+    region servers would not see it."""
+    found = jar.find(jars.file)
     note = state.note
     known = (note.coprocessor or note.former) if note is not None else None
-    if directory is None and known is None:
+    if jars.directory is None and known is None:
         raise click.UsageError(
             "Say where region servers read the coprocessor, with --jar-directory: a directory in "
             "HDFS (hdfs://NAMENODE:PORT/tms), or one that all of them see. Or --no-coprocessor."
         )
-    directory = directory or (known.path.rpartition("/")[0] if known is not None else "")
-    place = places.parse(directory, webhdfs)
-    return found, place, plan.Build(found.version, place.url(found.name), found.sha256)
+    directory = jars.directory or (known.path.rpartition("/")[0] if known is not None else "")
+    place = places.parse(directory, jars.webhdfs)
+    build = plan.Build(found.version, place.url(found.name), found.sha256)
+    deployment.require_visible(place, jars.shared)
+    return build, partial(place.put, found.name, found.content)
 
 
 def show(

@@ -15,11 +15,11 @@ import msgspec
 
 from tms.clock import Clock
 from tms.errors import DataCorrupt, StorageUnavailable, TMSError
-from tms.store.hbase.connection import types
-from tms.store.hbase.pool import Limits, Place, Pool
 from tms.store.hbase.records import Records
 from tms.store.hbase.rows import FAMILY, METADATA, table_name
-from tms.store.hbase.scanning import Pages
+from tms.store.hbase.thrift.connection import types
+from tms.store.hbase.thrift.pool import Limits, Place, Pool
+from tms.store.hbase.thrift.scanning import Pages
 
 ADMIN_S = 120.0  # a table with many regions takes its time
 CONFIG = b"!config/"

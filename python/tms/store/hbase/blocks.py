@@ -37,11 +37,19 @@ from tms.errors import (
 from tms.model.log import Buffer
 from tms.model.topic import Durability
 from tms.store.base import Row, check_row
-from tms.store.hbase.connection import types
-from tms.store.hbase.pool import Pool
 from tms.store.hbase.records import Records
 from tms.store.hbase.rows import BLOCK_BYTES_MAX, FAMILY, BlockRows, block_of, pieces
-from tms.store.hbase.scanning import PAGE_BYTES, PAGE_ROWS_MAX, READ, Pages, Plan, batches, lengths
+from tms.store.hbase.thrift.connection import types
+from tms.store.hbase.thrift.pool import Pool
+from tms.store.hbase.thrift.scanning import (
+    PAGE_BYTES,
+    PAGE_ROWS_MAX,
+    READ,
+    Pages,
+    Plan,
+    batches,
+    lengths,
+)
 
 RETRY_S = 0.5
 UNSYNCED_BYTES_MAX = 1 << 20

@@ -22,8 +22,6 @@ from tms.errors import StorageUnavailable, TMSError, TooLarge
 from tms.model.log import Buffer
 from tms.model.topic import Durability
 from tms.store.base import Row, check_row
-from tms.store.hbase.connection import Failure, types
-from tms.store.hbase.pool import Pool
 from tms.store.hbase.rows import (
     FAMILY,
     RECORD_BYTES_MAX,
@@ -32,7 +30,9 @@ from tms.store.hbase.rows import (
     RecordRows,
     record_of,
 )
-from tms.store.hbase.scanning import PAGE_BYTES, READ, Pages, Plan, batches, lengths
+from tms.store.hbase.thrift.connection import Failure, types
+from tms.store.hbase.thrift.pool import Pool
+from tms.store.hbase.thrift.scanning import PAGE_BYTES, READ, Pages, Plan, batches, lengths
 
 _TRIES = 10
 _GONE_S = 0.002  # how long after a record was seen its removal is done, at the earliest

@@ -21,11 +21,11 @@ from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
 from tms.store.base import check_name
 from tms.store.hbase.admin import Admin
 from tms.store.hbase.blocks import ROW_BYTES_FIRST, BlockMap, MapNote
-from tms.store.hbase.connection import INSTALL, types
 from tms.store.hbase.coprocessor import CoprocessorWatch
-from tms.store.hbase.pool import Limits, Place, Pool
 from tms.store.hbase.records import RecordMap, Records
 from tms.store.hbase.rows import METADATA, NAMES, TABLES, RecordRows, rows_of, table_name
+from tms.store.hbase.thrift.connection import INSTALL, types
+from tms.store.hbase.thrift.pool import Limits, Place, Pool
 
 CHECK_S = 10.0  # after so long without a call that succeeded, health is looked at
 RETRY_S = 1.0

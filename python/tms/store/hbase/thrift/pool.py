@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from tms.clock import Clock
 from tms.errors import Closed, ConfigError, StorageUnavailable, TMSError
-from tms.store.hbase.connection import Connection, Failure
+from tms.store.hbase.thrift.connection import Connection, Failure
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from tms.cli.hbase.webhdfs import WebHDFS
+from tms.cli.hbase.jars.webhdfs import WebHDFS
 from tms.errors import ConfigError, StorageUnavailable, TMSError
 
 COMMAND_S = 120.0

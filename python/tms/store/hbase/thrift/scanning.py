@@ -7,8 +7,8 @@ bytes. So whoever asks for a page says how many rows it may be trusted with.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from tms.store.hbase.connection import types
-from tms.store.hbase.pool import Pool
+from tms.store.hbase.thrift.connection import types
+from tms.store.hbase.thrift.pool import Pool
 
 T = TypeVar("T")
 

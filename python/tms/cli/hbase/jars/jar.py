@@ -54,7 +54,7 @@ def find(given: Path | None) -> Jar:
         return read(given)
     package = Path(__file__).parent
     name = f"tms-coprocessor-{VERSION}.jar"
-    places = [package / name, package.parents[3] / "coprocessor" / "target" / name]
+    places = [package / name, package.parents[4] / "coprocessor" / "target" / name]
     for place in places:
         if place.is_file():
             return read(place)
