@@ -25,6 +25,7 @@ class _Held:
         self.both.publish(0, b"first")
         self.writes = threading.Semaphore(0)
         self.may_write, self.may_ask = threading.Event(), threading.Event()
+        self.lost_answers = 0
         self.both.stores[0].before = self._before
 
     def _before(self, operation: str, name: str) -> None:
@@ -33,6 +34,9 @@ class _Held:
             assert self.may_write.wait(10)
         elif operation == "get" and name == "metadata":
             assert self.may_ask.wait(10)
+            if self.lost_answers:
+                self.lost_answers -= 1
+                raise StorageUnavailable("No answer came.")
 
     def write_two(self) -> list[PendingAppend]:
         """Two requests, both written and neither confirmed."""
@@ -77,6 +81,21 @@ def test_what_is_written_behind_a_request_that_lost_its_owner_fails_with_it(
             one.result(10)
     assert held.both.publish(0, b"b", producer=2, sequence=0).duplicate
     assert held.both.values(0) == [b"first", b"a", b"b", b"other"]
+
+
+def test_what_is_written_behind_a_request_that_may_have_lost_its_owner_fails_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = _Held(monkeypatch)
+    held.lost_answers = 1
+    pendings = held.write_two()
+    held.may_ask.set()
+    for one in pendings:
+        with pytest.raises(StorageUnavailable, match="No answer came"):
+            one.result(10)
+    assert held.both.values(0) == [b"first"], "a reader sees past what nobody knows"
+    assert held.both.publish(0, b"b", producer=2, sequence=0).duplicate
+    assert held.both.values(0) == [b"first", b"a", b"b"]
 
 
 def test_requests_are_confirmed_when_no_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

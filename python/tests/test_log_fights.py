@@ -7,7 +7,7 @@ import pytest
 
 from tests.log_kit import NAME, Seen, block
 from tests.owners_kit import Later, LateStore, Processes
-from tms.errors import TMSError
+from tms.errors import StorageUnavailable, TMSError
 from tms.log import writer
 from tms.model.log import Appended, NewBlock
 
@@ -34,6 +34,8 @@ class _Fight:
         store.delays = lambda name: name.startswith("t") and self.random.random() < 0.1
 
     def _before(self, operation: str, name: str) -> None:
+        if operation == "get" and self.random.random() < 0.03:
+            raise StorageUnavailable("No answer came.")
         if self.depth == 1 and self.random.random() < 0.15:
             self.step(1 - self.busy)
 
