@@ -139,6 +139,26 @@ class TopicContract:
         with pytest.raises(Forbidden):
             bus.create_topic("system:mine")
 
+    def test_offsets_tell_where_a_position_is_in_each_partition(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=2)
+        assert bus.offsets("orders") == bus.offsets("orders", "earliest") == {0: 0, 1: 0}
+        ids = bus.publish_many("orders", [b"%d" % i for i in range(5)], partition=1)
+        last = bus.publish("orders", b"5", partition=1)
+        assert last is not None
+        assert bus.offsets("orders") == {0: 0, 1: 6}
+        assert bus.offsets("orders", "earliest") == {0: 0, 1: 0}
+        assert bus.offsets("orders", ids[3]) == {0: 0, 1: 3}
+        assert bus.offsets("orders", f"after:{ids[4]}") == {0: 0, 1: 5}
+        assert bus.offsets("orders", f"time:{last.time_ms + 1}") == {0: 0, 1: 6}
+        assert bus.offsets("orders", "offset:4") == {0: 0, 1: 4}
+        bus.truncate_topic("orders", ids[2])
+        assert bus.offsets("orders", "earliest") == bus.offsets("orders", "offset:1")
+        assert bus.offsets("orders", "earliest", isolation="uncommitted") == {0: 0, 1: 2}
+        with pytest.raises(TopicNotFound):
+            bus.offsets("nowhere")
+        with pytest.raises(Invalid):
+            bus.offsets("orders", isolation="read")
+
     def test_inspect_shows_segments_and_the_newest_blocks(self, bus: Bus) -> None:
         bus.create_topic("orders")
         bus.publish_many("orders", [b"a", b"b"])

@@ -1,6 +1,7 @@
 """Transactions on an engine: all or nothing for every reader, whatever happens."""
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tms.errors import (
     TransactionNotFound,
     TransactionTimedOut,
 )
+from tms.log.recovery import header_of
 from tms.model.block import decode, encode
 from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
@@ -223,6 +225,66 @@ def test_a_foreign_transaction_is_open_until_it_is_rolled_back_or_too_old(world:
     assert world.read() == [b"1"]
     world.clock.pass_ms(25 * 3_600_000 + 1)
     assert world.read() == [b"1", b"2"]
+
+
+def offsets(world: World, at: str = "latest", name: TopicName = A) -> int:
+    return world.engine.offsets(name, Position.parse(at))[0]
+
+
+def test_the_offset_of_latest_is_where_everything_before_is_decided(world: World) -> None:
+    world.publish(b"1")
+    aborted, open = (world.tx.begin(long=True).transaction_id for _ in range(2))
+    world.publish_in(aborted, b"a", b"b")
+    world.publish_in(open, b"c")
+    world.publish(b"2")
+    assert offsets(world) == offsets(world, "offset:4") == 1
+    world.tx.abort(aborted)
+    assert offsets(world) == 3
+    world.reopen()
+    assert offsets(world) == 3, "what was stored before the start is not known"
+    assert world.engine.offsets(A, Position.latest(), Isolation.UNCOMMITTED) == {0: 5, 1: 0}
+    world.tx.commit(Commit(open))
+    assert offsets(world) == 5
+    assert offsets(world, "earliest") == 0
+
+
+def test_the_offset_of_latest_waits_for_foreign_transactions_also_after_a_start(
+    world: World,
+) -> None:
+    foreign = world.clock.now_ms() * 1_000_000 + 77
+    world.publish(b"1")
+    range = world.publish_in(foreign, b"x")
+    world.publish(b"2")
+    world.clock.pass_ms(10 * 3_600_000)
+    world.reopen()
+    assert offsets(world) == 1
+    world.engine.update_topic(A, {"retention": "30d"})
+    world.reopen()
+    assert offsets(world) == 1
+    world.tx.roll_back(range)
+    assert offsets(world) == 3
+
+
+def test_offsets_read_only_what_may_be_undecided(world: World) -> None:
+    for _ in range(20):
+        world.publish(bytes(1_000))
+        world.clock.pass_ms(600_000)
+    id = world.tx.begin().transaction_id
+    world.publish_in(id, b"x")
+    world.reopen()
+    read: list[int] = []
+    reader = world.engine._partitions.get(A, world.engine._registry.find(A), 0).reader
+    scan = reader._scan
+
+    def counted(*of: Any) -> Any:
+        found = scan(*of)
+        read.extend(header.base_offset for header in map(header_of, found))
+        return found
+
+    reader._scan = counted  # type: ignore[method-assign]
+    assert [offsets(world) for _ in range(3)] == [20] * 3
+    assert min(read) >= 13, "an hour before the transaction began is six messages"
+    assert read.count(14) == 1, "what is decided was read again"
 
 
 def test_a_snapshot_decides_for_readers_whose_transactions_run_elsewhere(world: World) -> None:

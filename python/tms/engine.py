@@ -273,6 +273,18 @@ class Engine:
         possible."""
         return self._fetcher.fetch_cached(name, positions, bytes_max, self._judge(isolation))
 
+    def offsets(
+        self, name: TopicName, at: Position, isolation: Isolation | Snapshot = Isolation.COMMITTED
+    ) -> dict[int, int]:
+        """By partition, the offset of the first message at or after a position, or of the next one
+        where there is none. Of committed messages, never beyond the first that is not decided:
+        what lies before will always be read as it is now, until its retention ends. Raises
+        `TopicNotFound`, `Invalid` for a snapshot."""
+        if isinstance(isolation, Snapshot):
+            raise Invalid("Offsets are of committed or uncommitted messages.", field="isolation")
+        since_ms = self.transactions.undecided_since_ms
+        return self._fetcher.offsets(name, at, self._judge(isolation), since_ms)
+
     def watch(
         self,
         name: TopicName,

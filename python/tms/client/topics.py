@@ -1,11 +1,12 @@
 """What a bus does with topics, apart from their messages."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tms.client.cursor import Start, as_position
 from tms.client.publish.known import Publishing
 from tms.client.transport import LocalTransport, RemoteTransport, TransactionsPort
 from tms.model.inspection import PartitionInspection
+from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import (
     MESSAGE_BYTES_DEFAULT,
     Durability,
@@ -111,6 +112,17 @@ class TopicCalls:
         """Delete a topic with its messages. Raises `TopicNotFound`."""
         self._publishing.forget(topic)
         self._transport.delete_topic(TopicName.parse(topic))
+
+    def offsets(
+        self, topic: str, at: Start = "latest", isolation: str | bytes = Isolation.COMMITTED
+    ) -> Mapping[int, int]:
+        """By partition, the offset of the first message at or after a position, or of the next one
+        where there is none.
+
+        Of committed messages, never beyond the first that is not decided: what lies before will
+        always be read as it is now, until its retention ends. Raises `TopicNotFound`, `Invalid`.
+        """
+        return self._transport.offsets(TopicName.parse(topic), as_position(at), as_view(isolation))
 
     def inspect(self, topic: str, partition: int = 0, limit: int = 20) -> PartitionInspection:
         """How a partition stands in the store: its segments and newest blocks."""

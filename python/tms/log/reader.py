@@ -19,9 +19,12 @@ from tms.log.records import FIRST_KEY, BlockKey, key_after
 from tms.log.recovery import header_of
 from tms.log.staging import StagedBlocks, is_reference
 from tms.log.trimming import trimmed
+from tms.log.visibility import Judge, admit
 from tms.model.ids import MessageId
 from tms.model.log import StoredBlock
 from tms.model.position import Kind, Position
+
+_LOOK_BYTES = 4 << 20
 
 
 class Read(NamedTuple):
@@ -40,6 +43,7 @@ class PartitionReader:
     def __init__(self, state: PartitionState, staged: StagedBlocks) -> None:
         self._state = state
         self._staged = staged
+        self._decided = FIRST_KEY  # every message before it is
 
     def read_cached(self, position: Position, floor: BlockKey, bytes_max: int) -> Read | None:
         """Like `read`, without touching the store; None when that is not possible."""
@@ -137,6 +141,34 @@ class PartitionReader:
         first = blocks[0].last_sequence - header.count + 1
         skipped = max(0, start[1] - first) if start[0] == blocks[0].time_ms else 0
         return header.base_offset + skipped, MessageId(blocks[0].time_ms, first + skipped)
+
+    def offset_at(self, position: Position, floor: BlockKey) -> int:
+        """The offset of the first readable message at or after a position; the end when there is
+        none. An offset that is out of range becomes the nearer end."""
+        self.load()
+        last, end = self._end()
+        if position.kind is Kind.OFFSET:
+            return min(max(position.number, self.start(floor)[0]), end)
+        return self.start(max(_start(position, last), floor))[0]
+
+    def decided_end(self, judge: Judge, since_ms: int, floor: BlockKey) -> int:
+        """The offset up to which every message is decided by this judge, who never changes a
+        decision. What was published before `since_ms` is taken as decided."""
+        self.load()
+        last, end = self._end()
+        start = max(self._decided, (max(0, since_ms), 0), floor, self._state.chain.record.floor)
+        while start <= last and (
+            blocks := self._state.tail.read(start, _LOOK_BYTES)
+            or self._scan(start, key_after(last), _LOOK_BYTES)
+        ):
+            admitted = admit(blocks, judge)
+            if admitted.stop is not None:
+                end = admitted.end_offset
+                start = _start(admitted.stop, last)
+                break
+            start = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))
+        self._decided = max(self._decided, min(start, key_after(last)))
+        return end
 
     def _end(self) -> tuple[BlockKey, int]:
         state = self._state

@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from tms.errors import Invalid, TopicNotFound
 from tms.model.position import Position
+from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import PARTITIONS_MAX, TopicName, check_namespace
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import (
@@ -25,7 +26,7 @@ from tms.server.http.request import (
 )
 from tms.server.service import Service
 from tms.wire import bodies, routes
-from tms.wire.bodies import SettingsBody, TopicsBody, TruncateBody
+from tms.wire.bodies import OffsetsBody, SettingsBody, TopicsBody, TruncateBody
 from tms.wire.strict import decode_strict
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -68,6 +69,7 @@ def routes_of(service: Service) -> list[Route]:
         Route(topic, topics.update, methods=["PATCH"]),
         Route(topic, topics.delete, methods=["DELETE"]),
         Route(topic + "/truncate", topics.truncate, methods=["POST"]),
+        Route(topic + "/offsets", topics.offsets, methods=["GET"]),
         Route(topic + "/inspect", topics.inspect, methods=["GET"]),
     ]
 
@@ -138,6 +140,15 @@ class Topics:
         before = Position.parse((await json_body(self._service, request, _TRUNCATE)).before)
         info = await self._service.in_thread(self._engine.truncate_topic, name, before)
         return answer(routes.OK, info)
+
+    async def offsets(self, request: Request) -> Response:
+        """GET …/topics/{topic}/offsets"""
+        name = topic_of(request)
+        given = json_parameters(request, "at", "isolation")
+        at = Position.parse(given.get("at", "latest"))
+        view = as_view(given.get("isolation", Isolation.COMMITTED))
+        found = await self._service.in_thread(self._engine.offsets, name, at, view)
+        return answer(routes.OK, OffsetsBody(found))
 
     async def inspect(self, request: Request) -> Response:
         """GET …/topics/{topic}/inspect"""

@@ -17,7 +17,7 @@ from tms.log.reader import Read
 from tms.log.staging import is_reference
 from tms.log.visibility import Judge, admit
 from tms.model.log import Fetched, PartitionPosition
-from tms.model.position import Position
+from tms.model.position import Kind, Position
 from tms.model.topic import TopicName
 from tms.topic.partitions import Partitions
 from tms.topic.registry import Registry
@@ -128,6 +128,29 @@ class Fetcher:
                 read = reader.skip(position)
             bytes_max -= _add(fetched, partition, read)
         return fetched
+
+    def offsets(
+        self,
+        name: TopicName,
+        at: Position,
+        judge: Judge | None,
+        undecided_since_ms: Callable[[int, bool], int],
+    ) -> dict[int, int]:
+        """See `Engine.offsets`. `undecided_since_ms` is when the oldest transaction that is not
+        decided may have begun, by the time and whether foreign ones wrote to the topic."""
+        if self._closed:
+            raise Closed("The engine is closed.")
+        topic = self._registry.find(name)
+        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
+        since_ms = undecided_since_ms(self._clock.now_ms(), topic.has_foreign)
+        found = {}
+        for partition in range(topic.partitions):
+            reader = self._partitions.get(name, topic, partition).reader
+            if judge is not None:
+                end = reader.decided_end(judge, since_ms, floor)
+            offset = end if at.kind is Kind.LATEST and judge else reader.offset_at(at, floor)
+            found[partition] = min(offset, end) if judge else offset
+        return found
 
     def watch(
         self,

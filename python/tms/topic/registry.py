@@ -54,6 +54,7 @@ class TopicRecord(msgspec.Struct, frozen=True):
     durability: Durability
     message_bytes_max: int
     properties: dict[str, str] = {}  # what CDAP's clients said of it
+    has_foreign: bool = False  # transactions that were not begun here have written to it
 
     @property
     def settings(self) -> TopicSettings:
@@ -171,10 +172,22 @@ class Registry:
                 )
             new = TopicRecord.of(old.uid, old.generation, old.created_ms, settings)
             kept = old.properties if properties is None else dict(properties)
-            new = msgspec.structs.replace(new, properties=kept)
+            new = msgspec.structs.replace(new, properties=kept, has_foreign=old.has_foreign)
             self._set(name, old, new)
             self._known[name] = new
             return new
+
+    def note_foreign(self, name: TopicName) -> None:
+        """Note that transactions that were not begun here write to the topic."""
+        if self.find(name).has_foreign:
+            return
+        with self._lock:
+            old = self._read(name)
+            if old is None:
+                raise TopicNotFound(f"There is no topic {name}.", topic=str(name))
+            new = msgspec.structs.replace(old, has_foreign=True)
+            self._set(name, old, new)
+            self._known[name] = new
 
     def delete(self, name: TopicName) -> TopicRecord:
         """Make the topic unreadable for good. Its maps are dropped by `drop_maps`."""

@@ -79,6 +79,8 @@ class EarlyMessages:
     ) -> PendingAppend:
         """Store blocks in the log: readers of committed messages wait there."""
         with self._storing(write_pointer) as storing:
+            if storing.id is None:
+                self._registry.note_foreign(name)
             pending = self._publisher.submit(name, blocks, _SYNCED, _SYNCED, storing.stamp())
             storing.follow(name, pending)
         return pending
@@ -116,6 +118,8 @@ class EarlyMessages:
             new = blocks[self._referred.get(place, 0) :]
             if not new:
                 return []
+            if storing.id is None:
+                self._registry.note_foreign(name)
             stamp = storing.stamp(Flags.STAGED)
             pending = self._publisher.submit(name, new, _SYNCED, _SYNCED, stamp, internal=True)
             storing.follow(name, pending)

@@ -278,6 +278,15 @@ class Transactions:
             id, outcome.value, self.manager.state.read_pointer, began.expires_ms, began.client
         )
 
+    def undecided_since_ms(self, now_ms: int, foreign: bool) -> int:
+        """A time before which nothing was published by a transaction that is not decided, unless
+        the clock went back by more than an hour meanwhile."""
+        oldest = next(iter(self.manager.state.in_progress), None)
+        since_ms = now_ms if oldest is None else min(now_ms, oldest // POINTERS_PER_MS)
+        if foreign:
+            since_ms = min(since_ms, now_ms - self._lifetime_ms)
+        return since_ms - LATE_MS
+
     def prune(self, before_ms: int) -> int:
         """Take transactions that began before a time off the invalid list, so that snapshots get
         shorter; how many. Their messages are still never seen: here they are remembered, and where

@@ -294,6 +294,12 @@ class FetchedBody(msgspec.Struct):
     ends: dict[str, int]
 
 
+class OffsetsBody(msgspec.Struct):
+    """Answer of `offsets`: by partition."""
+
+    offsets: dict[int, int]
+
+
 class RootBody(msgspec.Struct):
     """GET /: what this is and where to go."""
 

@@ -38,6 +38,7 @@ _JSON_SCHEMAS = (
     bodies.PublishedBody,
     bodies.AppendedBody,
     bodies.FetchedBody,
+    bodies.OffsetsBody,
     bodies.ReadinessBody,
     bodies.RootBody,
     TransactionInfo,
@@ -53,6 +54,7 @@ _ANY: tuple[type[TMSError], ...] = (Malformed, Invalid, NotAcceptable, SlowReque
 _BODY: tuple[type[TMSError], ...] = (TooLarge, UnsupportedMedia)
 _NAMED: tuple[type[TMSError], ...] = (NotFound,)
 _STORES: tuple[type[TMSError], ...] = (Forbidden, StorageFull, StorageUnavailable)
+_SHOWN = {"type": "string", "enum": [Isolation.COMMITTED, Isolation.UNCOMMITTED]}
 _BYTES = {"type": "string", "contentMediaType": "application/octet-stream"}
 
 
@@ -77,6 +79,7 @@ def document(version: str) -> dict[str, Any]:
             topics: {"parameters": [_NAMESPACE], "get": _list_topics()},
             topic: {"parameters": [_NAMESPACE, _TOPIC], **_topic()},
             f"{topic}/truncate": {"parameters": [_NAMESPACE, _TOPIC], "post": _truncate()},
+            f"{topic}/offsets": {"parameters": [_NAMESPACE, _TOPIC], "get": _offsets()},
             f"{topic}/inspect": {"parameters": [_NAMESPACE, _TOPIC], "get": _inspect()},
             f"{topic}/messages": {
                 "parameters": [_NAMESPACE, _TOPIC],
@@ -210,6 +213,19 @@ def _truncate() -> dict[str, Any]:
         {routes.OK: {"content": _json("TopicInfo")}},
         _ANY + _BODY + _NAMED + _STORES,
         requestBody=_request(_json("TruncateBody")),
+    )
+
+
+def _offsets() -> dict[str, Any]:
+    return _operation(
+        "offsets",
+        "Which offsets a position is: of the first message there or after it, by partition.",
+        {routes.OK: {"content": _json("OffsetsBody")}},
+        _ANY + _NAMED,
+        parameters=[
+            _query("at", "A position; left out: latest.", type="string"),
+            _query("isolation", "Of committed messages, only decided ones.", **_SHOWN),
+        ],
     )
 
 
@@ -380,7 +396,5 @@ def _operating() -> dict[str, Any]:
         routes.METRICS: get(
             "metrics", "Prometheus metrics.", {"text/plain": {"schema": {"type": "string"}}}
         ),
-        routes.OPENAPI: get(
-            "openapi", "This document.", {routes.JSON: {"schema": {"type": "object"}}}
-        ),
+        routes.OPENAPI: get("openapi", "This document.", {routes.JSON: {"schema": {}}}),
     }

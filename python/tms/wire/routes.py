@@ -158,6 +158,12 @@ def positions_path(name: TopicName, group: str) -> str:
     return f"{topic_path(name)}/positions/{quote(group, safe='')}"
 
 
+def offsets_path(name: TopicName, at: str, isolation: View) -> str:
+    """GET tells which offsets a position is, by partition."""
+    shown = Isolation.SNAPSHOT if isinstance(isolation, Snapshot) else isolation
+    return f"{topic_path(name)}/offsets?at={at}&isolation={shown}"
+
+
 def inspect_path(name: TopicName, partition: int, limit: int) -> str:
     """GET shows what is stored of a partition."""
     return f"{topic_path(name)}/inspect?partition={partition}&limit={limit}"

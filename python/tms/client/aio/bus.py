@@ -103,6 +103,12 @@ class AsyncBus:
         self._publishing.forget(topic)
         await asyncio.to_thread(self._bus.delete_topic, topic)
 
+    async def offsets(
+        self, topic: str, at: Start = "latest", isolation: str | bytes = Isolation.COMMITTED
+    ) -> Mapping[int, int]:
+        """See `Bus.offsets`."""
+        return await asyncio.to_thread(self._bus.offsets, topic, at, isolation)
+
     async def inspect(self, topic: str, partition: int = 0, limit: int = 20) -> PartitionInspection:
         """See `Bus.inspect`."""
         return await asyncio.to_thread(self._bus.inspect, topic, partition, limit)

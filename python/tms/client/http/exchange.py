@@ -86,6 +86,14 @@ class Calls:
     def delete_topic(self, name: TopicName) -> Call[None]:
         return self._json("DELETE", routes.topic_path(name), None, self._nothing)
 
+    def offsets(self, name: TopicName, at: Position, isolation: View) -> Call[Mapping[int, int]]:
+        return self._json(
+            "GET",
+            routes.offsets_path(name, str(at), isolation),
+            None,
+            lambda answer: bodies.decode(self._good(answer), bodies.OffsetsBody).offsets,
+        )
+
     def inspect(self, name: TopicName, partition: int, limit: int) -> Call[PartitionInspection]:
         return self._json(
             "GET",

@@ -84,6 +84,11 @@ class HttpTransport:
             if not any(unsure[:-1]):  # an earlier attempt, whose answer was lost, has deleted it
                 raise
 
+    def offsets(
+        self, name: TopicName, at: Position, isolation: View = Isolation.COMMITTED
+    ) -> Mapping[int, int]:
+        return self._call(self.calls.offsets(name, at, isolation))
+
     def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection:
         return self._call(self.calls.inspect(name, partition, limit))
 
