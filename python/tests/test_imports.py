@@ -39,6 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": _VALUES | {"clock", "wire", "client", "root"},
     "cli/hbase": _VALUES | {"clock", "root", "store"},  # tables and regions, below any service
     "sql": _VALUES | {"clock", "client", "wire"},
+    "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
+    "spark": _VALUES | {"clock", "root"},
     # The two composition roots of the Python API: they join client, engine and store.
     "root": _VALUES | {"clock", "client", "engine", "store", "topic"},
     "aio": _VALUES | {"clock", "client", "engine", "store", "topic", "root"},
@@ -58,7 +60,7 @@ EXCEPTIONS: dict[str, set[str]] = {
 DRIVERS: dict[str, set[str]] = {
     "plyvel": {"store/leveldb/"},
     "fcntl": {"store/leveldb/"},
-    "pyarrow": {"model/", "wire/"},
+    "pyarrow": {"model/", "wire/", "spark/"},
     "google_crc32c": {"model/", "store/leveldb/", "store/hbase/rows.py"},
     "uvicorn": {"server/"},
     "uvloop": {"server/"},

@@ -89,6 +89,11 @@ class Columns:
         size = decompressed_bytes(self._block, self._body, self._layout)
         return size * self.count // self._layout.messages
 
+    @property
+    def few(self) -> bool:
+        """Whether the block has so few messages that unpacking them here is faster than Arrow."""
+        return self._layout.small
+
     def values(self) -> list[bytes | None]:
         """The values; None is a tombstone."""
         return self._binaries(VALUE, self._layout.nulls[1])
