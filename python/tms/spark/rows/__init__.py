@@ -2,10 +2,10 @@
 from Spark; knows pyarrow, but not pyspark.
 
 columns    which columns, their names and types
-batches    from blocks to record batches
+unpacking  from blocks to record batches
 """
 
-from tms.spark.rows.batches import batches
 from tms.spark.rows.columns import Columns, arrow_schema, spark_ddl
+from tms.spark.rows.unpacking import batches
 
 __all__ = ["Columns", "arrow_schema", "batches", "spark_ddl"]
