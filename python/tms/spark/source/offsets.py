@@ -130,26 +130,36 @@ def limited(starts: Ends, stops: Ends, offsets_max: int) -> Ends:
     """Stops such that at most `offsets_max` offsets lie before them, divided in proportion to what
     waits in each partition, but at least one for each; when the limit is smaller than that,
     partitions take turns."""
-    waiting = [
+    lags = [
         (life, partition, stop - starts[life][partition])
         for life, ends in sorted(stops.items())
         for partition, stop in sorted(ends.items())
         if stop > starts[life][partition]
     ]
-    if sum(lag for _, _, lag in waiting) <= offsets_max:
+    if sum(lag for _, _, lag in lags) <= offsets_max:
         return stops
-    if offsets_max < len(waiting):
+    if offsets_max < len(lags):
         # No memory is needed to take turns: the sum of the starts grows by the limit each time.
         turn = sum(at for places in starts.values() for at in places.values())
-        chosen = {(turn + i) % len(waiting) for i in range(offsets_max)}
-        shares = [int(i in chosen) for i in range(len(waiting))]
+        chosen = {(turn + i) % len(lags) for i in range(offsets_max)}
+        shares = [int(i in chosen) for i in range(len(lags))]
     else:
-        more = apportioned([lag - 1 for _, _, lag in waiting], offsets_max - len(waiting))
-        shares = [1 + part for part in more]
+        shares = _at_least_one(apportioned([lag for _, _, lag in lags], offsets_max))
     found = {life: dict(ends) for life, ends in stops.items()}
-    for (life, partition, _), share in zip(waiting, shares, strict=True):
+    for (life, partition, _), share in zip(lags, shares, strict=True):
         found[life][partition] = starts[life][partition] + share
     return found
+
+
+def _at_least_one(shares: list[int]) -> list[int]:
+    """The same sum, with something for everybody: the largest give."""
+    needed = shares.count(0)
+    given = [max(1, share) for share in shares]
+    for i in sorted(range(len(given)), key=lambda i: -given[i]):
+        less = min(given[i] - 1, needed)
+        given[i] -= less
+        needed -= less
+    return given
 
 
 def waiting(starts: Ends, stops: Ends) -> int:
@@ -174,7 +184,9 @@ def batch_end(start: StreamOffsets, fresh: bool, starts: Ends, stops: Ends) -> S
 
 def ranges(start: StreamOffsets, end: StreamOffsets) -> list[Range]:
     """What a batch reads, the same whenever it is repeated."""
-    found = []
+    found: list[Range] = []
+    if start == end:  # what was begun in the batch before is not begun again
+        return found
     for life, ends in sorted(end.ends.items()):
         known = dict(start.ends.get(life, {})) | dict(end.begun.get(life, {}))
         for partition, stop in sorted(ends.items()):

@@ -80,12 +80,13 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Where reading begins or ends, and by which option. `places` are offsets or ms since 1970, by
-    topic and partition."""
+    topic and partition; `generations` are of topics of which a certain life is meant."""
 
     option: str
     kind: Kind
     places: Places = field(default_factory=dict)
     time_ms: int = 0
+    generations: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +302,8 @@ def _bound(
     if of_one_time in got:
         return Bound(of_one_time, Kind.TIME, time_ms=as_time(got, of_one_time))
     if of_times in got:
-        places = _places(got, of_times, subscription, 0)
-        return Bound(of_times, Kind.TIMES, places)
+        places, generations = _places(got, of_times, subscription, 0)
+        return Bound(of_times, Kind.TIMES, places, 0, generations)
     text = got.get(of_offsets)
     if text is None:
         forward = bool(streaming) or not starting
@@ -311,7 +312,8 @@ def _bound(
         found = Bound(of_offsets, Kind(text.lower()))
         used = {LATEST if found.kind is Kind.LATEST else EARLIEST}
     else:
-        found = Bound(of_offsets, Kind.OFFSETS, _places(got, of_offsets, subscription, EARLIEST))
+        places, generations = _places(got, of_offsets, subscription, EARLIEST)
+        found = Bound(of_offsets, Kind.OFFSETS, places, 0, generations)
         used = {at for of_topic in found.places.values() for at in of_topic.values()}
     if starting and streaming is False and LATEST in used:
         raise refuse(of_offsets, text, "not `latest` (-1): a batch would have nothing to read")
@@ -322,32 +324,32 @@ def _bound(
 
 def _places(
     got: Mapping[str, str], option: str, subscription: Subscription, least: int
-) -> dict[str, dict[int, int]]:
-    """Offsets or times by topic and partition."""
+) -> tuple[dict[str, dict[int, int]], dict[str, int]]:
+    """Offsets or times by topic and partition, and the generations that were named."""
     text = got[option]
     what, most = ("offsets", OFFSET_MAX) if least else ("times in ms since 1970", TIME_MS_MAX)
     meant = f'{what} by topic and partition, e.g. {{"flights": {{"0": 23, "1": 42}}}}'
     if least:
         meant = f"`earliest`, `latest`, or {meant}"
     found: dict[str, dict[int, int]] = {}
+    generations = {}
     for key, by_partition in read_json(option, text, meant).items():
         if not isinstance(by_partition, dict) or not by_partition:
             raise refuse(option, text, meant)
-        found[_key(option, text, key)] = {
+        life = parse_key(key)
+        if life is None:
+            raise refuse(option, text, f"names of topics, unlike {key!r}")
+        topic = _topic(option, life.topic)
+        if topic in found:
+            raise refuse(option, text, f"the topic {topic} once")
+        if "#" in key:
+            generations[topic] = life.generation
+        found[topic] = {
             _partition(option, text, partition): as_whole(option, text, at, least, most)
             for partition, at in by_partition.items()
         }
     _check_topics(option, found, subscription)
-    return found
-
-
-def _key(option: str, text: str, key: str) -> str:
-    """The topic, with its generation if that is said."""
-    life = parse_key(key)
-    if life is None:
-        raise refuse(option, text, f"names of topics, unlike {key!r}")
-    name = _topic(option, life.topic)
-    return name + key[len(life.topic) :]
+    return found, generations
 
 
 def _partition(option: str, text: str, partition: Any) -> int:
@@ -361,18 +363,16 @@ def _check_topics(option: str, found: Places, subscription: Subscription) -> Non
     What only the topics themselves can tell is checked when they are looked at."""
     if subscription.pattern:
         return
-    read = set(subscription.names) | set(subscription.partitions)
-    named = {key.partition("#")[0]: places for key, places in found.items()}
-    for topic in sorted(read.symmetric_difference(named)):
-        which = "names no place for" if topic in read else "names"
-        but = "" if topic in read else ", which is not read"
-        raise Invalid(f"The option {option} {which} the topic {topic}{but}.", field=option)
-    for topic, partitions in subscription.partitions.items():
-        for partition in sorted(set(partitions).symmetric_difference(named[topic])):
+    read = {*subscription.names, *subscription.partitions}
+    for topic in sorted(read.symmetric_difference(found)):
+        if topic in read:
+            raise Invalid(f"The option {option} names no place for {topic}.", field=option)
+        raise Invalid(f"The option {option} names {topic}, which is not read.", field=option)
+    for topic, assigned in subscription.partitions.items():
+        for partition in sorted(set(assigned).symmetric_difference(found[topic])):
             where = f"partition {partition} of {topic}"
-            said = (
-                f"names no place for {where}"
-                if partition in partitions
-                else (f"names {where}, which is not assigned")
+            if partition in assigned:
+                raise Invalid(f"The option {option} names no place for {where}.", field=option)
+            raise Invalid(
+                f"The option {option} names {where}, which is not assigned.", field=option
             )
-            raise Invalid(f"The option {option} {said}.", field=option)

@@ -15,7 +15,7 @@ from itertools import groupby
 from tms.errors import Invalid, OffsetOutOfRange, TopicNotFound
 from tms.model.position import Position
 from tms.spark.source.losses import EXPIRED, GONE, RENEWED, LossRule
-from tms.spark.source.offsets import Ends, Life, Range, parse_key
+from tms.spark.source.offsets import Ends, Life, Range
 from tms.spark.source.options import EARLIEST, LATEST, Bound, Kind, ReadOptions, Subscription
 from tms.spark.topics.base import Split, TopicReader
 from tms.spark.topics.splitting import apportioned, cut
@@ -111,28 +111,24 @@ def resolved(
 def _check_topics(bound: Bound, within: Ends) -> None:
     """What an option says of topics is of those that are there, and of their present life."""
     lives = {life.topic: life for life in within}
-    for key in bound.places:
-        said = parse_key(key)
-        assert said is not None, "options were checked"
-        life = lives.get(said.topic)
-        if life is None:
+    for topic in bound.places:
+        if topic not in lives:
             raise Invalid(
-                f"The option {bound.option} names the topic {said.topic}, which is not read.",
+                f"The option {bound.option} names the topic {topic}, which is not read.",
                 field=bound.option,
             )
-        if "#" in key and said != life:
+        meant, is_now = bound.generations.get(topic), lives[topic].generation
+        if meant not in (None, is_now):
             raise Invalid(
-                f"The option {bound.option} names generation {said.generation} of the topic "
-                f"{said.topic}, but it was deleted and created anew: it is generation "
-                f"{life.generation} now, whose offsets are others.",
+                f"The option {bound.option} names generation {meant} of the topic {topic}, but it "
+                f"was deleted and created anew: it is generation {is_now}, with other offsets.",
                 field=bound.option,
             )
 
 
 def _places(bound: Bound, life: Life, ends: Mapping[int, int]) -> Mapping[int, int]:
     """What the option says of a topic: a place for every partition."""
-    of_topic = {key.partition("#")[0]: places for key, places in bound.places.items()}
-    places = of_topic.get(life.topic, {})
+    places = bound.places.get(life.topic, {})
     for partition in sorted(set(ends).symmetric_difference(places)):
         said = "has no place for" if partition in ends else "names"
         but = "" if partition in ends else f", but it has partitions 0 to {max(ends)}"
