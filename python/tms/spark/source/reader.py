@@ -7,7 +7,7 @@ executor   split ─▶ blocks ─▶ Arrow record batches
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -198,5 +198,5 @@ def read_split(options: ReadOptions, split: Split) -> Iterator["pa.RecordBatch"]
     """The rows of one split, in a task."""
     rule = LossRule(options.fail_on_data_loss)
     with closing(open_topics(options.place)) as topics:
-        blocks: Any = SplitBlocks(topics, split, rule, SystemClock())
+        blocks = SplitBlocks(topics, split, rule, SystemClock())
         yield from batches(blocks, split.topic, split.start, split.stop, columns_of(options))

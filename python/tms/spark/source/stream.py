@@ -52,6 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topics = open_topics(options.place)
         self._rule = LossRule(options.fail_on_data_loss)
         self._initial: Said | None = None
+        self._logged = False  # whether the checkpoint knows where the query began
         self._target: Ends | None = None  # of a query that ends when it has read what there was
         self._reported: Ends | None = None
         self._triggered_s: float | None = None
@@ -82,16 +83,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = from_json(start)
         available = self._available(begun) if self._target is None else self._target
         self._tell_lost(begun, available)
-        fresh = [
+        grown = [
             life for life, ends in available.items() if set(ends) - set(begun.ends.get(life, ()))
         ]
-        starts, stops = joined(begun, earliest(self._topics, fresh, available), available)
+        starts, stops = joined(begun, earliest(self._topics, grown, available), available)
         if not isinstance(limit, ReadAllAvailable):
             if self._holds_back(waiting(starts, stops)):
                 return start
             if isinstance(limit, ReadMaxRows):
                 stops = limited(starts, stops, limit.max_rows)
-        end = batch_end(begun, start == self._initial, starts, stops)
+        fresh = start == self._initial and not self._logged
+        end = batch_end(begun, fresh, starts, stops)
         return start if end.ends == begun.ends else to_json(end)
 
     def reportLatestOffset(self) -> Said | None:
@@ -100,6 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Said, end: Said) -> Sequence[InputPartition]:
         """One for each split of the batch."""
+        self._logged = self._logged or end == self._initial  # Spark logs an end before it plans
         wanted = ranges(from_json(start), from_json(end))
         return [SplitPartition(split) for split in planned(self._topics, wanted, self._options)]
 
