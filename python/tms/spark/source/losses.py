@@ -23,11 +23,20 @@ class LossRule:
     def __init__(self, fails: bool) -> None:
         self.fails = fails
 
-    def lost(self, topic: str, partition: int, start: int, stop: int | None, why: str) -> None:
-        """The offsets from `start` to before `stop` (None: everything from there) cannot be read.
-        Raises `OffsetOutOfRange` unless the query goes on."""
-        count = None if stop is None else stop - start
+    def lost(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        stop: int | None,
+        why: str,
+        count: int | None = None,
+    ) -> None:
+        """The offsets from `start` to before `stop` (None: everything from there) cannot be read,
+        or `count` of them. Raises `OffsetOutOfRange` unless the query goes on."""
         if not self.fails:
+            if count is None and stop is not None:
+                count = stop - start
             place = {"topic": topic, "partition": partition, "start": start, "stop": stop}
             _log.warning("offsets lost", **place, offsets=count, because=why)
             return

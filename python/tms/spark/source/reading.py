@@ -52,6 +52,7 @@ class SplitBlocks:
             except OffsetOutOfRange as error:
                 at = self._gone(at, error)
         self._look()
+        self._lost.sort()
         self._tell()
 
     def _gone(self, at: int, error: OffsetOutOfRange) -> int:
@@ -78,8 +79,9 @@ class SplitBlocks:
         self._lost.append((start, stop, why))
 
     def _tell(self) -> None:
-        """All losses of this split as one: from the first to the last offset."""
+        """All losses of this split as one, from the first to the last offset."""
         if self._lost:
-            start, _, why = min(self._lost)
-            stop = max(stop for _, stop, _ in self._lost)
-            self._rule.lost(self._split.topic, self._split.partition, start, stop, why)
+            start, _, why = self._lost[0]
+            _, stop, _ = self._lost[-1]
+            count = sum(to - at for at, to, _ in self._lost)
+            self._rule.lost(self._split.topic, self._split.partition, start, stop, why, count)
