@@ -41,6 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli/spark": _VALUES | {"spark", "store"},
     "sql": _VALUES | {"clock", "client", "wire"},
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
+    "spark/topics": _VALUES | {"client"},
+    "spark/source": _VALUES | {"clock", "events"},
     "spark": _VALUES | {"clock", "root"},
     # The two composition roots of the Python API: they join client, engine and store.
     "root": _VALUES | {"clock", "client", "engine", "store", "topic"},
@@ -78,6 +80,7 @@ DRIVERS: dict[str, set[str]] = {
     "py4j": set(),
     "thriftpy2": {"server/tephra/messages.py", "store/hbase/thrift/connection.py"},
     "kazoo": {"server/tephra/discovery.py"},
+    "pyspark": {"spark/source/"},
     "click": {"cli/"},
     "rich": {"cli/"},
 }
