@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": _VALUES | {"clock", "wire"},
     "cli": _VALUES | {"clock", "wire", "client", "root"},
     "cli/hbase": _VALUES | {"clock", "root", "store"},  # tables and regions, below any service
+    "cli/spark": _VALUES | {"spark", "store"},
     "sql": _VALUES | {"clock", "client", "wire"},
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
     "spark/topics": _VALUES | {"client"},
@@ -75,6 +76,8 @@ DRIVERS: dict[str, set[str]] = {
     "httptools": {"client/", "server/"},
     "tenacity": {"client/", "store/hbase/thrift/pool.py"},
     "sqlalchemy": {"sql.py"},
+    "pyspark": {"spark/source/", "spark/sink/", "spark/connector/", "spark/sessions.py"},
+    "py4j": set(),
     "thriftpy2": {"server/tephra/messages.py", "store/hbase/thrift/connection.py"},
     "kazoo": {"server/tephra/discovery.py"},
     "pyspark": {"spark/source/"},
