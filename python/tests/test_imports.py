@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "group": _VALUES,
     "transactions": _VALUES | {"clock", "events", "store/base", "topic", "log", "tx", "group"},
     "table": _VALUES | {"store/base", "tx"},
+    "view": _VALUES | {"clock", "store/base", "topic", "log"},
     "engine": _VALUES | {"clock", "store/base", "topic", "log", "transactions", "table"},
     "server": _VALUES | {"clock", "events", "engine", "transactions", "topic", "log", "wire"},
     "server/main": _VALUES | {"clock", "events", "engine", "topic", "log", "wire", "store"},
