@@ -42,7 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli/spark": _VALUES | {"spark", "store"},
     "sql": _VALUES | {"clock", "client", "wire"},
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
-    "spark/topics": _VALUES | {"client"},
+    "spark/topics": _VALUES | {"clock", "client"},
+    "spark/topics/hbase": _VALUES | {"clock", "log", "store", "view"},
     "spark/source": _VALUES | {"clock", "events"},
     "spark": _VALUES | {"clock", "root"},
     # The two composition roots of the Python API: they join client, engine and store.
@@ -81,7 +82,6 @@ DRIVERS: dict[str, set[str]] = {
     "py4j": set(),
     "thriftpy2": {"server/tephra/messages.py", "store/hbase/thrift/connection.py"},
     "kazoo": {"server/tephra/discovery.py"},
-    "pyspark": {"spark/source/"},
     "click": {"cli/"},
     "rich": {"cli/"},
 }

@@ -39,7 +39,7 @@ from tms.store.base import Map, Store
 from tms.topic.registry import TopicRecord
 
 WRITE_SPAN_MS = 64
-LATE_MS = 3_600_000
+CLOCK_SLACK_MS = 10_000  # by which a clock may have gone back while a transaction was in progress
 READ_BYTES = 8 << 20
 _LOOK_BYTES = 1 << 20
 _ATTEMPTS = 40
@@ -117,7 +117,14 @@ class PartitionView:
         """The committed blocks whose last message is in [start, stop), in order."""
         start, stop = max(start, self.floor), min(stop, self.end().key)
         while start < stop and (found := self._chain.scan(start, stop, READ_BYTES)):
-            for stored in admit(trimmed(found, self.floor), self._fates.of).blocks:
+            admitted = admit(trimmed(found, self.floor), self._fates.of)
+            if admitted.stop is not None:
+                raise StorageUnavailable(
+                    f"A message of transaction {admitted.held_by} stands before the time at which "
+                    f"it began, at {admitted.stop} of partition {self.partition}: the clock of the "
+                    "service went back. Try again when the transaction has ended."
+                )
+            for stored in admitted.blocks:
                 if is_reference(stored):
                     [whole] = trimmed([self._staged.resolve(stored)], self.floor)
                     yield whole
@@ -164,7 +171,7 @@ class PartitionView:
         return End(last.end_offset, key_after(last.last))
 
     def _decided_end(self) -> End:
-        since_ms = self._fates.undecided_since_ms(self._has_foreign) - LATE_MS
+        since_ms = self._fates.undecided_since_ms(self._has_foreign) - CLOCK_SLACK_MS
         start = max(self.floor, (max(0, since_ms), 0))
         while found := self._chain.scan(start, self._stored.key, READ_BYTES):
             admitted = admit(found, self._fates.of)
