@@ -103,6 +103,12 @@ class PartitionView:
             self._end = self._decided_end()
         return self._end
 
+    def decided(self, offset: int) -> int:
+        """An offset up to which everything is decided: the end, unless it is known already that
+        this one lies before it."""
+        known = self._ends.get((self.uid, self.partition))
+        return known.offset if known and known.offset >= offset else self.end().offset
+
     def offset_at(self, position: Position) -> int:
         """The offset of the first readable message at or after a position; never beyond the
         end."""

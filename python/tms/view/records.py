@@ -118,7 +118,3 @@ class TopicView:
         return PartitionView(
             view.store, view.metadata, self, number, self.fates, self.floor, view.ends
         )
-
-    def partitions(self) -> Iterator[PartitionView]:
-        """All of them, in order."""
-        return map(self.partition, range(self.record.partitions))
