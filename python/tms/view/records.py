@@ -85,7 +85,7 @@ class TopicView:
     ) -> None:
         self.name = name
         self.record = record
-        self._fates = fates
+        self.fates = fates
         self._store = store
         self._metadata = store.open(keys.METADATA_MAP, create=False)
         self._retention = retention
@@ -109,7 +109,7 @@ class TopicView:
             self._metadata,
             self.record,
             number,
-            self._fates,
+            self.fates,
             self.floor,
         )
 
