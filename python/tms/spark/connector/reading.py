@@ -82,7 +82,8 @@ def read(
     def rows(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
         return unpack(batches, made, columns)
 
-    return frame.filter(condition).mapInArrow(rows, spark_ddl(columns))
+    columns_read = ["row", *(one.decode() for one in cells)]  # the connector has its own order
+    return frame.filter(condition).select(*columns_read).mapInArrow(rows, spark_ddl(columns))
 
 
 def _wanted(
