@@ -7,6 +7,7 @@
     topics/    where topics are read from: a service, or HBase itself
     source/    the data source "tms", its reading half
     sink/      its writing half
+    connector/ the HBase connector, for pyspark 3.5
     sessions   sessions with everything set
     runtime    which pyspark and which Java there are, and whether they fit
 
@@ -17,13 +18,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tms.spark.connector import read
     from tms.spark.sessions import register, session
 
-__all__ = ["session", "register"]
+__all__ = ["session", "register", "read"]
 
 _HOMES = {
     "session": "tms.spark.sessions",
     "register": "tms.spark.sessions",
+    "read": "tms.spark.connector",
 }
 
 
