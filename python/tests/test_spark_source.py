@@ -191,16 +191,36 @@ def test_a_condition_leaves_the_same_rows_whoever_applies_it(
     everything = consumed(world.bus, topic)
     moments = sorted({row["timestamp"] for row in everything})
     conditions = [*CONDITIONS, *_about_times(moments[len(moments) // 2])]
+    for condition, holds_for in conditions:
+        expected = [_plain(row) for row in everything if holds_for(row)]
+        for pushes in ("true", "false"):
+            frame = table(spark, world, subscribe=topic, pushFilters=pushes)
+            assert rows(frame.filter(condition)) == expected, (pushes, condition)
+
+
+def test_a_table_may_be_used_again_with_another_condition(
+    spark: SparkSession, world: Topics, topic: str
+) -> None:
+    world.publish(topic, 0, 10)
+    world.publish(topic, 1, 5)
     frame = table(spark, world, subscribe=topic)
-    pushing = "spark.sql.python.filterPushdown.enabled"
+    one, other = frame.filter("partition = 1"), frame.filter("partition = 0 AND offset < 2")
+    assert [len(rows(some)) for some in (one, frame, other, one)] == [5, 15, 2, 5]
+    assert len(rows(one.union(frame).union(other))) == 22
+
+
+def test_filters_are_not_pushed_in_a_session_that_forbids_it(
+    spark: SparkSession, world: Topics, topic: str
+) -> None:
+    allowed = "spark.sql.python.filterPushdown.enabled"
+    world.publish(topic, 0, 3)
+    spark.conf.set(allowed, "false")
     try:
-        for enabled, some in (("true", conditions), ("false", conditions[:3])):
-            spark.conf.set(pushing, enabled)
-            for condition, holds_for in some:
-                expected = [_plain(row) for row in everything if holds_for(row)]
-                assert rows(frame.filter(condition)) == expected, (enabled, condition)
+        assert len(rows(table(spark, world, subscribe=topic).filter("offset > 0"))) == 2
+        with pytest.raises(PySparkException, match=allowed):
+            table(spark, world, subscribe=topic, pushFilters="true").collect()
     finally:
-        spark.conf.set(pushing, "true")
+        spark.conf.set(allowed, "true")
 
 
 def _plain(row: Row) -> Row:
@@ -238,7 +258,7 @@ def test_a_condition_on_places_decides_what_is_read(
     world.bus.update_topic(topic, partitions=4)
     for partition in range(4):
         world.publish(topic, partition, 10)
-    frame = table(spark, world, subscribe=topic).filter(condition)
+    frame = table(spark, world, subscribe=topic, pushFilters="true").filter(condition)
     assert frame.rdd.getNumPartitions() == tasks
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "Filter (" not in plan, "Spark applies it once more"
