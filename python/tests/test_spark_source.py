@@ -196,7 +196,6 @@ def test_filters_are_not_pushed_in_a_session_that_forbids_it(
 ) -> None:
     world.publish(topic, 0, 3)
     strict = spark.newSession()
-    tms.spark.register(strict)
     allowed = "spark.sql.python.filterPushdown.enabled"
     strict.conf.set(allowed, "false")
     assert len(rows(table(strict, world, subscribe=topic).filter("offset > 0"))) == 2
