@@ -149,6 +149,18 @@ def test_what_an_image_does_not_know_is_not_shown() -> None:
     assert one.end().offset == 2
 
 
+def test_an_engine_that_is_closed_has_shown_everything() -> None:
+    world = _World()
+    world.clock.pass_ms(10)
+    for value in (b"1", b"2"):
+        world.tx.commit(Commit(0, value.decode(), (TopicBlock(NAME, NewBlock(0, block(value))),)))
+    shown = world.shown()
+    assert everything(view(world.store, world.clock)) == []
+    world.engine.close()
+    assert everything(view(world.store, world.clock)) == shown
+    assert len(shown) == 2
+
+
 def test_a_topic_that_is_not_there_is_an_error() -> None:
     world = _World()
     with pytest.raises(TopicNotFound):

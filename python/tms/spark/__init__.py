@@ -7,8 +7,9 @@
     topics/    where topics are read from: a service, or HBase itself
     source/    the data source "tms", its reading half
     sink/      its writing half
+    connector/ the HBase connector, for pyspark 3.5
     sessions   sessions with everything set
-    doctor     what is wrong with Java, pyspark and Arrow here
+    runtime    which pyspark and which Java there are, and whether they fit
 
 Importing this module loads neither pyspark nor pyarrow.
 """
@@ -17,13 +18,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tms.spark.connector import read
     from tms.spark.sessions import register, session
 
-__all__ = ["session", "register"]
+__all__ = ["session", "register", "read"]
 
 _HOMES = {
     "session": "tms.spark.sessions",
     "register": "tms.spark.sessions",
+    "read": "tms.spark.connector",
 }
 
 
