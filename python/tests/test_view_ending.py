@@ -14,6 +14,7 @@ from tms.model import keys
 from tms.model.block import encode, place
 from tms.model.log import NewBlock
 from tms.model.topic import Durability
+from tms.store.faulty import FaultyStore
 from tms.store.memory import MemoryMap
 from tms.view import View, partition
 from tms.view.ending import open_end
@@ -181,6 +182,27 @@ def _error(pending: object) -> object:
     except TMSError as error:
         return error
     return None
+
+
+def test_what_lands_after_a_take_over_that_began_while_somebody_looked_is_not_shown() -> None:
+    both = Processes(2)
+    both.publish(0, b"1")
+    both.stores[0].delays = lambda name: name.startswith("t")
+    with pytest.raises(TMSError):
+        both.publish(0, b"2")  # it is on its way
+    way = FaultyStore(both.kept)
+
+    def take_over(operation: str, name: str) -> None:
+        if operation == "scan" and name.startswith("t"):
+            way.before = lambda operation, name: None
+            both.engines[1].describe_topic(NAME)
+            both.stores[0].land()
+
+    way.before = take_over
+    one = View(way, both.clock).topic(str(NAME)).partition(0)
+    found = seen(list(one.blocks((0, 0), one.end().key)))
+    assert [m.value for m in found] == [b"1"]
+    assert found == both.read(1)
 
 
 def test_a_taker_over_that_died_hides_what_was_written_last_until_one_follows(
