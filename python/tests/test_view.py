@@ -13,6 +13,7 @@ from tms.errors import TMSError, TopicNotFound
 from tms.log import writer
 from tms.model.log import NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
+from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicSettings
 from tms.model.transaction import Commit, TopicBlock, TopicStaged
 from tms.transactions.transactions import Transactions
@@ -110,8 +111,13 @@ def test_a_view_shows_what_the_engine_shows_of_any_history(seed: int) -> None:
                 world.tx.commit(
                     Commit(id, "", (TopicBlock(NAME, NewBlock(0, block(value))),), staged=extra)
                 )
-            elif what < 0.92 and open_:
+            elif what < 0.88 and open_:
                 world.tx.abort(open_.pop(0))
+            elif what < 0.91 and open_:
+                world.tx.invalidate(open_.pop(0))
+            elif what < 0.92:
+                foreign = (world.clock.now_ms() - 24 * HOUR_MS) * POINTERS_PER_MS + step
+                world.tx.submit(NAME, [NewBlock(0, block(value))], foreign).result(5)
             elif what < 0.95:
                 world.engine.truncate_topic(NAME, Position.offset(chance.randint(0, step)))
             elif what < 0.97:
