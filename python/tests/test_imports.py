@@ -32,13 +32,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "group": _VALUES,
     "transactions": _VALUES | {"clock", "events", "store/base", "topic", "log", "tx", "group"},
     "table": _VALUES | {"store/base", "tx"},
+    "view": _VALUES | {"clock", "store/base", "topic", "log"},
     "engine": _VALUES | {"clock", "store/base", "topic", "log", "transactions", "table"},
     "server": _VALUES | {"clock", "events", "engine", "transactions", "topic", "log", "wire"},
     "server/main": _VALUES | {"clock", "events", "engine", "topic", "log", "wire", "store"},
     "client": _VALUES | {"clock", "wire"},
     "cli": _VALUES | {"clock", "wire", "client", "root"},
     "cli/hbase": _VALUES | {"clock", "root", "store"},  # tables and regions, below any service
+    "cli/spark": _VALUES | {"spark", "store"},
     "sql": _VALUES | {"clock", "client", "wire"},
+    "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
+    "spark/topics": _VALUES | {"clock", "client"},
+    "spark/topics/hbase": _VALUES | {"clock", "log", "store", "view"},
+    "spark/source": _VALUES | {"clock", "events"},
+    "spark": _VALUES | {"clock", "root"},
     # The two composition roots of the Python API: they join client, engine and store.
     "root": _VALUES | {"clock", "client", "engine", "store", "topic"},
     "aio": _VALUES | {"clock", "client", "engine", "store", "topic", "root"},
@@ -58,7 +65,7 @@ EXCEPTIONS: dict[str, set[str]] = {
 DRIVERS: dict[str, set[str]] = {
     "plyvel": {"store/leveldb/"},
     "fcntl": {"store/leveldb/"},
-    "pyarrow": {"model/", "wire/"},
+    "pyarrow": {"model/", "wire/", "spark/"},
     "google_crc32c": {"model/", "store/leveldb/", "store/hbase/rows.py"},
     "uvicorn": {"server/"},
     "uvloop": {"server/"},
@@ -71,6 +78,7 @@ DRIVERS: dict[str, set[str]] = {
     "httptools": {"client/", "server/"},
     "tenacity": {"client/", "store/hbase/thrift/pool.py"},
     "sqlalchemy": {"sql.py"},
+    "pyspark": {"spark/source/", "spark/sink/", "spark/connector/", "spark/sessions.py"},
     "thriftpy2": {"server/tephra/messages.py", "store/hbase/thrift/connection.py"},
     "kazoo": {"server/tephra/discovery.py"},
     "click": {"cli/"},

@@ -282,8 +282,8 @@ class Engine:
         `TopicNotFound`, `Invalid` for a snapshot."""
         if isinstance(isolation, Snapshot):
             raise Invalid("Offsets are of committed or uncommitted messages.", field="isolation")
-        since_ms = self.transactions.undecided_since_ms
-        return self._fetcher.offsets(name, at, self._judge(isolation), since_ms)
+        judge, since_ms = self._judge(isolation), self.transactions.undecided_since_ms
+        return self._fetcher.offsets(name, at, judge, since_ms)
 
     def watch(
         self,
@@ -366,8 +366,7 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Write what is queued, note the producers, release the store. A second call does
-        nothing."""
+        """Write what is queued, release the store. A second call does nothing."""
         with self._lock:
             if self._closed:
                 return
@@ -375,6 +374,7 @@ class Engine:
         self._publisher.close()
         self._fetcher.close()
         self.maintenance.stop()
+        self.transactions.close()
         self._partitions.close(CLOSE_TIMEOUT_S)
         self._threads.shutdown(wait=True)
         self._store.close()

@@ -50,6 +50,11 @@ class StoredImage:
         except TMSError as error:
             _log.warning("image_not_written", error=error.message)
 
+    def close(self) -> None:
+        """Write the image once more, so that what is read without a service is up to date."""
+        self._due_ms = 0
+        self.keep()
+
     def write(self, now_ms: int) -> None:
         """Write the image as of now, unless it says nothing new. Raises what keeps it from being
         written."""

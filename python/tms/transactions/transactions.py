@@ -260,6 +260,11 @@ class Transactions:
             self._image.keep()
         self.shorten_journals(TRANSACTIONS_MAX, POSITIONS_MAX)
 
+    def close(self) -> None:
+        """Nothing more is begun or ended: show others how it stands."""
+        if self._image is not None:
+            self._image.close()
+
     def shorten_journals(self, transactions_max: int, positions_max: int) -> None:
         """Keep the state in journals that a start would have to read more of than so many
         entries."""

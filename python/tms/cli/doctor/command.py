@@ -1,20 +1,15 @@
 """The command `tms doctor`: runs the checks, prints findings with their fixes, and ends with 1 if
 one is a problem."""
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import msgspec
 
-from tms.cli.doctor.finding import Finding, Status
+from tms.cli.doctor.finding import Finding
 from tms.cli.doctor.machine import Machine
-from tms.cli.output import Format, escape, write
+from tms.cli.doctor.printing import show
 from tms.cli.session import Session, Shared
-
-_COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "red"}
 
 
 @click.command("doctor", cls=Shared)
@@ -30,18 +25,7 @@ def command(session: Session, config: Path | None, all_: bool) -> int:
 
     Changes nothing. Each finding comes with the way to mend it.
     """
-    findings = list(examine(session, config, Machine()))
-    counts = {status: sum(one.status is status for one in findings) for status in Status}
-    if session.format is Format.TABLE:
-        write("".join(_text(one) for one in findings if all_ or one.status is not Status.OK))
-    else:
-        document = msgspec.to_builtins(findings)
-        session.show(document, document)
-    session.say(
-        f"{len(findings)} checks: {counts[Status.OK]} fine, {counts[Status.WARNING]} warnings, "
-        f"{counts[Status.PROBLEM]} problems"
-    )
-    return 1 if counts[Status.PROBLEM] else 0
+    return show(session, examine(session, config, Machine()), all_)
 
 
 def examine(session: Session, config: Path | None, machine: Machine) -> Iterator[Finding]:
@@ -57,11 +41,3 @@ def examine(session: Session, config: Path | None, machine: Machine) -> Iterator
     if data is None or session.url is not None:
         meant = session.url is not None or "TMS_URL" in machine.environ
         yield from service.check(session.url_or_default(), meant, machine)
-
-
-def _text(finding: Finding) -> str:
-    status = f"{finding.status:<8}"
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        status = click.style(status, fg=_COLOURS[finding.status])
-    text = f"{status} {escape(finding.check)}: {escape(finding.found)}\n"
-    return text if finding.fix is None else f"{text}         fix: {escape(finding.fix)}\n"

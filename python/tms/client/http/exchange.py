@@ -50,11 +50,14 @@ class Call(NamedTuple, Generic[T]):
 
 
 class Calls:
-    """Builds the calls to one service. `peer` names it in errors."""
+    """Builds the calls to one service. `peer` names it in errors; a `token`, printable ASCII, goes
+    with every request, for what guards the service."""
 
-    def __init__(self, authority: str, peer: str) -> None:
+    def __init__(self, authority: str, peer: str, token: str = "") -> None:
         self._peer = peer
         self._common = f" HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: tms-python\r\n"
+        if token:
+            self._common += f"Authorization: Bearer {token}\r\n"
         self._append_head = lru_cache(1_024)(self._make_append_head)
 
     def create_topic(self, name: TopicName, settings: TopicSettings) -> Call[TopicInfo]:

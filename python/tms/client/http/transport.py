@@ -42,12 +42,17 @@ class HttpTransport:
     used."""
 
     def __init__(
-        self, url: str, *, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
+        self,
+        url: str,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        clock: Clock | None = None,
+        token: str = "",
     ) -> None:
         self.target = Target(url)
         self.timeout_s = timeout_s
         self.clock = clock or SystemClock()
-        self.calls = Calls(self.target.authority, self.target.url)
+        self.calls = Calls(self.target.authority, self.target.url, token)
         self._idle: deque[Connection] = deque()
         self._closed = False
 

@@ -89,6 +89,11 @@ class Columns:
         size = decompressed_bytes(self._block, self._body, self._layout)
         return size * self.count // self._layout.messages
 
+    @property
+    def few(self) -> bool:
+        """Whether the block has so few messages that unpacking them here is faster than Arrow."""
+        return self._layout.small
+
     def values(self) -> list[bytes | None]:
         """The values; None is a tombstone."""
         return self._binaries(VALUE, self._layout.nulls[1])
@@ -96,6 +101,14 @@ class Columns:
     def keys(self) -> list[bytes | None]:
         """The keys; None for messages without one."""
         return self._binaries(KEY, self._layout.nulls[0])
+
+    def arrays(self) -> tuple["pa.Array", "pa.Array"]:
+        """Keys and values as Arrow has them; nothing is copied that was not compressed."""
+        if self._layout.compressed:
+            batch = self.record_batch()
+            return batch.column(0), batch.column(1)
+        null_keys, null_values, _ = self._layout.nulls
+        return self._array(KEY, null_keys), self._array(VALUE, null_values)
 
     def headers(self) -> list[dict[str, bytes]]:
         """The headers; empty for messages without any."""

@@ -45,6 +45,7 @@ _HEX = re.compile(rb"[0-9a-f]*")
 _BLOCK_KEY_BYTES = {"s": 10, "y": 18}
 _TIME_AT = {"s": 0, "y": 8}
 _PIECES_MAX = 99
+MORE = tuple(b"b%02d" % number for number in range(1, BLOCK_BYTES_MAX // PIECE_BYTES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,5 @@
+"""`tms spark`: topics in Spark.
+
+checks     what Spark needs here, and whether it is there
+command    the commands
+"""

@@ -1,0 +1,43 @@
+"""`tms spark …`: what is wrong with Spark here."""
+
+import os
+
+import click
+
+from tms.cli.doctor.machine import Machine
+from tms.cli.doctor.printing import show
+from tms.cli.session import Group, Session, Shared
+from tms.cli.spark import checks
+from tms.spark.runtime import Runtime
+
+
+@click.group("spark", cls=Group)
+def command() -> None:
+    """Topics in Spark.
+
+    \b
+      tms spark doctor --url http://127.0.0.1:7070
+      tms spark doctor --store hbase://127.0.0.1:9090
+    """
+
+
+@command.command("doctor", cls=Shared)
+@click.option(
+    "--store",
+    envvar=["TMS_STORE", "TMS__STORE"],
+    metavar="URL",
+    help="HBase to read topics from: hbase://HOST:PORT,…/NAMESPACE. [TMS_STORE, TMS__STORE]",
+)
+@click.option("--all", "all_", is_flag=True, help="Show also what is fine.")
+@click.pass_obj
+def doctor(session: Session, store: str | None, all_: bool) -> int:
+    """Check Java, pyspark, Arrow, the Python of Spark's workers, and the way to the topics.
+
+    Changes nothing, and does not start Spark. Each finding comes with the way to mend it.
+    """
+    if session.data is not None:
+        raise click.UsageError(
+            "Spark reads from a service (--url) or from HBase (--store), not from a directory."
+        )
+    target = checks.Target(session.url or os.environ.get("TMS_URL"), store)
+    return show(session, checks.check(Runtime(), target, Machine()), all_)

@@ -1,0 +1,104 @@
+"""A topic as a DataFrame of pyspark 3.5.
+
+Invariants
+
+* The connector sees one condition only: a union of ranges of rows, none of them empty, because of a
+  contradictory one it makes a scan of everything. What users filter by is applied to messages.
+* Rows are judged by one image and one set of seals, both of the moment at which the DataFrame was
+  made. So it shows the same whenever it is computed, as long as its messages are kept; when some
+  are not any more, computing it fails.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from tms.clock import SystemClock
+from tms.errors import ConfigError, Invalid
+from tms.model.position import Position
+from tms.spark.connector.unpacking import Bounds, Topic, unpack
+from tms.spark.rows import Columns, spark_ddl
+from tms.spark.runtime import Lane, Runtime
+from tms.store.hbase import HBaseStore
+from tms.store.hbase.rows import BLOCK, MESSAGES, MORE, table_name
+from tms.view import TopicView, View
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT = "org.apache.hadoop.hbase.spark"
+_QUORUM = "spark.hadoop.hbase.zookeeper.quorum"
+
+
+def read(
+    spark: "SparkSession",
+    topic: str,
+    store: str,
+    *,
+    start: str = "earliest",
+    stop: str = "latest",
+    partitions: list[int] | None = None,
+    headers: bool = False,
+    message_id: bool = False,
+) -> "DataFrame":
+    """The committed messages of a topic, as they are now; see docs/spark.md for the columns.
+
+    `store` is `hbase://HOST:PORT`: a Thrift server, which is asked for what is where; the messages
+    come from the region servers. `start` and `stop` are positions as everywhere: `earliest`,
+    `latest`, `time:MS`, `offset:N` or an id. Raises `TopicNotFound`, `ConfigError`, `Invalid`, and
+    `StorageUnavailable` when HBase is away.
+    """
+    if Runtime().lane() is not Lane.SPARK35:
+        raise ConfigError(
+            "The HBase connector runs with pyspark 3.5 only. With this one, read the format tms "
+            "with the options source=hbase and tms.store."
+        )
+    if not spark.conf.get(_QUORUM, ""):
+        raise ConfigError(
+            "The session does not know HBase's ZooKeeper. Make it with tms.spark.session(zookeeper="
+            f"'HOST:PORT'), or set {_QUORUM}."
+        )
+    columns = Columns(headers, message_id)
+    with closing(HBaseStore(store)) as opened:
+        view = View(opened, SystemClock()).topic(topic)
+        wanted = _wanted(view, Position.parse(start), Position.parse(stop), partitions)
+        made = Topic.of(view, store, wanted)
+        namespace = opened.place.namespace
+    if not made.ranges:
+        return spark.createDataFrame([], spark_ddl(columns))
+    cells = [BLOCK, *MORE]
+    mapping = ["row STRING :key", *(f"{one.decode()} BINARY m:{one.decode()}" for one in cells)]
+    frame = (
+        spark.read.format(FORMAT)
+        .option("hbase.table", table_name(namespace, MESSAGES).decode())
+        .option("hbase.columns.mapping", ", ".join(mapping))
+        .option("hbase.spark.use.hbasecontext", "false")
+        .option("hbase.spark.pushdown.columnfilter", "false")  # needs protobuf 3 in HBase
+        .load()
+    )
+    condition = " OR ".join(f"(row >= '{low}' AND row < '{high}')" for low, high in made.ranges)
+
+    def rows(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+        return unpack(batches, made, columns)
+
+    columns_read = ["row", *(one.decode() for one in cells)]  # the connector has its own order
+    return frame.filter(condition).select(*columns_read).mapInArrow(rows, spark_ddl(columns))
+
+
+def _wanted(
+    view: TopicView, start: Position, stop: Position, partitions: list[int] | None
+) -> Mapping[int, Bounds]:
+    found = {}
+    for number in range(view.record.partitions) if partitions is None else sorted(set(partitions)):
+        one = view.partition(number)
+        bounds = Bounds(one.offset_at(start), one.offset_at(stop))
+        if bounds.start > bounds.stop:
+            raise Invalid(
+                f"Partition {number} of {view.name} would be read from offset {bounds.start} to "
+                f"{bounds.stop}: the end lies before the start.",
+                field="stop",
+            )
+        if bounds.start < bounds.stop:
+            found[number] = bounds
+    return found

@@ -1,0 +1,183 @@
+"""What executors do with the rows that the connector brings: judge, and unpack.
+
+    row   salt 4 · uid 8 · partition 4 · segment 8 · time 16 · sequence 4     hexadecimal
+    b, b01, b02, …                                                            the pieces of a block
+
+Invariants
+
+* A row that is not of this life of the topic, lies behind its segment's seal, or has a key that is
+  none, is not shown.
+* What a transaction staged is fetched from HBase's Thrift server, by the task that meets it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from tms.errors import StorageUnavailable
+from tms.log.records import BlockKey
+from tms.log.staging import StagedBlocks, is_reference
+from tms.log.trimming import trimmed
+from tms.log.visibility import admit
+from tms.model import keys
+from tms.model.log import Buffer, StoredBlock
+from tms.model.transaction_image import Fates
+from tms.spark.rows import Columns, batches
+from tms.store.base import Store
+from tms.store.hbase import HBaseStore, Place
+from tms.store.hbase.rows import PREFIX_CHARS, BlockRows, rows_of
+from tms.view import PartitionView, TopicView
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_UID_AT, _PARTITION_AT, _SEGMENT_AT = 4, 12, 16
+_SEQUENCE_AT = 40
+_ROW_CHARS = 44
+
+
+class Bounds(NamedTuple):
+    """What is read of a partition: offsets, half open."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What is shown of a partition: offsets, from which key on, and up to where each segment's rows
+    count."""
+
+    bounds: Bounds
+    floor: BlockKey
+    seals: Mapping[int, BlockKey]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the driver saw it."""
+
+    name: str
+    uid: int
+    store: str
+    fates: Fates
+    partitions: Mapping[int, PartitionPlan]
+    ranges: tuple[tuple[str, str], ...]  # of rows, half open, none of them empty
+
+    @classmethod
+    def of(cls, view: TopicView, store: str, wanted: Mapping[int, Bounds]) -> "Topic":
+        """What is read of these partitions."""
+        plans, ranges = {}, []
+        namespace = Place.parse(store).namespace
+        for number, bounds in wanted.items():
+            one = view.partition(number)
+            seals = {
+                segment.number: segment.last for segment in one.segments if segment.last is not None
+            }
+            plans[number] = PartitionPlan(bounds, one.floor, seals)
+            row = partial(_row, namespace, one)
+            low, high = row(one.locate(bounds.start)), row(one.end().key)
+            if low < high:
+                ranges.append((low, high))
+        fates = view.fates
+        return cls(str(view.name), view.record.uid, store, fates, plans, tuple(ranges))
+
+
+def _row(namespace: str, one: PartitionView, key: BlockKey) -> str:
+    """The first row that a block with this key, or a greater one, can have."""
+    within = [s.number for s in one.segments if s.last is not None and key <= s.last]
+    number = within[0] if within else one.segments[-1].number
+    where = rows_of(namespace, keys.segment_map(one.uid, one.partition, number))
+    assert isinstance(where, BlockRows)
+    return where.row(keys.block_key(*key)).decode()
+
+
+def unpack(
+    found: Iterator["pa.RecordBatch"], topic: Topic, columns: Columns
+) -> Iterator["pa.RecordBatch"]:
+    """The messages in the rows. Raises `DataCorrupt`, `StorageUnavailable`."""
+    staged = _Staged(topic)
+    try:
+        for batch in found:
+            stored = filter(None, map(partial(_block, topic), *_cells(batch)))
+            for number, blocks in groupby(stored, key=_partition):
+                plan = topic.partitions[number]
+                shown = _shown(topic, plan, list(blocks), staged)
+                yield from batches(shown, topic.name, *plan.bounds, columns)
+    finally:
+        staged.close()
+
+
+def _cells(batch: "pa.RecordBatch") -> tuple[list[str], list[Buffer]]:
+    """Rows, and their blocks: nearly all are one cell, which is not copied."""
+    names: list[str] = batch.column(0).to_pylist()
+    first, *more = batch.columns[1:]
+    found: list[Buffer] = []
+    for at, cell in enumerate(first):
+        block: Buffer = memoryview(cell.as_buffer()) if cell.is_valid else b""
+        pieces = [column[at].as_buffer() for column in more if column[at].is_valid]
+        found.append(b"".join([block, *pieces]) if pieces and block else block)
+    return names, found
+
+
+def _block(topic: Topic, row: str, block: Buffer) -> StoredBlock | None:
+    """The block in a row; None for a row that is not to be shown."""
+    try:
+        uid = int(row[_UID_AT:_PARTITION_AT], 16)
+        number = int(row[_PARTITION_AT:_SEGMENT_AT], 16)
+        segment = int(row[_SEGMENT_AT:PREFIX_CHARS], 16)
+        key = (int(row[PREFIX_CHARS:_SEQUENCE_AT], 16), int(row[_SEQUENCE_AT:], 16))
+    except ValueError:
+        return None
+    plan = topic.partitions.get(number)
+    if plan is None or uid != topic.uid or len(row) != _ROW_CHARS or not block:
+        return None
+    seal = plan.seals.get(segment)
+    if seal is None or not plan.floor <= key <= seal:
+        return None
+    return StoredBlock(number, *key, block)
+
+
+def _partition(stored: StoredBlock) -> int:
+    return stored.partition
+
+
+def _shown(
+    topic: Topic, plan: PartitionPlan, blocks: list[StoredBlock], staged: "_Staged"
+) -> Iterator[StoredBlock]:
+    admitted = admit(trimmed(blocks, plan.floor), topic.fates.of)
+    for stored in admitted.blocks:
+        if is_reference(stored):
+            [stored] = trimmed([staged.resolve(stored)], plan.floor)
+        yield stored
+    if admitted.stop is not None and admitted.end_offset < plan.bounds.stop:
+        raise StorageUnavailable(
+            f"A message of transaction {admitted.held_by} stands before the time at which it "
+            f"began, in partition {blocks[0].partition} of {topic.name}: the service's clock went "
+            "back. Try again when the transaction has ended."
+        )
+
+
+class _Staged:
+    """Staged blocks, from a store that is opened when the first one is met."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._store: Store | None = None
+        self._partitions: dict[int, StagedBlocks] = {}
+
+    def resolve(self, reference: StoredBlock) -> StoredBlock:
+        """The block that a reference names."""
+        if self._store is None:
+            self._store = HBaseStore(self._topic.store)
+        number = reference.partition
+        if number not in self._partitions:
+            self._partitions[number] = StagedBlocks(self._store, self._topic.uid, number)
+        return self._partitions[number].resolve(reference)
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._store is not None:
+            self._store.close()

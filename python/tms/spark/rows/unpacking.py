@@ -1,0 +1,252 @@
+"""Blocks → record batches, column by column.
+
+    a block of many messages     key and value are the block's own buffers, the other columns are
+                                 computed by Arrow; one batch, nothing copied
+    small blocks                 up to 32 messages and headers: gathered cell by cell; more: by
+                                 Arrow; then joined up to `JOINED_BYTES` and `JOINED_ROWS`
+
+Invariants
+
+* Every message with `start` ≤ offset < `stop` once, in the order of the blocks; nothing else.
+* A block that has such a message is checked against its CRC, once, before anything of it is used.
+* No Python loop per message, but for blocks of so few that Arrow would take longer.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tms.errors import BadBlock, DataCorrupt
+from tms.model import block as blocks_of
+from tms.model.block import MESSAGES_MAX, BlockHeader
+from tms.model.ids import SEQUENCES_PER_MS, MessageId
+from tms.model.log import StoredBlock
+from tms.spark.rows.columns import HEADERS, LOG_APPEND_TIME, TIMESTAMP, Columns, arrow_schema
+
+SMALL_BYTES = 64 << 10  # a smaller block is joined with its neighbours
+JOINED_BYTES = 1 << 20
+JOINED_ROWS = MESSAGES_MAX
+_NO_PAYLOAD = "0" * 20  # the second half of an id: clients show staged messages without theirs
+
+
+def batches(
+    blocks: Iterable[StoredBlock], topic: str, start: int, stop: int, columns: Columns
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the messages of these blocks whose offsets are in [start, stop).
+
+    Batches refer to the memory of the blocks. Raises `DataCorrupt` at a block that is not as it was
+    stored, after the rows before it.
+    """
+    rows = _Rows(topic, columns)
+    for stored in blocks:
+        try:
+            header = blocks_of.read_header(stored.block)
+            first = max(0, start - header.base_offset)
+            behind = min(header.count, stop - header.base_offset)
+            ready = rows.add(stored, header, first, behind) if first < behind else []
+        except (BadBlock, DataCorrupt) as exc:
+            yield from rows.joined()
+            where = (
+                f"{topic}, partition {stored.partition}, {stored.time_ms}:{stored.last_sequence}"
+            )
+            raise DataCorrupt(f"{where}: {exc.message}") from exc
+        yield from ready
+    yield from rows.joined()
+
+
+class _Constant:
+    """A column that has the same cell in every row."""
+
+    def __init__(self, cell: pa.Scalar) -> None:
+        self._cell = cell
+        self._rows = pa.repeat(cell, 0)
+
+    def rows(self, count: int) -> pa.Array:
+        """So many rows; they share their memory with those of other batches."""
+        if count > len(self._rows):
+            self._rows = pa.repeat(self._cell, 1 << (count - 1).bit_length())
+        return self._rows.slice(0, count)
+
+
+class _Offsets:
+    """The column of offsets. Blocks follow each other, so many are numbered at once."""
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._rows = pa.array([], pa.int64())
+
+    def rows(self, first: int, count: int) -> pa.Array:
+        """Consecutive ones from `first`."""
+        if not self._first <= first <= self._first + len(self._rows) - count:
+            self._first = first
+            self._rows = pc.add(_numbers(), first)
+        return self._rows.slice(first - self._first, count)
+
+
+class _Gathered:
+    """Rows of blocks with a few messages each, all of one partition."""
+
+    def __init__(self) -> None:
+        self.partition = 0
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.offsets: list[int] = []
+        self.times_us: list[int] = []
+        self.headers: list[dict[str, bytes]] = []
+        self.ids: list[str] = []
+
+
+class _Rows:
+    """Makes batches, and keeps the small ones back until they are enough together."""
+
+    def __init__(self, topic: str, columns: Columns) -> None:
+        self._columns = columns
+        self._schema = arrow_schema(columns)
+        self._topic = _Constant(pa.scalar(topic, pa.utf8()))
+        self._time_type = _Constant(pa.scalar(LOG_APPEND_TIME, pa.int32()))
+        self._no_headers = _Constant(pa.scalar(None, HEADERS))
+        self._offsets = _Offsets()
+        self._partitions: dict[int, _Constant] = {}
+        self._gathered = _Gathered()
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._waiting_rows = 0
+
+    def add(
+        self, stored: StoredBlock, header: BlockHeader, first: int, behind: int
+    ) -> list[pa.RecordBatch]:
+        """Take the messages [first, behind) of a block; the batches that are ready now."""
+        cells = blocks_of.decode(stored.block)
+        part = cells.slice(first, behind)
+        size, count = part.cell_bytes, part.count
+        sequence = stored.last_sequence - header.count + 1 + first
+        if not 0 <= sequence <= SEQUENCES_PER_MS - count:
+            raise DataCorrupt(f"{header.count} messages cannot end at this place. Run `tms fsck`.")
+        if size >= SMALL_BYTES:
+            return [*self.joined(), self._whole(stored, header, cells, first, behind)]
+        ready = []
+        if self._waiting_bytes + size > JOINED_BYTES or self._waiting_rows + count > JOINED_ROWS:
+            ready = self.joined()
+        if cells.few:
+            self._gather(stored, header.base_offset + first, sequence, part)
+        else:
+            self._end_gathered()
+            self._waiting.append(self._whole(stored, header, cells, first, behind))
+        self._waiting_bytes += size
+        self._waiting_rows += count
+        return ready
+
+    def joined(self) -> list[pa.RecordBatch]:
+        """What was kept back, as one batch; none if there is nothing."""
+        self._end_gathered()
+        waiting, self._waiting = self._waiting, []
+        self._waiting_bytes = self._waiting_rows = 0
+        if len(waiting) < 2:
+            return waiting
+        return pa.Table.from_batches(waiting).combine_chunks().to_batches()  # type: ignore[no-any-return]
+
+    def _whole(
+        self,
+        stored: StoredBlock,
+        header: BlockHeader,
+        cells: blocks_of.Columns,
+        first: int,
+        behind: int,
+    ) -> pa.RecordBatch:
+        """The rows of a block, made by Arrow."""
+        count = behind - first
+        arrays = [
+            *cells.slice(first, behind).arrays(),
+            self._topic.rows(count),
+            self._partition(stored.partition).rows(count),
+            self._offsets.rows(header.base_offset + first, count),
+            pa.repeat(pa.scalar(stored.time_ms * 1_000, TIMESTAMP), count),
+            self._time_type.rows(count),
+        ]
+        if self._columns.headers:
+            headers = _headers(cells.record_batch().column(2))
+            arrays.append(
+                self._no_headers.rows(count) if headers is None else headers.slice(first, count)
+            )
+        if self._columns.message_id:
+            sequence = stored.last_sequence - header.count + 1 + first
+            arrays.append(_ids(stored.time_ms, sequence, count))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _gather(
+        self, stored: StoredBlock, offset: int, sequence: int, part: blocks_of.Columns
+    ) -> None:
+        """Take the messages of a block with a few."""
+        if self._gathered.partition != stored.partition:
+            self._end_gathered()
+            self._gathered.partition = stored.partition
+        gathered, count = self._gathered, part.count
+        gathered.keys += part.keys()
+        gathered.values += part.values()
+        gathered.offsets += range(offset, offset + count)
+        gathered.times_us += [stored.time_ms * 1_000] * count
+        if self._columns.headers:
+            gathered.headers += part.headers()
+        if self._columns.message_id:
+            gathered.ids += map(bytes.hex, MessageId(stored.time_ms, sequence).run(count))
+
+    def _end_gathered(self) -> None:
+        gathered, count = self._gathered, len(self._gathered.offsets)
+        if not count:
+            return
+        arrays = [
+            pa.array(gathered.keys, pa.binary()),
+            pa.array(gathered.values, pa.binary()),
+            self._topic.rows(count),
+            self._partition(gathered.partition).rows(count),
+            pa.array(gathered.offsets, pa.int64()),
+            pa.array(gathered.times_us, TIMESTAMP),
+            self._time_type.rows(count),
+        ]
+        if self._columns.headers:
+            arrays.append(pa.array(map(_pairs, gathered.headers), HEADERS))
+        if self._columns.message_id:
+            arrays.append(pa.array(gathered.ids, pa.utf8()))
+        self._waiting.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._gathered = _Gathered()
+
+    def _partition(self, number: int) -> _Constant:
+        found = self._partitions.get(number)
+        if found is None:
+            found = self._partitions[number] = _Constant(pa.scalar(number, pa.int32()))
+        return found
+
+
+def _pairs(headers: dict[str, bytes]) -> list[dict[str, str | bytes]] | None:
+    return [{"key": name, "value": value} for name, value in headers.items()] or None
+
+
+def _headers(maps: pa.MapArray) -> pa.Array | None:
+    """The maps of a whole block as arrays of structs, with the same buffers; None if all are
+    empty."""
+    ends = maps.offsets
+    if ends[0] == ends[-1]:
+        return None
+    entries = pa.StructArray.from_arrays([maps.keys, maps.items], fields=[*HEADERS.value_type])
+    none = pc.equal(ends.slice(1), ends.slice(0, len(maps)))
+    return pa.ListArray.from_arrays(ends, entries, type=HEADERS, mask=none)
+
+
+def _ids(time_ms: int, sequence: int, count: int) -> pa.Array:
+    """The ids of consecutive messages of one millisecond, as text."""
+    numbers = _sequences().slice(sequence, count)
+    return pc.binary_join_element_wise(f"{time_ms:016x}", numbers, _NO_PAYLOAD, "")
+
+
+@cache
+def _numbers() -> pa.Array:
+    """0, 1, 2, … for as many messages as a block has."""
+    return pa.array(range(MESSAGES_MAX), pa.int64())
+
+
+@cache
+def _sequences() -> pa.Array:
+    """Every sequence as four hexadecimal digits."""
+    return pa.array([f"{number:04x}" for number in range(SEQUENCES_PER_MS)])

@@ -1,0 +1,195 @@
+"""The offsets of a stream: what stands in its checkpoint, and how far the next batch goes. Pure.
+
+    {"flights": {"0": 23, "1": 42}}             read up to these offsets, as Spark's Kafka source
+    {"flights#2": {"0": 5}}                     the same, of the second life of that name
+    {"flights#from": {"1": 7}, "flights": …}    partition 1 was read from offset 7 in this batch
+
+Invariants
+
+* A topic that is deleted and created anew is another one: its generation stands behind its name,
+  unless it is the first.
+* Everything that is read stands in the checkpoint, with beginning and end. Where a batch begins is
+  the end of the one before; for a partition that was in none it is noted as `from`, because what
+  `latest` or `earliest` was at that moment cannot be found out again when the batch is repeated.
+* Equal offsets have equal JSON: Spark compares the text.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tms.errors import Invalid
+from tms.spark.topics.splitting import apportioned
+
+_KEY = re.compile(r"([A-Za-z0-9_:-]{1,257})(?:#([1-9][0-9]{0,9}))?(#from)?")
+
+Places = Mapping[str, Mapping[int, int]]
+
+
+class Life(NamedTuple):
+    """A topic from its creation to its deletion; `generation` counts the lives of a name from 1."""
+
+    topic: str
+    generation: int = 1
+
+    def __str__(self) -> str:
+        return self.topic if self.generation == 1 else f"{self.topic}#{self.generation}"
+
+
+Ends = Mapping[Life, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffsets:
+    """Up to where a stream has read, and where this batch began in partitions that were in none
+    before."""
+
+    ends: Ends
+    begun: Ends = field(default_factory=dict)
+
+
+class Range(NamedTuple):
+    """A part of a partition to read."""
+
+    life: Life
+    partition: int
+    start: int
+    stop: int
+
+
+def parse_key(key: str) -> Life | None:
+    """The topic that a name in JSON means; None when it is none, or a `from`."""
+    match = _KEY.fullmatch(key)
+    if match is None or match[3]:
+        return None
+    return Life(match[1], int(match[2] or 1))
+
+
+def to_json(offsets: StreamOffsets) -> dict[str, dict[str, int]]:
+    """What Spark writes to the checkpoint."""
+    said = [(str(life), places) for life, places in offsets.ends.items()]
+    said += [(f"{life}#from", places) for life, places in offsets.begun.items()]
+    return {
+        key: {str(partition): places[partition] for partition in sorted(places)}
+        for key, places in sorted(said)
+        if places
+    }
+
+
+def from_json(said: Mapping[str, Any]) -> StreamOffsets:
+    """What the checkpoint says. Raises `Invalid` when another source wrote it."""
+    ends: dict[Life, dict[int, int]] = {}
+    begun: dict[Life, dict[int, int]] = {}
+    for key, places in said.items():
+        match = _KEY.fullmatch(key)
+        if match is None or not isinstance(places, dict):
+            raise _foreign(said)
+        life = Life(match[1], int(match[2] or 1))
+        (begun if match[3] else ends)[life] = {
+            _number(said, partition): _number(said, offset) for partition, offset in places.items()
+        }
+    return StreamOffsets(ends, begun)
+
+
+def _number(said: Mapping[str, Any], value: Any) -> int:
+    if type(value) is int and value >= 0:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"0|[1-9][0-9]{0,3}", value):
+        return int(value)
+    raise _foreign(said)
+
+
+def _foreign(said: Mapping[str, Any]) -> Invalid:
+    return Invalid(
+        f"The checkpoint holds no offsets of the data source tms: {str(said)[:200]}. Give the "
+        "query a checkpoint location of its own.",
+        field="checkpointLocation",
+    )
+
+
+def joined(start: StreamOffsets, earliest: Ends, latest: Ends) -> tuple[Ends, Ends]:
+    """Where the next batch begins, and how far it may go, in every partition that there is.
+
+    What is new begins at its earliest message; a topic that is gone is left out. Where a log ends
+    before its start the batch goes back to that end.
+    """
+    starts = {
+        life: {
+            partition: start.ends.get(life, {}).get(
+                partition, earliest.get(life, {}).get(partition, 0)
+            )
+            for partition in ends
+        }
+        for life, ends in latest.items()
+    }
+    return starts, latest
+
+
+def limited(starts: Ends, stops: Ends, offsets_max: int) -> Ends:
+    """Stops such that at most `offsets_max` offsets lie before them, divided in proportion to what
+    waits in each partition, but at least one for each; when the limit is smaller than that,
+    partitions take turns."""
+    lags = [
+        (life, partition, stop - starts[life][partition])
+        for life, ends in sorted(stops.items())
+        for partition, stop in sorted(ends.items())
+        if stop > starts[life][partition]
+    ]
+    if sum(lag for _, _, lag in lags) <= offsets_max:
+        return stops
+    if offsets_max < len(lags):
+        # No memory is needed to take turns: the sum of the starts grows by the limit each time.
+        turn = sum(at for places in starts.values() for at in places.values())
+        chosen = {(turn + i) % len(lags) for i in range(offsets_max)}
+        shares = [int(i in chosen) for i in range(len(lags))]
+    else:
+        shares = _at_least_one(apportioned([lag for _, _, lag in lags], offsets_max))
+    found = {life: dict(ends) for life, ends in stops.items()}
+    for (life, partition, _), share in zip(lags, shares, strict=True):
+        found[life][partition] = starts[life][partition] + share
+    return found
+
+
+def _at_least_one(shares: list[int]) -> list[int]:
+    """The same sum, with something for everybody: the largest give."""
+    needed = shares.count(0)
+    given = [max(1, share) for share in shares]
+    for i in sorted(range(len(given)), key=lambda i: -given[i]):
+        less = min(given[i] - 1, needed)
+        given[i] -= less
+        needed -= less
+    return given
+
+
+def waiting(starts: Ends, stops: Ends) -> int:
+    """How many offsets lie between them."""
+    return sum(
+        max(0, stop - starts[life][partition])
+        for life, ends in stops.items()
+        for partition, stop in ends.items()
+    )
+
+
+def batch_end(start: StreamOffsets, fresh: bool, starts: Ends, stops: Ends) -> StreamOffsets:
+    """The offsets that end a batch. `fresh`: its start stands in no checkpoint yet."""
+    begun: dict[Life, dict[int, int]] = {}
+    for life, ends in stops.items():
+        known = {} if fresh else start.ends.get(life, {})
+        for partition, stop in ends.items():
+            if partition not in known and starts[life][partition] < stop:
+                begun.setdefault(life, {})[partition] = starts[life][partition]
+    return StreamOffsets(stops, begun)
+
+
+def ranges(start: StreamOffsets, end: StreamOffsets) -> list[Range]:
+    """What a batch reads, the same whenever it is repeated."""
+    found: list[Range] = []
+    if start == end:  # what was begun in the batch before is not begun again
+        return found
+    for life, ends in sorted(end.ends.items()):
+        known = dict(start.ends.get(life, {})) | dict(end.begun.get(life, {}))
+        for partition, stop in sorted(ends.items()):
+            if known.get(partition, stop) < stop:
+                found.append(Range(life, partition, known[partition], stop))
+    return found

@@ -1,0 +1,224 @@
+"""The driver's part: where topics begin and end at this moment, and how what is to be read is
+divided into tasks.
+
+Invariants
+
+* Offsets are those of one life of a topic: its generation is asked for after them, and again where
+  it is not the one that was known. Generations only grow.
+* How far topics go is found out first, and every other place is within that: what comes in between
+  is of a later batch.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+from tms.errors import Invalid, OffsetOutOfRange, TopicNotFound
+from tms.model.position import Position
+from tms.spark.source.losses import EXPIRED, GONE, RENEWED, LossRule
+from tms.spark.source.offsets import Ends, Life, Range
+from tms.spark.source.options import EARLIEST, LATEST, Bound, Kind, ReadOptions, Subscription
+from tms.spark.topics.base import Split, TopicReader
+from tms.spark.topics.splitting import apportioned, cut
+
+_LOOKS_MAX = 5  # at a topic whose life changes each time
+
+
+def subscribed(topics: TopicReader, subscription: Subscription) -> list[str]:
+    """The names of the topics to read now."""
+    if subscription.pattern:
+        return sorted(topics.topics(subscription.pattern))
+    return sorted(subscription.names or subscription.partitions)
+
+
+def latest(
+    topics: TopicReader, subscription: Subscription, known: Iterable[Life] = (), must: bool = True
+) -> dict[Life, dict[int, int]]:
+    """Up to where the topics can be read at this moment. Raises `TopicNotFound` for one that is
+    named, unless it need not be there."""
+    generations = dict(known)
+    found: dict[Life, dict[int, int]] = {}
+    for topic in subscribed(topics, subscription):
+        try:
+            life, ends = _end_of(topics, topic, generations.get(topic, 0))
+        except TopicNotFound:
+            if must and not subscription.pattern:
+                raise
+            continue
+        wanted = subscription.partitions.get(topic, tuple(ends))
+        for partition in wanted:
+            if partition not in ends:
+                raise Invalid(
+                    f"The option assign names partition {partition} of {topic}, which has "
+                    f"partitions 0 to {len(ends) - 1}.",
+                    field="assign",
+                )
+        found[life] = {partition: ends[partition] for partition in wanted}
+    return found
+
+
+def _end_of(topics: TopicReader, topic: str, generation: int) -> tuple[Life, Mapping[int, int]]:
+    for _ in range(_LOOKS_MAX):
+        ends = topics.offsets(topic, Position.latest())
+        before, generation = generation, topics.generation(topic)
+        if generation == before:
+            return Life(topic, generation), ends
+    raise TopicNotFound(
+        f"The topic {topic} is deleted and created again and again; start the query when it stays.",
+        topic=topic,
+    )
+
+
+def earliest(
+    topics: TopicReader, lives: Iterable[Life], within: Ends
+) -> dict[Life, dict[int, int]]:
+    """Where these topics begin."""
+    return {life: _at(topics, life, Position.earliest(), within[life]) for life in lives}
+
+
+def _at(
+    topics: TopicReader, life: Life, position: Position, within: Mapping[int, int]
+) -> dict[int, int]:
+    found = topics.offsets(life.topic, position)
+    return {partition: min(found.get(partition, end), end) for partition, end in within.items()}
+
+
+def resolved(
+    topics: TopicReader, bound: Bound, within: Ends, options: ReadOptions
+) -> dict[Life, dict[int, int]]:
+    """The offsets that a bound means in topics that end at `within`. Raises `Invalid` for places
+    that do not fit the topics, `OffsetOutOfRange` for offsets that are gone."""
+    rule = LossRule(options.fail_on_data_loss)
+    found = {}
+    _check_topics(bound, within)
+    for life, ends in within.items():
+        if bound.kind is Kind.LATEST:
+            found[life] = dict(ends)
+        elif bound.kind is Kind.EARLIEST:
+            found[life] = _at(topics, life, Position.earliest(), ends)
+        elif bound.kind is Kind.OFFSETS:
+            found[life] = _given(topics, life, bound, ends, rule)
+        else:
+            found[life] = _by_time(topics, life, bound, ends, options)
+        if bound.kind is not Kind.LATEST and topics.generation(life.topic) != life.generation:
+            raise OffsetOutOfRange(
+                f"The topic {life.topic} was deleted and created anew while the query began; start "
+                "it again.",
+                topic=life.topic,
+            )
+    return found
+
+
+def _check_topics(bound: Bound, within: Ends) -> None:
+    """What an option says of topics is of those that are there, and of their present life."""
+    lives = {life.topic: life for life in within}
+    for topic in bound.places:
+        if topic not in lives:
+            raise Invalid(
+                f"The option {bound.option} names the topic {topic}, which is not read.",
+                field=bound.option,
+            )
+        meant, is_now = bound.generations.get(topic), lives[topic].generation
+        if meant not in (None, is_now):
+            raise Invalid(
+                f"The option {bound.option} names generation {meant} of the topic {topic}, but it "
+                f"was deleted and created anew: it is generation {is_now}, with other offsets.",
+                field=bound.option,
+            )
+
+
+def _places(bound: Bound, life: Life, ends: Mapping[int, int]) -> Mapping[int, int]:
+    """What the option says of a topic: a place for every partition."""
+    places = bound.places.get(life.topic, {})
+    for partition in sorted(set(ends).symmetric_difference(places)):
+        said = "has no place for" if partition in ends else "names"
+        but = "" if partition in ends else f", but it has partitions 0 to {max(ends)}"
+        raise Invalid(
+            f"The option {bound.option} {said} partition {partition} of {life.topic}{but}. Name "
+            "all that are read.",
+            field=bound.option,
+        )
+    return places
+
+
+def _given(
+    topics: TopicReader, life: Life, bound: Bound, ends: Mapping[int, int], rule: LossRule
+) -> dict[int, int]:
+    begin = _at(topics, life, Position.earliest(), ends)
+    found = {}
+    for partition, given in _places(bound, life, ends).items():
+        low, high = begin[partition], ends[partition]
+        at = {EARLIEST: low, LATEST: high}.get(given, given)
+        if at > high:
+            raise Invalid(
+                f"The option {bound.option} names offset {at} of partition {partition} of "
+                f"{life.topic}, which ends at {high}. Name one from {low} to {high}, or -1.",
+                field=bound.option,
+            )
+        if at < low and bound.option.startswith("starting"):
+            rule.lost(life.topic, partition, at, low, EXPIRED)
+            at = low
+        found[partition] = at
+    return found
+
+
+def _by_time(
+    topics: TopicReader, life: Life, bound: Bound, ends: Mapping[int, int], options: ReadOptions
+) -> dict[int, int]:
+    times = (
+        dict.fromkeys(ends, bound.time_ms)
+        if bound.kind is Kind.TIME
+        else _places(bound, life, ends)
+    )
+    at_time = {
+        time_ms: _at(topics, life, Position.time(time_ms), ends) for time_ms in set(times.values())
+    }
+    found = {partition: at_time[time_ms][partition] for partition, time_ms in times.items()}
+    if bound.option.startswith("ending") or options.unmatched_is_latest:
+        return found
+    for partition, at in sorted(found.items()):
+        if at >= ends[partition]:
+            raise Invalid(
+                f"Partition {partition} of {life.topic} has no message at or after "
+                f"{times[partition]} ms, which {bound.option} names. Give an earlier time, or "
+                "startingOffsetsByTimestampStrategy=latest to begin at its end.",
+                field=bound.option,
+            )
+    return found
+
+
+def planned(topics: TopicReader, ranges: Sequence[Range], options: ReadOptions) -> list[Split]:
+    """The splits that read these ranges; what is lost of them is told, and left out."""
+    rule = LossRule(options.fail_on_data_loss)
+    by_life = [(life, list(some)) for life, some in groupby(ranges, lambda one: one.life)]
+    lengths = [sum(one.stop - one.start for one in some) for _, some in by_life]
+    shares = apportioned(lengths, options.min_partitions)
+    found: list[Split] = []
+    for (life, some), share in zip(by_life, shares, strict=True):
+        found += _planned_of(topics, life, some, share, rule)
+    return cut(found, options.max_records_per_partition)
+
+
+def _planned_of(
+    topics: TopicReader, life: Life, ranges: Sequence[Range], share: int, rule: LossRule
+) -> list[Split]:
+    """The splits of one topic. Its generation is asked for last: until then it was no later one."""
+    try:
+        kept = topics.offsets(life.topic, Position.earliest())
+        starts = {one.partition: max(one.start, kept.get(one.partition, 0)) for one in ranges}
+        wanted = {one.partition: (starts[one.partition], one.stop) for one in ranges}
+        splits = topics.splits(life.topic, wanted, share)
+        generation = topics.generation(life.topic)
+    except TopicNotFound:
+        generation = 0
+    if generation != life.generation:
+        for one in ranges:
+            rule.lost(*_place(one), one.stop, RENEWED if generation else GONE)
+        return []
+    for one in ranges:
+        if one.start < starts[one.partition]:
+            rule.lost(*_place(one), min(one.stop, starts[one.partition]), EXPIRED)
+    return splits
+
+
+def _place(one: Range) -> tuple[str, int, int]:
+    return one.life.topic, one.partition, one.start

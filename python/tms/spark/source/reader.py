@@ -1,0 +1,196 @@
+"""The data source `tms`, and its reader for batch queries.
+
+driver     options ─▶ where topics begin and end ─▶ filters ─▶ splits
+executor   split ─▶ blocks ─▶ Arrow record batches
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+
+from tms.clock import SystemClock
+from tms.errors import Invalid
+from tms.model.ids import TIME_MS_MAX
+from tms.model.position import Position
+from tms.spark.rows import Columns, batches, spark_ddl
+from tms.spark.source.filters import Narrowing
+from tms.spark.source.losses import LossRule
+from tms.spark.source.offsets import Range
+from tms.spark.source.options import Place, ReadOptions, read_options
+from tms.spark.source.planning import latest, planned, resolved
+from tms.spark.source.reading import SplitBlocks
+from tms.spark.topics.base import Split, TopicReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+
+class TmsDataSource(DataSource):
+    """Topics as tables and streams: `spark.dataSource.register(TmsDataSource)`, then
+    `spark.read.format("tms")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "tms"
+
+    def schema(self) -> str:
+        """The columns, by the options, which are checked here so that `load()` tells what is
+        wrong."""
+        return spark_ddl(columns_of(read_options(self.options)))
+
+    def reader(self, schema: "StructType") -> DataSourceReader:
+        """A reader for a batch query."""
+        options = read_options(self.options, streaming=False)
+        check_schema(schema, options)
+        return PushingReader(options) if options.push_filters else BatchReader(options)
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
+        """A reader for a stream."""
+        from tms.spark.source.stream import StreamReader
+
+        options = read_options(self.options, streaming=True)
+        check_schema(schema, options)
+        return StreamReader(options, SystemClock())
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+        """A writer for a batch query."""
+        from tms.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
+        """A writer for a stream."""
+        from tms.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+
+class SplitPartition(InputPartition):
+    """A split, as Spark hands it to a task."""
+
+    def __init__(self, split: Split) -> None:
+        self.split = split
+
+
+class BatchReader(DataSourceReader):
+    """Reads everything between two bounds, which are found out when the query is planned."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._narrowing = Narrowing()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each split."""
+        with closing(open_topics(self._options.place)) as topics:
+            ranges = self._ranges(topics)
+            return [SplitPartition(split) for split in planned(topics, ranges, self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        """The rows of one split."""
+        if not isinstance(partition, SplitPartition):
+            return iter(())  # what Spark makes of no splits at all
+        return read_split(self._options, partition.split)
+
+    def _ranges(self, topics: TopicReader) -> list[Range]:
+        options, narrowing = self._options, self._narrowing
+        ends = latest(topics, options.subscription)
+        starts = resolved(topics, options.starting, ends, options)
+        stops = resolved(topics, options.ending, ends, options)
+        found = []
+        for life in sorted(ends):
+            times = _times(topics, life.topic, narrowing)
+            for partition in sorted(ends[life]):
+                start, stop = starts[life][partition], stops[life][partition]
+                if start > stop:
+                    raise Invalid(
+                        f"Partition {partition} of {life.topic} would be read from offset {start} "
+                        f"back to {stop}: {options.starting.option} lies behind "
+                        f"{options.ending.option}.",
+                        field=options.ending.option,
+                    )
+                if not narrowing.reads(life.topic, partition):
+                    continue
+                start = max(start, narrowing.offset.low, times[0].get(partition, 0))
+                stop = min(stop, times[1].get(partition, stop))
+                if narrowing.offset.high is not None:
+                    stop = min(stop, narrowing.offset.high)
+                if start < stop:
+                    found.append(Range(life, partition, start, stop))
+        return found
+
+
+class PushingReader(BatchReader):
+    """A reader that takes over filters, for queries that ask for it.
+
+    Not every reader does, because Spark 4.2 keeps what was planned for the last scan of a loaded
+    DataFrame for all its scans: with filters taken over, a second use of it, be it in the same
+    query, would silently get the rows of another condition.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take over what narrows the reading; the rest is Spark's."""
+        return self._narrowing.push(filters)
+
+
+def _times(
+    topics: TopicReader, topic: str, narrowing: Narrowing
+) -> tuple[dict[int, int], dict[int, int]]:
+    """By partition, the offsets at which the narrowed time begins and ends."""
+    low, high = narrowing.time_ms.low, narrowing.time_ms.high
+    begin: dict[int, int] = {}
+    end: dict[int, int] = {}
+    if low > 0:
+        begin = dict(topics.offsets(topic, Position.time(min(low, TIME_MS_MAX))))
+    if high is not None and high <= TIME_MS_MAX:
+        end = dict(topics.offsets(topic, Position.time(max(0, high))))
+    return begin, end
+
+
+def open_topics(place: Place) -> TopicReader:
+    """The reader of the topics at this place."""
+    if place.store:
+        from tms.spark.topics.hbase import HBaseReader
+
+        return HBaseReader(place.store)
+    from tms.spark.topics.service import ServiceReader
+
+    return ServiceReader(place.url, place.token)
+
+
+def columns_of(options: ReadOptions) -> Columns:
+    """The columns that the options ask for."""
+    return Columns(headers=options.include_headers, message_id=options.include_message_id)
+
+
+def check_schema(schema: "StructType", options: ReadOptions) -> None:
+    """Raises `Invalid` unless the schema is the one that the options make."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from tms.spark.rows import arrow_schema
+
+    expected = arrow_schema(columns_of(options))
+    if not to_arrow_schema(schema, timezone="UTC").equals(expected):
+        raise Invalid(
+            f"A topic has the columns {', '.join(expected.names)}; the schema that was given has "
+            f"others: {schema.simpleString()}. Leave out .schema(…), and use select.",
+            field="schema",
+        )
+
+
+def read_split(options: ReadOptions, split: Split) -> Iterator["pa.RecordBatch"]:
+    """The rows of one split, in a task."""
+    rule = LossRule(options.fail_on_data_loss)
+    with closing(open_topics(options.place)) as topics:
+        blocks = SplitBlocks(topics, split, rule, SystemClock())
+        yield from batches(blocks, split.topic, split.start, split.stop, columns_of(options))
