@@ -80,7 +80,6 @@ DRIVERS: dict[str, set[str]] = {
     "py4j": set(),
     "thriftpy2": {"server/tephra/messages.py", "store/hbase/thrift/connection.py"},
     "kazoo": {"server/tephra/discovery.py"},
-    "pyspark": {"spark/source/"},
     "click": {"cli/"},
     "rich": {"cli/"},
 }
