@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
     "spark/topics": _VALUES | {"clock", "client"},
     "spark/topics/hbase": _VALUES | {"clock", "log", "store", "view"},
+    "spark/connector": _VALUES | {"clock", "log", "store", "view"},
     "spark/source": _VALUES | {"clock", "events"},
     "spark/sink": _VALUES | {"clock", "client"},
     "spark": _VALUES | {"clock", "root"},
