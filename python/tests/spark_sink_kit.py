@@ -1,5 +1,5 @@
-"""Spark as the sink sees it, without Spark: drivers, tasks and attempts that die when they are told,
-against a real engine on memory.
+"""Spark as the sink sees it, without Spark: drivers, tasks and attempts that die when they are
+told, against a real engine on memory.
 
     Service   the engine, and every call to it; one of the calls fails, or the store below it stops
     Driver    a query: batches of tasks, a new token for each, Spark's own log of what is committed
