@@ -29,7 +29,7 @@ HBASE_PORT ?= 9090
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
 PYTEST_FLAGS_SPARK35 ?= -q
 
-.PHONY: help env env-spark35 check test java jar wheel hbase hbase-jars run sim orders bench lock clean system-tools
+.PHONY: help env env-spark35 check test java jar wheel hbase hbase-jars spark35-jars run sim orders bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -83,7 +83,7 @@ check: env
 	@.venv/bin/mypy
 	@$(PY) -m pytest -q -p no:cacheprovider python/tests/test_imports.py
 
-test: env env-spark35 system-tools java hbase-jars
+test: env env-spark35 system-tools java hbase-jars spark35-jars
 	@$(PY) -m pytest $(PYTEST_FLAGS)
 	@$(PY_SPARK35) -m pytest $(PYTEST_FLAGS_SPARK35) python/tests_spark35
 
@@ -102,6 +102,9 @@ hbase: env system-tools
 # Fetched before the tests, so that none of them has to wait for it.
 hbase-jars: env system-tools
 	@$(PY) -m integration.cluster --resolve >/dev/null
+
+spark35-jars: env system-tools
+	@$(PY) -m integration.cluster --resolve-connector >/dev/null
 
 run: env
 	@$(PY) examples/flights.py

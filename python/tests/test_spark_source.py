@@ -13,31 +13,15 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-import tms.spark
+from tests.spark_kit import spark
 from tests.spark_topics_kit import Row, Topics, consumed, in_order, topics
 from tms.model.transaction import Commit
 
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.timeout(300)  # a cold JVM on a busy machine
 WAIT_S = 120
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session for all tests."""
-    made = tms.spark.session(
-        "local[2]",
-        **{
-            "spark.ui.enabled": "false",
-            "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.local.dir": str(tmp_path_factory.mktemp("local")),
-            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        },
-    )
-    made.sparkContext.setLogLevel("OFF")
-    yield made
-    made.stop()
 
 
 @pytest.fixture(scope="module")
@@ -209,9 +193,9 @@ def test_a_table_may_be_used_again_with_another_condition(
 def test_filters_are_not_pushed_in_a_session_that_forbids_it(
     spark: SparkSession, world: Topics, topic: str
 ) -> None:
-    allowed = "spark.sql.python.filterPushdown.enabled"
     world.publish(topic, 0, 3)
-    spark.conf.set(allowed, "false")
+    allowed = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(allowed, "false")  # a new session would not find the format
     try:
         assert len(rows(table(spark, world, subscribe=topic).filter("offset > 0"))) == 2
         with pytest.raises(PySparkException, match=allowed):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tms.spark
+from integration.cluster.runtime import resolve_connector
 from tests.spark_kit import small
 
 if TYPE_CHECKING:
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """A session with two threads, without the connector to HBase."""
-    options = small(tmp_path_factory.mktemp("spark")) | {"spark.jars": ""}
+    """A session with two threads, with the connector to HBase."""
+    jars = ",".join(map(str, resolve_connector().glob("*.jar")))
+    options = small(tmp_path_factory.mktemp("spark")) | {"spark.jars": jars}
     session = tms.spark.session("local[2]", "tests", **options)
     session.sparkContext.setLogLevel("ERROR")
     yield session

@@ -81,3 +81,11 @@ def test_spark_counts_few_rows_for_a_batch_because_they_are_blocks(spark: "Spark
 def test_the_data_source_says_that_it_needs_spark_4(spark: "SparkSession") -> None:
     with pytest.raises(ConfigError, match=r"3\.5 has no data sources in Python"):
         register(spark)
+
+
+def test_the_connector_to_hbase_is_there(spark: "SparkSession") -> None:
+    java = spark.sparkContext._jvm.java.lang  # type: ignore[union-attr]
+    loader = java.Thread.currentThread().getContextClassLoader()
+    for name in ("spark.DefaultSource", "mapreduce.TableInputFormat"):
+        found = java.Class.forName(f"org.apache.hadoop.hbase.{name}", True, loader)
+        assert found.getSimpleName() == name.partition(".")[2]
