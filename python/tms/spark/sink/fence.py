@@ -24,7 +24,7 @@ from tms.client.transport import TransactionsPort, Transport, retrying
 from tms.clock import Clock, SystemClock
 from tms.errors import Conflict, TimedOut, TMSError, TooLarge, TransactionEnded, TransactionNotFound
 from tms.model.position import Kind, Position
-from tms.model.topic import SYSTEM_NAMESPACE, TopicName
+from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicStaged
 
 FENCE = TopicName(SYSTEM_NAMESPACE, "_positions")
@@ -184,7 +184,9 @@ class Fence:
         parts = (
             TopicStaged(*place, count, tuple(producers[place])) for place, count in blocks.items()
         )
-        return Commit(id, positions=positions, staged=tuple(parts))
+        return Commit(
+            id, positions=positions, staged=tuple(parts), durability=Durability.SYNCED
+        )  # like the checkpoint of whoever reads on behind it
 
     def _ended(self, id: int) -> TransactionEnded:
         limit = "an hour" if self._job.query else "a day"
