@@ -77,10 +77,8 @@ DRIVERS: dict[str, set[str]] = {
     "tenacity": {"client/", "store/hbase/thrift/pool.py"},
     "sqlalchemy": {"sql.py"},
     "pyspark": {"spark/source/", "spark/sink/", "spark/connector/", "spark/sessions.py"},
-    "py4j": set(),
     "thriftpy2": {"server/tephra/messages.py", "store/hbase/thrift/connection.py"},
     "kazoo": {"server/tephra/discovery.py"},
-    "pyspark": {"spark/source/"},
     "click": {"cli/"},
     "rich": {"cli/"},
 }

@@ -12,7 +12,6 @@ Invariants
 
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,7 +102,9 @@ def register(spark: "SparkSession") -> None:
             "pyspark 3.5 has no data sources in Python: pip install 'tms[spark]', or see"
             " docs/spark.md for what works with 3.5."
         )
-    spark.dataSource.register(import_module("tms.spark.source").TmsDataSource)
+    from tms.spark.source.reader import TmsDataSource
+
+    spark.dataSource.register(TmsDataSource)
 
 
 def settings(
