@@ -12,8 +12,9 @@
 #   make orders  exactly once: 10,000 orders, a worker that is killed 200 times
 #   make bench   the benchmarks behind the README's numbers
 #   make env     .venv with the locked dependencies and this package (all of the above call it)
+#   make env-spark35   .venv-spark35: the same for Spark 3.5, which cannot be beside Spark 4
 #   make lock    resolve the dependencies of pyproject.toml anew
-#   make clean   remove caches and build output (.venv stays)
+#   make clean   remove caches and build output (.venv and .venv-spark35 stay)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -22,10 +23,13 @@ MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
 STAMP := .venv/.installed-from-lock
+PY_SPARK35 := .venv-spark35/bin/python
+STAMP_SPARK35 := .venv-spark35/.installed-from-lock
 HBASE_PORT ?= 9090
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
+PYTEST_FLAGS_SPARK35 ?= -q
 
-.PHONY: help env check test java jar wheel hbase hbase-jars run sim orders bench lock clean system-tools
+.PHONY: help env env-spark35 check test java jar wheel hbase hbase-jars spark35-jars run sim orders bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -57,14 +61,31 @@ $(STAMP): requirements-dev.lock requirements-installer.lock pyproject.toml
 	@$(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
 	@touch $(STAMP)
 
+env-spark35: $(STAMP_SPARK35)
+
+# hatchling is in .venv only, so the package is made ready there.
+$(STAMP_SPARK35): requirements-spark35.lock pyproject.toml | env
+	@echo "making .venv-spark35 for pyspark 3.5 (once; about a minute)"
+	@$(PY) -m venv --clear --without-pip .venv-spark35
+	@export PIP_DISABLE_PIP_VERSION_CHECK=1 VIRTUAL_ENV=$(CURDIR)/.venv-spark35; \
+	if .venv/bin/uv pip install -q --require-hashes -r requirements-spark35.lock; then :; else \
+	  echo "uv could not; trying pip"; \
+	  $(PY) -m pip --python $(PY_SPARK35) install -q --require-hashes -r requirements-spark35.lock; \
+	fi
+	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	$(PY) -c "import sys; from hatchling.build import build_editable as b; b(sys.argv[1])" "$$folder"; \
+	$(PY) -m pip --python $(PY_SPARK35) install -q --disable-pip-version-check --no-deps --no-index "$$folder"/*.whl
+	@touch $(STAMP_SPARK35)
+
 check: env
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 	@$(PY) -m pytest -q -p no:cacheprovider python/tests/test_imports.py
 
-test: env system-tools java hbase-jars
+test: env env-spark35 system-tools java hbase-jars spark35-jars
 	@$(PY) -m pytest $(PYTEST_FLAGS)
+	@$(PY_SPARK35) -m pytest $(PYTEST_FLAGS_SPARK35) python/tests_spark35
 
 java: system-tools
 	@mvn -B -ntp -q verify
@@ -81,6 +102,9 @@ hbase: env system-tools
 # Fetched before the tests, so that none of them has to wait for it.
 hbase-jars: env system-tools
 	@$(PY) -m integration.cluster --resolve >/dev/null
+
+spark35-jars: env system-tools
+	@$(PY) -m integration.cluster --resolve-connector >/dev/null
 
 run: env
 	@$(PY) examples/flights.py
@@ -118,8 +142,9 @@ COMPILE := .venv/bin/uv pip compile -q --universal --python-version 3.11 --gener
 lock: env
 	@$(COMPILE) --upgrade pyproject.toml -o requirements.lock
 	@$(COMPILE) --upgrade pyproject.toml --group dev -o requirements-dev.lock
+	@$(COMPILE) --upgrade pyproject.toml --extra spark35 --group spark35 -o requirements-spark35.lock
 	@grep '^uv==' requirements-dev.lock | tr -d ' \\' | $(COMPILE) - -o requirements-installer.lock
 
 clean:
 	@rm -rf build dist target */target .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis
-	@find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 -r rm -rf
+	@find . -path './.venv*' -prune -o -name __pycache__ -type d -print0 | xargs -0 -r rm -rf

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from integration.cluster.hbase import Standalone
-from integration.cluster.runtime import Unavailable, resolve
+from integration.cluster.runtime import Unavailable, resolve, resolve_connector
 from integration.cluster.site import listens
 
 
@@ -35,11 +35,18 @@ def main() -> int:
     parser.add_argument(
         "--resolve", action="store_true", help="only fetch the jars of HBase, then end"
     )
+    parser.add_argument(
+        "--resolve-connector",
+        action="store_true",
+        help="only fetch the jars with which Spark 3.5 reads HBase, then end",
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         if options.resolve:
             print(resolve().lib)
+        elif options.resolve_connector:
+            print(resolve_connector())
         elif options.directory is not None:
             _run(options.directory, options)
         else:

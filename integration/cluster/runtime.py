@@ -1,8 +1,9 @@
-"""Java, and the jars that HBase runs from: found, or resolved once and kept.
+"""Java, and the jars that HBase runs from and that Spark 3.5 reads it with: found, or resolved once
+and kept.
 
 Invariants
 
-* The folder of the jars is named by a hash of `integration/runtime/pom.xml`: another pom, another
+* A folder of jars is named by a hash of the `pom.xml` that lists them: another pom, another
   folder; a folder that is there is whole (it is renamed into place when Maven has filled it).
 * Of two processes that need the same jars at once, one resolves them and the other waits.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POM = Path(__file__).resolve().parents[1] / "runtime" / "pom.xml"
+CONNECTOR_POM = POM.parents[1] / "spark35" / "pom.xml"
 RESOLVE_S = 900
 MAVEN = ("mvn", "-B", "-ntp", "-q", "dependency:copy-dependencies", "-DincludeScope=runtime")
 JAVA_MAJOR_MIN = 17
@@ -82,29 +84,38 @@ class Runtime:
 def resolve() -> Runtime:
     """Java and the jars; the first call on a machine takes Maven about a minute."""
     java = _java()
+    return Runtime(java, _jars("hbase", POM))
+
+
+def resolve_connector() -> Path:
+    """The folder of jars with which Spark 3.5 reads HBase."""
+    return _jars("spark35", CONNECTOR_POM)
+
+
+def _jars(name: str, pom: Path) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tms"
-    lib = cache / f"hbase-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
+    lib = cache / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}"
     if not lib.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         with open(lib.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not lib.is_dir():
-                _fill(lib)
-    return Runtime(java, lib)
+                _fill(lib, pom)
+    return lib
 
 
-def _fill(lib: Path) -> None:
+def _fill(lib: Path, pom: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise Unavailable(
-            "Maven is needed to fetch HBase and there is no mvn on PATH; install it (on Debian: "
+            "Maven is needed to fetch jars and there is no mvn on PATH; install it (on Debian: "
             "apt-get install maven) and try again, or let `make test` install it as root"
         )
     fresh = lib.with_suffix(".new")
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         subprocess.run(
-            [maven, *MAVEN[1:], "-f", str(POM), f"-DoutputDirectory={fresh}"],
+            [maven, *MAVEN[1:], "-f", str(pom), f"-DoutputDirectory={fresh}"],
             check=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -114,13 +125,13 @@ def _fill(lib: Path) -> None:
     except subprocess.CalledProcessError as error:
         said = "\n".join(str(error.stdout).splitlines()[-30:])
         raise Unavailable(
-            f"Maven could not resolve the jars of HBase named in {POM}:\n{said}\n"
+            f"Maven could not resolve the jars named in {pom}:\n{said}\n"
             "Check the network, or the mirror in ~/.m2/settings.xml, and try again"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise Unavailable(
-            f"Maven did not resolve the jars of HBase within {RESOLVE_S} s; what it has fetched is "
-            "kept, so try again"
+            f"Maven did not resolve the jars named in {pom} within {RESOLVE_S} s; what it has "
+            "fetched is kept, so try again"
         ) from error
     os.rename(fresh, lib)
 

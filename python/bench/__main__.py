@@ -18,6 +18,13 @@ from bench import (
 from bench.report import Report
 from bench.targets import Setup
 
+
+def _spark(setup: Setup, report: Report) -> None:
+    from bench import spark  # loads pyspark, which the others need not wait for
+
+    spark.run(setup, report)
+
+
 BENCHMARKS = {
     "throughput": throughput.run,
     "latency": latency.run,
@@ -28,8 +35,9 @@ BENCHMARKS = {
     "growth": growth.run,
     "design": design.run,
     "hbase": hbase.run,
+    "spark": _spark,
 }
-ALONE = {"hbase"}  # only when asked for: needs Java and a minute
+ALONE = {"hbase", "spark"}  # only when asked for: needs Java and a minute
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -35,6 +35,7 @@ def test_a_topic_and_an_address_are_enough() -> None:
     assert options.fail_on_data_loss
     assert not options.include_headers
     assert not options.include_message_id
+    assert not options.push_filters
     assert options.max_offsets_per_trigger is None
     assert options.min_offsets_per_trigger is None
     assert options.max_trigger_delay_ms == 15 * 60_000
@@ -267,6 +268,7 @@ MISTAKES: list[tuple[dict[str, str], str, str]] = [
     (given(maxRecordsPerPartition="many"), "maxRecordsPerPartition", "at least 1"),
     (given(failOnDataLoss="no"), "failOnDataLoss", "`true` or `false`"),
     (given(includeHeaders="1"), "includeHeaders", "`true` or `false`"),
+    (given(pushFilters="all"), "pushFilters", "`true` or `false`"),
     (given(includeMessageId=""), "includeMessageId", "`true` or `false`"),
     # unknown ones
     (given(startingOffset="latest"), "startingOffset", "Did you mean 'startingOffsets'?"),
@@ -302,6 +304,7 @@ def test_a_mistake_names_its_option_and_says_what_to_do(
         ({"minOffsetsPerTrigger": "5"}, False, "minOffsetsPerTrigger", "in streams only"),
         ({"maxTriggerDelay": "5s"}, False, "maxTriggerDelay", "in streams only"),
         ({"endingOffsets": "latest"}, True, "endingOffsets", "in batch queries only"),
+        ({"pushFilters": "true"}, True, "pushFilters", "in batch queries only"),
         ({"endingTimestamp": "5"}, True, "endingTimestamp", "in batch queries only"),
         ({"endingOffsetsByTimestamp": "{}"}, True, "endingOffsetsByTimestamp", "in batch queries"),
     ],

@@ -503,6 +503,11 @@ def test_a_topic_that_is_deleted_under_a_stream_is_a_loss(world: Topics, topic: 
         driver.latest(start)
     tolerant = Driver(world, failOnDataLoss="false", **options)
     assert tolerant.latest(start) == {}
+    with pytest.raises(TopicNotFound):
+        Driver(world, failOnDataLoss="false", **options).initial()
+    ending = Driver(world, failOnDataLoss="false", **options)
+    ending.reader.prepareForTriggerAvailableNow()
+    assert ending.latest(start) == {}
     world.bus.create_topic(topic)
     world.publish(topic, 0, 2, "new")
     end = tolerant.latest({})

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,7 +14,7 @@ import tms.spark
 from tms.errors import ConfigError
 from tms.spark import sessions
 from tms.spark.runtime import Lane, Runtime
-from tms.spark.sessions import settings
+from tms.spark.sessions import CONNECTOR, settings
 
 
 @pytest.fixture
@@ -145,6 +146,17 @@ def test_spark_35_gets_the_connector_unless_it_is_brought() -> None:
     for name in ("spark.jars", "spark.jars.packages"):
         assert "spark.jars.excludes" not in settings(Lane.SPARK35, "local", None, {name: "mine"})
     assert not [name for name in settings(Lane.SPARK4, "local", None, {}) if "jars" in name]
+
+
+def test_the_tests_fetch_the_same_connector() -> None:
+    root = Path(__file__).resolve().parents[2]
+    space = {"": "http://maven.apache.org/POM/4.0.0"}
+    found = ElementTree.parse(root / "integration" / "spark35" / "pom.xml")
+    parts = ("groupId", "artifactId", "version")
+    dependencies = found.findall("dependencies/dependency", space)
+    assert {
+        ":".join(one.findtext(part, "", space) for part in parts) for one in dependencies
+    } == set(CONNECTOR)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@
     source/    the data source "tms", its reading half
     sink/      its writing half
     sessions   sessions with everything set
-    doctor     what is wrong with Java, pyspark and Arrow here
+    runtime    which pyspark and which Java there are, and whether they fit
 
 Importing this module loads neither pyspark nor pyarrow.
 """

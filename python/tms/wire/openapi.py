@@ -275,7 +275,8 @@ def _stage() -> dict[str, Any]:
     transaction = _query("transaction", "The id of an open one.", type="integer", minimum=1)
     return _operation(
         "stage",
-        "Store blocks of a transaction where nobody sees them until its commit names them.",
+        "Store blocks of a transaction where nobody sees them until its commit names them, all "
+        "or by producer.",
         {routes.NO_CONTENT: {}},
         _ANY + _NAMED + _BODY + _STORES + (Conflict,),
         parameters=[transaction | {"required": True}],

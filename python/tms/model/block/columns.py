@@ -102,6 +102,14 @@ class Columns:
         """The keys; None for messages without one."""
         return self._binaries(KEY, self._layout.nulls[0])
 
+    def arrays(self) -> tuple["pa.Array", "pa.Array"]:
+        """Keys and values as Arrow has them; nothing is copied that was not compressed."""
+        if self._layout.compressed:
+            batch = self.record_batch()
+            return batch.column(0), batch.column(1)
+        null_keys, null_values, _ = self._layout.nulls
+        return self._array(KEY, null_keys), self._array(VALUE, null_values)
+
     def headers(self) -> list[dict[str, bytes]]:
         """The headers; empty for messages without any."""
         layout = self._layout

@@ -70,6 +70,21 @@ class _Constant:
         return self._rows.slice(0, count)
 
 
+class _Offsets:
+    """The column of offsets. Blocks follow each other, so many are numbered at once."""
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._rows = pa.array([], pa.int64())
+
+    def rows(self, first: int, count: int) -> pa.Array:
+        """Consecutive ones from `first`."""
+        if not self._first <= first <= self._first + len(self._rows) - count:
+            self._first = first
+            self._rows = pc.add(_numbers(), first)
+        return self._rows.slice(first - self._first, count)
+
+
 class _Gathered:
     """Rows of blocks with a few messages each, all of one partition."""
 
@@ -92,6 +107,7 @@ class _Rows:
         self._topic = _Constant(pa.scalar(topic, pa.utf8()))
         self._time_type = _Constant(pa.scalar(LOG_APPEND_TIME, pa.int32()))
         self._no_headers = _Constant(pa.scalar(None, HEADERS))
+        self._offsets = _Offsets()
         self._partitions: dict[int, _Constant] = {}
         self._gathered = _Gathered()
         self._waiting: list[pa.RecordBatch] = []
@@ -141,18 +157,16 @@ class _Rows:
     ) -> pa.RecordBatch:
         """The rows of a block, made by Arrow."""
         count = behind - first
-        body = cells.record_batch()
         arrays = [
-            body.column(0).slice(first, count),
-            body.column(1).slice(first, count),
+            *cells.slice(first, behind).arrays(),
             self._topic.rows(count),
             self._partition(stored.partition).rows(count),
-            pc.add(_numbers().slice(0, count), header.base_offset + first),
+            self._offsets.rows(header.base_offset + first, count),
             pa.repeat(pa.scalar(stored.time_ms * 1_000, TIMESTAMP), count),
             self._time_type.rows(count),
         ]
         if self._columns.headers:
-            headers = _headers(body.column(2))
+            headers = _headers(cells.record_batch().column(2))
             arrays.append(
                 self._no_headers.rows(count) if headers is None else headers.slice(first, count)
             )

@@ -88,7 +88,7 @@ class Narrowing:
         )
 
     def _takes(self, one: Filter) -> bool:
-        attribute = getattr(one, "attribute", ())
+        attribute: tuple[str, ...] = getattr(one, "attribute", ())
         if len(attribute) != 1:
             return False
         column = attribute[0]

@@ -39,12 +39,13 @@ MAX_TRIGGER_DELAY = "15m"
 _SELECTING = ("subscribe", "subscribePattern", "assign")
 _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_OF_BATCHES = (*_ENDING, "pushFilters")
 _OF_STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 NAMES = (
     *_SELECTING,
     *_STARTING,
     "startingOffsetsByTimestampStrategy",
-    *_ENDING,
+    *_OF_BATCHES,
     *_OF_STREAMS,
     "minPartitions",
     "maxRecordsPerPartition",
@@ -125,6 +126,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     include_headers: bool
     include_message_id: bool
+    push_filters: bool
 
 
 def read_options(given: Mapping[str, str], streaming: bool | None = None) -> ReadOptions:
@@ -157,6 +159,7 @@ def read_options(given: Mapping[str, str], streaming: bool | None = None) -> Rea
         as_flag(got, "failOnDataLoss", True),
         as_flag(got, "includeHeaders", False),
         as_flag(got, "includeMessageId", False),
+        as_flag(got, "pushFilters", False),
     )
 
 
@@ -186,7 +189,7 @@ def _unknown(name: str) -> str:
 def _check_kind_of_query(got: Mapping[str, str], streaming: bool | None) -> None:
     if streaming is None:
         return
-    for name in _ENDING if streaming else _OF_STREAMS:
+    for name in _OF_BATCHES if streaming else _OF_STREAMS:
         if name in got:
             here, there = ("streams", "batch queries")[:: 1 if streaming else -1]
             raise Invalid(

@@ -4,7 +4,6 @@ driver     options ─▶ where topics begin and end ─▶ filters ─▶ split
 executor   split ─▶ blocks ─▶ Arrow record batches
 """
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
-_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
-
 
 class TmsDataSource(DataSource):
     """Topics as tables and streams: `spark.dataSource.register(TmsDataSource)`, then
@@ -56,7 +53,7 @@ class TmsDataSource(DataSource):
         """A reader for a batch query."""
         options = read_options(self.options, streaming=False)
         check_schema(schema, options)
-        return PushingReader(options) if pushes_filters() else BatchReader(options)
+        return PushingReader(options) if options.push_filters else BatchReader(options)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
         """A reader for a stream."""
@@ -134,19 +131,16 @@ class BatchReader(DataSourceReader):
 
 
 class PushingReader(BatchReader):
-    """A reader that takes over filters. Its own class: Spark refuses readers that could, in
-    sessions that do not let them."""
+    """A reader that takes over filters, for queries that ask for it.
+
+    Not every reader does, because Spark 4.2 keeps what was planned for the last scan of a loaded
+    DataFrame for all its scans: with filters taken over, a second use of it, be it in the same
+    query, would silently get the rows of another condition.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take over what narrows the reading; the rest is Spark's."""
         return self._narrowing.push(filters)
-
-
-def pushes_filters() -> bool:
-    """Whether this process plans a query with `spark.sql.python.filterPushdown.enabled`: Spark does
-    that in a program of its own."""
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return _PUSHING in sys.modules or (main is not None and main.name == _PUSHING)
 
 
 def _times(

@@ -82,13 +82,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         not enough."""
         begun = from_json(start)
         available = self._available(begun) if self._target is None else self._target
-        self._tell_lost(begun, available)
+        lost = self._tell_lost(begun, available)
         grown = [
             life for life, ends in available.items() if set(ends) - set(begun.ends.get(life, ()))
         ]
         starts, stops = joined(begun, earliest(self._topics, grown, available), available)
         if not isinstance(limit, ReadAllAvailable):
-            if self._holds_back(waiting(starts, stops)):
+            if not lost and self._holds_back(waiting(starts, stops)):
                 return start
             if isinstance(limit, ReadMaxRows):
                 stops = limited(starts, stops, limit.max_rows)
@@ -121,21 +121,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _available(self, begun: StreamOffsets | None) -> Ends:
         """How far the topics go now."""
         known: Any = () if begun is None else begun.ends
-        must = begun is None or self._rule.fails
+        must = self._rule.fails  # a new query has asked for them where it begins
         self._reported = latest(self._topics, self._options.subscription, known, must)
         return self._reported
 
-    def _tell_lost(self, begun: StreamOffsets, available: Ends) -> None:
-        """What stands in the checkpoint and is no longer there."""
+    def _tell_lost(self, begun: StreamOffsets, available: Ends) -> bool:
+        """Whether something that stands in the checkpoint is no longer there; it is told."""
+        lost = False
         names = {life.topic for life in available}
         for life, ends in begun.ends.items():
             for partition, at in sorted(ends.items()):
                 if life not in available:
                     why = RENEWED if life.topic in names else GONE
                     self._rule.lost(life.topic, partition, at, None, why)
+                    lost = True
                 elif partition in available[life] and available[life][partition] < at:
                     end = available[life][partition]
                     self._rule.lost(life.topic, partition, end, at, SHORTER)
+                    lost = True
+        return lost
 
     def _holds_back(self, offsets: int) -> bool:
         """Whether the batch waits for more: minOffsetsPerTrigger, but not for ever."""
