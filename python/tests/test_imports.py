@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
     "spark/topics": _VALUES | {"client"},
     "spark/source": _VALUES | {"clock", "events"},
+    "spark/jobs": _VALUES | {"client"},  # an audit reads what no reader is shown
     "spark": _VALUES | {"clock", "root"},
     # The two composition roots of the Python API: they join client, engine and store.
     "root": _VALUES | {"clock", "client", "engine", "store", "topic"},
@@ -76,7 +77,14 @@ DRIVERS: dict[str, set[str]] = {
     "httptools": {"client/", "server/"},
     "tenacity": {"client/", "store/hbase/thrift/pool.py"},
     "sqlalchemy": {"sql.py"},
-    "pyspark": {"spark/source/", "spark/sink/", "spark/connector/", "spark/sessions.py"},
+    "pyspark": {
+        "spark/source/",
+        "spark/sink/",
+        "spark/connector/",
+        "spark/sessions.py",
+        "spark/jobs/",
+    },
+    "matplotlib": {"spark/jobs/report/plot.py"},
     "thriftpy2": {"server/tephra/messages.py", "store/hbase/thrift/connection.py"},
     "kazoo": {"server/tephra/discovery.py"},
     "click": {"cli/"},

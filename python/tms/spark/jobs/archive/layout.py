@@ -14,7 +14,7 @@ Invariants
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 
@@ -65,9 +65,9 @@ def committed_files(spark: "SparkSession", directory: str) -> list[str] | None:
     return sorted(files)
 
 
-def begun(spark: "SparkSession", directory: str) -> set[str]:
-    """The topics that the archive has begun with; none when it has not. Raises `Invalid` when what
-    is in the directory cannot be gone on with."""
+def begun(spark: "SparkSession", directory: str) -> dict[str, int]:
+    """The topics that the archive has begun with, and how many partitions each has; none when it
+    has not begun. Raises `Invalid` when what is in the directory cannot be gone on with."""
     batches = _read(spark, f"{directory}/{CHECKPOINT}/offsets")
     if not batches:
         if _read(spark, f"{directory}/{MANIFEST}"):
@@ -76,11 +76,15 @@ def begun(spark: "SparkSession", directory: str) -> set[str]:
                 "Spark would leave out what comes. Archive into another directory.",
                 field="directory",
             )
-        return set()
+        return {}
     newest = batches[max(batches, key=int)]
-    offsets: dict[str, Any] = json.loads(newest[2])
-    lives = (_LIFE.fullmatch(key) for key in offsets)
-    return {life[1] for life in lives if life is not None}
+    offsets: dict[str, dict[str, int]] = json.loads(newest[2])
+    found: dict[str, int] = {}
+    for key, ends in offsets.items():
+        life = _LIFE.fullmatch(key)
+        if life is not None:
+            found[life[1]] = max(found.get(life[1], 0), 1 + max(map(int, ends)))
+    return found
 
 
 def _read(spark: "SparkSession", directory: str) -> dict[str, list[str]] | None:

@@ -82,7 +82,7 @@ def archive(
             field="rows_per_file",
         )
     directory = directory.rstrip("/")
-    missing = sorted(begun(spark, directory) - set(subject.topics))
+    missing = sorted(begun(spark, directory).keys() - set(subject.topics))
     if missing:
         raise Invalid(
             f"The archive in {directory} also has {', '.join(missing)}: name all of its topics, or "

@@ -68,7 +68,7 @@ class Checker:
 
     def __init__(self, topic: str, partition: int, start: int, stop: int, dense: bool) -> None:
         self.part = Part(topic, partition, start, stop)
-        self._at = start
+        self.at = start  # what lies before it is done
         self._dense = dense
 
     def add(self, blocks: Sequence[StoredBlock]) -> None:
@@ -78,7 +78,7 @@ class Checker:
             try:
                 header = read_header(stored.block)
             except BadBlock as error:
-                self._note(self._at, self._at + 1, f"{_place(stored)}: {error.message}")
+                self._note(self.at, self.at + 1, f"{_place(stored)}: {error.message}")
                 continue
             if self._begins_here(header) and self._is_in_order(stored, header):
                 placed.append(_Placed(stored, header))
@@ -88,23 +88,23 @@ class Checker:
 
     def unreadable(self, start: int, stop: int, what: str) -> None:
         """Nothing can be had from these offsets."""
-        if start > self._at:
-            self._gap(self._at, start)
+        if start > self.at:
+            self._gap(self.at, start)
         stop = min(stop, self.part.stop)
         self._note(start, stop, what)
         self.part.unreadable += stop - start
-        self._at = max(self._at, stop)
+        self.at = max(self.at, stop)
 
     def ended(self) -> Part:
         """What was found, when there are no more blocks."""
-        if self._at < self.part.stop:
-            self._gap(self._at, self.part.stop)
+        if self.at < self.part.stop:
+            self._gap(self.at, self.part.stop)
         return self.part
 
     def _begins_here(self, header: BlockHeader) -> bool:
         if header.base_offset >= self.part.start:
             return header.base_offset < self.part.stop
-        self._at = max(self._at, header.base_offset + header.count)
+        self.at = max(self.at, header.base_offset + header.count)
         return False
 
     def _is_in_order(self, stored: StoredBlock, header: BlockHeader) -> bool:
@@ -114,11 +114,11 @@ class Checker:
         part.bytes += len(stored.block)
         part.messages += header.count
         part.rolled_back += header.count if header.flags & Flags.ROLLED_BACK else 0
-        if base > self._at:
-            self._gap(self._at, base)
-        elif base < self._at:
-            self._note(base, end, f"offsets go back: the block before ends at {self._at}")
-        self._at = max(self._at, end)
+        if base > self.at:
+            self._gap(self.at, base)
+        elif base < self.at:
+            self._note(base, end, f"offsets go back: the block before ends at {self.at}")
+        self.at = max(self.at, end)
         first = (stored.time_ms, stored.last_sequence - header.count + 1)
         last = (stored.time_ms, stored.last_sequence)
         if first[1] < 0:

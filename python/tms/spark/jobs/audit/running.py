@@ -1,8 +1,8 @@
 """An audit of whole topics, divided into tasks of Spark.
 
-    driver     ranges of offsets
-    executors  blocks of a range ─▶ what was found in it
-    driver     what was found in the ranges of a partition follows each other ─▶ the audit
+driver     ranges of offsets
+executors  blocks of a range ─▶ what was found in it
+driver     what was found in the ranges of a partition follows each other ─▶ the audit
 """
 
 from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from tms.client.http.transport import HttpTransport
-from tms.errors import DataCorrupt
+from tms.errors import BadBlock, DataCorrupt
 from tms.model.block import read_header
 from tms.model.log import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position
@@ -61,7 +61,7 @@ def checked(place: Place, split: Split, dense: bool) -> Part:
                 for stored in topics.read(split):
                     checker.add([stored])
             except DataCorrupt as error:
-                checker.unreadable(split.start, split.stop, error.message)
+                checker.unreadable(checker.at, split.stop, error.message)
         return checker.ended()
     with closing(HttpTransport(place.url, token=place.token)) as transport:
         for blocks in _Stored(transport, split).pieces():
@@ -132,6 +132,6 @@ def _end(stored: StoredBlock, at: int) -> int:
     """The offset behind a block; a header that is damaged does not tell."""
     try:
         header = read_header(stored.block)
-    except DataCorrupt:
+    except BadBlock:
         return at
     return header.base_offset + header.count

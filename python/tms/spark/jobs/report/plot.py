@@ -81,9 +81,7 @@ def drawn(hours: Sequence[Hour], form: str) -> bytes:
 
 
 def _draw(figure: "Figure", hours: Sequence[Hour]) -> None:
-    counts, volumes, sizes, gaps = figure.subplots(
-        4, 1, sharex=True, height_ratios=(3, 2, 2, 2)
-    )
+    counts, volumes, sizes, gaps = figure.subplots(4, 1, sharex=True, height_ratios=(3, 2, 2, 2))
     by_topic = [(topic, list(some)) for topic, some in groupby(hours, lambda one: one.topic)]
     alone = len(by_topic) == 1
     for colour, (topic, some) in zip(_COLOURS, by_topic, strict=False):
@@ -210,6 +208,4 @@ def _lines_legend(axes: "Axes", styles: dict[str, str]) -> None:
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], color=_GREY, linestyle=style) for style in styles.values()]
-    axes.legend(
-        lines, [*styles], loc="lower right", bbox_to_anchor=(1, 0.97), ncols=len(lines)
-    )
+    axes.legend(lines, [*styles], loc="lower right", bbox_to_anchor=(1, 0.97), ncols=len(lines))
