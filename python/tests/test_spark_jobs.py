@@ -1,25 +1,19 @@
 """Jobs on whole topics, in a real Spark, against a real service."""
 
-import json
-import math
-from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.spark_kit import spark
 from tests.spark_topics_kit import Row, Topics, consumed, in_order, topics
-from tms.cli.main import run
-from tms.errors import Conflict, Invalid, NotFound, OffsetOutOfRange, TopicNotFound
-from tms.model.log import Message
+from tms.errors import Invalid, NotFound, OffsetOutOfRange, TopicNotFound
 from tms.spark import jobs
 from tms.spark.jobs.archive import writing
-from tms.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

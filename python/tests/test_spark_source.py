@@ -13,7 +13,6 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-import tms.spark
 from tests.spark_kit import spark
 from tests.spark_topics_kit import Row, Topics, consumed, in_order, topics
 from tms.model.transaction import Commit

@@ -58,7 +58,7 @@ def sql(
 
     \b
       tms spark sql 'select partition, count(*) from flights group by partition'
-      tms spark sql -t flights --json-schema infer 'select carrier, count(*) from flights group by 1'
+      tms spark sql -t flights --json-schema infer 'select avg(delay) from flights'
     """
     place = where(session, store)
     with started(master, confs) as spark:

@@ -1,7 +1,7 @@
 """The directory of an archive: what is where.
 
     topic=flights/date=2026-11-01/part-….zstd.parquet    messages, by topic and UTC day
-    _spark_metadata/0, 1, …, 9.compact, …                which files belong to it, one for a batch
+    _spark_metadata/0, 1, …, 9.compact, …                which files belong to it, batch by batch
     _checkpoint/offsets/0, 1, …                          up to which offsets each batch goes
 
 Invariants
@@ -15,6 +15,7 @@ Invariants
 import json
 import re
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT, MANIFEST = "_checkpoint", "_spark_metadata"
 COLUMNS = Columns(headers=True, message_id=True)
+_SCHEMA = f"{spark_ddl(COLUMNS)}, date date"
 _DEPTH = 3  # topic, date, file
 _LIFE = re.compile(r"([^#]+)(#[0-9]+)?")
 
@@ -36,41 +38,31 @@ def archived(spark: "SparkSession", directory: str) -> "DataFrame":
     Raises `NotFound` when there is no archive.
     """
     directory = directory.rstrip("/")
-    schema = f"{spark_ddl(COLUMNS)}, date date"
     files = committed_files(spark, directory)
     if files is None:
         raise NotFound(f"There is no archive in {directory}: it has no {MANIFEST}.")
     if not files:
-        return spark.createDataFrame([], schema)
+        return spark.createDataFrame([], _SCHEMA)
     paths = [f"{directory}/{file}" for file in files]
-    found = spark.read.schema(schema).option("basePath", directory).parquet(*paths)
-    columns = [*spark.createDataFrame([], schema).columns]
+    found = spark.read.schema(_SCHEMA).option("basePath", directory).parquet(*paths)
+    columns = [*spark.createDataFrame([], _SCHEMA).columns]
     return found.select(*columns)
 
 
 def committed_files(spark: "SparkSession", directory: str) -> list[str] | None:
     """The files of the archive, below its directory; None when there is none."""
-    batches = _read(spark, f"{directory}/{MANIFEST}")
-    if batches is None:
+    if _lines(spark, f"{directory}/{MANIFEST}") is None:
         return None
-    compact = max((int(name.split(".")[0]) for name in batches if "." in name), default=-1)
-    files: dict[str, None] = {}
-    for name, lines in batches.items():
-        batch, _, whole = name.partition(".")
-        if int(batch) < compact or (int(batch) == compact and not whole):
-            continue
-        for entry in map(json.loads, lines[1:]):
-            path = "/".join(entry["path"].split("/")[-_DEPTH:])
-            files[path] = None
-    return sorted(files)
+    named = spark.read.schema(_SCHEMA).parquet(directory).inputFiles()  # not looked at yet
+    return sorted("/".join(unquote(path).split("/")[-_DEPTH:]) for path in named)
 
 
 def begun(spark: "SparkSession", directory: str) -> dict[str, int]:
     """The topics that the archive has begun with, and how many partitions each has; none when it
     has not begun. Raises `Invalid` when what is in the directory cannot be gone on with."""
-    batches = _read(spark, f"{directory}/{CHECKPOINT}/offsets")
+    batches = _lines(spark, f"{directory}/{CHECKPOINT}/offsets")
     if not batches:
-        if _read(spark, f"{directory}/{MANIFEST}"):
+        if _lines(spark, f"{directory}/{MANIFEST}") is not None:
             raise Invalid(
                 f"{directory} holds an archive without {CHECKPOINT}: how far it goes is lost, and "
                 "Spark would leave out what comes. Archive into another directory.",
@@ -87,13 +79,14 @@ def begun(spark: "SparkSession", directory: str) -> dict[str, int]:
     return found
 
 
-def _read(spark: "SparkSession", directory: str) -> dict[str, list[str]] | None:
-    """The lines of each file there; None when there is no such directory."""
+def _lines(spark: "SparkSession", directory: str) -> dict[str, list[str]] | None:
+    """The lines of the files there that have numbers for names; None when there is none. Of the
+    manifest only whether it is there can be told: Spark keeps its lines to itself."""
     try:
-        found = spark.read.option("wholetext", "true").text(directory)
+        found = spark.read.text(f"{directory}/[0-9]*", wholetext=True)
         rows = found.select("_metadata.file_name", "value").collect()
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
             return None
         raise
-    return {row.file_name: row.value.splitlines() for row in rows if row.file_name[0].isdigit()}
+    return {row.file_name: row.value.splitlines() for row in rows}

@@ -72,7 +72,8 @@ def archive(
     offsets are done, of how many.
 
     Raises `OffsetOutOfRange`, which names them, when messages have expired or were truncated before
-    they were archived; with `allow_loss` it goes on without them. Raises `TopicNotFound`, `Invalid`.
+    they were archived; with `allow_loss` it goes on without them. Raises `TopicNotFound`,
+    `Invalid`.
     """
     subject = Subject.of(topics, url, token, store)
     if not 1 <= rows_per_file <= rows_per_batch:
@@ -107,8 +108,7 @@ def archive(
         else:
             writer = writer.trigger(availableNow=True)
         with _setting(spark, _OPEN_FILES, _OPEN_FILES_MAX):
-            query = writer.start()  # it takes the settings along
-        return _Watched(query, progress).ended()
+            return _Watched(writer.start(), progress).ended()
 
 
 def _writer(rows: "DataFrame", directory: str, rows_per_file: int) -> "DataStreamWriter":

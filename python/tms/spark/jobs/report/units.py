@@ -37,9 +37,10 @@ def summary(hours: Sequence[Hour]) -> str:
     """From when to when, how many, how much."""
     first, last = min(one.hour for one in hours), max(one.hour for one in hours)
     messages, size = sum(one.messages for one in hours), sum(one.bytes for one in hours)
+    many = "message" if messages == 1 else "messages"
     return (
         f"{first:%Y-%m-%d %H:%M} to {last + timedelta(hours=1):%Y-%m-%d %H:%M} UTC · "
-        f"{messages:,} {'message' if messages == 1 else 'messages'} · {with_size(size)} of keys and values"
+        f"{messages:,} {many} · {with_size(size)} of keys and values"
     )
 
 
