@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
     "spark/topics": _VALUES | {"client"},
     "spark/source": _VALUES | {"clock", "events"},
+    "spark/sink": _VALUES | {"clock", "client"},
     "spark/jobs": _VALUES | {"client"},  # an audit reads what no reader is shown
     "spark": _VALUES | {"clock", "root"},
     # The two composition roots of the Python API: they join client, engine and store.
@@ -79,7 +80,7 @@ DRIVERS: dict[str, set[str]] = {
     "sqlalchemy": {"sql.py"},
     "pyspark": {
         "spark/source/",
-        "spark/sink/",
+        "spark/sink/writer.py",
         "spark/connector/",
         "spark/sessions.py",
         "spark/jobs/",

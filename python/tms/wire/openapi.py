@@ -275,8 +275,7 @@ def _stage() -> dict[str, Any]:
     transaction = _query("transaction", "The id of an open one.", type="integer", minimum=1)
     return _operation(
         "stage",
-        "Store blocks of a transaction where nobody sees them until its commit names them, all "
-        "or by producer.",
+        "Store blocks of a transaction, unseen until its commit names them or their producer.",
         {routes.NO_CONTENT: {}},
         _ANY + _NAMED + _BODY + _STORES + (Conflict,),
         parameters=[transaction | {"required": True}],

@@ -7,7 +7,8 @@
 
 Invariants
 
-* A view is read anew with every query, so each sees what is there when it begins.
+* A view shows what was there when it was first used: Spark plans once what it reads. `sql` makes
+  the views anew.
 * A column of the JSON that has the name of one of the topic's is called json_NAME.
 """
 
@@ -83,7 +84,9 @@ def _given(ddl: str) -> "StructType":
     from pyspark.sql.types import StructType
 
     try:
-        return StructType.fromDDL(ddl)
+        found = StructType.fromDDL(ddl)
+        assert isinstance(found, StructType), "columns make a structure"
+        return found
     except PySparkException as error:
         said = str(error).strip().partition("\n")[0]
         raise Invalid(

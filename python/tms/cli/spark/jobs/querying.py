@@ -2,8 +2,11 @@
 
 import base64
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -22,9 +25,10 @@ from tms.cli.spark.jobs.running import (
 from tms.errors import TMSError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 ROWS = 1_000
+_WORDS = re.compile(r"[a-z0-9_-]+")
 _ENDS = ("exit", "quit")
 _PROMPT = "sql> "
 
@@ -61,17 +65,15 @@ def sql(
       tms spark sql -t flights --json-schema infer 'select avg(delay) from flights'
     """
     place = where(session, store)
+    there = topics or _all(place)
     with started(master, confs) as spark:
-        from tms.spark import jobs
-
-        there = {"store": place.store, "json_schema": json_schema}
-        found = jobs.sql(spark, topics or _all(place), query, place.url, **there)
-        if found is not None:
-            _print(session, spark, found, rows)
+        asked = _Asked(session, spark, place, tuple(there), json_schema, rows)
+        if query is not None:
+            asked.run(query)
             return
-        for statement in _typed(session):
+        for statement in _typed(session, there):
             try:
-                _print(session, spark, spark.sql(statement), rows)
+                asked.run(statement)
             except Exception as error:  # a person goes on typing
                 session.say(f"error: {_said(error)}")
 
@@ -80,17 +82,50 @@ def _all(place: Where) -> list[str]:
     from tms.spark.source.options import Place
     from tms.spark.source.reader import open_topics
 
-    return open_topics(Place(place.url or "", "", place.store or "")).topics(".*")
+    with closing(open_topics(Place(place.url or "", "", place.store or ""))) as topics:
+        return topics.topics(".*")
 
 
-def _typed(session: Session) -> Iterator[str]:
+@dataclass(frozen=True)
+class _Asked:
+    """What statements run on."""
+
+    session: Session
+    spark: "SparkSession"
+    place: Where
+    topics: tuple[str, ...]
+    json_schema: str | None
+    rows: int
+
+    def run(self, statement: str) -> None:
+        """Print its result. The topics that it names are looked at anew."""
+        from tms.spark import jobs
+        from tms.spark.jobs.place import errors_told
+        from tms.spark.jobs.views import view_name
+
+        words = set(_WORDS.findall(statement.lower()))
+        named = [topic for topic in self.topics if view_name(topic).lower() in words]
+        with errors_told(), watched(self.session, self.spark, "running"):
+            if named:
+                url, store = self.place
+                jobs.sql(self.spark, named, None, url, store=store, json_schema=self.json_schema)
+            found = self.spark.sql(statement)
+            lines = found.limit(self.rows + 1).collect()
+        names = _unique(found.columns)
+        shown = [dict(zip(names, map(_cell, line), strict=True)) for line in lines[: self.rows]]
+        self.session.show(shown, shown)
+        if len(lines) > self.rows:
+            self.session.say(f"only the first {self.rows:,} rows are shown; --rows shows more")
+
+
+def _typed(session: Session, topics: Sequence[str]) -> Iterator[str]:
     """Statements, one on a line, until `exit` or the end."""
     talks = sys.stdin.isatty() and not session.no_input
     if talks:
         import readline  # lines can be edited, and come back
 
         readline.set_auto_history(True)
-        session.say("One statement on a line; `show tables` lists the topics, `exit` ends.")
+        session.say(f"topics: {', '.join(topics)}\nOne statement on a line; `exit` ends.")
     while True:
         try:
             line = input(_PROMPT) if talks else sys.stdin.readline()
@@ -101,18 +136,6 @@ def _typed(session: Session) -> Iterator[str]:
             return
         if statement:
             yield statement
-
-
-def _print(session: Session, spark: "SparkSession", found: "DataFrame", rows: int) -> None:
-    from tms.spark.jobs.place import errors_told
-
-    with errors_told(), watched(session, spark, "running"):
-        rows_found = found.limit(rows + 1).collect()
-    names = _unique(found.columns)
-    shown = [dict(zip(names, map(_cell, row), strict=True)) for row in rows_found[:rows]]
-    session.show(shown, shown)
-    if len(rows_found) > rows:
-        session.say(f"only the first {rows:,} rows are shown; --rows shows more")
 
 
 def _unique(names: list[str]) -> list[str]:

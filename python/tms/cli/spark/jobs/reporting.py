@@ -44,12 +44,12 @@ def report(
       tms spark report flights orders --since 2026-11-01T00:00Z --html report.html --json
     """
     place = where(session, store)
-    bounds = {"since": _time("--since", since), "until": _time("--until", until)}
+    first, end = _time("--since", since), _time("--until", until)
     with started(master, confs) as spark:
         from tms.spark import jobs
 
         with watched(session, spark, "reading"):
-            hours = jobs.report(spark, topics, place.url, store=place.store, **bounds)
+            hours = jobs.report(spark, topics, place.url, store=place.store, since=first, until=end)
     if png is not None:
         jobs.write_png(hours, png)
     if html is not None:

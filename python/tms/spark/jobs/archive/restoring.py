@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tms.client.http.transport import HttpTransport
 from tms.errors import Conflict, NotFound, TopicNotFound
 from tms.model.position import Position
-from tms.model.topic import TopicInfo, TopicName, TopicSettings
+from tms.model.topic import TopicName, TopicSettings
 from tms.spark.jobs.archive.layout import archived, begun
 from tms.spark.jobs.place import Subject, errors_told
 
@@ -61,12 +61,10 @@ def restore(
         )
     rows = archived(spark, directory).where(f"topic = '{wanted}'")
     with closing(HttpTransport(url, token=token or "")) as transport:
-        info = _prepared(transport, name, there[wanted], append)
-    same = info.partitions == there[wanted]
+        partitions = _prepared(transport, name, there[wanted], append)
+    same = partitions == there[wanted]
     partition = (
-        "partition"
-        if same
-        else f"IF(key IS NULL, partition % {info.partitions}, NULL) AS partition"
+        "partition" if same else f"IF(key IS NULL, partition % {partitions}, NULL) AS partition"
     )
     with errors_told():
         messages = rows.count()
@@ -77,17 +75,16 @@ def restore(
         options = {key: value for key, value in subject.options().items() if key != "subscribe"}
         writer = in_order.selectExpr(*columns).write.format("tms").mode("append")
         writer.options(**options, topic=subject.topics[0]).save()
-    return Restored(messages, info.partitions, same)
+    return Restored(messages, partitions, same)
 
 
-def _prepared(
-    transport: HttpTransport, name: TopicName, partitions: int, append: bool
-) -> TopicInfo:
-    """The topic to publish to, made if it is not there."""
+def _prepared(transport: HttpTransport, name: TopicName, partitions: int, append: bool) -> int:
+    """How many partitions the topic to publish to has; it is made if it is not there."""
     try:
         info = transport.describe_topic(name)
     except TopicNotFound:
-        return transport.create_topic(name, TopicSettings(partitions=partitions))
+        info = transport.create_topic(name, TopicSettings(partitions=partitions))
+        return info.settings.partitions
     ends = transport.offsets(name, Position.latest())
     if not append and ends != transport.offsets(name, Position.earliest()):
         raise Conflict(
@@ -95,4 +92,4 @@ def _prepared(
             "Restore to another topic, or with --append (append=True).",
             topic=str(name),
         )
-    return info
+    return info.settings.partitions

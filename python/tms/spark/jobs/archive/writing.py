@@ -25,7 +25,8 @@ from tms.spark.jobs.place import Progress, Subject, Topics, errors_told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 ROWS_PER_BATCH = 1_000_000
 ROWS_PER_FILE = 500_000
@@ -161,7 +162,7 @@ class _Watched:
     def ended(self) -> Archived:
         """What it has done, when it has ended."""
         try:
-            while not self._query.awaitTermination(_LOOK_S):
+            while not self._query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]
                 self._look()
         finally:
             self._query.stop()

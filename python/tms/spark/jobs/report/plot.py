@@ -35,7 +35,7 @@ _DPI = 130
 _GREY = "#4a5568"
 _HOUR = timedelta(hours=1)
 _SHORTEST_S = 0.001  # times are in ms: shorter is none
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "font.sans-serif": ["DejaVu Sans"],  # it comes with matplotlib
     "font.size": 10.0,
     "axes.edgecolor": "#a0aec0",
@@ -117,12 +117,12 @@ class _Grid:
         there = {one.hour: one for one in hours}
         starts = [first + i * _HOUR for i in range((last - first) // _HOUR + 1)]
         self._hours = [there.get(start) for start in starts]
-        self._edges = [date2num(start) for start in (*starts, last + _HOUR)]
+        self._edges = date2num([*starts, last + _HOUR])  # type: ignore[no-untyped-call]
 
     def area(self, axes: "Axes", of: Callable[[Hour], int], topic: str, filled: bool) -> None:
         """A number that is 0 in an hour without messages."""
         values = [0 if one is None else of(one) for one in self._hours]
-        style = {"fill": True, "alpha": 0.85} if filled else {"linewidth": 1.3}
+        style: Any = {"fill": True, "alpha": 0.85} if filled else {"linewidth": 1.3}
         axes.stairs(values, self._edges, color=self._colour, label=topic, **style)
 
     def line(self, axes: "Axes", of: Callable[[Hour], float], style: str) -> None:
@@ -198,12 +198,13 @@ def _gap_tick(seconds: float, _: int | None = None) -> str:
 def _date_axis(axes: "Axes") -> None:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    locator = AutoDateLocator(minticks=4, maxticks=9, tz=UTC)
+    locator: Any = AutoDateLocator(minticks=4, maxticks=9, tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, show_offset=False))
+    shown: Any = ConciseDateFormatter(locator, tz=UTC, show_offset=False)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(shown)
 
 
-def _lines_legend(axes: "Axes", styles: dict[str, str]) -> None:
+def _lines_legend(axes: "Axes", styles: dict[str, Any]) -> None:
     """What the kinds of lines mean, whatever their colour; above the panel, not over the lines."""
     from matplotlib.lines import Line2D
 
