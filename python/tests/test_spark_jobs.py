@@ -396,10 +396,10 @@ def test_damage_is_found_with_its_place_and_the_rest_is_checked(spark: "SparkSes
         lenient = jobs.compact_check(spark, "t", world.url, allow_gaps=True)
     assert not audit.is_sound
     [one] = audit.partitions
+    places = [(one.start, one.stop) for one in audit.findings]
+    assert places == [(20, 30), (40, 50), (60, 70)], audit.findings
     assert (one.messages, one.rolled_back, one.wrong) == (62, 2, 3)
     assert (one.unreadable, one.gaps) == (20, 10)
-    places = [(one.start, one.stop) for one in audit.findings]
-    assert places == [(20, 30), (40, 50), (60, 70)]
     said = [one.what for one in audit.findings]
     assert "CRC" in said[0]
     assert said[1] == "nothing is stored here"

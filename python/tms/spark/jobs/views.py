@@ -12,11 +12,13 @@ Invariants
 * A column of the JSON that has the name of one of the topic's is called json_NAME.
 """
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tms.errors import Invalid
 from tms.model.topic import DEFAULT_NAMESPACE, TopicName
 from tms.spark.jobs.place import Subject, Topics, errors_told
+from tms.spark.source.reader import open_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,10 +46,14 @@ def sql(
     or as Spark writes a schema: `carrier STRING, delay INT`. Raises `TopicNotFound`, `Invalid`;
     what is wrong with the query is an error of Spark.
     """
-    for topic in Subject.of(topics, url, token, store).topics:
+    named = Subject.of(topics, url, token, store)
+    with closing(open_topics(named.place)) as there:
+        for topic in named.topics:
+            there.generation(topic)  # raises now what the query would raise later
+    for topic in named.topics:
         with errors_told():
-            subject = Subject.of(topic, url, token, store)
-            rows = subject.rows(spark, _ALL).selectExpr("*", "CAST(value AS STRING) AS text")
+            rows = Subject((topic,), named.place).rows(spark, _ALL)
+            rows = rows.selectExpr("*", "CAST(value AS STRING) AS text")
             if json_schema is not None:
                 rows = _with_json(spark, rows, json_schema)
             rows.createOrReplaceTempView(f"`{view_name(topic)}`")
