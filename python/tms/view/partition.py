@@ -1,255 +1,316 @@
 """One partition that another process owns: where it begins and ends, and its committed blocks.
 
     segment 0 (sealed)    segment 1 (sealed)    segment 2 (open)
-    up to its seal        up to its seal        up to the first gap: what is behind it may be part
-                                                of a write that is under way, and be taken back
+    up to its seal        up to its seal        up to where its owner cannot take it back: `ending`
 
-How the open segment is read safely. One write is under way at a time, and its rows have one publish
-time, or follow it within `WRITE_SPAN_MS`: only they may be there in part, and only they may come
-later than somebody looked. So rows that continue each other without a gap are stored for good, if
-whoever takes the partition over has not looked yet: if the epoch is the segment's own, and the
-record is unchanged when it is read again afterwards. While a take-over is under way, which may have
-died, the rows of the last write are left out.
+    scan a page ─▶ is all of it still kept? ─▶ judge ─▶ staged blocks in their places
 
 Invariants
 
-* Nothing behind a seal or a gap is shown.
-* Nothing is shown that is expired or truncated, or of a transaction that is not committed; and
-  nothing at or after the first message that is not decided in the image.
+* Nothing behind a seal is shown, and nothing of an open segment that may be taken back.
+* Nothing is shown that is expired or truncated, or of a transaction that is not committed, and
+  nothing at or after the first message that the image does not decide. The image was read before
+  any row: so what is not invalid there, and not marked in its row, is committed.
+* The end never goes back within one `View`.
+* Rows go when a topic is deleted, truncated or expires, at any time. So after each page the records
+  are read again, and it is shown only if nothing between the last one and its end may have gone:
+  whoever gets blocks gets all of them, of one life of the topic, or an error.
+* Where the search for what is not decided begins is told by clocks, which may be wrong. So what is
+  shown is judged once more, and an undecided message there is an error.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import NamedTuple
 
 import msgspec
 
-from tms.errors import StorageUnavailable
+from tms.errors import Closed, NotFound, OffsetOutOfRange, StorageUnavailable, TMSError
 from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after
 from tms.log.recovery import header_of
-from tms.log.segments import SegmentChain
 from tms.log.staging import StagedBlocks, is_reference
 from tms.log.trimming import trimmed
 from tms.log.visibility import admit
-from tms.model import keys
+from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.log import StoredBlock
 from tms.model.position import Kind, Position
 from tms.model.transaction_image import Fates
 from tms.store.base import Map, Store
-from tms.topic.registry import TopicRecord
+from tms.view.ending import End, open_end
+from tms.view.rows import Life, PartitionRows
+from tms.view.search import search
 
-WRITE_SPAN_MS = 64
 CLOCK_SLACK_MS = 10_000  # by which a clock may have gone back while a transaction was in progress
 READ_BYTES = 8 << 20
-_LOOK_BYTES = 1 << 20
 _ATTEMPTS = 40
 _PAUSE_S = 0.05
 
+Ends = MutableMapping[tuple[int, int], End]  # by topic uid and partition
 
-class End(NamedTuple):
-    """Where a partition ends: the offset of the next message, and the smallest key behind."""
 
-    offset: int
-    key: BlockKey
+class Piece(NamedTuple):
+    """Offsets that lie in one segment, and about how many bytes they take."""
+
+    start: int
+    stop: int
+    bytes: int
 
 
 class PartitionView:
-    """A partition as it stood when this was made."""
+    """A partition as it stood when it was first asked. `ends`: what has been an end before."""
 
     def __init__(
         self,
         store: Store,
         metadata: Map,
-        topic: TopicRecord,
+        topic: Life,
         partition: int,
         fates: Fates,
         floor: BlockKey,
+        ends: Ends,
     ) -> None:
         self.partition = partition
-        self.uid = topic.uid
-        self._has_foreign = topic.has_foreign
+        self.uid = topic.record.uid
+        self._has_foreign = topic.record.has_foreign
+        self._rows = PartitionRows(store, metadata, topic, partition)
+        self._staged = StagedBlocks(store, self.uid, partition)
         self._fates = fates
-        self._chain = SegmentChain(store, metadata, topic.uid, partition)
-        self._staged = StagedBlocks(store, topic.uid, partition)
-        self._stored = self._read_end(store)
-        self.floor = max(floor, self._chain.record.floor)
+        self._ends = ends
+        self._record = self._rows.record()
+        self.floor = max(floor, self._record.floor)
+        self._stored: End | None = None
         self._end: End | None = None
 
     @property
     def segments(self) -> tuple[SegmentRecord, ...]:
-        """The segments that are kept; the last one as if it were sealed at its end."""
-        return self._chain.record.segments
+        """The segments that are kept; an open one as if it were sealed at its end."""
+        stored, segments = self._stored_end(), self._record.segments
+        if not segments or segments[-1].sealed:
+            return segments
+        last = _before(stored.key)
+        sealed = msgspec.structs.replace(segments[-1], end_offset=stored.offset, last=last)
+        return (*segments[:-1], sealed)
+
+    # -- offsets -------------------------------------------------------------------------------
 
     def start(self) -> int:
         """The offset of the first readable message; the end when there is none."""
         return self._offset_from(FIRST_KEY)
 
     def end(self) -> End:
-        """Where what is decided ends."""
+        """Where what is decided ends; what lies before stays as it is until its retention ends."""
         if self._end is None:
             self._end = self._decided_end()
         return self._end
 
+    def decided(self, offset: int) -> int:
+        """An offset up to which everything is decided: the end, unless it is known already that
+        this one lies before it."""
+        known = self._ends.get((self.uid, self.partition))
+        return known.offset if known and known.offset >= offset else self.end().offset
+
     def offset_at(self, position: Position) -> int:
         """The offset of the first readable message at or after a position; never beyond the
         end."""
-        end = self.end()
+        if position.kind is Kind.EARLIEST:
+            return self.start()
+        end = self.end().offset
         if position.kind is Kind.LATEST:
-            return end.offset
+            return end
         if position.kind is Kind.OFFSET:
-            return max(self.start(), min(position.number, end.offset))
-        return min(self._offset_from(_first_key(position)), end.offset)
+            return max(self.start(), min(position.number, end))
+        return min(self._offset_from(_first_key(position)), end)
+
+    def find(self, offset: int) -> StoredBlock | None:
+        """The stored block that has an offset or, where it was cleaned away, the next one. Reads a
+        few blocks."""
+        begin = self.floor
+        for segment in self._record.segments:
+            last, end = segment.last, segment.end_offset
+            if end is None or last is None:
+                newest = self._rows.newest(segment.number)
+                if newest is None:
+                    return None
+                header = header_of(newest)
+                last, end = _key_of(newest), header.base_offset + header.count
+            if offset < end and begin <= last:
+                found = self._search(segment.number, begin, last, end, offset)
+                if found is not None:
+                    return found
+            begin = max(begin, key_after(last))
+        return None
 
     def locate(self, offset: int) -> BlockKey:
-        """A key from which on a scan begins with the block that has this offset, or, where it was
-        cleaned away, with a later one. Reads a few blocks."""
-        found = self.floor
-        for segment in self.segments:
-            if segment.base_offset > offset:
-                break
-            begin = max(found, self._begin(segment))
-            if segment.end_offset is None or offset < segment.end_offset:
-                return self._search(segment, begin, offset)
-            found = begin
+        """The key of the message that has an offset or, where it was cleaned away, of the next
+        one; the end when there is none."""
+        found = self.find(offset)
+        if found is None:
+            return self._stored_end().key
+        header = header_of(found)
+        first = found.last_sequence - header.count + 1
+        return found.time_ms, first + max(0, offset - header.base_offset)
+
+    def pieces(self, start: int, stop: int) -> list[Piece]:
+        """Where a range of offsets lies."""
+        found: list[Piece] = []
+        rate = 1.0  # bytes per offset
+        for segment in self._record.segments:
+            end = segment.end_offset if segment.end_offset is not None else max(stop, start)
+            if segment.stored_bytes and end > segment.base_offset:
+                rate = segment.stored_bytes / (end - segment.base_offset)
+            low, high = max(start, segment.base_offset), min(stop, end)
+            if low < high:
+                found.append(Piece(low, high, max(1, int((high - low) * rate))))
         return found
 
+    # -- blocks --------------------------------------------------------------------------------
+
     def blocks(self, start: BlockKey, stop: BlockKey) -> Iterator[StoredBlock]:
-        """The committed blocks whose last message is in [start, stop), in order."""
-        start, stop = max(start, self.floor), min(stop, self.end().key)
-        while start < stop and (found := self._chain.scan(start, stop, READ_BYTES)):
-            admitted = admit(trimmed(found, self.floor), self._fates.of)
-            if admitted.stop is not None:
-                raise StorageUnavailable(
-                    f"A message of transaction {admitted.held_by} stands before the time at which "
-                    f"it began, at {admitted.stop} of partition {self.partition}: the clock of the "
-                    "service went back. Try again when the transaction has ended."
-                )
-            for stored in admitted.blocks:
-                if is_reference(stored):
-                    [whole] = trimmed([self._staged.resolve(stored)], self.floor)
-                    yield whole
-                else:
-                    yield stored
-            start = key_after((found[-1].time_ms, found[-1].last_sequence))
+        """Like `pages`, one by one."""
+        for page in self.pages(start, stop):
+            yield from page
+
+    def pages(self, start: BlockKey, stop: BlockKey) -> Iterator[list[StoredBlock]]:
+        """The committed blocks whose last message is in [start, stop), in order, some at a time.
+        What is expired already is left out. `stop` is at most what has been an end. Raises
+        `OffsetOutOfRange` when some go meanwhile, `TopicNotFound` when all do."""
+        begin = max(start, self.floor)
+        unsure = start < self.floor  # whether there is anything at `begin`
+        for found in self._scanned(begin, stop):
+            header = header_of(found[0])
+            if unsure:
+                begin = max(begin, (found[0].time_ms, found[0].last_sequence - header.count + 1))
+                unsure = False
+            self._require(begin)
+            shown = self._shown(found)
+            try:
+                page = [self._resolved(stored) for stored in shown]
+            except TMSError:
+                self._require(begin)  # its staged blocks go with it
+                raise
+            yield page
+            begin = key_after(_key_of(found[-1]))
+        if begin < stop and not unsure:
+            self._require(begin)
 
     def block_at(self, key: BlockKey) -> StoredBlock | None:
         """The first stored block whose last message is at a key or behind it."""
-        found = self._chain.scan(max(key, self.floor), self._stored.key, 1)
-        return found[0] if found else None
+        key = max(key, self.floor)
+        for segment in self._record.segments:
+            if segment.last is not None and segment.last < key:
+                continue
+            stop = self._stored_end().key if segment.last is None else key_after(segment.last)
+            found = self._rows.scan(segment.number, key, stop, 1) if key < stop else []
+            if found:
+                return found[0]
+        return None
 
-    # -- what is stored ------------------------------------------------------------------------
+    def _shown(self, found: list[StoredBlock]) -> list[StoredBlock]:
+        admitted = admit(trimmed(found, self.floor), self._fates.of)
+        if admitted.stop is not None:
+            raise StorageUnavailable(
+                f"A message of transaction {admitted.held_by} stands before the time at which it "
+                f"began, at {admitted.stop} of partition {self.partition}: the clock of the "
+                "service went back. Try again when the transaction has ended."
+            )
+        return admitted.blocks
 
-    def _read_end(self, store: Store) -> End:
-        chain = self._chain
+    def _resolved(self, stored: StoredBlock) -> StoredBlock:
+        if not is_reference(stored):
+            return stored
+        [whole] = trimmed([self._staged.resolve(stored)], self.floor)
+        return whole
+
+    def _require(self, begin: BlockKey) -> None:
+        """Whether everything from a key on is still kept."""
+        floor = self._rows.floor()
+        if floor <= begin:
+            return
+        self._record, self.floor = self._rows.record(), max(floor, self.floor)
+        earliest = self.start()
+        raise OffsetOutOfRange(
+            f"Messages of partition {self.partition} of the topic expired, or were truncated, "
+            f"before they were read; what is kept begins at offset {earliest}. Go on there, or "
+            "keep messages for longer.",
+            earliest=earliest,
+        )
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _stored_end(self) -> End:
+        if self._stored is None:
+            self._stored = self._look()
+        return self._stored
+
+    def _look(self) -> End:
+        """Where what is stored for good ends; see `tms.view.ending`."""
         for attempt in range(_ATTEMPTS):
             if attempt:
                 threading.Event().wait(_PAUSE_S)
-            chain.refresh()
-            seen, active = chain.record, chain.active
-            if active is None:
-                return self._sealed_end()
-            settled = active.epoch == seen.epoch
+            seen = self._record = self._rows.record()
+            self.floor = max(self.floor, seen.floor)
+            last = seen.segments[-1] if seen.segments else None
+            if last is None:
+                return End(0, FIRST_KEY)
+            if last.end_offset is not None and last.last is not None:
+                return End(last.end_offset, key_after(last.last))
+            settled = last.epoch == seen.epoch
             if not settled and attempt < _ATTEMPTS // 2:
+                continue  # it takes a moment, unless who takes over has died
+            try:
+                end = open_end(self._rows.segment(last.number), last, seen.last, settled)
+            except (NotFound, Closed):
                 continue
-            name = keys.segment_map(self.uid, self.partition, active.number)
-            offset, key = open_end(store.open(name, create=False), active, seen.last, settled)
-            chain.refresh()
-            if chain.record == seen:
-                sealed = msgspec.structs.replace(active, end_offset=offset, last=key)
-                chain.record = msgspec.structs.replace(seen, segments=(*seen.segments[:-1], sealed))
-                chain.active = None
-                return End(offset, key_after(key))
+            if self._rows.record() == seen:
+                return end
         raise StorageUnavailable(
             f"Partition {self.partition} changes hands all the time; try again later."
         )
 
-    def _sealed_end(self) -> End:
-        record = self._chain.record
-        last = record.segments[-1] if record.segments else None
-        if last is None or last.end_offset is None or last.last is None:
-            return End(0, FIRST_KEY)
-        return End(last.end_offset, key_after(last.last))
-
     def _decided_end(self) -> End:
+        place = (self.uid, self.partition)
+        known = self._ends.get(place, End(0, FIRST_KEY))
+        end = self._stored_end()
         since_ms = self._fates.undecided_since_ms(self._has_foreign) - CLOCK_SLACK_MS
-        start = max(self.floor, (max(0, since_ms), 0))
-        while found := self._chain.scan(start, self._stored.key, READ_BYTES):
+        start = max(self.floor, (max(0, since_ms), 0), known.key)
+        for found in self._scanned(start, end.key):
             admitted = admit(found, self._fates.of)
             if admitted.stop is not None:
-                return End(admitted.end_offset, _first_key(admitted.stop))
-            start = key_after((found[-1].time_ms, found[-1].last_sequence))
-        return self._stored
+                end = End(admitted.end_offset, _first_key(admitted.stop))
+                break
+        self._ends[place] = end = max(end, known)
+        return end
 
-    # -- finding -------------------------------------------------------------------------------
+    # -- rows ----------------------------------------------------------------------------------
+
+    def _scanned(self, start: BlockKey, stop: BlockKey) -> Iterator[list[StoredBlock]]:
+        """What is stored from `start` to before `stop`, page by page."""
+        for segment in self._record.segments:
+            behind = stop if segment.last is None else min(stop, key_after(segment.last))
+            while start < behind and (
+                found := self._rows.scan(segment.number, start, behind, READ_BYTES)
+            ):
+                yield found
+                start = key_after(_key_of(found[-1]))
+
+    def _search(
+        self, number: int, low: BlockKey, high: BlockKey, end: int, offset: int
+    ) -> StoredBlock | None:
+        def first_from(key: BlockKey) -> StoredBlock | None:
+            found = self._rows.scan(number, key, key_after(high), 1)
+            return found[0] if found else None
+
+        return search(first_from, low, high, end, offset)
 
     def _offset_from(self, start: BlockKey) -> int:
         start = max(start, self.floor)
-        found = self._chain.scan(start, self._stored.key, 1) if start < self._stored.key else []
-        if not found:
-            return self._stored.offset
-        header = header_of(found[0])
-        first = found[0].last_sequence - header.count + 1
-        skipped = max(0, start[1] - first) if start[0] == found[0].time_ms else 0
+        found = self.block_at(start)
+        if found is None:
+            return self._stored_end().offset
+        header = header_of(found)
+        first = found.last_sequence - header.count + 1
+        skipped = max(0, start[1] - first) if start[0] == found.time_ms else 0
         return header.base_offset + skipped
-
-    def _begin(self, segment: SegmentRecord) -> BlockKey:
-        before = FIRST_KEY
-        for one in self.segments:
-            if one.number >= segment.number:
-                break
-            before = key_after(one.last) if one.last is not None else before
-        return before
-
-    def _search(self, segment: SegmentRecord, low: BlockKey, offset: int) -> BlockKey:
-        """Guess by proportion, and halve every second time: offsets grow with keys."""
-        assert segment.last is not None and segment.end_offset is not None
-        first, stop = _number(low), _number(segment.last) + 1
-        least, most = segment.base_offset, segment.end_offset
-        step = 0
-        while first < stop:
-            share = 0.5 if step % 2 or most <= least else (offset - least) / (most - least)
-            middle = min(stop - 1, first + int((stop - first) * share))
-            step += 1
-            found = self._chain.scan_segment(segment, _key(middle), 1)
-            if not found:
-                stop = middle
-                continue
-            header, last = header_of(found[0]), _number(_place(found[0]))
-            if offset >= header.base_offset + header.count:
-                first, least = last + 1, header.base_offset + header.count
-            elif offset >= header.base_offset:
-                return _key(max(first, min(middle, last)))
-            else:
-                stop, most = middle, header.base_offset
-        return _key(first)
-
-
-def open_end(
-    rows: Map, segment: SegmentRecord, before: BlockKey, settled: bool
-) -> tuple[int, BlockKey]:
-    """The offset after the rows of an open segment that no owner can take back, and the last of
-    their keys; `before` when there is none. `settled`: nobody takes the partition over."""
-    newest: list[tuple[BlockKey, bytes]] = []
-    stop: bytes | None = None
-    whole = True
-    while found := rows.scan(None, stop, _LOOK_BYTES, reverse=True):
-        newest += [(keys.split_block_key(key), value) for key, value in found]
-        if newest[-1][0][0] < newest[0][0][0] - WRITE_SPAN_MS:
-            whole = False
-            break
-        stop = found[-1][0]
-    uncertain_ms = newest[0][0][0] - WRITE_SPAN_MS if newest and not settled else None
-    newest.reverse()
-    expected, last = segment.base_offset, before
-    for number, (key, value) in enumerate(newest):
-        header = header_of(StoredBlock(0, *key, value))
-        if number == 0 and not whole:
-            expected = header.base_offset
-        gap = header.base_offset != expected
-        if gap or (uncertain_ms is not None and key[0] >= uncertain_ms):
-            break
-        expected, last = expected + header.count, key
-    return expected, last
 
 
 def _first_key(position: Position) -> BlockKey:
@@ -259,13 +320,11 @@ def _first_key(position: Position) -> BlockKey:
     return (position.number, 0) if position.kind is Kind.TIME else FIRST_KEY
 
 
-def _place(stored: StoredBlock) -> BlockKey:
+def _key_of(stored: StoredBlock) -> BlockKey:
     return stored.time_ms, stored.last_sequence
 
 
-def _number(key: BlockKey) -> int:
-    return key[0] << 16 | key[1]
-
-
-def _key(number: int) -> BlockKey:
-    return number >> 16, number & 0xFFFF
+def _before(key: BlockKey) -> BlockKey:
+    """The greatest key smaller than this one."""
+    time_ms, sequence = key
+    return (time_ms, sequence - 1) if sequence else (max(0, time_ms - 1), SEQUENCES_PER_MS - 1)

@@ -5,22 +5,22 @@ Invariants
 
 * The image is read before the partitions: of a transaction that is committed in it everything is
   found, in every partition.
-* A view is of one life of a topic; of the next one it shows nothing.
+* A view of a topic is of one life of it; of the next one it shows nothing.
 """
 
 import re
 from collections.abc import Iterator
 
 from tms.clock import Clock
-from tms.errors import DataCorrupt, PartitionNotFound, TopicNotFound
+from tms.errors import PartitionNotFound, TopicNotFound
 from tms.log.records import BlockKey, decode
 from tms.model import keys
-from tms.model.topic import TopicName
+from tms.model.topic import DEFAULT_NAMESPACE, TopicName
 from tms.model.transaction_image import Fates, TransactionImage, decode_image
 from tms.store.base import Store
 from tms.topic.registry import TopicRecord
 from tms.topic.retention import RetentionClock, floor_by_time
-from tms.view.partition import PartitionView
+from tms.view.partition import Ends, PartitionView
 
 FOREIGN_LIFETIME_MS = 25 * 3_600_000  # unless the service says otherwise
 _PAGE_BYTES = 4 << 20
@@ -28,75 +28,85 @@ _NO_TRANSACTIONS = TransactionImage(0, 0, 0)
 
 
 class View:
-    """The topics of a store. It belongs to the caller, who closes the store."""
+    """The topics of a store. It belongs to the caller, who closes the store. Thread-safe."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store = store
+    def __init__(
+        self, store: Store, clock: Clock, foreign_lifetime_ms: int = FOREIGN_LIFETIME_MS
+    ) -> None:
+        self.store = store
+        self.metadata = store.open(keys.METADATA_MAP, create=False)
+        self.ends: Ends = {}
         self._clock = clock
-        self._metadata = store.open(keys.METADATA_MAP, create=False)
+        self._foreign_lifetime_ms = foreign_lifetime_ms
 
     def topics(self, pattern: str) -> list[str]:
-        """Topics whose `name`, or `namespace:name`, a regular expression matches as a whole."""
+        """The topics of the namespace `default` whose `name` or `default:name` a regular expression
+        matches as a whole; of another namespace when the expression begins with its name and a
+        colon."""
         wanted = re.compile(pattern)
-        return [
-            str(name)
-            for name in self._names()
-            if wanted.fullmatch(name.topic) or wanted.fullmatch(f"{name.namespace}:{name.topic}")
-        ]
+        named = re.match(r"([A-Za-z0-9_]+):", pattern)
+        found = []
+        for name in self._names(named[1] if named else DEFAULT_NAMESPACE):
+            if any(map(wanted.fullmatch, {str(name), f"{name.namespace}:{name.topic}"})):
+                found.append(str(name))
+        return found
 
     def topic(self, name: str) -> "TopicView":
         """A topic as it stands now. Raises `TopicNotFound`, `DataCorrupt`."""
         parsed = TopicName.parse(name)
-        key = keys.topic_key(*parsed)
-        raw = self._metadata.get(key)
-        if raw is None:
-            raise TopicNotFound(f"There is no topic {name} in this store.", topic=name)
-        image = self._metadata.get(keys.TRANSACTIONS_IMAGE)
-        judged = self._metadata.get(keys.RETENTION_CLOCK)
-        return TopicView(
-            self._store,
-            parsed,
-            decode(raw, TopicRecord, key),
-            Fates(_NO_TRANSACTIONS if image is None else decode_image(image), FOREIGN_LIFETIME_MS),
-            RetentionClock(self._clock, None if judged is None else int(judged)),
-        )
+        record = self.record(parsed)
+        image = self.metadata.get(keys.TRANSACTIONS_IMAGE)
+        decoded = _NO_TRANSACTIONS if image is None else decode_image(image)
+        return TopicView(self, parsed, record, Fates(decoded, self._foreign_lifetime_ms))
 
-    def _names(self) -> Iterator[TopicName]:
-        start, stop = b"topic/", keys.prefix_stop(b"topic/")
-        while rows := self._metadata.scan(start, stop, _PAGE_BYTES):
+    def record(self, name: TopicName) -> TopicRecord:
+        """What is said of a topic now. Raises `TopicNotFound`."""
+        key = keys.topic_key(*name)
+        raw = self.metadata.get(key)
+        if raw is None:
+            raise TopicNotFound(f"There is no topic {name} in this store.", topic=str(name))
+        return decode(raw, TopicRecord, key)
+
+    def floor(self, record: TopicRecord) -> BlockKey:
+        """The smallest key of a topic that is not expired now: neither by this clock nor by that of
+        the service, after which HBase cleans."""
+        raw = self.metadata.get(keys.RETENTION_CLOCK)
+        judged_ms = None if raw is None else int(raw)
+        now_ms = RetentionClock(self._clock, judged_ms).now_ms()
+        return floor_by_time(max(now_ms, judged_ms or 0), record.retention_ms)
+
+    def _names(self, namespace: str) -> Iterator[TopicName]:
+        start = prefix = keys.topic_key(namespace, "")
+        while rows := self.metadata.scan(start, keys.prefix_stop(prefix), _PAGE_BYTES):
             for key, _ in rows:
-                parts = key.decode("ascii", "replace").split("/")
-                if len(parts) != 3:
-                    raise DataCorrupt(f"{key!r} is no key of a topic. Run `tms fsck`.")
-                yield TopicName(parts[1], parts[2])
+                yield TopicName(namespace, key[len(prefix) :].decode("ascii"))
             start = rows[-1][0] + b"\0"
 
 
 class TopicView:
-    """One life of a topic, with the transactions as their image shows them."""
+    """One life of a topic, with the transactions as their image showed them."""
 
-    def __init__(
-        self,
-        store: Store,
-        name: TopicName,
-        record: TopicRecord,
-        fates: Fates,
-        retention: RetentionClock,
-    ) -> None:
+    def __init__(self, view: View, name: TopicName, record: TopicRecord, fates: Fates) -> None:
         self.name = name
         self.record = record
         self.fates = fates
-        self._store = store
-        self._metadata = store.open(keys.METADATA_MAP, create=False)
-        self._retention = retention
+        self.floor = view.floor(record)  # the smallest key that was not expired
+        self._view = view
 
-    @property
-    def floor(self) -> BlockKey:
-        """The smallest key that is not expired now."""
-        return floor_by_time(self._retention.now_ms(), self.record.retention_ms)
+    def floor_now(self) -> BlockKey:
+        """The smallest key that is not expired now. Raises `TopicNotFound` when this life of the
+        topic has ended."""
+        record = self._view.record(self.name)
+        if record.uid != self.record.uid:
+            raise TopicNotFound(
+                f"The topic {self.name} was deleted and created anew while it was read. Start the "
+                "query again.",
+                topic=str(self.name),
+            )
+        return self._view.floor(record)
 
     def partition(self, number: int) -> PartitionView:
-        """One partition as it stands now. Raises `PartitionNotFound`, `StorageUnavailable`."""
+        """One partition as it stands now. Raises `PartitionNotFound`, `TopicNotFound`."""
         if not 0 <= number < self.record.partitions:
             raise PartitionNotFound(
                 f"The topic {self.name} has partitions 0 to {self.record.partitions - 1}, not "
@@ -104,15 +114,7 @@ class TopicView:
                 partition=number,
                 partitions=self.record.partitions,
             )
+        view = self._view
         return PartitionView(
-            self._store,
-            self._metadata,
-            self.record,
-            number,
-            self.fates,
-            self.floor,
+            view.store, view.metadata, self, number, self.fates, self.floor, view.ends
         )
-
-    def partitions(self) -> Iterator[PartitionView]:
-        """All of them, in order."""
-        return map(self.partition, range(self.record.partitions))

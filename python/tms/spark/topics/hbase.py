@@ -1,41 +1,43 @@
 """Topics read straight from HBase, over its Thrift servers; the service that owns them may be away.
 
-    driver      image, records, newest blocks ─▶ where topics begin and end; splits at blocks
-    executor    its range of rows ─▶ committed blocks
+    driver      image, records, newest blocks ─▶ where topics begin and end; splits of like size
+    executor    its offsets ─▶ a range of rows ─▶ committed blocks, the next page read ahead
 
 Invariants
 
-* A split names the life of the topic and the keys between which its blocks stand, so an executor
-  finds them without searching, and never reads another life.
-* Everything below `latest` was decided when the split was planned, and stays so: an executor may
-  judge by an image that is newer.
+* A split names the life of the topic, and up to where the partition was decided when it was
+  planned. That stays so: an executor need not look for the end, and judges by an image that is as
+  new or newer.
+* Only the rows of a split are read, and a few probes to find them.
+* What a task opens it closes; nothing of it is pickled.
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
 from tms.clock import SystemClock
-from tms.errors import OffsetOutOfRange, StorageUnavailable, TopicNotFound
-from tms.log.records import BlockKey, key_after
+from tms.errors import OffsetOutOfRange, TopicNotFound
+from tms.log.records import key_after
 from tms.model.block import read_header
 from tms.model.log import StoredBlock
 from tms.model.position import Position
 from tms.spark.topics.base import Split
-from tms.spark.topics.splitting import apportioned
+from tms.spark.topics.splitting import weighted_splits
 from tms.store.base import Store
 from tms.store.hbase import HBaseStore
-from tms.view import PartitionView, TopicView, View
+from tms.view import PartitionView, View
+
+LOOKS_AT_ONCE = 8  # at partitions, by the driver
 
 
 class _Where(msgspec.Struct, frozen=True, array_like=True):
     """What an executor has to know of a split."""
 
     uid: int
-    start: BlockKey
-    stop: BlockKey
+    end: int
 
 
 class HBaseReader:
@@ -44,13 +46,14 @@ class HBaseReader:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._opened: Store | None = None
+        self._opened: tuple[Store, View] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": None}
 
     def topics(self, pattern: str) -> list[str]:
-        """The topics whose `name` or `namespace:name` the pattern matches as a whole."""
+        """The topics of the namespace `default` that the pattern matches as a whole; of another
+        one when the pattern begins with its name and a colon."""
         return self._view.topics(pattern)
 
     def generation(self, topic: str) -> int:
@@ -59,22 +62,26 @@ class HBaseReader:
 
     def offsets(self, topic: str, at: Position) -> Mapping[int, int]:
         """By partition, the offset of the first message at or after a position."""
-        return {one.partition: one.offset_at(at) for one in self._view.topic(topic).partitions()}
+        view = self._view.topic(topic)
+        with ThreadPoolExecutor(LOOKS_AT_ONCE, "tms-look") as threads:
+            numbers = range(view.record.partitions)
+            found = threads.map(lambda number: view.partition(number).offset_at(at), numbers)
+            return dict(enumerate(found))
 
     def splits(
         self, topic: str, ranges: Mapping[int, tuple[int, int]], at_least: int
     ) -> list[Split]:
-        """The ranges in parts that take about the same time to publish; each part begins with a
-        block."""
+        """The ranges in parts that take about the same bytes. Raises `OffsetOutOfRange` for what is
+        not decided yet."""
         view = self._view.topic(topic)
-        filled = {p: (start, stop) for p, (start, stop) in sorted(ranges.items()) if start < stop}
-        spare = max(0, at_least - len(filled))
-        extra = apportioned([stop - start for start, stop in filled.values()], spare)
-        return [
-            split
-            for (partition, (start, stop)), more in zip(filled.items(), extra, strict=True)
-            for split in _divided(topic, view, partition, start, stop, 1 + more)
-        ]
+        pieces, where = {}, {}
+        for number, (start, stop) in sorted(ranges.items()):
+            if start < stop:
+                one = view.partition(number)
+                where[number] = msgspec.msgpack.encode(_Where(view.record.uid, _end(one, stop)))
+                pieces[number] = one.pieces(start, stop)
+        found = weighted_splits(topic, pieces, at_least)
+        return [split._replace(where=where[split.partition]) for split in found]
 
     def read(self, split: Split) -> Iterator[StoredBlock]:
         """The committed blocks that overlap the split, in order."""
@@ -86,81 +93,68 @@ class HBaseReader:
                 "the query again.",
                 topic=split.topic,
             )
-        partition = topic.partition(split.partition)
-        earliest, end = partition.start(), partition.end().offset
-        if split.stop > end:  # it was there, and nothing that was there goes
-            raise StorageUnavailable(
-                f"Partition {split.partition} of {split.topic} is being taken over by another "
-                "service. Try again."
-            )
+        one = topic.partition(split.partition)
+        if split.stop > where.end:
+            _end(one, split.stop)
+        earliest = one.start()
         if split.start < earliest:
             raise OffsetOutOfRange(
-                f"Of partition {split.partition} of {split.topic} the offsets {earliest} to "
-                f"{end - 1} are kept, not {split.start}.",
+                f"Offset {split.start} of partition {split.partition} of {split.topic} is no "
+                f"longer kept; the earliest is {earliest}. Go on there.",
                 earliest=earliest,
-                end=end,
             )
-        for stored in partition.blocks(where.start, where.stop):
-            header = read_header(stored.block)
-            if header.base_offset + header.count > split.start:
-                yield stored
-            if header.base_offset + header.count >= split.stop:
-                return
+        for page in _ahead(_pages(one, split.start, split.stop)):
+            for stored in page:
+                header = read_header(stored.block)
+                if split.start - header.count < header.base_offset < split.stop:
+                    yield stored
 
     def close(self) -> None:
         """Release the connections."""
         if self._opened is not None:
-            self._opened.close()
+            self._opened[0].close()
             self._opened = None
 
     def open_store(self) -> Store:
         """The store, opened anew."""
-        return HBaseStore(self._url)
+        return HBaseStore(self._url, watched=False)
 
     @property
     def _view(self) -> View:
         if self._opened is None:
-            self._opened = self.open_store()
-        return View(self._opened, SystemClock())
+            store = self.open_store()
+            self._opened = store, View(store, SystemClock())
+        return self._opened[1]
 
 
-def _divided(
-    topic: str, view: TopicView, partition: int, start: int, stop: int, parts: int
-) -> Iterator[Split]:
-    """A range cut at blocks, into at most so many parts."""
-    one = view.partition(partition)
-    begin, behind = one.locate(start), _behind(one, stop)
-    cuts = [(start, begin), *_cuts(one, start, stop, begin, behind, parts), (stop, behind)]
-    for (at, key), (to, next_key) in pairwise(cuts):
-        where = msgspec.msgpack.encode(_Where(view.record.uid, key, next_key))
-        yield Split(topic, partition, at, to, where)
+def _end(one: PartitionView, stop: int) -> int:
+    """An offset, at least `stop`, up to which everything is decided."""
+    end = one.decided(stop)
+    if end < stop:
+        raise OffsetOutOfRange(
+            f"Partition {one.partition} of the topic ends at offset {end}, not {stop}, for those "
+            "who read committed messages.",
+            end=end,
+            earliest=min(one.start(), end),
+        )
+    return end
 
 
-def _behind(one: PartitionView, stop: int) -> BlockKey:
-    """The smallest key behind the block that has the offset before `stop`."""
-    end = one.end()
-    if stop >= end.offset:
-        return end.key
-    found = one.block_at(one.locate(stop - 1))
-    return end.key if found is None else key_after((found.time_ms, found.last_sequence))
+def _pages(one: PartitionView, start: int, stop: int) -> Iterator[list[StoredBlock]]:
+    """The blocks that overlap a range of offsets."""
+    begin, last = one.locate(start), one.find(stop - 1)
+    if last is None:
+        return one.pages(begin, one.end().key)
+    behind = (last.time_ms, last.last_sequence)
+    if read_header(last.block).base_offset < stop:
+        behind = key_after(behind)
+    return one.pages(begin, behind)
 
 
-def _cuts(
-    one: PartitionView, start: int, stop: int, begin: BlockKey, behind: BlockKey, parts: int
-) -> Iterator[tuple[int, BlockKey]]:
-    """Offsets and keys at which to cut: of the blocks that come first after equal shares of the
-    time between the ends. One look at the store for each."""
-    first_block = one.block_at(begin)
-    if first_block is None:
-        return
-    seen, first_ms = start, first_block.time_ms
-    for i in range(1, parts):
-        time_ms = first_ms + (behind[0] - first_ms) * i // parts
-        found = one.block_at((time_ms, 0)) if time_ms > first_ms else None
-        if found is None:
-            continue
-        header = read_header(found.block)
-        if seen < header.base_offset < stop:
-            seen = header.base_offset
-            first = found.last_sequence - header.count + 1
-            yield seen, (found.time_ms, first)
+def _ahead(pages: Iterator[list[StoredBlock]]) -> Iterator[list[StoredBlock]]:
+    """The same, each next one under way while one is worked on."""
+    with ThreadPoolExecutor(1, "tms-read") as thread:
+        pending = thread.submit(next, pages, None)
+        while (page := pending.result()) is not None:
+            pending = thread.submit(next, pages, None)
+            yield page

@@ -1,8 +1,12 @@
 """Parts of equal size: of ranges of offsets for tasks, of a limit for partitions. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 from tms.spark.topics.base import Split
+
+Piece = tuple[int, int, int]  # offsets from and to, and how much they weigh
 
 
 def apportioned(weights: Sequence[int], total: int) -> list[int]:
@@ -29,6 +33,38 @@ def even_splits(topic: str, ranges: Mapping[int, tuple[int, int]], at_least: int
         for (partition, start, stop), more in zip(filled, extra, strict=True)
         for at, to in _divided(start, stop, 1 + more)
     ]
+
+
+def weighted_splits(
+    topic: str, pieces: Mapping[int, Sequence[Piece]], at_least: int
+) -> list[Split]:
+    """Splits that weigh about the same: one for each partition that has pieces, and the heavier
+    ones divided until there are `at_least`, as far as there are offsets. The pieces of a partition
+    ascend; between them nothing is."""
+    filled = {partition: some for partition, some in sorted(pieces.items()) if some}
+    spare = max(0, at_least - len(filled))
+    extra = apportioned([sum(one[2] for one in some) for some in filled.values()], spare)
+    return [
+        Split(topic, partition, at, to)
+        for (partition, some), more in zip(filled.items(), extra, strict=True)
+        for at, to in pairwise(_cuts(some, 1 + more))
+    ]
+
+
+def _cuts(pieces: Sequence[Piece], parts: int) -> Iterator[int]:
+    """The offsets at which pieces are cut into parts of like weight: first, last and between."""
+    sums = list(accumulate(weight for _, _, weight in pieces))
+    at = pieces[0][0]
+    yield at
+    for i in range(1, parts):
+        share = sums[-1] * i / parts
+        number = bisect_left(sums, share)
+        start, stop, weight = pieces[number]
+        cut = stop - int((stop - start) * (sums[number] - share) / max(1, weight))
+        if at < cut < pieces[-1][1]:
+            at = cut
+            yield at
+    yield pieces[-1][1]
 
 
 def cut(splits: Iterable[Split], offsets_max: int | None) -> list[Split]:

@@ -33,7 +33,8 @@ _CHECKED = b"!config/checked"
 
 
 class HBaseStore:
-    """Maps in the tables of one namespace of HBase, over its Thrift 2 servers.
+    """Maps in the tables of one namespace of HBase, over its Thrift 2 servers. `watched`: whether
+    to look after the coprocessor, for `warnings`.
 
     Raises `ConfigError` when the address is none, or the tables are missing; `StorageUnavailable`
     when HBase does not answer in time.
@@ -42,7 +43,12 @@ class HBaseStore:
     shared = True
 
     def __init__(
-        self, url: str, *, clock: Clock | None = None, limits: Limits | None = None
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        watched: bool = True,
     ) -> None:
         self.place = Place.parse(url)
         self._clock = clock or SystemClock()
@@ -61,7 +67,8 @@ class HBaseStore:
         except BaseException:
             self._pool.close()
             raise
-        self._coprocessor.warnings()  # looks for the first time
+        if watched:
+            self._coprocessor.warnings()  # looks for the first time
 
     def open(self, name: str, create: bool) -> BlockMap | RecordMap:
         """The map with this name; raises `NotFound` or `Conflict`."""
