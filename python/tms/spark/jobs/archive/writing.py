@@ -77,20 +77,8 @@ def archive(
     `Invalid`.
     """
     subject = Subject.of(topics, url, token, store)
-    if not 1 <= rows_per_file <= rows_per_batch:
-        raise Invalid(
-            f"A file has 1 row at least and a batch at most: got {rows_per_file} rows for a file, "
-            f"{rows_per_batch} for a batch.",
-            field="rows_per_file",
-        )
     directory = directory.rstrip("/")
-    missing = sorted(begun(spark, directory).keys() - set(subject.topics))
-    if missing:
-        raise Invalid(
-            f"The archive in {directory} also has {', '.join(missing)}: name all of its topics, or "
-            "use another directory.",
-            field="topics",
-        )
+    _check(subject, begun(spark, directory), directory, rows_per_batch, rows_per_file)
     files = -(-rows_per_batch // rows_per_file)
     more = {
         "startingOffsets": "earliest",
@@ -110,6 +98,28 @@ def archive(
             writer = writer.trigger(availableNow=True)
         with _setting(spark, _OPEN_FILES, _OPEN_FILES_MAX):
             return _Watched(writer.start(), progress).ended()
+
+
+def _check(
+    subject: Subject,
+    archived: Mapping[str, object],
+    directory: str,
+    rows_per_batch: int,
+    rows_per_file: int,
+) -> None:
+    if not 1 <= rows_per_file <= rows_per_batch:
+        raise Invalid(
+            f"A file has 1 row at least and a batch at most: got {rows_per_file} rows for a file, "
+            f"{rows_per_batch} for a batch.",
+            field="rows_per_file",
+        )
+    missing = sorted(archived.keys() - set(subject.topics))
+    if missing:
+        raise Invalid(
+            f"The archive in {directory} also has {', '.join(missing)}: name all of its topics, or "
+            "use another directory.",
+            field="topics",
+        )
 
 
 def _writer(rows: "DataFrame", directory: str, rows_per_file: int) -> "DataStreamWriter":
