@@ -7,6 +7,7 @@
     topics/    where topics are read from: a service, or HBase itself
     source/    the data source "tms", its reading half
     sink/      its writing half
+    jobs/      archive, restore, report, audit, SQL
     sessions   sessions with everything set
     runtime    which pyspark and which Java there are, and whether they fit
 
