@@ -1,7 +1,7 @@
 """Where the topics of a job are, and what its errors are: what all jobs begin with.
 
 * An error that TMS raised in one of Spark's processes reaches the caller as that error, not as a
-  trace of Java and Python.
+  trace of Java and Python. What Spark refuses is `Invalid`; the trace is its cause.
 """
 
 import re
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 import tms.errors
 from tms.errors import Invalid, TMSError
@@ -64,13 +64,17 @@ class Subject:
 
 @contextmanager
 def errors_told() -> Iterator[None]:
-    """Raise what TMS raised somewhere in Spark as it was raised there."""
+    """Raise what TMS raised somewhere in Spark as it was raised there, and what Spark raised as an
+    error of TMS."""
     try:
         yield
     except PySparkException as error:
         raised = _RAISED.findall(str(error))
-        if not raised:
-            raise
-        name, message = raised[-1]
-        kind = getattr(tms.errors, name, TMSError)
-        raise kind(message) from error
+        if raised:
+            name, message = raised[-1]
+            kind = getattr(tms.errors, name, TMSError)
+            raise kind(message) from error
+        said = str(error).strip().partition("\n")[0]
+        if isinstance(error, AnalysisException):
+            raise Invalid(said) from error
+        raise TMSError(f"Spark failed: {said}") from error

@@ -43,8 +43,8 @@ def sql(
     """Make a view of each topic; the result of the query, if there is one.
 
     `json_schema` are the columns that values have as JSON: `infer`, from the first of each topic,
-    or as Spark writes a schema: `carrier STRING, delay INT`. Raises `TopicNotFound`, `Invalid`;
-    what is wrong with the query is an error of Spark.
+    or as Spark writes a schema: `carrier STRING, delay INT`. Raises `TopicNotFound`,
+    `Invalid`, also for what is wrong with the query.
     """
     named = Subject.of(topics, url, token, store)
     with closing(open_topics(named.place)) as there:

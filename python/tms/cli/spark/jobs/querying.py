@@ -74,8 +74,8 @@ def sql(
         for statement in _typed(session, there):
             try:
                 asked.run(statement)
-            except Exception as error:  # a person goes on typing
-                session.say(f"error: {_said(error)}")
+            except TMSError as error:  # a person goes on typing
+                session.say(f"error: {error.message}")
 
 
 def _all(place: Where) -> list[str]:
@@ -177,10 +177,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _said(error: Exception) -> str:
-    """The first line of what Spark says; the rest is a trace."""
-    if isinstance(error, TMSError):
-        return error.message
-    return str(error).strip().partition("\n")[0]

@@ -70,6 +70,7 @@ class Checker:
         self.part = Part(topic, partition, start, stop)
         self.at = start  # what lies before it is done
         self._dense = dense
+        self._headless = ""  # a block that does not say where it ends: the next one does
 
     def add(self, blocks: Sequence[StoredBlock]) -> None:
         """The next blocks."""
@@ -78,7 +79,7 @@ class Checker:
             try:
                 header = read_header(stored.block)
             except BadBlock as error:
-                self._note(self.at, self.at + 1, f"{_place(stored)}: {error.message}")
+                self._headless = self._headless or f"{_place(stored)}: {error.message}"
                 continue
             if self._begins_here(header) and self._is_in_order(stored, header):
                 placed.append(_Placed(stored, header))
@@ -167,6 +168,11 @@ class Checker:
         return pa.Table.from_batches(batches(blocks, self.part.topic, low, high, _COLUMNS))
 
     def _gap(self, start: int, stop: int) -> None:
+        if self._headless:
+            self._note(start, stop, self._headless)
+            self.part.unreadable += stop - start
+            self._headless = ""
+            return
         self.part.gaps += stop - start
         if self._dense:
             self._note(start, stop, "nothing is stored here")

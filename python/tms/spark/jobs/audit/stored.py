@@ -83,9 +83,10 @@ class _Stored:
     def pieces(self) -> Iterator[list[StoredBlock] | Unreadable]:
         """Blocks, and what is unreadable between them, in order."""
         at, size = self._split.start, FETCH_BYTES
+        position = Position.offset(at)
         while at < self._split.stop:
             try:
-                fetched = self._fetch(at, size)
+                fetched = self._fetch(position, size)
             except DataCorrupt as error:
                 if size > _ONE_BLOCK:
                     size = _ONE_BLOCK
@@ -93,11 +94,13 @@ class _Stored:
                 behind = self._readable_behind(at)
                 yield Unreadable(at, behind, error.message)
                 at, size = behind, FETCH_BYTES
+                position = Position.offset(at)
                 continue
             if not fetched.blocks:
                 return
             yield fetched.blocks
-            at = max(at + 1, _end(fetched.blocks[-1], at))
+            at = max(at, *(_end(stored) for stored in fetched.blocks))
+            position = fetched.next[self._split.partition]
 
     def _readable_behind(self, at: int) -> int:
         """The first offset behind `at` from which can be read, or the end of the range."""
@@ -118,20 +121,20 @@ class _Stored:
         if at >= self._split.stop:
             return True
         try:
-            self._fetch(at, _ONE_BLOCK)
+            self._fetch(Position.offset(at), _ONE_BLOCK)
         except DataCorrupt:
             return False
         return True
 
-    def _fetch(self, at: int, size: int) -> Fetched:
-        there = [PartitionPosition(self._split.partition, Position.offset(at))]
+    def _fetch(self, position: Position, size: int) -> Fetched:
+        there = [PartitionPosition(self._split.partition, position)]
         return self._transport.fetch(self._name, there, size, 0, Isolation.UNCOMMITTED)
 
 
-def _end(stored: StoredBlock, at: int) -> int:
-    """The offset behind a block; a header that is damaged does not tell."""
+def _end(stored: StoredBlock) -> int:
+    """The offset behind a block; 0 when its header is damaged and does not tell."""
     try:
         header = read_header(stored.block)
     except BadBlock:
-        return at
+        return 0
     return header.base_offset + header.count
