@@ -265,7 +265,7 @@ def test_a_driver_that_dies_behind_its_commit_writes_nothing_twice(
 def failing(flag: Path, before: bool) -> type:
     """The data source, whose commit fails once, before or after it took effect."""
     from tms.spark.sink.writer import StreamWriter
-    from tms.spark.source import TmsDataSource
+    from tms.spark.source.reader import TmsDataSource
 
     class FailingWriter(StreamWriter):
         def commit(self, messages: list[Any], batchId: int) -> None:
