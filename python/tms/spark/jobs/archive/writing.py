@@ -83,14 +83,7 @@ def archive(
             f"{rows_per_batch} for a batch.",
             field="rows_per_file",
         )
-    directory = directory.rstrip("/")
-    missing = sorted(begun(spark, directory).keys() - set(subject.topics))
-    if missing:
-        raise Invalid(
-            f"The archive in {directory} also has {', '.join(missing)}: name all of its topics, or "
-            "use another directory.",
-            field="topics",
-        )
+    directory = _checked(spark, directory, subject)
     files = -(-rows_per_batch // rows_per_file)
     more = {
         "startingOffsets": "earliest",
@@ -110,6 +103,19 @@ def archive(
             writer = writer.trigger(availableNow=True)
         with _setting(spark, _OPEN_FILES, _OPEN_FILES_MAX):
             return _Watched(writer.start(), progress).ended()
+
+
+def _checked(spark: "SparkSession", directory: str, subject: Subject) -> str:
+    """The directory without a slash at its end. Raises `Invalid` when it cannot be gone on with."""
+    directory = directory.rstrip("/")
+    missing = sorted(begun(spark, directory).keys() - set(subject.topics))
+    if missing:
+        raise Invalid(
+            f"The archive in {directory} also has {', '.join(missing)}: name all of its topics, or "
+            "use another directory.",
+            field="topics",
+        )
+    return directory
 
 
 def _writer(rows: "DataFrame", directory: str, rows_per_file: int) -> "DataStreamWriter":
