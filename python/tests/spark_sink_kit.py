@@ -1,5 +1,5 @@
-"""Spark as the sink sees it, without Spark: drivers, tasks and attempts that die when they are told,
-against a real engine on memory.
+"""Spark as the sink sees it, without Spark: drivers, tasks and attempts that die when they are
+told, against a real engine on memory.
 
     Service   the engine, and every call to it; one of the calls fails, or the store below it stops
     Driver    a query: batches of tasks, a new token for each, Spark's own log of what is committed
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -28,7 +28,6 @@ from tms.store.base import Store
 from tms.store.faulty import FaultyStore
 from tms.store.memory import MemoryStore
 
-T = TypeVar("T")
 SHAPE = shape_of([("key", "binary"), ("value", "binary"), ("topic", "string")], "")
 TOPICS = {"a": 3, "b": 1}
 LIVES_MAX = 6
@@ -51,6 +50,13 @@ class Fault(Enum):
     CALLER_DIES_AFTER = "the caller dies after"
     SERVICE_KILLED_BEFORE = "the service is killed before"
     SERVICE_KILLED_AFTER = "the service is killed after"
+
+
+class Transported(Protocol):
+    """What a driver and its tasks have a transport to."""
+
+    @property
+    def transport(self) -> Transport: ...
 
 
 class Service:
@@ -162,7 +168,7 @@ def as_batches(rows: Rows, size: int = 3) -> list[pa.RecordBatch]:
 class Driver:
     """A query with a checkpoint, started again whenever it has ended with an error."""
 
-    service: Service
+    service: "Transported"
     batches: Sequence[Batch]
     query: str = "q"
     attempts_max: int = 3
@@ -224,12 +230,13 @@ class Driver:
         return sorted((topic, value) for topic, _, value in rows)
 
 
-def some_batches() -> list[Batch]:
-    """Two batches of two tasks, an empty one between them, and a last one."""
+def some_batches(name: str = "") -> list[Batch]:
+    """Batches of one and two tasks, and one without rows; values begin with the name."""
+    start = name.encode()
 
     def rows(batch: int, task: int, count: int) -> Rows:
         return [
-            ("ab"[number % 2], b"k%d" % (number % 3), b"%d.%d.%d" % (batch, task, number))
+            ("ab"[number % 2], b"k%d" % (number % 3), start + b"%d.%d.%d" % (batch, task, number))
             for number in range(count)
         ]
 

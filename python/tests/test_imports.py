@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "group": _VALUES,
     "transactions": _VALUES | {"clock", "events", "store/base", "topic", "log", "tx", "group"},
     "table": _VALUES | {"store/base", "tx"},
+    "view": _VALUES | {"clock", "store/base", "topic", "log"},
     "engine": _VALUES | {"clock", "store/base", "topic", "log", "transactions", "table"},
     "server": _VALUES | {"clock", "events", "engine", "transactions", "topic", "log", "wire"},
     "server/main": _VALUES | {"clock", "events", "engine", "topic", "log", "wire", "store"},
@@ -41,7 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli/spark": _VALUES | {"spark", "store"},
     "sql": _VALUES | {"clock", "client", "wire"},
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
-    "spark/topics": _VALUES | {"client"},
+    "spark/topics": _VALUES | {"clock", "client"},
+    "spark/topics/hbase": _VALUES | {"clock", "log", "store", "view"},
     "spark/source": _VALUES | {"clock", "events"},
     "spark/sink": _VALUES | {"clock", "client"},
     "spark/jobs": _VALUES | {"client"},  # an audit reads what no reader is shown

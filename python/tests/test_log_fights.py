@@ -12,7 +12,7 @@ from tms.log import writer
 from tms.model.log import Appended, NewBlock
 
 
-class _Fight:
+class Fight:
     """Two owners that interrupt each other before any operation on the store, lose answers, die and
     come back. What is written before an answer came is sent again; what was
     acknowledged is kept in mind."""
@@ -33,7 +33,11 @@ class _Fight:
         store.before = self._before
         store.delays = lambda name: name.startswith("t") and self.random.random() < 0.1
 
+    def look(self) -> None:
+        """Called ahead of every operation on the store: for somebody who only looks."""
+
     def _before(self, operation: str, name: str) -> None:
+        self.look()
         if operation == "get" and self.random.random() < 0.03:
             raise StorageUnavailable("No answer came.")
         if self.depth == 1 and self.random.random() < 0.15:
@@ -67,6 +71,15 @@ class _Fight:
             self.acknowledge(pending.result(0)[0], unsure[0][1])
             unsure.popleft()
 
+    def end(self) -> list[Seen]:
+        """Let everything land that is on its way; what is there for good."""
+        for store in self.both.stores:
+            store.before = lambda operation, name: None
+            store.delays = lambda name: False
+            store.land()
+        self.both.start_anew(0)
+        return self.both.read(0)
+
     def acknowledge(self, appended: Appended, value: bytes) -> None:
         known = self.acknowledged.get(appended.base_offset, value)
         assert known == value, "one offset, two messages"
@@ -93,15 +106,10 @@ def test_nothing_acknowledged_is_lost_or_moved_whatever_two_owners_do(
     seed: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "GROUP_BYTES", 1)  # each request is written by itself
-    fight = _Fight(seed, most)
+    fight = Fight(seed, most)
     for _ in range(50):
         fight.step(fight.random.randrange(2))
-    for store in fight.both.stores:
-        store.before = lambda operation, name: None
-        store.delays = lambda name: False
-        store.land()
-    fight.both.start_anew(0)
-    final = fight.both.read(0)
+    final = fight.end()
     found = {one.offset: one.value for one in final}
     assert [one.offset for one in final] == list(range(len(final)))
     assert {offset: found.get(offset) for offset in fight.acknowledged} == fight.acknowledged

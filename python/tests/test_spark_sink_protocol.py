@@ -5,7 +5,7 @@ import pytest
 from tests.spark_sink_kit import Died, Driver, Fault, Service, some_batches
 from tms.errors import Conflict, TimedOut, TransactionEnded
 from tms.model.position import Position
-from tms.model.transaction import PositionChange
+from tms.model.transaction import Commit, CommitResult, PositionChange
 from tms.spark.sink.fence import BATCH_TIMEOUT_S, Attempt, Job
 
 
@@ -185,6 +185,20 @@ def test_a_position_that_somebody_reset_counts_as_none() -> None:
     driver.run()
     assert service.values() == driver.expected
     assert service.engine.transactions.positions(key.group, key.topic) == {0: Position.offset(1)}
+
+
+def test_a_commit_expects_the_position_that_the_batch_before_left() -> None:
+    service = Service()
+    driver = Driver(service, [some_batches()[0]] * 2)
+    commit, expected = service.engine.transactions.commit, []
+
+    def seen(request: Commit, timeout_s: float) -> CommitResult:
+        expected.extend(change.expected for change in request.positions)
+        return commit(request, timeout_s)
+
+    service.engine.transactions.commit = seen  # type: ignore[method-assign]
+    driver.run()
+    assert expected == ["", "offset:1"]
 
 
 # Batch queries

@@ -13,11 +13,12 @@ Every number is a zig-zag variable-length integer, as in Avro; a change is its l
 bytes; an empty list is only the 0 at its end. Kinds: 0 short, 1 long, 2 checkpoint.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tms.errors import DataCorrupt
-from tms.model.snapshot import TransactionType
+from tms.model.snapshot import POINTER_MAX, POINTERS_PER_MS, Fate, TransactionType
 
 VERSION = 4
 _CHECKPOINT = 2
@@ -47,6 +48,52 @@ class TransactionImage:
     committing: Mapping[int, tuple[bytes, ...]] | None = None
     committed: Mapping[int, tuple[bytes, ...]] | None = None
     lost: tuple[tuple[int, int], ...] = ()  # ranges of pointers that never commit, half open
+
+    def pointers_in_progress(self) -> Iterator[int]:
+        """Also those of checkpoints."""
+        for one in self.in_progress:
+            yield one.pointer
+            yield from one.checkpoints
+
+
+class Fates:
+    """What becomes of messages, as an image decides it; the same rules as the coprocessor's.
+
+    open       in progress, or begun after the image; a foreign one that is young
+    skipped    invalid, lost in a crash; a foreign one that is too old to commit
+    visible    everything else
+    """
+
+    def __init__(self, image: TransactionImage, foreign_lifetime_ms: int) -> None:
+        self._image = image
+        self._foreign_lifetime_ms = foreign_lifetime_ms
+        self._invalid = frozenset(image.invalid)
+        self._in_progress = frozenset(image.pointers_in_progress())
+
+    def of(self, pointer: int, issued: bool) -> Fate:
+        """The fate of messages with this pointer. `issued`: it was given by TMS."""
+        if not issued:
+            ends_ms = pointer // POINTERS_PER_MS + self._foreign_lifetime_ms
+            return Fate.SKIPPED if ends_ms < self._image.time_ms else Fate.OPEN
+        if pointer > self._image.write_pointer or pointer in self._in_progress:
+            return Fate.OPEN
+        if pointer in self._invalid or self._is_lost(pointer):
+            return Fate.SKIPPED
+        return Fate.VISIBLE
+
+    def undecided_since_ms(self, foreign: bool) -> int:
+        """A time before which no transaction began that is open here. `foreign`: those that TMS did
+        not begin count too."""
+        begun = [one // POINTERS_PER_MS for one in self._in_progress]
+        since_ms = min([self._image.time_ms, *begun])
+        return min(
+            since_ms, self._image.time_ms - self._foreign_lifetime_ms if foreign else since_ms
+        )
+
+    def _is_lost(self, pointer: int) -> bool:
+        lost = self._image.lost
+        at = bisect_right(lost, (pointer, POINTER_MAX)) - 1
+        return at >= 0 and lost[at][0] <= pointer < lost[at][1]
 
 
 def encode_image(image: TransactionImage) -> bytes:
