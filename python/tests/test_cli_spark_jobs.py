@@ -119,11 +119,15 @@ def test_a_statement_that_is_wrong_ends_with_an_error(
 def test_typed_statements_are_answered_one_by_one_and_errors_do_not_end_them(
     flights: Topics, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    typed = (
-        "select count(*) as n from flights;\n\nselect nothing from flights\n"
-        "select 7 as m\nexit\nselect 8 as o\n"
-    )
-    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    typed = [
+        "select count(*) as n from flights;",
+        "",
+        "select nothing from flights",
+        "select 7 as m",
+        "exit",
+        "select 8 as o",
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(typed)))
     assert run(["spark", "sql", "--url", flights.url]) == 0
     shown = capsys.readouterr()
     assert shown.out.split() == ["N", "30", "M", "7"]

@@ -88,7 +88,7 @@ DRIVERS: dict[str, set[str]] = {
         "spark/sessions.py",
         "spark/jobs/",
     },
-    "matplotlib": {"spark/jobs/report/plot.py"},
+    "matplotlib": {"spark/jobs/reports/plot.py"},
     "thriftpy2": {"server/tephra/messages.py", "store/hbase/thrift/connection.py"},
     "kazoo": {"server/tephra/discovery.py"},
     "click": {"cli/"},

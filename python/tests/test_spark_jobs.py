@@ -18,7 +18,7 @@ from tms.errors import Conflict, Invalid, NotFound, OffsetOutOfRange, TopicNotFo
 from tms.model.log import Message
 from tms.model.topic import Durability
 from tms.spark import jobs
-from tms.spark.jobs.archive import writing
+from tms.spark.jobs.archives import writing
 from tms.store.memory import MemoryStore
 
 if TYPE_CHECKING:

@@ -12,18 +12,23 @@ from tms.cli.spark.jobs.running import (
     watched,
     where,
 )
-
-ROWS_PER_BATCH, ROWS_PER_FILE, EVERY = 1_000_000, 500_000, "10 minutes"
+from tms.spark.jobs.archives.limits import EVERY, ROWS_PER_BATCH, ROWS_PER_FILE
 
 
 @click.command("archive", cls=Shared)
 @click.argument("topics", type=TOPIC, nargs=-1, required=True)
 @click.argument("directory")
-@click.option("--rows-per-batch", type=click.IntRange(min=1), default=ROWS_PER_BATCH)
-@click.option("--rows-per-file", type=click.IntRange(min=1), default=ROWS_PER_FILE)
+@click.option(
+    "--rows-per-batch", type=click.IntRange(min=1), default=ROWS_PER_BATCH, show_default=True
+)
+@click.option(
+    "--rows-per-file", type=click.IntRange(min=1), default=ROWS_PER_FILE, show_default=True
+)
 @click.option("--allow-loss", is_flag=True, help="Go on behind messages that have expired.")
 @click.option("--follow", is_flag=True, help="Go on for ever.")
-@click.option("--every", default=EVERY, help="How often --follow looks for more. [10 minutes]")
+@click.option(
+    "--every", default=EVERY, show_default=True, help="How often --follow looks for more."
+)
 @store_option
 @spark_options
 @click.pass_obj

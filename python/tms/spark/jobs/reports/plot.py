@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tms.errors import Invalid
-from tms.spark.jobs.report.measuring import Hour
-from tms.spark.jobs.report.units import summary, title, with_size, with_time
+from tms.spark.jobs.reports.measuring import Hour
+from tms.spark.jobs.reports.units import summary, title, with_size, with_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

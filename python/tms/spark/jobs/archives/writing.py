@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tms.errors import Invalid, OffsetOutOfRange
-from tms.spark.jobs.archive.layout import CHECKPOINT, begun
+from tms.spark.jobs.archives.layout import CHECKPOINT, begun
+from tms.spark.jobs.archives.limits import EVERY, ROWS_PER_BATCH, ROWS_PER_FILE
 from tms.spark.jobs.place import Progress, Subject, Topics, errors_told
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-ROWS_PER_BATCH = 1_000_000
-ROWS_PER_FILE = 500_000
-EVERY = "10 minutes"
+_ALL = {"startingOffsets": "earliest", "includeHeaders": "true", "includeMessageId": "true"}
 _LOOK_S = 0.5
 # The file sink sorts the rows of a task by topic and day, unless it may have a file open for each
 # of these; a sort that spills to the disk would not keep the order of offsets.
@@ -77,18 +76,20 @@ def archive(
     `Invalid`.
     """
     subject = Subject.of(topics, url, token, store)
-    directory = directory.rstrip("/")
-    _check(subject, begun(spark, directory), directory, rows_per_batch, rows_per_file)
+    if not 1 <= rows_per_file <= rows_per_batch:
+        raise Invalid(
+            f"A file has 1 row at least and a batch at most: got {rows_per_file} rows for a file, "
+            f"{rows_per_batch} for a batch.",
+            field="rows_per_file",
+        )
+    directory = _checked(spark, directory, subject)
     files = -(-rows_per_batch // rows_per_file)
     more = {
-        "startingOffsets": "earliest",
-        "includeHeaders": "true",
-        "includeMessageId": "true",
         "maxOffsetsPerTrigger": str(rows_per_batch),
         "minPartitions": str(files),
         "failOnDataLoss": str(not allow_loss).lower(),
     }
-    stream = spark.readStream.format("tms").options(**subject.options(), **more)
+    stream = spark.readStream.format("tms").options(**subject.options(), **_ALL, **more)
     with _loss_explained(), errors_told():
         rows = stream.load().selectExpr("*", _DATE).coalesce(files)
         writer = _writer(rows, directory, rows_per_file)
@@ -100,26 +101,17 @@ def archive(
             return _Watched(writer.start(), progress).ended()
 
 
-def _check(
-    subject: Subject,
-    archived: Mapping[str, object],
-    directory: str,
-    rows_per_batch: int,
-    rows_per_file: int,
-) -> None:
-    if not 1 <= rows_per_file <= rows_per_batch:
-        raise Invalid(
-            f"A file has 1 row at least and a batch at most: got {rows_per_file} rows for a file, "
-            f"{rows_per_batch} for a batch.",
-            field="rows_per_file",
-        )
-    missing = sorted(archived.keys() - set(subject.topics))
+def _checked(spark: "SparkSession", directory: str, subject: Subject) -> str:
+    """The directory without a slash at its end. Raises `Invalid` when it cannot be gone on with."""
+    directory = directory.rstrip("/")
+    missing = sorted(begun(spark, directory).keys() - set(subject.topics))
     if missing:
         raise Invalid(
             f"The archive in {directory} also has {', '.join(missing)}: name all of its topics, or "
             "use another directory.",
             field="topics",
         )
+    return directory
 
 
 def _writer(rows: "DataFrame", directory: str, rows_per_file: int) -> "DataStreamWriter":

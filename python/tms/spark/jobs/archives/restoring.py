@@ -18,7 +18,7 @@ from tms.client.http.transport import HttpTransport
 from tms.errors import Conflict, NotFound, TopicNotFound
 from tms.model.position import Position
 from tms.model.topic import TopicName, TopicSettings
-from tms.spark.jobs.archive.layout import archived, begun
+from tms.spark.jobs.archives.layout import archived, begun
 from tms.spark.jobs.place import Subject, errors_told
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from tms.spark.jobs.report.measuring import Hour
+from tms.spark.jobs.reports.measuring import Hour
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 _TIMES = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))

@@ -8,9 +8,9 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from tms.spark.jobs.report.measuring import Hour
-from tms.spark.jobs.report.plot import drawn
-from tms.spark.jobs.report.units import summary, title, with_size, with_time
+from tms.spark.jobs.reports.measuring import Hour
+from tms.spark.jobs.reports.plot import drawn
+from tms.spark.jobs.reports.units import summary, title, with_size, with_time
 
 _PAGE = """<!doctype html>
 <html lang="en">
