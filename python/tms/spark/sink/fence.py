@@ -117,8 +117,8 @@ class Fence:
             if not error.retriable:
                 raise
             raise TimedOut(
-                f"Nobody can tell whether {self._job} is committed: the service does not answer "
-                f"({error.message}) `tms tx show {id}` tells once it does. {self._remedy()}",
+                f"Nobody can tell whether {self._job} is committed: the service does not answer. "
+                f"Once it does, `tms tx show {id}` tells. {self._remedy()}",
                 transaction=id,
                 outcome="unknown",
             ) from error
@@ -184,9 +184,8 @@ class Fence:
         parts = (
             TopicStaged(*place, count, tuple(producers[place])) for place, count in blocks.items()
         )
-        return Commit(
-            id, positions=positions, staged=tuple(parts), durability=Durability.SYNCED
-        )  # like the checkpoint of whoever reads on behind it
+        # Synced: Spark notes in its checkpoint, or tells its user, that this is done.
+        return Commit(id, positions=positions, staged=tuple(parts), durability=Durability.SYNCED)
 
     def _ended(self, id: int) -> TransactionEnded:
         limit = "an hour" if self._job.query else "a day"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 TIMEOUT_S = 120.0  # of a request with its repetitions: a service that is started anew is back then
+ABORT_TIMEOUT_S = 10.0  # it only spares the service to wait for the time-out
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
@@ -57,9 +58,9 @@ class _Writer:
         self._shape = _shape(schema, self._options)
         self.token = f"spark-{token_hex(16)}"
 
-    def connect(self) -> HttpTransport:
+    def connect(self, timeout_s: float = TIMEOUT_S) -> HttpTransport:
         """A transport, for the caller to close."""
-        return HttpTransport(self._options.url, token=self._options.token, timeout_s=TIMEOUT_S)
+        return HttpTransport(self._options.url, token=self._options.token, timeout_s=timeout_s)
 
     def stage(self, job: Job, batches: Iterator["RecordBatch"], turn: int) -> Message:
         """Stage the rows of a task."""
@@ -81,7 +82,7 @@ class _Writer:
 
     def abort(self, job: Job, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Give up what these tasks staged."""
-        transport = self.connect()
+        transport = self.connect(ABORT_TIMEOUT_S)
         try:
             Fence(transport, job).abort(_attempts(messages))
         finally:
