@@ -2,18 +2,21 @@
 images of all transactions as its SnapshotCodecV4 does.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.hbase_kit import NOW, image, in_progress, pointer
 from tms.model.snapshot import (
+    POINTERS_PER_MS,
     Fate,
     Snapshot,
     TransactionType,
     VisibilityLevel,
     encode_snapshot,
 )
-from tms.model.transaction_image import InProgress, TransactionImage, encode_image
+from tms.model.transaction_image import Fates, InProgress, TransactionImage, encode_image
 
+LIFETIME_MS = 25 * 3_600_000
 BASE = pointer(1)
 OWN = Snapshot(BASE, BASE - 5, (BASE - 9, BASE - 8), (BASE - 7, BASE - 3), BASE - 7)
 CASES = {
@@ -65,7 +68,8 @@ def snapshots() -> dict[str, Any]:
     longer = (b"\x00\x03\x0a\x00\x00\x00\x02", b"\x00\x03\x0a\x7f\x00\x00\x02")
     return {
         "about": "Snapshots as Tephra's TransactionCodec writes them, with pointers that they show,"
-        " skip or call open; and images as its SnapshotCodecV4 writes them. Bytes are in hex.",
+        " skip or call open; and images as its SnapshotCodecV4 writes them, with fates of pointers"
+        " that TMS gave and of foreign ones, which live for 25 h at most. Bytes are in hex.",
         "snapshots": [_snapshot(name, one) for name, one in CASES.items()],
         "refused": {
             "nothing": "",
@@ -95,14 +99,18 @@ def _snapshot(name: str, snapshot: Snapshot) -> dict[str, Any]:
     around = {1, snapshot.transaction_id, snapshot.read_pointer, snapshot.write_pointer}
     around |= {*snapshot.invalid, *snapshot.in_progress, *snapshot.checkpoints}
     asked = sorted({one + by for one in around for by in (-1, 0, 1)} - {0})
-    fates: dict[str, list[int]] = {"visible": [], "skipped": [], "open": []}
-    for one in asked:
-        fates[snapshot.fate(one).name.lower()].append(one)
-    assert fates["visible"] and len(Fate) == len(fates)
+    fates = _by_fate(asked, snapshot.fate)
+    assert fates["visible"]
     return {"name": name, "hex": encode_snapshot(snapshot).hex(), **fates}
 
 
 def _image(name: str, one: TransactionImage) -> dict[str, Any]:
+    fates = Fates(one, LIFETIME_MS)
+    around = {1, one.read_pointer, one.write_pointer, *one.invalid, *in_progress(one)}
+    around |= {bound for range in one.lost for bound in range}
+    asked = sorted({pointer + by for pointer in around for by in (-1, 0, 1)} - {-1, 0})
+    oldest = (one.time_ms - LIFETIME_MS) * POINTERS_PER_MS  # foreign, and not too old to commit
+    foreign = [pointer for pointer in (1, oldest - 1, oldest, pointer_after(one)) if pointer > 0]
     return {
         "name": name,
         "hex": encode_image(one).hex(),
@@ -112,4 +120,18 @@ def _image(name: str, one: TransactionImage) -> dict[str, Any]:
         "invalid": list(one.invalid),
         "in_progress": sorted(in_progress(one)),
         "lost": [bound for range in one.lost for bound in range],
+        "fates": _by_fate(asked, lambda pointer: fates.of(pointer, True)),
+        "foreign_fates": _by_fate(foreign, lambda pointer: fates.of(pointer, False)),
     }
+
+
+def pointer_after(one: TransactionImage) -> int:
+    """One that was given elsewhere after the image."""
+    return (one.time_ms + 1) * POINTERS_PER_MS
+
+
+def _by_fate(pointers: list[int], fate: Callable[[int], Fate]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {one.name.lower(): [] for one in Fate}
+    for one in pointers:
+        found[fate(one).name.lower()].append(one)
+    return found

@@ -2,7 +2,10 @@
 
 import pickle
 import random
+import threading
+from collections.abc import Generator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -10,12 +13,17 @@ from tests.log_kit import MANY, NAME, KeptStore, Seen, block, seen, small
 from tms.clock import SystemClock
 from tms.engine import Engine
 from tms.errors import OffsetOutOfRange, TopicNotFound
+from tms.log.records import key_after
+from tms.model import keys
 from tms.model.log import NewBlock
 from tms.model.position import Position
 from tms.model.topic import TopicSettings
 from tms.spark.topics.base import Split
 from tms.spark.topics.hbase import HBaseReader
+from tms.spark.topics.splitting import cut
 from tms.store.base import Store
+from tms.store.faulty import FaultyStore
+from tms.store.memory import MemoryMap
 
 TOPIC = str(NAME)
 
@@ -34,8 +42,7 @@ class _Reader(HBaseReader):
 
     def __init__(self, store: KeptStore) -> None:
         super().__init__("hbase://nowhere:1")
-        self.store = store
-        self.scanned = 0
+        self.store = FaultyStore(store)
 
     def open_store(self) -> Store:
         return self.store
@@ -89,14 +96,155 @@ def test_splits_are_the_whole_range_once_and_in_order(seed: int) -> None:
             assert all(a[1] == b[0] for a, b in pairwise(bounds))
 
 
-def test_a_short_range_of_a_long_topic_reads_only_its_own_blocks(
+def test_a_short_range_of_a_long_topic_reads_only_its_own_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic = _Topic(3_000)
     [split] = topic.reader.splits(TOPIC, {0: (700, 720)}, 1)
-    read = [(one.time_ms, one.last_sequence) for one in topic.reader.read(split)]
+    scans: list[tuple[bytes | None, bytes | None, int]] = []
+    scan = MemoryMap.scan
+
+    def noted(
+        self: MemoryMap,
+        start: bytes | None,
+        stop: bytes | None,
+        bytes_max: int,
+        reverse: bool = False,
+    ) -> list[tuple[bytes, bytes]]:
+        found = scan(self, start, stop, bytes_max, reverse)
+        scans.append((start, stop, len(found)))
+        return found
+
+    monkeypatch.setattr(MemoryMap, "scan", noted)
+    read = [keys.block_key(one.time_ms, one.last_sequence) for one in topic.reader.read(split)]
     assert 4 <= len(read) <= 21
+    many = [one for one in scans if one[2] > 1]
+    assert sum(rows for _, _, rows in many) == len(read)
+    for start, stop, _ in many:
+        assert start is not None and stop is not None
+        assert start > keys.block_key(*_earlier(read[0]))
+        assert stop <= _next(read[-1])
+    assert len(scans) - len(many) < 40  # probes, of one row each
     assert len(topic.read(split)) == 20
+
+
+def _earlier(key: bytes) -> tuple[int, int]:
+    """Before the messages of the block with this key."""
+    time_ms, _ = keys.split_block_key(key)
+    return time_ms - 1, 0
+
+
+def _next(key: bytes) -> bytes:
+    return keys.block_key(*key_after(keys.split_block_key(key)))
+
+
+def test_parts_of_a_split_read_only_their_own_rows() -> None:
+    """A limit of messages for each task cuts splits that were planned."""
+    topic = _Topic(2_000)
+    end = topic.reader.offsets(TOPIC, Position.latest())[0]
+    [whole] = topic.reader.splits(TOPIC, {0: (0, end)}, 1)
+    parts = cut([whole], 100)
+    assert len(parts) > 5
+    blocks = [len(list(topic.reader.read(part))) for part in parts]
+    assert max(blocks) < 102
+    assert sum(blocks) <= len(list(topic.reader.read(whole))) + len(parts)
+    assert [one for part in parts for one in topic.read(part)] == topic.wanted(0, 0, end)
+
+
+def test_splits_take_about_the_same_bytes() -> None:
+    topic = _Topic(0)
+    for size, count in ((10, 400), (2_000, 100)):
+        for number in range(count):
+            topic.clock.ahead_ms += 5
+            topic.engine.append(NAME, [NewBlock(0, block(b"%d" % number + bytes(size)))])
+    splits = topic.reader.splits(TOPIC, {0: (0, 500)}, 4)
+    assert len(splits) == 4
+    sizes = [sum(len(one.block) for one in topic.reader.read(split)) for split in splits]
+    assert max(sizes) < 1.5 * min(sizes)
+    assert splits[0].stop - splits[0].start > 100  # small messages
+
+
+def test_a_task_looks_for_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds readers back may have begun hours ago, and each task would read all since."""
+    topic = _Topic(0)
+    topic.engine.transactions.begin(long=True)
+    for number in range(500):
+        topic.clock.ahead_ms += 5
+        topic.engine.append(NAME, [NewBlock(0, block(b"%d" % number))])
+    splits = topic.reader.splits(TOPIC, {0: (0, 500)}, 10)
+    read = 0
+    scan = MemoryMap.scan
+
+    def counted(*args: Any, **kwargs: Any) -> list[tuple[bytes, bytes]]:
+        nonlocal read
+        found = scan(*args, **kwargs)
+        read += len(found)
+        return found
+
+    monkeypatch.setattr(MemoryMap, "scan", counted)
+    for split in splits:
+        read = 0
+        blocks = len(list(_Reader(topic.store).read(split)))
+        assert 40 < blocks < 62
+        assert read < blocks + 40
+
+
+def test_a_driver_looks_at_new_messages_only() -> None:
+    topic = _Topic(500)
+    ends = topic.reader.offsets(TOPIC, Position.latest())
+    topic.clock.ahead_ms += 50
+    topic.engine.append(NAME, [NewBlock(0, block(b"new"))])
+    assert topic.reader.offsets(TOPIC, Position.latest())[0] == ends[0] + 1
+    known = topic.reader._view.ends
+    assert {number: end.offset for (_, number), end in known.items()} == {
+        0: ends[0] + 1,
+        1: ends[1],
+    }
+
+
+def test_what_is_not_decided_is_no_split() -> None:
+    topic = _Topic(50)
+    end = topic.reader.offsets(TOPIC, Position.latest())[0]
+    with pytest.raises(OffsetOutOfRange) as raised:
+        topic.reader.splits(TOPIC, {0: (0, end + 1)}, 1)
+    assert raised.value.details["end"] == end
+
+
+def test_a_split_that_was_planned_is_read_while_the_partition_changes_hands() -> None:
+    topic = _Topic(300)
+    end = topic.reader.offsets(TOPIC, Position.latest())[0]
+    [split] = topic.reader.splits(TOPIC, {0: (0, end)}, 1)
+    wanted = topic.wanted(0, 0, end)
+    Engine(topic.store, topic.clock, small().config()).describe_topic(NAME)
+    assert topic.read(split) == wanted
+
+
+def test_a_topic_that_goes_while_a_task_reads_fails_the_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tms.view.partition.READ_BYTES", 1_000)
+    topic = _Topic(500)
+    end = topic.reader.offsets(TOPIC, Position.latest())[0]
+    [split] = topic.reader.splits(TOPIC, {0: (0, end)}, 1)
+    reading = topic.reader.read(split)
+    next(reading)
+    topic.engine.delete_topic(NAME)
+    topic.engine.create_topic(NAME, TopicSettings(2))
+    with pytest.raises(TopicNotFound, match="anew"):
+        list(reading)
+
+
+def test_a_task_that_is_not_read_to_its_end_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tms.view.partition.READ_BYTES", 1_000)
+    topic = _Topic(500)
+    [split] = topic.reader.splits(TOPIC, {0: (0, 200)}, 1)
+    reading = topic.reader.read(split)
+    assert isinstance(reading, Generator)
+    next(reading)
+    reading.close()
+    assert not [one for one in threading.enumerate() if one.name.startswith("tms-read")]
 
 
 def test_a_reader_is_pickled_without_its_connections() -> None:

@@ -181,6 +181,8 @@ class _Watched(Fight):
 
     def look(self) -> None:
         if self.eyes.random() < 0.1:
+            self.both.clock.pass_ms(self.eyes.choice([1, 2, 100]))
+        if self.eyes.random() < 0.1:
             one = view(self.both.kept, self.both.clock)
             self.looks.append(everything(one))
 
@@ -192,6 +194,7 @@ def test_a_view_never_shows_what_an_owner_takes_back(
 ) -> None:
     monkeypatch.setattr(writer, "GROUP_BYTES", 1)
     monkeypatch.setattr(partition, "_PAUSE_S", 0)
+    monkeypatch.setattr(partition, "_ATTEMPTS", 4)
     fight = _Watched(seed, most)
     for _ in range(40):
         fight.step(fight.random.randrange(2))

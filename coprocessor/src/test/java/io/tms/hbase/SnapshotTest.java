@@ -113,6 +113,18 @@ class SnapshotTest {
       boolean shown = !invalid.contains(readPointer) && !inProgress.contains(readPointer);
       assertEquals(shown, image.committed().isVisible(readPointer));
       assertFalse(image.committed().isVisible(readPointer + 1));
+      JsonObject fates = one.getAsJsonObject("fates");
+      for (long pointer : Vectors.longs(fates.get("skipped"))) {
+        assertTrue(image.neverCommits(pointer));
+      }
+      for (long pointer : Vectors.longs(fates.get("open"))) {
+        assertFalse(image.neverCommits(pointer));
+        assertTrue(pointer > image.writePointer() || image.committed().isInProgress(pointer));
+      }
+      for (long pointer : Vectors.longs(fates.get("visible"))) {
+        assertFalse(image.neverCommits(pointer));
+        assertEquals(pointer <= readPointer, image.committed().isVisible(pointer));
+      }
     }
   }
 
