@@ -12,7 +12,7 @@ from tests.store_contract import ALL, SYNCED, WRITTEN, rows_of
 from tms.errors import ConfigError, DataCorrupt, Invalid, StorageUnavailable, TMSError
 from tms.model import keys
 from tms.store.hbase import Place
-from tms.store.hbase.blocks import UNSYNCED_BYTES_MAX, BlockMap
+from tms.store.hbase.blocks import NOTE_S, UNSYNCED_BYTES_MAX, BlockMap
 from tms.store.hbase.records import RecordMap, Records
 from tms.store.hbase.rows import (
     BlockRows,
@@ -322,6 +322,20 @@ def test_recover_is_tried_twice_a_second_at_most_and_says_why_it_fails(hbase: Fa
     one.recover()
     assert one.hopeless is None
     assert rows_of(one) == [(key(1), b"a")]
+
+
+def test_a_reader_learns_that_another_process_writes_larger_rows(hbase: FakeHBase) -> None:
+    clock = ManualClock()
+    writer, reader = segment(hbase), segment(hbase, created=False, clock=clock)
+    writer.write([(key(number), bytes(8_000)) for number in range(100)], SYNCED)
+    assert len(rows_of(reader)) == 100
+    writer.write([(key(number), bytes(MIB)) for number in range(100, 140)], SYNCED)
+    clock.pass_ms(int(NOTE_S * 1_000))
+    hbase.called.clear()
+    found = reader.scan(key(100), None, 64 * MIB)
+    assert len(found) == 40
+    pages = [one.arguments for one in hbase.called if one.method == "getScannerResults"]
+    assert all(count * MIB <= PAGE_BYTES for _, scan, count in pages if scan.filterString is None)
 
 
 def test_the_note_allows_a_large_row_before_it_is_written(hbase: FakeHBase) -> None:

@@ -1,21 +1,26 @@
 """The image of all transactions, for those who read or clean a store without its engine."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.clocks import ManualClock
+from tests.log_kit import KeptStore, until
 from tests.test_transactions import WRITTEN, A, World, commit
 from tms.engine import Engine
-from tms.errors import NotFound, StorageUnavailable
+from tms.errors import Closed, NotFound, StorageUnavailable
 from tms.model import keys
 from tms.model.block import Flags, decode, encode, flags_of
 from tms.model.log import NewBlock
 from tms.model.position import Position
-from tms.model.snapshot import POINTERS_PER_MS
+from tms.model.snapshot import POINTERS_PER_MS, Fate
 from tms.model.topic import TopicSettings
-from tms.model.transaction_image import TransactionImage, decode_image
+from tms.model.transaction_image import Fates, TransactionImage, decode_image
+from tms.store.faulty import FaultyStore
 from tms.store.memory import MemoryStore
 from tms.transactions.image import IDLE_MS, INTERVAL_MS
-from tms.transactions.transactions import LATE_MS
+from tms.transactions.transactions import LATE_MS, TRANSACTIONS
 
 
 @pytest.fixture
@@ -181,3 +186,67 @@ def test_pruning_waits_until_nothing_of_a_transaction_is_left_where_others_read(
     for cleaned_ms, pruned in ((0, 0), (over_ms, 0), (over_ms + 1, 1), (over_ms + 1, 0)):
         store.cleaned = cleaned_ms
         assert world.tx.prune(world.clock.now_ms()) == pruned, cleaned_ms - over_ms
+
+
+class _Held:
+    """Holds back what a store writes to some maps."""
+
+    def __init__(self, store: FaultyStore, prefix: str) -> None:
+        self.entered, self._open = threading.Event(), threading.Event()
+        self._prefix = prefix
+        store.before = self._before
+
+    def open(self) -> None:
+        self._open.set()
+
+    def _before(self, operation: str, name: str) -> None:
+        if operation == "write" and name.startswith(self._prefix):
+            self.entered.set()
+            assert self._open.wait(10)
+
+
+def test_an_engine_that_closes_shows_what_is_committed_while_it_does() -> None:
+    kept = KeptStore(shared=True)
+    store = FaultyStore(kept)
+    clock = ManualClock()
+    engine = Engine(store, clock)
+    engine.create_topic(A, TopicSettings(durability=WRITTEN))
+    engine.transactions.commit(commit(b"0"))
+    clock.pass_ms(INTERVAL_MS)
+    journal = engine._registry.find(TRANSACTIONS).uid
+    held = _Held(store, keys.topic_prefix(journal))
+    with ThreadPoolExecutor(2) as threads:
+        committing = threads.submit(engine.transactions.commit, commit(b"1"))
+        assert held.entered.wait(10)
+        closing = threads.submit(engine.close)
+        until(lambda: engine._partitions._closed is not None)
+        held.open()
+        id = committing.result(10).transaction_id
+        closing.result(10)
+    raw = kept.open(keys.METADATA_MAP, create=False).get(keys.TRANSACTIONS_IMAGE)
+    assert raw is not None
+    assert Fates(decode_image(raw), 0).of(id, True) is Fate.VISIBLE
+
+
+def test_an_engine_closes_although_the_image_cannot_be_written() -> None:
+    store = FaultyStore(KeptStore(shared=True))
+    clock = ManualClock()
+    engine = Engine(store, clock)
+    engine.create_topic(A, TopicSettings(durability=WRITTEN))
+    engine.transactions.commit(commit(b"0"))
+    clock.pass_ms(INTERVAL_MS)
+    store.fail_write(1, stored=False, prefix=keys.METADATA_MAP, refusals=1_000)
+    engine.close()
+    with pytest.raises(Closed):
+        engine.describe_topic(A)
+
+
+def test_an_engine_that_closes_writes_no_image_that_says_nothing_new(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.store, "close", lambda: None)
+    world.tx.commit(commit(b"0"))
+    raw = later(world)
+    world.clock.pass_ms(1)
+    world.engine.close()
+    assert image(world) == raw

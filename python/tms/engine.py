@@ -366,7 +366,7 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Write what is queued, release the store. A second call does nothing."""
+        """Write what is queued, note how all stands, release the store; once."""
         with self._lock:
             if self._closed:
                 return
@@ -374,9 +374,9 @@ class Engine:
         self._publisher.close()
         self._fetcher.close()
         self.maintenance.stop()
-        self.transactions.close()
         self._partitions.close(CLOSE_TIMEOUT_S)
         self._threads.shutdown(wait=True)
+        self.transactions.close()  # when nothing is committed any more
         self._store.close()
 
     def _require_open(self) -> None:

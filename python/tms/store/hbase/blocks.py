@@ -14,7 +14,7 @@ Invariants
   would cost more to write twice than to sync. So what an owner that died did not sync is among the
   last so many bytes, and whoever opens its map writes those again with its first sync.
 * `!map/NAME` says how large the rows can be, before the first such row is written: a reader knows
-  how many it can ask for at once.
+  how many it can ask for at once. Who does not write reads it again now and then.
 * Rows that are not spelled like rows of the map are skipped, counted and logged.
 """
 
@@ -52,6 +52,7 @@ from tms.store.hbase.thrift.scanning import (
 )
 
 RETRY_S = 0.5
+NOTE_S = 1.0  # how old the note may be that a reader goes by
 UNSYNCED_BYTES_MAX = 1 << 20
 _LARGE_WRITE_BYTES = 128 << 10
 ROW_BYTES_FIRST = 16 << 10
@@ -94,6 +95,8 @@ class BlockMap:
         self._names, self._name_row, self._note = names, name_row, note
         self._clock = clock
         self._row_bytes_max = read_note(note).row_bytes_max
+        self._writes = created  # then nobody else makes the rows larger
+        self._noted_s = clock.monotonic_s()
         self._largest = 1 if created else self._row_bytes_max
         self._usual = max(1, self._largest // 4)  # bytes of a row, from the newest page
         self._writing = threading.Lock()
@@ -215,6 +218,7 @@ class BlockMap:
 
     def _put(self, stored: list[_Stored], synced: bool) -> None:
         durability = types().TDurability
+        self._writes = True
         try:
             self._announce(max((len(one.value) for one in stored), default=0))
             for some, size in batches(stored, lambda one: len(one.row) + len(one.value)):
@@ -270,6 +274,7 @@ class BlockMap:
         self, start: bytes | None, stop: bytes | None, bytes_max: int, reverse: bool
     ) -> Iterator[tuple[bytes, _Stored]]:
         """Rows of a range, in pages that fit `bytes_max` as far as that can be told."""
+        self._renew_note()
         pages = Pages(self._pool, self._rows.table, *self._rows.range(start, stop), reverse)
         plan: Plan | None = None
         left, skipped = bytes_max, 0
@@ -301,6 +306,17 @@ class BlockMap:
                 _log.warning(
                     "foreign rows skipped: map=%s rows=%d", _shown(self._name_row), skipped
                 )
+
+    def _renew_note(self) -> None:
+        """See whether another process has begun to write larger rows."""
+        now_s = self._clock.monotonic_s()
+        if self._writes or now_s < self._noted_s + NOTE_S:
+            return
+        self._noted_s = now_s
+        found = self._names.get(self._name_row).value
+        if found is not None and found != self._note:
+            self._note, self._row_bytes_max = found, read_note(found).row_bytes_max
+            self._largest = max(self._largest, self._row_bytes_max)
 
     def _trusted(self, room: int) -> tuple[int, int]:
         """How many rows may be asked for when each could be the largest, to fill `room`, and their
