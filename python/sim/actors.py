@@ -39,6 +39,7 @@ from tms.transactions.early import Range
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
 SOURCE: Place = ("a", 0)  # what groups consume
 OUTPUT: Place = ("made", 0)
+_COUNTS, _OVERTAKEN = 1, 2  # producers of what is staged: a commit names the first one only
 
 
 class Actor(Protocol):
@@ -285,7 +286,9 @@ class Interactive:
         new = NewBlock(place[1], block(values))
         self._in_doubt = True
         if world.random.random() < 0.4:
-            world.engine.transactions.stage(topic_of(place), [new], self._id)
+            mine = NewBlock(place[1], block(values, _COUNTS, self._sent))
+            other = NewBlock(place[1], block((f"{values[0]}-overtaken",), _OVERTAKEN, self._sent))
+            world.engine.transactions.stage(topic_of(place), [other, mine], self._id)
             self._staged[place] = self._staged.get(place, 0) + 1
         else:
             world.engine.transactions.submit(topic_of(place), [new], self._id).result(0)
@@ -305,7 +308,8 @@ class Interactive:
 
     def _request(self) -> Commit:
         staged = tuple(
-            TopicStaged(topic_of(place), place[1], blocks) for place, blocks in self._staged.items()
+            TopicStaged(topic_of(place), place[1], blocks, (_COUNTS,))
+            for place, blocks in self._staged.items()
         )
         return Commit(self._id, durability=SYNCED, staged=staged)
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """A session with two threads; the format `tms` is registered."""
-    session = tms.spark.session("local[2]", "tests", **small(tmp_path_factory.mktemp("spark")))
+    """A session with two threads, in which a task may fail once; the format `tms` is registered."""
+    session = tms.spark.session("local[2,2]", "tests", **small(tmp_path_factory.mktemp("spark")))
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

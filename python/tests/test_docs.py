@@ -59,6 +59,7 @@ def url() -> Iterator[str]:
         yield "http://{}:{}".format(*served.address)
 
 
+@pytest.mark.timeout(300)  # docs/spark.md starts a Spark
 @pytest.mark.parametrize("page", [page for page in PAGES if _snippets(page)])
 def test_the_snippets_of_a_page_run(
     page: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -44,7 +44,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
     "spark/topics": _VALUES | {"clock", "client"},
     "spark/topics/hbase": _VALUES | {"clock", "log", "store", "view"},
+    "spark/connector": _VALUES | {"clock", "log", "store", "view"},
     "spark/source": _VALUES | {"clock", "events"},
+    "spark/sink": _VALUES | {"clock", "client"},
+    "spark/jobs": _VALUES | {"client"},  # an audit reads what no reader is shown
     "spark": _VALUES | {"clock", "root"},
     # The two composition roots of the Python API: they join client, engine and store.
     "root": _VALUES | {"clock", "client", "engine", "store", "topic"},
@@ -78,7 +81,14 @@ DRIVERS: dict[str, set[str]] = {
     "httptools": {"client/", "server/"},
     "tenacity": {"client/", "store/hbase/thrift/pool.py"},
     "sqlalchemy": {"sql.py"},
-    "pyspark": {"spark/source/", "spark/sink/", "spark/connector/", "spark/sessions.py"},
+    "pyspark": {
+        "spark/source/",
+        "spark/sink/writer.py",
+        "spark/connector/",
+        "spark/sessions.py",
+        "spark/jobs/",
+    },
+    "matplotlib": {"spark/jobs/reports/plot.py"},
     "thriftpy2": {"server/tephra/messages.py", "store/hbase/thrift/connection.py"},
     "kazoo": {"server/tephra/discovery.py"},
     "click": {"cli/"},

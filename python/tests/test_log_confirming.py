@@ -98,6 +98,27 @@ def test_what_is_written_behind_a_request_that_may_have_lost_its_owner_fails_wit
     assert held.both.values(0) == [b"first", b"a", b"b"]
 
 
+def test_whoever_writes_in_its_own_thread_keeps_the_partition_until_that_is_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = _Held(monkeypatch)
+    engine, placed = held.both.engines[0], []
+
+    def append() -> None:
+        placed.extend(engine.append(NAME, [NewBlock(0, block(b"a"))], None, 10))
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    assert held.writes.acquire(timeout=10)
+    behind = engine.submit(NAME, [NewBlock(0, block(b"b"))], None)
+    held.may_write.set()
+    held.writes.acquire(timeout=0.2)  # nothing is written now; if it is, it has the wrong place
+    held.may_ask.set()
+    thread.join(10)
+    assert [one.base_offset for one in (*placed, *behind.result(10))] == [1, 2]
+    assert held.both.values(0) == [b"first", b"a", b"b"]
+
+
 def test_requests_are_confirmed_when_no_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "GROUP_BYTES", 1)
     threads = Later()

@@ -124,6 +124,7 @@ def test_a_key_has_one_partition_of_those_there_are(key: bytes, partitions: int)
 
 def test_keys_spread_over_all_partitions() -> None:
     found = [keys.partition_for_key(b"key %d" % i, 8) for i in range(8_000)]
+    assert keys.partitions_for_keys((b"key %d" % i for i in range(8_000)), 8) == found
     assert all(900 < found.count(partition) < 1_100 for partition in range(8))
 
 

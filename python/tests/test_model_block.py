@@ -17,8 +17,10 @@ from tms.model.block import (
     BlockHeader,
     Compression,
     Flags,
+    check,
     decode,
     encode,
+    encode_batch,
     place,
     read_header,
 )
@@ -51,6 +53,27 @@ def test_messages_come_out_as_they_went_in(messages: Messages, compression: Comp
 def test_the_body_is_byte_for_byte_what_pyarrow_makes(messages: Messages) -> None:
     block = encode(*messages)
     assert block[HEADER_BYTES:] == body_of(batch_of(*messages))
+
+
+@given(MESSAGES, st.integers(0, 44), st.integers(1, 45))
+def test_a_block_of_columns_is_one_of_their_messages(
+    messages: Messages, start: int, count: int
+) -> None:
+    part = batch_of(*messages).slice(min(start, len(messages.values) - 1), count)
+    block = encode_batch(part, producer_id=7, producer_sequence=3)
+    header = check(block, message_bytes_max=1_000, decompressed_bytes_max=100_000)
+    assert (header.producer_id, header.producer_sequence) == (7, 3)
+    stop = min(start, len(messages.values) - 1)
+    assert unpack(block) == Messages(*(column[stop : stop + count] for column in messages))
+
+
+def test_only_columns_of_a_block_become_one() -> None:
+    batch = batch_of(*some(9))
+    for wrong in (batch.slice(0, 0), batch.select(["key", "value"])):
+        with pytest.raises(Invalid):
+            encode_batch(wrong)
+    with pytest.raises(TooLarge):
+        encode_batch(batch_of([b""] * (MESSAGES_MAX + 1)))
 
 
 @pytest.mark.parametrize("count", SIZES)

@@ -114,6 +114,21 @@ def test_a_token_of_an_open_transaction_gives_that_one_again(world: World) -> No
 # Snapshots
 
 
+def test_a_token_is_remembered_as_long_as_its_transaction_is_open(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.tx.state.ENDED_REMEMBERED", 3)
+    open = world.begin(token="open")
+    for number in range(20):
+        world.commit(world.begin(token=f"{number}"))
+    assert world.begin(token="open") == open
+    assert len(world.state.tokens) == 3
+    world.commit(open)
+    for number in range(20):
+        world.commit(world.begin(token=f"{number}"))
+    assert "open" not in world.state.tokens
+
+
 def test_a_snapshot_names_what_is_in_progress_and_invalid(world: World) -> None:
     one, long, other = world.begin(), world.begin(LONG), world.begin()
     world.do(world.state.checkpoint(one, NOW))

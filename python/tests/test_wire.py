@@ -26,8 +26,10 @@ from tms.model.ids import MessageId
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
+from tms.model.transaction import Commit, TopicStaged
 from tms.wire import bodies, messages, openapi, routes, strict
 from tms.wire.bodies import MessageIn, PublishBody
+from tms.wire.commits import decode_commit, encode_commit
 
 TIME_MS = 1_700_000_000_000
 
@@ -425,3 +427,30 @@ def test_the_openapi_document_has_every_route_and_schema_it_names() -> None:
     for part in text.split("#/components/schemas/")[1:]:
         assert part.partition('"')[0] in document["components"]["schemas"]
     assert f"{routes.PREFIX}/{{namespace}}/topics/{{topic}}/messages" in document["paths"]
+
+
+# Commits
+
+
+def encoded(commit: Commit) -> bytes:
+    return b"".join(bytes(chunk) for chunk in encode_commit(commit))
+
+
+def test_what_producers_staged_comes_back_as_it_was() -> None:
+    name = TopicName("default", "orders")
+    staged = (TopicStaged(name, 0, 3), TopicStaged(name, 1, 2, (1, 2**64 - 1)))
+    commit = Commit(5, staged=staged)
+    assert decode_commit(encoded(commit), 5) == commit
+
+
+def test_a_commit_that_names_no_producers_is_read_by_services_that_know_none() -> None:
+    body = encoded(Commit(5, staged=(TopicStaged(TopicName("default", "orders"), 0, 3),)))
+    assert b"producers" not in body
+
+
+@pytest.mark.parametrize("producer", ["0", "-1", "18446744073709551616"])
+def test_a_producer_id_that_no_block_can_have_is_refused(producer: str) -> None:
+    head = b'{"staged":[{"topic":"a","partition":0,"blocks":1,"producers":[%s]}]}'
+    body = head % producer.encode()
+    with pytest.raises((Invalid, Malformed)):
+        decode_commit(len(body).to_bytes(4, "big") + body, 5)

@@ -20,7 +20,7 @@ from tms.model.block import encode
 from tms.model.log import NewBlock
 from tms.model.snapshot import Snapshot, encode_snapshot
 from tms.model.topic import TopicName
-from tms.model.transaction import Commit, TopicBlock
+from tms.model.transaction import Commit, TopicBlock, TopicStaged
 
 
 def values(bus: Bus, topic: str, **more: object) -> list[bytes | None]:
@@ -253,3 +253,43 @@ class TransactionContract:
         for group in ("", "a/b", "g" * 256):
             with pytest.raises(Invalid):
                 bus.positions(group, "in")
+
+    # What several producers stage
+
+    def stage(self, bus: Bus, id: int, producer: int, *values: bytes, partition: int = 0) -> None:
+        """One block for each value, all of them sent twice: no answer is sure to arrive."""
+        port = bus._transport.transactions
+        for sequence, value in enumerate(values):
+            block = encode([value], producer_id=producer, producer_sequence=sequence)
+            for _ in range(2):
+                port.stage(TopicName.parse("out"), [NewBlock(partition, bytes(block))], id)
+
+    def test_only_what_the_named_producers_staged_appears(self, bus: Bus) -> None:
+        port, out = bus._transport.transactions, TopicName.parse("out")
+        id = port.begin(token="batch").transaction_id
+        assert port.begin(token="batch").transaction_id == id
+        self.stage(bus, id, 7, b"7.0", b"7.1")
+        self.stage(bus, id, 8, b"8.0")
+        self.stage(bus, id, 2**64 - 1, b"9.0")
+        self.stage(bus, id, 7, b"lost", partition=1)
+        self.stage(bus, id, 7, b"7.0", b"7.1", b"7.2")  # the first two are there
+        request = Commit(id, staged=(TopicStaged(out, 0, 4, (7, 2**64 - 1)),))
+        assert port.commit(request) == port.commit(request)
+        bus.publish("out", b"behind", partition=0)
+        found = list(bus.consumer("out", stop_at_end=True))
+        assert [m.value for m in found] == [b"7.0", b"7.1", b"9.0", b"7.2", b"behind"]
+        assert [m.offset for m in found] == list(range(5))
+        assert {m.partition for m in found} == {0}
+
+    def test_a_commit_whose_producers_staged_another_number_of_blocks_is_refused(
+        self, bus: Bus
+    ) -> None:
+        port, out = bus._transport.transactions, TopicName.parse("out")
+        for blocks, producers in ((1, (7,)), (3, (7,)), (2, (8,)), (4, (7, 8)), (2, ())):
+            id = port.begin().transaction_id
+            self.stage(bus, id, 7, b"7.0", b"7.1")
+            self.stage(bus, id, 8, b"8.0")
+            with pytest.raises(Conflict, match="its commit names"):
+                port.commit(Commit(id, staged=(TopicStaged(out, 0, blocks, producers),)))
+            assert port.describe(id).outcome == "invalid"
+        assert values(bus, "out", isolation="uncommitted") in ([], [b"7.0"])

@@ -62,7 +62,7 @@ _COMMANDS = {
     "inspect": ("tms.cli.operate.inspect", "Show what is stored: segments, blocks, ids, flags."),
     "fsck": ("tms.cli.operate.fsck", "Verify a data directory, and repair it with --repair."),
     "hbase": ("tms.cli.hbase.command", "Put TMS into an HBase, look after it, take it out."),
-    "spark": ("tms.cli.spark.command", "Look at what topics in Spark need."),
+    "spark": ("tms.cli.spark.command", "Archive, report on, audit and query topics with Spark."),
     "bench": ("tms.cli.operate.bench", "Measure publish, replay and latency."),
     "doctor": ("tms.cli.doctor.command", "Look for what is wrong with this machine and its setup."),
 }

@@ -51,6 +51,34 @@ class Staged(NamedTuple):
         return block
 
 
+class _Known:
+    """What a transaction has staged in a partition, in order."""
+
+    __slots__ = ("_numbers", "blocks")
+
+    def __init__(self) -> None:
+        self.blocks: list[Staged] = []
+        self._numbers: set[tuple[int, int]] = set()  # producer ids and sequences
+
+    def add(self, header: BlockHeader, now_ms: int) -> Staged | None:
+        """The place of the next block; None when it is there already."""
+        if (header.producer_id, header.producer_sequence) in self._numbers:
+            return None
+        time_ms, last = self.blocks[-1][:2] if self.blocks else (0, 0)
+        if now_ms > time_ms:
+            time_ms, last = now_ms, -1
+        elif last + header.count >= SEQUENCES_PER_MS:
+            time_ms, last = time_ms + 1, -1
+        return self.note(_staged(time_ms, last + header.count, header))
+
+    def note(self, staged: Staged) -> Staged:
+        """A block that is there."""
+        self.blocks.append(staged)
+        if staged.producer_id:
+            self._numbers.add((staged.producer_id, staged.producer_sequence))
+        return staged
+
+
 class StagedBlocks:
     """The staged blocks of one partition. Thread-safe."""
 
@@ -61,7 +89,7 @@ class StagedBlocks:
         self._lock = threading.Lock()
         self._maps: dict[str, Map] = {}
         self._failed: set[str] = set()
-        self._known: OrderedDict[int, list[Staged]] = OrderedDict()
+        self._known: OrderedDict[int, _Known] = OrderedDict()
 
     def add(
         self,
@@ -69,31 +97,27 @@ class StagedBlocks:
         pointer: int,
         now_ms: int,
         flags: int = Flags.TRANSACTIONAL,
-    ) -> list[Staged]:
-        """Store checked blocks of a transaction, synced; all that it has staged so far. `flags` say
-        whose pointer it is."""
+    ) -> None:
+        """Store checked blocks of a transaction, synced. `flags` say whose pointer it is."""
         name = keys.payload_map(self._uid, self._partition, pointer)
         with self._lock:
             self._recover(name)  # then it is decided what is there
-            known = self._of(pointer)
-            new, rows = list(known), []
+            known, rows = self._of(pointer), []
+            self._known.pop(pointer, None)  # until it is sure what was stored
             for block, header in blocks:
-                if _repeated(new, header):
+                staged = known.add(header, now_ms)
+                if staged is None:
                     continue
-                staged = _after(new, header, now_ms)
                 copy = bytearray(block)
                 place(copy, 0, flags | Flags.STAGED, pointer)
                 rows.append((keys.payload_key(pointer, *staged[:2]), copy))
-                new.append(staged)
-            self._known.pop(pointer, None)  # until it is sure what was stored
             self._write(name, rows)
-            self._remember(pointer, new)
-            return new
+            self._remember(pointer, known)
 
     def of(self, pointer: int) -> list[Staged]:
         """What a transaction has staged, in order."""
         with self._lock:
-            return list(self._of(pointer))
+            return list(self._of(pointer).blocks)
 
     def resolve(self, reference: StoredBlock) -> StoredBlock:
         """The block that a reference names, in its place. Raises `DataCorrupt`."""
@@ -113,10 +137,10 @@ class StagedBlocks:
         place(block, header.base_offset, header.flags, header.write_pointer)
         return reference._replace(block=block, payload=(time_ms, last - header.count + 1))
 
-    def drop(self, pointer: int) -> None:
-        """Forget what a transaction staged that never commits."""
+    def drop(self, pointer: int, blocks: Sequence[Staged] | None = None) -> None:
+        """Forget what a transaction staged that never commits, or these blocks of it."""
         with self._lock:
-            staged = self._of(pointer)
+            staged = self._of(pointer).blocks if blocks is None else blocks
             found = self._map(keys.payload_map(self._uid, self._partition, pointer))
             if found is not None and staged:
                 found.delete([keys.payload_key(pointer, *one[:2]) for one in staged])
@@ -133,12 +157,12 @@ class StagedBlocks:
             self._store.drop(name)
         return len(gone)
 
-    def _of(self, pointer: int) -> list[Staged]:
+    def _of(self, pointer: int) -> "_Known":
         known = self._known.get(pointer)
         if known is not None:
             self._known.move_to_end(pointer)
             return known
-        known = []
+        known = _Known()
         found = self._map(keys.payload_map(self._uid, self._partition, pointer))
         start = keys.payload_key(pointer, 0, 0)
         stop = keys.payload_key(pointer + 1, 0, 0)
@@ -146,13 +170,13 @@ class StagedBlocks:
             for key, value in rows:
                 _, time_ms, last = keys.split_payload_key(key)
                 header = header_of(StoredBlock(self._partition, time_ms, last, value))
-                known.append(_staged(time_ms, last, header))
+                known.note(_staged(time_ms, last, header))
             start = rows[-1][0] + b"\0"
         self._remember(pointer, known)
         return known
 
-    def _remember(self, pointer: int, staged: list[Staged]) -> None:
-        self._known[pointer] = staged
+    def _remember(self, pointer: int, known: "_Known") -> None:
+        self._known[pointer] = known
         if len(self._known) > TRANSACTIONS_KNOWN:
             self._known.popitem(last=False)
 
@@ -190,20 +214,3 @@ def is_reference(stored: StoredBlock) -> bool:
 
 def _staged(time_ms: int, last: int, header: BlockHeader) -> Staged:
     return Staged(time_ms, last, header.count, header.producer_id, header.producer_sequence)
-
-
-def _after(known: list[Staged], header: BlockHeader, now_ms: int) -> Staged:
-    """The place of the next block."""
-    time_ms, last = (known[-1].time_ms, known[-1].last_sequence) if known else (0, 0)
-    if now_ms > time_ms:
-        time_ms, last = now_ms, -1
-    elif last + header.count >= SEQUENCES_PER_MS:
-        time_ms, last = time_ms + 1, -1
-    return _staged(time_ms, last + header.count, header)
-
-
-def _repeated(known: list[Staged], header: BlockHeader) -> bool:
-    return bool(header.producer_id) and any(
-        (one.producer_id, one.producer_sequence) == (header.producer_id, header.producer_sequence)
-        for one in known
-    )

@@ -153,7 +153,7 @@ class PartitionWriter:
             batch = self._take()
             if not batch:
                 break
-            before = self._write(batch, before)
+            before = self._write(batch, before, go_on=True)
             if before is None or self._maintaining:
                 break
         if before is not None and not self._join(before):
@@ -169,9 +169,11 @@ class PartitionWriter:
                 batch.append(ticket)
         return batch
 
-    def _write(self, batch: list[Ticket], before: Group | None = None) -> Group | None:
-        """Write what comes after `before` and answer, or return what is still to be confirmed. The
-        caller owns the partition."""
+    def _write(
+        self, batch: list[Ticket], before: Group | None = None, go_on: bool = False
+    ) -> Group | None:
+        """Write what comes after `before` and answer. If the caller goes on, it may get back what
+        is still to be confirmed, and has to join it. The caller owns the partition."""
         group: Group | None = None
         try:
             try:
@@ -186,7 +188,7 @@ class PartitionWriter:
             if not isinstance(error, Exception):  # e.g. a control-C while this thread led
                 raise
             return None
-        if self._state.chain.shared and self._queue:
+        if go_on and self._state.chain.shared and self._queue:
             with suppress(RuntimeError):  # no thread is left: whoever joins confirms it
                 self._run_in_background(lambda: self._confirm(group))
             return group

@@ -40,6 +40,7 @@ Invariants
 """
 
 import struct
+from collections.abc import Iterable
 
 import google_crc32c
 
@@ -106,6 +107,11 @@ def partition_for_key(key: bytes, partitions: int) -> int:
     """The partition of all messages with this key: CRC-32C modulo the number of partitions."""
     crc: int = google_crc32c.value(key)
     return crc % partitions
+
+
+def partitions_for_keys(keys: Iterable[bytes], partitions: int) -> list[int]:
+    """The same for many keys."""
+    return [crc % partitions for crc in map(google_crc32c.value, keys)]
 
 
 def segment_map(topic_uid: int, partition: int, segment: int) -> str:

@@ -20,11 +20,13 @@ class TopicBlock(NamedTuple):
 
 
 class TopicStaged(NamedTuple):
-    """How many blocks a transaction staged in a partition, all of which its commit publishes."""
+    """How many blocks a transaction staged in a partition that its commit publishes: those of
+    `producers`, by the ids in their headers, or all if none is named."""
 
     topic: TopicName
     partition: int
     blocks: int
+    producers: tuple[int, ...] = ()
 
 
 class TopicAppended(NamedTuple):

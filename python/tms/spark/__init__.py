@@ -8,6 +8,7 @@
     source/    the data source "tms", its reading half
     sink/      its writing half
     connector/ the HBase connector, for pyspark 3.5
+    jobs/      archive, restore, report, audit, SQL
     sessions   sessions with everything set
     runtime    which pyspark and which Java there are, and whether they fit
 

@@ -26,7 +26,7 @@ from tms.model.transaction import Commit, CommitResult, TopicAppended, TopicStag
 from tms.topic.journal import end_of
 from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry
-from tms.transactions.early import EarlyMessages, Range
+from tms.transactions.early import EarlyMessages, Range, Unnamed
 from tms.transactions.positions import GroupPositions
 from tms.tx.commits import Finish
 from tms.tx.edits import Stored
@@ -79,6 +79,7 @@ class CommitUnderWay:
         self._under_way: list[tuple[TopicName, PendingAppend]] = []
         self._writes: Writes[Range] | None = None
         self._ending = contextlib.ExitStack()
+        self._unnamed: list[Unnamed] = []
         self._left = 1  # answers to wait for, and `start` itself
         self._lock = threading.Lock()
         self._result = CommitResult(id)
@@ -96,6 +97,7 @@ class CommitUnderWay:
         for topic, new in request.blocks:
             by_topic.setdefault(topic, []).append(new)
         try:
+            self._unnamed = parts.early.unnamed(self._id, request.staged)
             for staged in request.staged:
                 self._refer(staged, stamp)
             for topic, blocks in by_topic.items():
@@ -127,10 +129,11 @@ class CommitUnderWay:
     def _refer(self, staged: TopicStaged, stamp: Stamp) -> None:
         """Store references to what was staged in a partition."""
         parts = self._parts
-        blocks = parts.early.references(staged.topic, staged.partition, self._id)
+        blocks = parts.early.references(staged.topic, staged.partition, self._id, staged.producers)
         if len(blocks) != staged.blocks:
+            whose = " by the producers that its commit names" if staged.producers else ""
             raise Conflict(
-                f"The transaction {self._id} staged {len(blocks)} blocks in partition "
+                f"The transaction {self._id} staged {len(blocks)} blocks{whose} in partition "
                 f"{staged.partition} of {staged.topic}, its commit names {staged.blocks}. Stage "
                 "the missing ones again, or abort it."
             )
@@ -183,6 +186,9 @@ class CommitUnderWay:
             self._writes.settle()
         self._over()
         self.answer.settle(0, self._result)
+        if self._unnamed:
+            with contextlib.suppress(RuntimeError):  # the engine is closing: they cost room only
+                self._parts.run_in_background(lambda: self._parts.early.drop(self._unnamed))
 
     def _over(self) -> None:
         self._parts.manager.finished(self._id)

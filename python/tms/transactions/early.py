@@ -19,10 +19,12 @@ from tms.clock import Clock
 from tms.errors import Invalid, TMSError, TopicNotFound, TransactionEnded
 from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
+from tms.log.staging import Staged
 from tms.model.block import Flags
 from tms.model.log import Appended, NewBlock
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
+from tms.model.transaction import TopicStaged
 from tms.topic.journal import end_of
 from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.publishing import Publisher
@@ -51,6 +53,14 @@ class Range(NamedTuple):
         """The range of one block."""
         last = (place.time_ms, place.sequence + place.count - 1)
         return cls(topic, place.partition, (place.time_ms, place.sequence), last, write_pointer)
+
+
+class Unnamed(NamedTuple):
+    """Staged blocks of a partition that no commit will publish."""
+
+    log: PartitionLog
+    pointer: int
+    blocks: list[Staged]
 
 
 class EarlyMessages:
@@ -104,10 +114,17 @@ class EarlyMessages:
                 flags = storing.stamp().flags
                 log.staged.add(some, write_pointer, self._clock.now_ms(), flags)
 
-    def references(self, name: TopicName, partition: int, write_pointer: int) -> list[NewBlock]:
-        """Blocks that name what a transaction staged in a partition, in order."""
-        staged = self._log(name, partition).staged.of(write_pointer)
-        return [NewBlock(partition, one.reference()) for one in staged]
+    def references(
+        self, name: TopicName, partition: int, write_pointer: int, producers: Sequence[int] = ()
+    ) -> list[NewBlock]:
+        """Blocks that name what a transaction staged in a partition, in order; of these producers,
+        if some are given."""
+        staged, named = self._log(name, partition).staged.of(write_pointer), frozenset(producers)
+        return [
+            NewBlock(partition, one.reference())
+            for one in staged
+            if not named or one.producer_id in named
+        ]
 
     def refer(self, name: TopicName, partition: int, write_pointer: int) -> list[Appended]:
         """Store references to what was staged since the last time; readers of committed messages
@@ -170,6 +187,32 @@ class EarlyMessages:
                 self._referred.pop((log.uid, partition, pointer), None)
                 if not committed:
                     log.staged.drop(pointer)
+
+    def unnamed(self, id: int, named: Sequence[TopicStaged]) -> list[Unnamed]:
+        """What a transaction staged, as far as that is known, that a commit which names producers
+        will not publish."""
+        if not any(one.producers for one in named):
+            return []
+        with self._lock:
+            places = sorted(self._staged.get(id, ()))
+        found: list[Unnamed] = []
+        for name, partition, pointer in places:
+            here = [one for one in named if (one.topic, one.partition) == (name, partition)]
+            published = frozenset(number for one in here for number in one.producers)
+            if any(not one.producers for one in here):
+                continue
+            with contextlib.suppress(TMSError):  # of a topic that is gone, all of it is
+                log = self._log(name, partition)
+                blocks = [one for one in log.staged.of(pointer) if one.producer_id not in published]
+                if blocks and (log.uid, partition, pointer) not in self._referred:
+                    found.append(Unnamed(log, pointer, blocks))
+        return found
+
+    def drop(self, unnamed: Sequence[Unnamed]) -> None:
+        """Make room: nobody will ever name these. What fails stays until its day is dropped."""
+        for log, pointer, blocks in unnamed:
+            with contextlib.suppress(TMSError):
+                log.staged.drop(pointer, blocks)
 
     def _storing(self, write_pointer: int) -> "_Storing":
         _check_pointer(write_pointer)

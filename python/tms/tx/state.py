@@ -105,8 +105,7 @@ class TransactionState:
         return next(iter(self.shorts), NONE_IN_PROGRESS)
 
     def fate(self, pointer: int) -> Fate:
-        """What becomes, as far as known, of a message that was written under one of our own
-        pointers."""
+        """What becomes, as far as known, of a message written under one of our own pointers."""
         if pointer in self.in_progress:
             return Fate.OPEN
         if self.is_invalid(pointer) or pointer > self.last_pointer or self.is_lost(pointer):
@@ -116,8 +115,7 @@ class TransactionState:
         return Fate.SKIPPED if aborted else Fate.VISIBLE
 
     def is_invalid(self, pointer: int) -> bool:
-        """Whether nothing that was written with this is ever seen, because its transaction became
-        invalid."""
+        """Whether nothing written with this is ever seen, because its transaction is invalid."""
         return pointer in self.invalid or pointer in self.forgotten
 
     def find(self, id: int) -> Open:
@@ -311,8 +309,10 @@ class TransactionState:
             self.shorts[edit.id] = None
         if edit.token:
             self.tokens[edit.token] = edit.id
-            if len(self.tokens) > ENDED_REMEMBERED:
-                self.tokens.popitem(last=False)
+            while len(self.tokens) > max(ENDED_REMEMBERED, len(self.open)):
+                token, id = self.tokens.popitem(last=False)
+                if id in self.open:  # whoever begins with it again must find it
+                    self.tokens[token] = id
 
     def _checkpointed(self, edit: Checkpointed) -> None:
         found = self.open.get(edit.id)

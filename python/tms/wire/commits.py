@@ -55,12 +55,13 @@ class TopicPart(msgspec.Struct, forbid_unknown_fields=True):
     blocks: int
 
 
-class StagedPart(msgspec.Struct, forbid_unknown_fields=True):
-    """How many blocks were staged in a partition."""
+class StagedPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How many blocks were staged in a partition, by these producers if some are named."""
 
     topic: str
     partition: int
     blocks: int
+    producers: list[int] = []
 
 
 class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -136,7 +137,10 @@ def encode_commit(commit: Commit) -> list[Buffer]:
             [b64encode(change).decode() for change in commit.changes],
             commit.token,
             None if commit.durability is None else commit.durability.value,
-            [StagedPart(full_name(one.topic), *one[1:]) for one in commit.staged],
+            [
+                StagedPart(full_name(one.topic), one.partition, one.blocks, [*one.producers])
+                for one in commit.staged
+            ],
         )
     )
     chunks: list[Buffer] = [_LENGTH.pack(len(head)) + head]
@@ -205,7 +209,10 @@ def _change(text: str) -> bytes:
 def _staged(part: StagedPart) -> TopicStaged:
     if part.blocks <= 0 or not 0 <= part.partition < 1 << 16:
         raise Invalid("What was staged has a partition and a number of blocks.", field="staged")
-    return TopicStaged(TopicName.parse(part.topic), part.partition, part.blocks)
+    if any(not 0 < number < 1 << 64 for number in part.producers):
+        raise Invalid("A producer id is a positive number of 64 bits.", field="staged")
+    name = TopicName.parse(part.topic)
+    return TopicStaged(name, part.partition, part.blocks, tuple(part.producers))
 
 
 def _position_body(change: PositionChange) -> PositionBody:

@@ -54,7 +54,8 @@ _ANY: tuple[type[TMSError], ...] = (Malformed, Invalid, NotAcceptable, SlowReque
 _BODY: tuple[type[TMSError], ...] = (TooLarge, UnsupportedMedia)
 _NAMED: tuple[type[TMSError], ...] = (NotFound,)
 _STORES: tuple[type[TMSError], ...] = (Forbidden, StorageFull, StorageUnavailable)
-_SHOWN = {"type": "string", "enum": [Isolation.COMMITTED, Isolation.UNCOMMITTED]}
+_ISOLATED = ("isolation", "Of committed messages, only decided ones.")
+_SHOWN: dict[str, Any] = {"type": "string", "enum": [Isolation.COMMITTED, Isolation.UNCOMMITTED]}
 _BYTES = {"type": "string", "contentMediaType": "application/octet-stream"}
 
 
@@ -222,10 +223,7 @@ def _offsets() -> dict[str, Any]:
         "Which offsets a position is: of the first message there or after it, by partition.",
         {routes.OK: {"content": _json("OffsetsBody")}},
         _ANY + _NAMED,
-        parameters=[
-            _query("at", "A position; left out: latest.", type="string"),
-            _query("isolation", "Of committed messages, only decided ones.", **_SHOWN),
-        ],
+        parameters=[_query("at", "Left out: latest.", type="string"), _query(*_ISOLATED, **_SHOWN)],
     )
 
 
@@ -275,7 +273,7 @@ def _stage() -> dict[str, Any]:
     transaction = _query("transaction", "The id of an open one.", type="integer", minimum=1)
     return _operation(
         "stage",
-        "Store blocks of a transaction where nobody sees them until its commit names them.",
+        "Store blocks of a transaction, unseen until its commit names them or their producer.",
         {routes.NO_CONTENT: {}},
         _ANY + _NAMED + _BODY + _STORES + (Conflict,),
         parameters=[transaction | {"required": True}],

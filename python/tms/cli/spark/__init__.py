@@ -2,4 +2,5 @@
 
 checks     what Spark needs here, and whether it is there
 command    the commands
+jobs/      jobs on whole topics
 """

@@ -1,4 +1,4 @@
-"""`tms spark …`: what is wrong with Spark here."""
+"""`tms spark …`: what is wrong with Spark here, and jobs on topics."""
 
 import os
 
@@ -8,6 +8,10 @@ from tms.cli.doctor.machine import Machine
 from tms.cli.doctor.printing import show
 from tms.cli.session import Group, Session, Shared
 from tms.cli.spark import checks
+from tms.cli.spark.jobs.archiving import archive, restore
+from tms.cli.spark.jobs.auditing import compact_check
+from tms.cli.spark.jobs.querying import sql
+from tms.cli.spark.jobs.reporting import report
 from tms.spark.runtime import Runtime
 
 
@@ -18,7 +22,13 @@ def command() -> None:
     \b
       tms spark doctor --url http://127.0.0.1:7070
       tms spark doctor --store hbase://127.0.0.1:9090
+      tms spark archive flights /archive/flights
+      tms spark sql 'select count(*) from flights'
     """
+
+
+for job in (archive, restore, report, compact_check, sql):
+    command.add_command(job)
 
 
 @command.command("doctor", cls=Shared)

@@ -12,6 +12,8 @@ Invariants
 * Importing this room does not import pyarrow; a lone message is never worth the wait.
 """
 
+from typing import TYPE_CHECKING
+
 from tms.errors import BadBlock, CrcMismatch, DataCorrupt
 from tms.model.block import arrow
 from tms.model.block.arrow import Compression
@@ -37,8 +39,12 @@ from tms.model.block.packing import (
     Headers,
     compress,
     pack,
+    pack_batch,
 )
 from tms.model.log import Buffer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "FORMAT_VERSION",
@@ -53,6 +59,7 @@ __all__ = [
     "check",
     "decode",
     "encode",
+    "encode_batch",
     "flags_of",
     "place",
     "read_header",
@@ -82,6 +89,16 @@ def encode(
     if compression is not Compression.NONE:
         block = compress(block, HEADER_BYTES, compression)
     write_header(block, len(values), producer_id, producer_sequence)
+    return block
+
+
+def encode_batch(
+    batch: "pa.RecordBatch", *, producer_id: int = 0, producer_sequence: int = 0
+) -> bytearray:
+    """The whole block of messages that Arrow has already as columns of `schema()`. Header names and
+    values must be what `encode` accepts: that is not looked at again. Raises like `encode`."""
+    block = pack_batch(batch, HEADER_BYTES)
+    write_header(block, batch.num_rows, producer_id, producer_sequence)
     return block
 
 

@@ -15,12 +15,16 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from operator import sub
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from tms.errors import Invalid, TooLarge
 from tms.model.block import arrow
 from tms.model.block.arrow import Compression
+from tms.model.block.columns import schema
 from tms.model.block.header import MESSAGES_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 HEADERS_MAX = 1_000
 HEADER_VALUE_BYTES_MAX = 64 << 10
@@ -79,6 +83,18 @@ def pack(values: Cells, keys: Cells | None, headers: Headers | None, room: int) 
     if len(block) != room + len(metadata) + body_bytes:  # some cell's len() is not its bytes
         raise _wrong_type(values, keys)
     return block
+
+
+def pack_batch(batch: "pa.RecordBatch", room: int) -> bytearray:
+    """The same from columns that Arrow has already, of the schema of blocks; the caller has seen
+    to the invariants of headers. Raises `Invalid` and `TooLarge`."""
+    if batch.schema != schema():
+        raise Invalid(f"A block has the columns {schema()}, got {batch.schema}.")
+    if not batch.num_rows:
+        raise Invalid("A block has at least one message.")
+    if batch.num_rows > MESSAGES_MAX:
+        raise TooLarge(f"A block has at most {MESSAGES_MAX} messages, got {batch.num_rows}.")
+    return bytearray().join((bytes(room), memoryview(batch.serialize())))
 
 
 def compress(block: bytearray, room: int, compression: Compression) -> bytearray:

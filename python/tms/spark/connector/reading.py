@@ -67,23 +67,28 @@ def read(
         namespace = opened.place.namespace
     if not made.ranges:
         return spark.createDataFrame([], spark_ddl(columns))
-    cells = [BLOCK, *MORE]
-    mapping = ["row STRING :key", *(f"{one.decode()} BINARY m:{one.decode()}" for one in cells)]
+    frame = _rows(spark, table_name(namespace, MESSAGES).decode(), made)
+
+    def messages(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+        return unpack(batches, made, columns)
+
+    return frame.mapInArrow(messages, spark_ddl(columns))
+
+
+def _rows(spark: "SparkSession", table: str, topic: Topic) -> "DataFrame":
+    """The rows of HBase's table in the topic's ranges: their keys and cells."""
+    cells = [one.decode() for one in (BLOCK, *MORE)]
+    mapping = ["row STRING :key", *(f"{cell} BINARY m:{cell}" for cell in cells)]
     frame = (
         spark.read.format(FORMAT)
-        .option("hbase.table", table_name(namespace, MESSAGES).decode())
+        .option("hbase.table", table)
         .option("hbase.columns.mapping", ", ".join(mapping))
         .option("hbase.spark.use.hbasecontext", "false")
         .option("hbase.spark.pushdown.columnfilter", "false")  # needs protobuf 3 in HBase
         .load()
     )
-    condition = " OR ".join(f"(row >= '{low}' AND row < '{high}')" for low, high in made.ranges)
-
-    def rows(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-        return unpack(batches, made, columns)
-
-    columns_read = ["row", *(one.decode() for one in cells)]  # the connector has its own order
-    return frame.filter(condition).select(*columns_read).mapInArrow(rows, spark_ddl(columns))
+    condition = " OR ".join(f"(row >= '{low}' AND row < '{high}')" for low, high in topic.ranges)
+    return frame.filter(condition).select("row", *cells)  # the connector has an order of its own
 
 
 def _wanted(

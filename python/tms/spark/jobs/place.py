@@ -1,0 +1,80 @@
+"""Where the topics of a job are, and what its errors are: what all jobs begin with.
+
+* An error that TMS raised in one of Spark's processes reaches the caller as that error, not as a
+  trace of Java and Python. What Spark refuses is `Invalid`; the trace is its cause.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException, PySparkException
+
+import tms.errors
+from tms.errors import Invalid, TMSError
+from tms.model.topic import TopicName
+from tms.spark.source.options import Place, read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Progress = Callable[[int, int], None]  # what is done, of how much
+Topics = str | Sequence[str]
+
+_RAISED = re.compile(r"^tms\.errors\.(\w+): (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Topics, and the options with which the data source finds them. Raises `Invalid`."""
+
+    topics: tuple[str, ...]
+    place: Place
+
+    @classmethod
+    def of(cls, topics: Topics, url: str | None, token: str | None, store: str | None) -> "Subject":
+        """The topics that are named, at the service or in the HBase that is."""
+        named = [topics] if isinstance(topics, str) else topics
+        names = tuple(dict.fromkeys(str(TopicName.parse(one)) for one in named))
+        if not names:
+            raise Invalid("No topic is named; name at least one.", field="topics")
+        if (url is None) == (store is None):
+            raise Invalid(
+                "A job reads from a service or from HBase: give one of url and store.",
+                field="url",
+            )
+        subject = cls(names, Place(url or "", token or "", store or ""))
+        read_options(subject.options())
+        return subject
+
+    def options(self) -> dict[str, str]:
+        """Of the data source."""
+        found = {"subscribe": ",".join(self.topics)}
+        if self.place.store:
+            return found | {"source": "hbase", "tms.store": self.place.store}
+        token = {"tms.token": self.place.token} if self.place.token else {}
+        return found | {"tms.url": self.place.url} | token
+
+    def rows(self, spark: "SparkSession", more: Mapping[str, str] | None = None) -> "DataFrame":
+        """All messages."""
+        return spark.read.format("tms").options(**self.options(), **(more or {})).load()
+
+
+@contextmanager
+def errors_told() -> Iterator[None]:
+    """Raise what TMS raised somewhere in Spark as it was raised there, and what Spark raised as an
+    error of TMS."""
+    try:
+        yield
+    except PySparkException as error:
+        raised = _RAISED.findall(str(error))
+        if raised:
+            name, message = raised[-1]
+            kind = getattr(tms.errors, name, TMSError)
+            raise kind(message) from error
+        said = str(error).strip().partition("\n")[0]
+        if isinstance(error, AnalysisException):
+            raise Invalid(said) from error
+        raise TMSError(f"Spark failed: {said}") from error

@@ -1,0 +1,37 @@
+"""The data source `tms` of Spark 4: writers of batches and streams, exactly once.
+
+    executor   rows ─▶ routing ─▶ filling ─▶ blocks ─▶ staging ─▶ an Attempt: who staged how much
+    driver     the attempts that count ─▶ fence ─▶ one commit that names them
+
+    options    what may be said          columns    which columns there have to be
+    routing    rows by partition         headers    Spark's to those of blocks
+    filling    slices of rows to blocks  staging    one attempt of a task
+    fence      commit once, abort never too late    writer     what Spark calls
+
+Only `writer` knows pyspark. docs/decisions/0009-spark-sink.md says why the protocol is what it is.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: "StructType", overwrite: bool
+) -> "DataSourceWriter":
+    """The writer of a batch query. Raises `Invalid`."""
+    from tms.spark.sink.writer import BatchWriter
+
+    return BatchWriter(options, schema, overwrite)
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: "StructType", overwrite: bool
+) -> "DataSourceStreamWriter":
+    """The writer of a stream. Raises `Invalid`."""
+    from tms.spark.sink.writer import StreamWriter
+
+    return StreamWriter(options, schema, overwrite)

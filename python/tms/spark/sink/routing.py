@@ -1,0 +1,200 @@
+"""Rows by topic and partition, with Arrow, not row by row.
+
+    rows ─▶ key, value, headers as a block has them ─▶ partition of each row ─▶ sorted, sliced
+
+* A row goes where its column `partition` says, else where its key belongs, like every client's;
+  rows without either go to one partition of each topic together, to the next one with the next
+  rows.
+* Rows of one partition stay in their order.
+* What a topic would refuse is refused here, with the column's name and the topic's.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tms.errors import Invalid, PartitionNotFound, TMSError, TooLarge
+from tms.model.block import schema
+from tms.model.keys import partitions_for_keys
+from tms.model.topic import TopicName
+from tms.spark.sink.columns import Shape
+from tms.spark.sink.headers import headers_of, no_headers
+
+MESSAGE_OVERHEAD_BYTES = 8  # of a message in a block, about
+
+
+class Target(NamedTuple):
+    """What writing needs to know of a topic."""
+
+    name: TopicName
+    partitions: int
+    message_bytes_max: int
+
+
+class Slice(NamedTuple):
+    """Rows for one partition: columns of the schema of blocks, and about how many bytes each row
+    takes in one."""
+
+    topic: TopicName
+    partition: int
+    rows: pa.RecordBatch
+    sizes: pa.Array
+
+
+class _Rows(NamedTuple):
+    """Rows as a block has them, the bytes of each, and the partitions that they name."""
+
+    rows: pa.RecordBatch
+    sizes: pa.Array
+    partitions: pa.Array | None
+
+    def take(self, order: pa.Array) -> "_Rows":
+        named = None if self.partitions is None else self.partitions.take(order)
+        return _Rows(self.rows.take(order), self.sizes.take(order), named)
+
+    def slice(self, start: int, count: int) -> "_Rows":
+        named = None if self.partitions is None else self.partitions.slice(start, count)
+        return _Rows(self.rows.slice(start, count), self.sizes.slice(start, count), named)
+
+
+class Router:
+    """Sends rows to partitions. `look_up` tells of a topic, or raises why it cannot be written to;
+    `turn` is the first partition of rows that name none."""
+
+    def __init__(self, shape: Shape, look_up: Callable[[TopicName], Target], turn: int = 0) -> None:
+        self._shape = shape
+        self._look_up = look_up
+        self._turn = turn
+        self._targets: dict[str, Target] = {}
+
+    def route(self, batch: pa.RecordBatch) -> Iterator[Slice]:
+        """The rows by partition. Raises `Invalid`, `TooLarge`, `PartitionNotFound`, and what
+        `look_up` raises."""
+        if not batch.num_rows:
+            return
+        shape, rows = self._shape, _rows(self._shape, batch)
+        if shape.topics is None:
+            yield from self._partitioned(self._target(shape.topic), rows)
+        else:
+            for name, some in _by_topic(batch.column(shape.topics), rows):
+                yield from self._partitioned(self._target(name), some)
+        self._turn += 1
+
+    def _target(self, name: str) -> Target:
+        found = self._targets.get(name)
+        if found is None:
+            try:
+                parsed = TopicName.parse(name)
+                parsed.require_writable()
+            except TMSError as error:
+                raise Invalid(f"The column topic: {error.message}", field="topic") from error
+            found = self._targets[name] = self._look_up(parsed)
+        return found
+
+    def _partitioned(self, target: Target, rows: _Rows) -> Iterator[Slice]:
+        _check_sizes(target, rows.sizes)
+        found = self._partitions(target, rows)
+        if target.partitions > 1:
+            order = pc.array_sort_indices(found)  # stable
+            rows, found = rows.take(order), found.take(order)
+        sizes = pc.add(rows.sizes, MESSAGE_OVERHEAD_BYTES)
+        for partition, start, stop in runs(found):
+            count = stop - start
+            part = rows.rows.slice(start, count)
+            yield Slice(target.name, partition, part, sizes.slice(start, count))
+
+    def _partitions(self, target: Target, rows: _Rows) -> pa.Array:
+        """The partition of each row."""
+        named = rows.partitions
+        if named is not None:
+            _check_partitions(target, named)
+            if not named.null_count:
+                return named
+        found = self._by_key(rows.rows.column("key"), target.partitions)
+        return found if named is None else pc.coalesce(named, found)
+
+    def _by_key(self, keys: pa.Array, partitions: int) -> pa.Array:
+        turn = pa.repeat(pa.scalar(self._turn % partitions, pa.int32()), len(keys))
+        if partitions == 1 or keys.null_count == len(keys):
+            return turn
+        there = keys.drop_null().to_pylist()
+        found = pa.array(partitions_for_keys(there, partitions), pa.int32())
+        return pc.replace_with_mask(turn, keys.is_valid(), found) if keys.null_count else found
+
+
+def runs(numbers: pa.Array) -> Iterator[tuple[int, int, int]]:
+    """The runs of equal numbers: number, start, stop."""
+    encoded = pc.run_end_encode(numbers)
+    start = 0
+    for number, stop in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
+        yield number, start, stop
+        start = stop
+
+
+def _rows(shape: Shape, batch: pa.RecordBatch) -> _Rows:
+    count = batch.num_rows
+    value = _binary(batch.column(shape.value))
+    key = pa.nulls(count, pa.binary())
+    headers = no_headers(count)
+    sizes = _lengths(value)
+    if shape.key is not None:
+        key = _binary(batch.column(shape.key))
+        sizes = pc.add(sizes, _lengths(key))
+    if shape.headers is not None:
+        headers, bytes_ = headers_of(batch.column(shape.headers))
+        sizes = pc.add(sizes, bytes_)
+    named = None if shape.partition is None else batch.column(shape.partition)
+    rows = pa.RecordBatch.from_arrays([key, value, headers], schema=schema())
+    return _Rows(rows, sizes, named)
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+
+
+def _by_topic(names: pa.Array, rows: _Rows) -> Iterator[tuple[str, _Rows]]:
+    if names.null_count:
+        raise Invalid(
+            "The column topic is null in a row, and there is no option `topic`: nothing says where "
+            "to write it. Filter such rows, or give them a topic with coalesce().",
+            field="topic",
+        )
+    encoded = names.dictionary_encode()
+    topics = encoded.dictionary.to_pylist()
+    if len(topics) == 1:
+        yield topics[0], rows
+        return
+    order = pc.array_sort_indices(encoded.indices)
+    rows = rows.take(order)
+    for number, start, stop in runs(encoded.indices.take(order)):
+        yield topics[number], rows.slice(start, stop - start)
+
+
+def _check_sizes(target: Target, sizes: pa.Array) -> None:
+    largest = pc.max(sizes).as_py()
+    if largest > target.message_bytes_max:
+        raise TooLarge(
+            f"A row for the topic {target.name} has {largest} bytes in its columns key, value and "
+            f"headers; a message of this topic has at most {target.message_bytes_max}. Raise the "
+            "topic's message_bytes_max, or publish an address of the content.",
+            topic=str(target.name),
+        )
+
+
+def _check_partitions(target: Target, named: pa.Array) -> None:
+    ends = pc.min_max(named).as_py()
+    for partition in (ends["min"], ends["max"]):
+        if partition is not None and not 0 <= partition < target.partitions:
+            raise PartitionNotFound(
+                f"The column partition is {partition} in a row for the topic {target.name}, which "
+                f"has the partitions 0 to {target.partitions - 1}. Drop the column to let keys "
+                "decide.",
+                partition=partition,
+                topic=str(target.name),
+            )
