@@ -15,15 +15,19 @@ from tms.engine import Engine
 from tms.errors import OffsetOutOfRange, TopicNotFound
 from tms.log.records import key_after
 from tms.model import keys
-from tms.model.log import NewBlock
+from tms.model.log import NewBlock, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicSettings
+from tms.spark.connector.unpacking import Bounds
+from tms.spark.connector.unpacking import Topic as Connected
 from tms.spark.topics.base import Split
 from tms.spark.topics.hbase import HBaseReader
 from tms.spark.topics.splitting import cut
 from tms.store.base import Store
 from tms.store.faulty import FaultyStore
+from tms.store.hbase.rows import rows_of
 from tms.store.memory import MemoryMap
+from tms.view import View
 
 TOPIC = str(NAME)
 
@@ -136,6 +140,21 @@ def _earlier(key: bytes) -> tuple[int, int]:
 
 def _next(key: bytes) -> bytes:
     return keys.block_key(*key_after(keys.split_block_key(key)))
+
+
+def test_the_connector_is_asked_for_the_rows_of_a_short_range_only() -> None:
+    topic = _Topic(3_000)
+    view = View(topic.store, topic.clock).topic(TOPIC)
+    [(low, high)] = Connected.of(view, "hbase://nowhere:1", {0: Bounds(700, 720)}).ranges
+    read: list[Seen] = []
+    for segment in view.partition(0).segments:
+        name = keys.segment_map(view.record.uid, 0, segment.number)
+        where = rows_of("tms", name)
+        for key, value in topic.store.open(name, create=False).scan(None, None, MANY):
+            if low <= where.row(key).decode() < high:
+                read += seen([StoredBlock(0, *keys.split_block_key(key), value)])
+    assert [one.offset for one in read if 700 <= one.offset < 720] == list(range(700, 720))
+    assert len(read) <= 20 + 2 * 4, "more than the blocks that overlap"
 
 
 def test_parts_of_a_split_read_only_their_own_rows() -> None:

@@ -16,7 +16,7 @@ Invariants
   changes hands.
 """
 
-from tms.view.partition import PartitionView, Piece
+from tms.view.partition import PartitionView, Piece, shown
 from tms.view.records import TopicView, View
 
-__all__ = ["PartitionView", "Piece", "TopicView", "View"]
+__all__ = ["PartitionView", "Piece", "TopicView", "View", "shown"]

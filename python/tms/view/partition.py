@@ -20,7 +20,7 @@ Invariants
 """
 
 import threading
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import NamedTuple
 
 import msgspec
@@ -150,6 +150,14 @@ class PartitionView:
         first = found.last_sequence - header.count + 1
         return found.time_ms, first + max(0, offset - header.base_offset)
 
+    def span(self, start: int, stop: int) -> tuple[BlockKey, BlockKey]:
+        """The keys, half open, between which the blocks stand that overlap a range of offsets."""
+        begin, last = self.locate(start), self.find(stop - 1)
+        if last is None:
+            return begin, self.end().key
+        overlaps = header_of(last).base_offset < stop
+        return begin, key_after(_key_of(last)) if overlaps else _key_of(last)
+
     def pieces(self, start: int, stop: int) -> list[Piece]:
         """Where a range of offsets lies."""
         found: list[Piece] = []
@@ -182,9 +190,8 @@ class PartitionView:
                 begin = max(begin, (found[0].time_ms, found[0].last_sequence - header.count + 1))
                 unsure = False
             self._require(begin)
-            shown = self._shown(found)
             try:
-                page = [self._resolved(stored) for stored in shown]
+                page = shown(found, self.floor, self._fates, self._staged.resolve)
             except TMSError:
                 self._require(begin)  # its staged blocks go with it
                 raise
@@ -204,22 +211,6 @@ class PartitionView:
             if found:
                 return found[0]
         return None
-
-    def _shown(self, found: list[StoredBlock]) -> list[StoredBlock]:
-        admitted = admit(trimmed(found, self.floor), self._fates.of)
-        if admitted.stop is not None:
-            raise StorageUnavailable(
-                f"A message of transaction {admitted.held_by} stands before the time at which it "
-                f"began, at {admitted.stop} of partition {self.partition}: the clock of the "
-                "service went back. Try again when the transaction has ended."
-            )
-        return admitted.blocks
-
-    def _resolved(self, stored: StoredBlock) -> StoredBlock:
-        if not is_reference(stored):
-            return stored
-        [whole] = trimmed([self._staged.resolve(stored)], self.floor)
-        return whole
 
     def _require(self, begin: BlockKey) -> None:
         """Whether everything from a key on is still kept."""
@@ -311,6 +302,27 @@ class PartitionView:
         first = found.last_sequence - header.count + 1
         skipped = max(0, start[1] - first) if start[0] == found.time_ms else 0
         return header.base_offset + skipped
+
+
+def shown(
+    found: list[StoredBlock],
+    floor: BlockKey,
+    fates: Fates,
+    resolve: Callable[[StoredBlock], StoredBlock],
+) -> list[StoredBlock]:
+    """Of stored blocks of a partition, those that are committed, from `floor` on, and staged ones
+    in place of references to them. Raises `StorageUnavailable` at one that is not decided."""
+    admitted = admit(trimmed(found, floor), fates.of)
+    if admitted.stop is not None:
+        raise StorageUnavailable(
+            f"A message of transaction {admitted.held_by} stands before the time at which it "
+            f"began, at {admitted.stop} of partition {found[0].partition}: the clock of the "
+            "service went back. Try again when the transaction has ended."
+        )
+    return [
+        trimmed([resolve(stored)], floor)[0] if is_reference(stored) else stored
+        for stored in admitted.blocks
+    ]
 
 
 def _first_key(position: Position) -> BlockKey:

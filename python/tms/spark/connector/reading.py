@@ -5,8 +5,8 @@ Invariants
 * The connector sees one condition only: a union of ranges of rows, none of them empty, because of a
   contradictory one it makes a scan of everything. What users filter by is applied to messages.
 * Rows are judged by one image and one set of seals, both of the moment at which the DataFrame was
-  made. So it shows the same whenever it is computed, as long as its messages are kept; when some
-  are not any more, computing it fails.
+  made. So it shows the same whenever it is computed, as long as its messages are kept; those that
+  are not any more are missing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -60,7 +60,7 @@ def read(
             f"'HOST:PORT'), or set {_QUORUM}."
         )
     columns = Columns(headers, message_id)
-    with closing(HBaseStore(store)) as opened:
+    with closing(HBaseStore(store, watched=False)) as opened:
         view = View(opened, SystemClock()).topic(topic)
         wanted = _wanted(view, Position.parse(start), Position.parse(stop), partitions)
         made = Topic.of(view, store, wanted)

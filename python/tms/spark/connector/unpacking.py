@@ -16,11 +16,8 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from tms.errors import StorageUnavailable
 from tms.log.records import BlockKey
-from tms.log.staging import StagedBlocks, is_reference
-from tms.log.trimming import trimmed
-from tms.log.visibility import admit
+from tms.log.staging import StagedBlocks
 from tms.model import keys
 from tms.model.log import Buffer, StoredBlock
 from tms.model.transaction_image import Fates
@@ -28,7 +25,7 @@ from tms.spark.rows import Columns, batches
 from tms.store.base import Store
 from tms.store.hbase import HBaseStore, Place
 from tms.store.hbase.rows import PREFIX_CHARS, BlockRows, rows_of
-from tms.view import PartitionView, TopicView
+from tms.view import PartitionView, TopicView, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,11 +75,10 @@ class Topic:
             }
             plans[number] = PartitionPlan(bounds, one.floor, seals)
             row = partial(_row, namespace, one)
-            low, high = row(one.locate(bounds.start)), row(one.end().key)
+            low, high = map(row, one.span(*bounds))
             if low < high:
                 ranges.append((low, high))
-        fates = view.fates
-        return cls(str(view.name), view.record.uid, store, fates, plans, tuple(ranges))
+        return cls(str(view.name), view.record.uid, store, view.fates, plans, tuple(ranges))
 
 
 def _row(namespace: str, one: PartitionView, key: BlockKey) -> str:
@@ -104,8 +100,8 @@ def unpack(
             stored = filter(None, map(partial(_block, topic), *_cells(batch)))
             for number, blocks in groupby(stored, key=_partition):
                 plan = topic.partitions[number]
-                shown = _shown(topic, plan, list(blocks), staged)
-                yield from batches(shown, topic.name, *plan.bounds, columns)
+                messages = shown(list(blocks), plan.floor, topic.fates, staged.resolve)
+                yield from batches(messages, topic.name, *plan.bounds, columns)
     finally:
         staged.close()
 
@@ -144,22 +140,6 @@ def _partition(stored: StoredBlock) -> int:
     return stored.partition
 
 
-def _shown(
-    topic: Topic, plan: PartitionPlan, blocks: list[StoredBlock], staged: "_Staged"
-) -> Iterator[StoredBlock]:
-    admitted = admit(trimmed(blocks, plan.floor), topic.fates.of)
-    for stored in admitted.blocks:
-        if is_reference(stored):
-            [stored] = trimmed([staged.resolve(stored)], plan.floor)
-        yield stored
-    if admitted.stop is not None and admitted.end_offset < plan.bounds.stop:
-        raise StorageUnavailable(
-            f"A message of transaction {admitted.held_by} stands before the time at which it "
-            f"began, in partition {blocks[0].partition} of {topic.name}: the service's clock went "
-            "back. Try again when the transaction has ended."
-        )
-
-
 class _Staged:
     """Staged blocks, from a store that is opened when the first one is met."""
 
@@ -171,7 +151,7 @@ class _Staged:
     def resolve(self, reference: StoredBlock) -> StoredBlock:
         """The block that a reference names."""
         if self._store is None:
-            self._store = HBaseStore(self._topic.store)
+            self._store = HBaseStore(self._topic.store, watched=False)
         number = reference.partition
         if number not in self._partitions:
             self._partitions[number] = StagedBlocks(self._store, self._topic.uid, number)

@@ -20,7 +20,6 @@ import msgspec
 
 from tms.clock import SystemClock
 from tms.errors import OffsetOutOfRange, TopicNotFound
-from tms.log.records import key_after
 from tms.model.block import read_header
 from tms.model.log import StoredBlock
 from tms.model.position import Position
@@ -103,7 +102,7 @@ class HBaseReader:
                 f"longer kept; the earliest is {earliest}. Go on there.",
                 earliest=earliest,
             )
-        for page in _ahead(_pages(one, split.start, split.stop)):
+        for page in _ahead(one.pages(*one.span(split.start, split.stop))):
             for stored in page:
                 header = read_header(stored.block)
                 if split.start - header.count < header.base_offset < split.stop:
@@ -138,17 +137,6 @@ def _end(one: PartitionView, stop: int) -> int:
             earliest=min(one.start(), end),
         )
     return end
-
-
-def _pages(one: PartitionView, start: int, stop: int) -> Iterator[list[StoredBlock]]:
-    """The blocks that overlap a range of offsets."""
-    begin, last = one.locate(start), one.find(stop - 1)
-    if last is None:
-        return one.pages(begin, one.end().key)
-    behind = (last.time_ms, last.last_sequence)
-    if read_header(last.block).base_offset < stop:
-        behind = key_after(behind)
-    return one.pages(begin, behind)
 
 
 def _ahead(pages: Iterator[list[StoredBlock]]) -> Iterator[list[StoredBlock]]:
