@@ -7,6 +7,7 @@
     topics/    where topics are read from: a service, or HBase itself
     source/    the data source "tms", its reading half
     sink/      its writing half
+    naming     the options of both halves by name
     connector/ the HBase connector, for pyspark 3.5
     jobs/      archive, restore, report, audit, SQL
     sessions   sessions with everything set

@@ -1,21 +1,17 @@
 """The options of the data source `tms` for writing.
 
-* Names are compared without case: Spark writes them in lower case. Errors use the name as it is
-  documented.
 * Nothing is ignored but what Spark itself passes along with a query.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 from tms.errors import Invalid, TMSError
 from tms.model.topic import TopicName
+from tms.spark.naming import Names, token_of
 
 NAMES = ("topic", "tms.url", "tms.token")
-_DOCUMENTED = {name.lower(): name for name in NAMES}
-_OF_SPARK = {"checkpointlocation", "queryname"}  # of the query, and handed on to its sink
+_OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # of the query
 _ELSEWHERE = {
     "path": "Call save() or start() without a path, and name the topic with `topic`.",
     "subscribe": "It is an option of reading; to write, name the topic with `topic`.",
@@ -24,6 +20,7 @@ _ELSEWHERE = {
     "includeheaders": "Headers are written if there is a column `headers`; leave it out.",
     "kafka.bootstrap.servers": "The service's address is `tms.url`, e.g. http://localhost:7070.",
 }
+_NAMES = Names("writing", NAMES, _ELSEWHERE, _OF_SPARK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +34,8 @@ class WriteOptions:
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """What the options mean. Raises `Invalid`, whose detail `field` is the option."""
-    got = {}
-    for name, value in given.items():
-        if name.lower() in _OF_SPARK:
-            continue
-        known = _DOCUMENTED.get(name.lower())
-        if known is None:
-            raise Invalid(_unknown(name), field=name)
-        got[known] = str(value).strip()
-    token = got.get("tms.token", "")
-    if not re.fullmatch(r"[!-~]*", token):
-        raise Invalid("The option tms.token is not printable ASCII.", field="tms.token")
-    return WriteOptions(_url(got.get("tms.url", "")), token, _topic(got.get("topic")))
-
-
-def _unknown(name: str) -> str:
-    said = f"The data source tms has no option {name!r} for writing."
-    hint = _ELSEWHERE.get(name.lower())
-    if hint is None and name.lower().startswith("kafka."):
-        hint = "Options of Kafka itself mean nothing here; leave it out."
-    if hint is None:
-        near = get_close_matches(name.lower(), _DOCUMENTED, n=1, cutoff=0.5)
-        meant = f"Did you mean {_DOCUMENTED[near[0]]!r}? " if near else ""
-        hint = f"{meant}It has {', '.join(NAMES)}."
-    return f"{said} {hint}"
+    got = _NAMES.recognized(given)
+    return WriteOptions(_url(got.get("tms.url", "")), token_of(got), _topic(got.get("topic")))
 
 
 def _url(url: str) -> str:

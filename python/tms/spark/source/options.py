@@ -14,7 +14,6 @@ stand TMS's own, which begin with `tms.`, and `source`.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
@@ -22,6 +21,7 @@ from tms.errors import Invalid, TMSError
 from tms.model.ids import TIME_MS_MAX
 from tms.model.position import OFFSET_MAX
 from tms.model.topic import PARTITIONS_MAX, TopicName
+from tms.spark.naming import Names, token_of
 from tms.spark.source.offsets import Places, parse_key
 from tms.spark.source.values import (
     as_count,
@@ -57,7 +57,6 @@ NAMES = (
     "tms.token",
     "tms.store",
 )
-_DOCUMENTED = {name.lower(): name for name in NAMES}
 _ELSEWHERE = {
     "topic": "It is an option of writing; to read, name the topic with `subscribe`.",
     "path": "Call load() without a path, and name the topic with `subscribe`.",
@@ -66,6 +65,7 @@ _ELSEWHERE = {
     "kafka.group.id": "Reading moves no positions of groups here; leave it out.",
     "checkpointlocation": "It is an option of the query: give it to `writeStream`.",
 }
+_NAMES = Names("reading", NAMES, _ELSEWHERE)
 
 
 class Kind(StrEnum):
@@ -132,7 +132,7 @@ class ReadOptions:
 def read_options(given: Mapping[str, str], streaming: bool | None = None) -> ReadOptions:
     """What the options mean for a stream, for a batch, or (None) as far as both agree. Raises
     `Invalid`, whose detail `field` is the option."""
-    got = _recognized(given)
+    got = _NAMES.recognized(given)
     _check_kind_of_query(got, streaming)
     least, most = (as_count(got, name, None) for name in _OF_STREAMS[1::-1])
     if least is not None and most is not None and least > most:
@@ -161,29 +161,6 @@ def read_options(given: Mapping[str, str], streaming: bool | None = None) -> Rea
         as_flag(got, "includeMessageId", False),
         as_flag(got, "pushFilters", False),
     )
-
-
-def _recognized(given: Mapping[str, str]) -> dict[str, str]:
-    """The options by their documented names."""
-    got = {}
-    for name, value in given.items():
-        known = _DOCUMENTED.get(name.lower())
-        if known is None:
-            raise Invalid(_unknown(name), field=name)
-        got[known] = str(value).strip()
-    return got
-
-
-def _unknown(name: str) -> str:
-    said = f"The data source tms has no option {name!r} for reading."
-    hint = _ELSEWHERE.get(name.lower())
-    if hint is None and name.lower().startswith("kafka."):
-        hint = "Options of Kafka itself mean nothing here; leave it out."
-    if hint is None:
-        near = get_close_matches(name.lower(), _DOCUMENTED, n=1, cutoff=0.5)
-        meant = f"Did you mean {_DOCUMENTED[near[0]]!r}? " if near else ""
-        hint = f"{meant}It has {', '.join(NAMES)}."
-    return f"{said} {hint}"
 
 
 def _check_kind_of_query(got: Mapping[str, str], streaming: bool | None) -> None:
@@ -222,7 +199,7 @@ def _place(got: Mapping[str, str]) -> Place:
         if got.get("tms.token"):
             raise Invalid("The option tms.token goes with source=service.", field="tms.token")
         return Place(store=address)
-    return Place(url=_service_url(address), token=_token(got))
+    return Place(url=_service_url(address), token=token_of(got))
 
 
 def _service_url(url: str) -> str:
@@ -236,13 +213,6 @@ def _service_url(url: str) -> str:
             "data directory, because one process owns it: start `tms serve` on it",
         )
     return url
-
-
-def _token(got: Mapping[str, str]) -> str:
-    token = got.get("tms.token", "")
-    if not re.fullmatch(r"[!-~]*", token):
-        raise Invalid("The option tms.token is not printable ASCII.", field="tms.token")
-    return token
 
 
 def _subscription(got: Mapping[str, str]) -> Subscription:
