@@ -83,16 +83,16 @@ class Runtime:
 
 def resolve() -> Runtime:
     """Java and the jars; the first call on a machine takes Maven about a minute."""
-    java = _java()
-    return Runtime(java, _jars("hbase", POM))
+    return Runtime(java(), jars("hbase", POM))
 
 
 def resolve_connector() -> Path:
     """The folder of jars with which Spark 3.5 reads HBase."""
-    return _jars("spark35", CONNECTOR_POM)
+    return jars("spark35", CONNECTOR_POM)
 
 
-def _jars(name: str, pom: Path) -> Path:
+def jars(name: str, pom: Path) -> Path:
+    """The folder of the jars that a pom lists."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tms"
     lib = cache / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}"
     if not lib.is_dir():
@@ -136,13 +136,14 @@ def _fill(lib: Path, pom: Path) -> None:
     os.rename(fresh, lib)
 
 
-def _java() -> str:
+def java() -> str:
+    """The `java` that `JAVA_HOME` or the path names."""
     home = os.environ.get("JAVA_HOME")
-    java = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
-    if java is None:
+    found = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
+    if found is None:
         raise Unavailable(
             f"Java {JAVA_MAJOR_MIN} is needed to run HBase and there is none "
             f"{f'in JAVA_HOME ({home})' if home else 'on PATH'}; install it (on Debian: apt-get "
             f"install openjdk-{JAVA_MAJOR_MIN}-jdk-headless), or let `make test` install it as root"
         )
-    return java
+    return found
