@@ -37,8 +37,17 @@ BENCHMARKS = {
     "design": design.run,
     "hbase": hbase.run,
     "spark": _later("bench.spark.decode"),
+    "spark_stream": _later("bench.spark.streaming"),
+    "spark_archive": _later("bench.spark.archive"),
+    "spark_kafka": _later("bench.spark.kafka"),
 }
-ALONE = {"hbase", "spark"}  # only when asked for: needs Java and a minute
+ALONE = {
+    "hbase",
+    "spark",
+    "spark_stream",
+    "spark_archive",
+    "spark_kafka",
+}  # only when asked for: needs Java and a minute
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -2,6 +2,8 @@
 
 The transactions that hold readers back or leave gaps are written through the engine, as Tephra's
 clients do; staged and plain ones through the client.
+
+`from tests.spark_topics_kit import topic, world` makes the fixtures known.
 """
 
 from collections.abc import Iterator
@@ -9,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+
+import pytest
 
 import tms
 from tests.http_kit import serving
@@ -99,6 +103,22 @@ def topics(store: Store | None = None) -> Iterator[Topics]:
         url = "http://{}:{}".format(*served.address)
         with tms.connect(url) as bus:
             yield Topics(url, bus, served.service.engine)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[Topics]:
+    """A service for all tests of a module."""
+    with topics() as found:
+        yield found
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, world: Topics) -> str:
+    """A new topic, named like the test, of 2 partitions or as many as its module's `PARTITIONS`."""
+    name = "".join(c if c.isalnum() else "_" for c in request.node.name)[-100:]
+    partitions = getattr(request.module, "PARTITIONS", 2)
+    world.bus.create_topic(name, partitions=partitions, durability="written")
+    return name
 
 
 def row_of(message: Message) -> Row:

@@ -3,7 +3,6 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark_kit import spark
-from tests.spark_topics_kit import Row, Topics, consumed, in_order, topics
+from tests.spark_topics_kit import Row, Topics, consumed, in_order, topic, topics, world
 from tms.errors import Conflict, Invalid, NotFound, OffsetOutOfRange, TopicNotFound
 from tms.model.log import Message
 from tms.model.topic import Durability
@@ -24,24 +23,9 @@ from tms.store.memory import MemoryStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["spark"]
+__all__ = ["spark", "topic", "world"]
 
 pytestmark = pytest.mark.timeout(300)  # a cold JVM on a busy machine
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[Topics]:
-    """A service."""
-    with topics() as made:
-        yield made
-
-
-@pytest.fixture
-def topic(world: Topics, request: pytest.FixtureRequest) -> str:
-    """A topic of this test, with two partitions."""
-    name = request.node.originalname[5:120]
-    world.bus.create_topic(name, partitions=2)
-    return str(name)
 
 
 def rows_of(spark: "SparkSession", directory: Path) -> list[Row]:
@@ -257,13 +241,13 @@ def expected(messages: list[Message]) -> list[jobs.Hour]:
         last = before.get((one.topic, one.partition))
         hours.setdefault((one.topic, hour), []).append((one, last))
         before[one.topic, one.partition] = one
-    for (topic, hour), some in sorted(hours.items()):
+    for (name, hour), some in sorted(hours.items()):
         sizes = [len(one.key or b"") + len(one.value or b"") for one, _ in some]
         pairs = [(one, last) for one, last in some if last is not None]
         gaps = [(one.timestamp - last.timestamp).total_seconds() for one, last in pairs]
         found.append(
             jobs.Hour(
-                topic,
+                name,
                 hour,
                 len(some),
                 sum(sizes),

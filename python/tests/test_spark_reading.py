@@ -3,7 +3,7 @@ real service."""
 
 import json
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -11,29 +11,15 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from tests.clocks import ManualClock
-from tests.spark_topics_kit import Row, Topics, consumed, in_order, topics
+from tests.spark_topics_kit import Row, Topics, consumed, in_order, topic, world
 from tms.errors import Invalid, OffsetOutOfRange, TMSError, TopicNotFound
 from tms.spark.source.options import read_options
 from tms.spark.source.reader import BatchReader, SplitPartition
 from tms.spark.source.stream import StreamReader
 
+__all__ = ["topic", "world"]
+
 ALL = ReadAllAvailable()
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[Topics]:
-    with topics() as found:
-        yield found
-
-
-@pytest.fixture
-def topic(request: pytest.FixtureRequest, world: Topics) -> Iterator[str]:
-    """A new topic of two partitions."""
-    name = request.node.name.partition("[")[0][-100:]
-    world.bus.create_topic(name, partitions=2, durability="written")
-    yield name
-    if any(info.topic == name for info in world.bus.list_topics()):
-        world.bus.delete_topic(name)
 
 
 def batch(world: Topics, **options: str) -> BatchReader:

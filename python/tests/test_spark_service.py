@@ -8,7 +8,7 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.proxy import Fault, Proxy
-from tests.spark_topics_kit import Topics, consumed, in_order, topics
+from tests.spark_topics_kit import Topics, consumed, in_order, world
 from tms.client.http.exchange import Calls
 from tms.client.http.transport import HttpLane
 from tms.errors import Invalid, OffsetOutOfRange, TopicNotFound, Unavailable
@@ -22,13 +22,9 @@ from tms.spark.source.reading import SplitBlocks
 from tms.spark.topics.base import Split
 from tms.spark.topics.service import FETCH_BYTES, FIRST_FETCH_BYTES, ServiceReader
 
+__all__ = ["world"]
+
 ALL = Columns(headers=True, message_id=True)
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[Topics]:
-    with topics() as found:
-        yield found
 
 
 def rows(reader: ServiceReader, splits: Sequence[Split]) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark_kit import spark
-from tests.spark_topics_kit import Topics, topics
+from tests.spark_topics_kit import Topics, topic, world
 from tms.model.position import Position
 from tms.spark.sink.fence import FENCE
 
@@ -16,24 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["spark"]
+__all__ = ["spark", "topic", "world"]
 
 pytestmark = pytest.mark.timeout(300)  # a cold JVM on a busy machine
 WAIT_S = 120
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[Topics]:
-    with topics() as found:
-        yield found
-
-
-@pytest.fixture
-def topic(request: pytest.FixtureRequest, world: Topics) -> str:
-    """A new topic of three partitions, named like the test."""
-    name = "".join(c if c.isalnum() else "-" for c in request.node.name)[-100:].strip("-")
-    world.bus.create_topic(name, partitions=3, durability="written")
-    return name
+PARTITIONS = 3  # of a topic
 
 
 def values(world: Topics, topic: str) -> list[bytes | None]:

@@ -3,7 +3,7 @@ after a failure."""
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,28 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark_kit import spark
-from tests.spark_topics_kit import Row, Topics, consumed, in_order, topics
+from tests.spark_topics_kit import Row, Topics, consumed, in_order, topic, world
 from tms.model.transaction import Commit
 
-__all__ = ["spark"]
+__all__ = ["spark", "topic", "world"]
 
 pytestmark = pytest.mark.timeout(300)  # a cold JVM on a busy machine
 WAIT_S = 120
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[Topics]:
-    with topics() as found:
-        yield found
-
-
-@pytest.fixture
-def topic(request: pytest.FixtureRequest, world: Topics) -> str:
-    """A new topic of two partitions, named like the test."""
-    name = "".join(c if c.isalnum() else "-" for c in request.node.name)[-100:].strip("-")
-    world.bus.create_topic(name, partitions=2, durability="written")
-    return name
 
 
 def table(spark: SparkSession, world: Topics, **options: str) -> DataFrame:
