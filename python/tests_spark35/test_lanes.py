@@ -1,0 +1,141 @@
+"""One topic, read in every way there is: what a consumer gets, both sources of the data source in
+Spark 4, and the connector in Spark 3.5 have the same rows.
+
+    HBase ◀─ service ◀─ consumer                 the reference
+      ▲  ▲       ▲
+      │  │       └── Spark 4, source=service
+      │  └────────── Spark 4, source=hbase       over Thrift
+      └───────────── Spark 3.5, connector        from the region servers
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.clocks import LateClock
+from tests.log_kit import HOUR_MS
+from tests.spark4_kit import Spark4, spark4
+from tests.spark_topics_kit import Row, Topics, consumed, in_order, topics
+from tms.spark import read
+from tms.store.hbase import HBaseStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(400)  # two cold JVMs and an HBase on a busy machine
+TOPIC, PARTITIONS, STEPS = "flights", 4, 30
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark4]:
+    """Spark 4."""
+    with spark4(tmp_path_factory.mktemp("spark4")) as started:
+        yield started
+
+
+@contextmanager
+def lived(random: Random, store: str) -> Iterator[Topics]:
+    """A topic whose name had other lives, of which a service published a part three hours ago, and
+    another service the rest; expired, truncated, and with transactions of every fate."""
+    retention = random.choice([HOUR_MS, None])
+    with topics(HBaseStore(store), LateClock(3 * HOUR_MS)) as past:
+        past.relive(random, TOPIC, PARTITIONS, 10)
+        past.bus.create_topic(
+            TOPIC, partitions=PARTITIONS, durability="written", retention=retention
+        )
+        past.fill(random, TOPIC, PARTITIONS, STEPS)
+        for partition in range(PARTITIONS):
+            past.publish_in(past.begin(long=False), TOPIC, partition, b"times out")
+    with topics(HBaseStore(store)) as now:
+        now.settle()
+        now.fill(random, TOPIC, PARTITIONS, STEPS)
+        if random.random() < 0.5:
+            now.truncate(random, TOPIC)
+        now.fill(random, TOPIC, PARTITIONS, STEPS)
+        now.settle()
+        yield now
+
+
+@dataclass(frozen=True)
+class Range:
+    """What is read, as each lane is told, and which rows that are."""
+
+    options: dict[str, str]
+    arguments: dict[str, Any]
+    wanted: Callable[[Row], bool]
+
+
+def everything() -> Range:
+    return Range({"subscribe": TOPIC}, {}, lambda row: True)
+
+
+def between_offsets(random: Random, world: Topics) -> Range:
+    """The same offsets of every partition, as far as it has them."""
+    first = world.bus.offsets(TOPIC, "earliest")
+    ends = world.bus.offsets(TOPIC, "latest")
+    start, stop = sorted(random.choices(range(max(ends.values()) + 1), k=2))
+
+    def places(offset: int) -> str:
+        return json.dumps(
+            {TOPIC: {str(p): max(first[p], min(offset, end)) for p, end in ends.items()}}
+        )
+
+    return Range(
+        {"subscribe": TOPIC, "startingOffsets": places(start), "endingOffsets": places(stop)},
+        {"start": f"offset:{start}", "stop": f"offset:{stop}"},
+        lambda row: start <= row["offset"] < stop,
+    )
+
+
+def between_times(random: Random, rows: list[Row], partitions: list[int]) -> Range:
+    """What some partitions got between two times at which there were messages."""
+    times = [int(row["id"][:16], 16) for row in rows]
+    start, stop = sorted(random.choices([*times, times[-1] + 1], k=2))
+    return Range(
+        {
+            "assign": json.dumps({TOPIC: partitions}),
+            "startingTimestamp": str(start),
+            "startingOffsetsByTimestampStrategy": "latest",
+            "endingTimestamp": str(stop),
+        },
+        {"partitions": partitions, "start": f"time:{start}", "stop": f"time:{stop}"},
+        lambda row: row["partition"] in partitions and start <= int(row["id"][:16], 16) < stop,
+    )
+
+
+def plain(frame: "DataFrame") -> list[Row]:
+    """The rows of Spark 3.5 as those of all others."""
+    import pyarrow as pa
+
+    return pa.Table.from_batches(frame._collect_as_arrow()).to_pylist()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_every_lane_has_the_rows_that_a_consumer_gets(
+    spark: "SparkSession", other: Spark4, store: str, seed: int
+) -> None:
+    random = Random(seed)
+    with lived(random, store) as world:
+        rows = consumed(world.bus, TOPIC)
+        some = sorted(random.sample(range(PARTITIONS), random.randint(1, PARTITIONS)))
+        ranges = (
+            everything(),
+            between_offsets(random, world),
+            between_times(random, rows, some),
+        )
+        assert len(rows) > 50
+        for one in ranges:
+            wanted = [row for row in rows if one.wanted(row)]
+            tasks = {"minPartitions": str(random.choice([1, 9]))}
+            more = {"includeHeaders": "true", "includeMessageId": "true"} | tasks | one.options
+            by_hbase = other.rows(source="hbase", **{"tms.store": store}, **more)
+            assert in_order(by_hbase) == wanted
+            by_service = other.rows(**{"tms.url": world.url}, **more)
+            assert in_order(by_service) == wanted
+            frame = read(spark, TOPIC, store, headers=True, message_id=True, **one.arguments)
+            assert in_order(plain(frame)) == wanted
