@@ -1,5 +1,5 @@
-"""The other Spark: tests that run with Spark 3.5 ask a process of another environment, with Spark 4,
-to read topics through the data source `tms`.
+"""The other Spark: tests with Spark 3.5 ask a process of another environment, with Spark 4, to read
+topics through the data source `tms`.
 
     test (Spark 3.5)  ── {"options": …, "into": PATH} ─▶  python -m tests.spark4_kit (Spark 4)
                       ◀── {"error": null} ─────────────   rows at PATH, as an Arrow file

@@ -13,10 +13,12 @@ from typing import Any
 
 import tms
 from tests.http_kit import serving
+from tests.log_kit import HOUR_MS
 from tms.clock import Clock
 from tms.engine import Engine
 from tms.model.block import encode
 from tms.model.log import Message, NewBlock
+from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import TopicName
 from tms.store.base import Store
 
@@ -31,6 +33,7 @@ class Topics:
     bus: tms.Bus
     engine: Engine
     open: list[int] = field(default_factory=list)
+    _elsewhere: int = 0
 
     def publish(self, topic: str, partition: int, count: int, what: str = "v") -> None:
         """Messages that count up."""
@@ -48,6 +51,12 @@ class Topics:
         blocks = [NewBlock(partition, encode(list(values)))]
         submitted = self.engine.transactions.submit(TopicName.parse(topic), blocks, pointer)
         submitted.result(20)
+
+    def elsewhere(self, began_ago_ms: int = 0) -> int:
+        """A transaction of which the service does not know: for it, it is open for 25 hours."""
+        self._elsewhere += 1
+        began_ms = self.engine._clock.now_ms() - began_ago_ms
+        return began_ms * POINTERS_PER_MS + POINTERS_PER_MS // 2 + self._elsewhere
 
     def abort(self, pointer: int) -> None:
         """Its messages are never seen."""
@@ -67,6 +76,15 @@ class Topics:
         pointer = self.begin(long)
         self.publish_in(pointer, topic, partition, *[b"rolled back"] * count)
         self.abort(pointer)
+
+    def leave_invalid(self, random: Random, topic: str, partition: int) -> None:
+        """A message that stays and that nobody sees."""
+        if random.random() < 0.3:
+            self.publish_in(self.elsewhere(26 * HOUR_MS), topic, partition, b"from elsewhere")
+            return
+        pointer = self.begin()
+        self.publish_in(pointer, topic, partition, b"invalid")
+        self.invalidate(pointer, random.random() < 0.3)
 
     def stage(self, random: Random, topic: str, partitions: int, commit: bool = True) -> None:
         """Messages that a transaction has staged before it commits, or is aborted."""
@@ -90,7 +108,8 @@ class Topics:
             if kind == 0:
                 self.leave_gap(topic, partition, random.randint(1, 5), random.random() < 0.5)
             elif kind == 1 and step > steps // 2:
-                self.publish_in(self.begin(), topic, partition, b"open")
+                pointer = self.begin() if random.random() < 0.7 else self.elsewhere()
+                self.publish_in(pointer, topic, partition, b"open")
             elif kind == 2:
                 with self.bus.transaction() as tx:
                     for _ in range(random.randint(1, 5)):
@@ -100,9 +119,7 @@ class Topics:
             elif kind == 4:
                 self.bus.publish(topic, None, key=b"gone", headers={"why": b"", "é": b"\0\xff"})
             elif kind == 9:
-                pointer = self.begin()
-                self.publish_in(pointer, topic, partition, b"invalid")
-                self.invalidate(pointer, random.random() < 0.3)
+                self.leave_invalid(random, topic, partition)
             else:
                 values = [random.randbytes(random.randint(0, 40)) for _ in range(kind * 3)]
                 keys = [random.choice([None, b"", b"k%d" % i]) for i in range(len(values))]
