@@ -114,9 +114,7 @@ def between_times(random: Random, rows: list[Row], partitions: list[int]) -> Ran
 
 def plain(frame: "DataFrame") -> list[Row]:
     """The rows of Spark 3.5 as those of all others."""
-    import pyarrow as pa
-
-    return pa.Table.from_batches(frame._collect_as_arrow()).to_pylist()  # type: ignore[operator]
+    return [row for batch in frame._collect_as_arrow() for row in batch.to_pylist()]  # type: ignore[operator]
 
 
 def differences(found: list[Row], wanted: list[Row]) -> list[str]:
