@@ -19,7 +19,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -28,6 +28,7 @@ import pyarrow.ipc
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "TMS_TEST_SPARK4_PYTHON"
 ANSWER_S = 200  # the first answer waits for a cold JVM on a busy machine
+STOP_S = 60
 _LOG_CHARS = 3_000
 Row = dict[str, Any]
 
@@ -45,8 +46,9 @@ class Spark4:
         self._asked += 1
         into = self._folder / f"{self._asked}.arrow"
         asked, answers = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
-        asked.write(json.dumps({"options": options, "into": str(into)}) + "\n")
-        asked.flush()
+        with suppress(BrokenPipeError):  # its log says why
+            asked.write(json.dumps({"options": options, "into": str(into)}) + "\n")
+            asked.flush()
         ready, _, _ = select.select([answers], [], [], ANSWER_S)
         answer = answers.readline() if ready else ""
         log = log_of(self._folder).read_text()[-_LOG_CHARS:]
@@ -69,23 +71,26 @@ def spark4(folder: Path) -> Iterator[Spark4]:
         name: value for name, value in os.environ.items() if "SPARK" not in name
     }  # what pyspark has set here is for this Spark
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), str(ROOT)])
-    with log_of(folder).open("wb") as log:
-        process = subprocess.Popen(
+    with (
+        log_of(folder).open("wb") as log,
+        subprocess.Popen(
             [python, "-m", "tests.spark4_kit", str(folder)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-        )
-    try:
-        yield Spark4(process, folder)
-    finally:
-        cast(IO[str], process.stdin).close()
+        ) as process,
+    ):
         try:
-            process.wait(30)
+            yield Spark4(process, folder)
         finally:
-            process.kill()
+            with suppress(BrokenPipeError):
+                cast(IO[str], process.stdin).close()
+            try:
+                process.wait(STOP_S)
+            finally:
+                process.kill()
 
 
 def log_of(folder: Path) -> Path:

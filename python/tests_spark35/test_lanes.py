@@ -12,14 +12,16 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
+from shutil import which
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.clocks import LateClock
 from tests.log_kit import HOUR_MS, KeptStore
-from tests.spark4_kit import Spark4, spark4
+from tests.spark4_kit import PYTHON, Spark4, spark4
 from tests.spark_topics_kit import Row, Topics, consumed, in_order, topics
 from tms.model.topic import MESSAGE_BYTES_MAX
 from tms.spark import read
@@ -183,3 +185,14 @@ def test_every_lane_has_the_rows_that_a_consumer_gets(
             assert not differences(by_service, wanted)
             frame = read(spark, TOPIC, store, headers=True, message_id=True, **one.arguments)
             assert not differences(plain(frame), wanted)
+
+
+def test_without_spark_4_nothing_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(PYTHON, str(tmp_path / "nowhere"))
+    with pytest.raises(AssertionError, match="make env"), spark4(tmp_path):
+        pass
+    monkeypatch.setenv(PYTHON, str(which("false")))
+    with spark4(tmp_path) as dead, pytest.raises(AssertionError, match="did not answer"):
+        dead.rows(subscribe=TOPIC)
