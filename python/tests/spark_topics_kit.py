@@ -138,11 +138,12 @@ class Topics:
         ends = self.bus.offsets(topic)
         self.bus.truncate_topic(topic, f"offset:{random.randint(1, max(2, *ends.values()) // 2)}")
 
-    def settle(self) -> None:
-        """What a service does now and then is done: what is over time is ended and cleaned away,
-        and those who read without it are told how transactions stand."""
+    def settle(self, clean: bool = True) -> None:
+        """What a service does now and then is done: transactions time out, what has expired is
+        cleaned away, and those who read without it are told how transactions stand."""
         self.engine.transactions.tidy()
-        self.engine.maintenance.clean()
+        if clean:
+            self.engine.maintenance.clean()
         self.engine.transactions.close()
 
 

@@ -23,7 +23,7 @@ from tests.clocks import LateClock
 from tests.log_kit import HOUR_MS, KeptStore
 from tests.spark4_kit import PYTHON, Spark4, spark4
 from tests.spark_topics_kit import Row, Topics, consumed, in_order, topics
-from tms.model.topic import MESSAGE_BYTES_MAX
+from tms.model.topic import MESSAGE_BYTES_MAX, TopicName
 from tms.spark import read
 from tms.store.base import Store
 from tms.store.hbase import HBaseStore
@@ -57,13 +57,14 @@ def lived(random: Random, opened: Callable[[], Store]) -> Iterator[Topics]:
         for partition in range(PARTITIONS):
             past.publish_in(past.begin(long=False), TOPIC, partition, b"times out")
     with topics(opened()) as now:
-        now.settle()
+        cleans = random.random() < 0.5  # else what has expired is there, and nobody sees it
+        now.settle(cleans)
         now.fill(random, TOPIC, PARTITIONS, STEPS)
         now.bus.publish(TOPIC, random.randbytes(MESSAGE_BYTES_MAX))  # two cells in HBase
         if random.random() < 0.5:
             now.truncate(random, TOPIC)
         now.fill(random, TOPIC, PARTITIONS, STEPS)
-        now.settle()
+        now.settle(cleans)
         yield now
 
 
@@ -135,7 +136,7 @@ def short(row: Row) -> Row:
 
 
 def test_these_topics_have_messages_of_every_fate() -> None:
-    expired = truncated = large = gaps = 0
+    expired = uncleaned = truncated = large = gaps = 0
     values: set[bytes | None] = set()
     keys: set[bytes | None] = set()
     for seed in SEEDS:
@@ -147,6 +148,8 @@ def test_these_topics_have_messages_of_every_fate() -> None:
             if any(first.values()):
                 expired += info.settings.retention_ms is not None
                 truncated += info.settings.retention_ms is None
+            there = world.engine.inspect(TopicName.parse(TOPIC), 0, 1)
+            uncleaned += (there.segments[0].last_id or there.floor_id) < there.floor_id
             rows = consumed(world.bus, TOPIC)
             large += any(len(row["value"] or b"") == MESSAGE_BYTES_MAX for row in rows)
             keys |= {row["key"] for row in rows}
@@ -156,7 +159,7 @@ def test_these_topics_have_messages_of_every_fate() -> None:
             ends = world.bus.offsets(TOPIC)
             gaps += sum(ends.values()) - sum(first.values()) - len(rows)
             assert any(one.end_offset > ends[one.partition] for one in info.partition_infos)
-    assert expired and truncated and large and gaps
+    assert expired and uncleaned and truncated and large and gaps
     assert values >= {b"open", b"rolled back", b"invalid", b"from elsewhere", b"times out"}
     assert keys >= {None, b"", b"staged", b"gone"}
 
