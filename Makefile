@@ -85,7 +85,7 @@ check: env
 
 test: env env-spark35 system-tools java hbase-jars spark35-jars
 	@$(PY) -m pytest $(PYTEST_FLAGS)
-	@$(PY_SPARK35) -m pytest $(PYTEST_FLAGS_SPARK35) python/tests_spark35
+	@TMS_TEST_SPARK4_PYTHON=$(CURDIR)/$(PY) $(PY_SPARK35) -m pytest $(PYTEST_FLAGS_SPARK35) python/tests_spark35
 
 java: system-tools
 	@mvn -B -ntp -q verify

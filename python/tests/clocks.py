@@ -1,6 +1,6 @@
-"""A clock that tests move by hand."""
+"""Clocks of tests: one that they move by hand, and one that is late."""
 
-from tms.clock import Clock
+from tms.clock import Clock, SystemClock
 
 START_MS = 1_700_000_000_000
 
@@ -26,6 +26,16 @@ class ManualClock:
     def jump_ms(self, ms: int) -> None:
         """Set the wall clock forward or, with a negative number, back; no real time passes."""
         self._wall_ms += ms
+
+
+class LateClock(SystemClock):
+    """The machine's clock, as it was some time ago."""
+
+    def __init__(self, behind_ms: int) -> None:
+        self._behind_ms = behind_ms
+
+    def now_ms(self) -> int:
+        return super().now_ms() - self._behind_ms
 
 
 _: Clock = ManualClock()

@@ -1,7 +1,8 @@
 """Topics for the tests of Spark: a service with messages of every fate, and what of them is seen.
 
 The transactions that hold readers back or leave gaps are written through the engine, as Tephra's
-clients do; staged and plain ones through the client.
+clients do; staged and plain ones through the client. What one life of a name has not is in `relive`
+(lives before), `truncate`, and services with a late clock, whose messages have expired since.
 
 `from tests.spark_topics_kit import topic, world` makes the fixtures known.
 """
@@ -16,9 +17,12 @@ import pytest
 
 import tms
 from tests.http_kit import serving
+from tests.log_kit import HOUR_MS
+from tms.clock import Clock
 from tms.engine import Engine
 from tms.model.block import encode
 from tms.model.log import Message, NewBlock
+from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import TopicName
 from tms.store.base import Store
 
@@ -33,15 +37,17 @@ class Topics:
     bus: tms.Bus
     engine: Engine
     open: list[int] = field(default_factory=list)
+    _elsewhere: int = 0
 
     def publish(self, topic: str, partition: int, count: int, what: str = "v") -> None:
         """Messages that count up."""
         values = [f"{what}{number}".encode() for number in range(count)]
         self.bus.publish_many(topic, values, partition=partition)
 
-    def begin(self) -> int:
-        """A transaction that stays open until `end`."""
-        self.open.append(self.engine.transactions.begin(long=True).transaction_id)
+    def begin(self, long: bool = True) -> int:
+        """A transaction that stays open until it is aborted or invalidated, or times out: a short
+        one after half a minute, a long one after a day."""
+        self.open.append(self.engine.transactions.begin(long=long).transaction_id)
         return self.open[-1]
 
     def publish_in(self, pointer: int, topic: str, partition: int, *values: bytes) -> None:
@@ -50,56 +56,105 @@ class Topics:
         submitted = self.engine.transactions.submit(TopicName.parse(topic), blocks, pointer)
         submitted.result(20)
 
+    def elsewhere(self, began_ago_ms: int = 0) -> int:
+        """A transaction of which the service does not know: for it, it is open for 25 hours."""
+        self._elsewhere += 1
+        began_ms = self.engine._clock.now_ms() - began_ago_ms
+        return began_ms * POINTERS_PER_MS + POINTERS_PER_MS // 2 + self._elsewhere
+
     def abort(self, pointer: int) -> None:
         """Its messages are never seen."""
         self.open.remove(pointer)
         self.engine.transactions.abort(pointer)
 
-    def leave_gap(self, topic: str, partition: int, count: int) -> None:
+    def invalidate(self, pointer: int, forget: bool = False) -> None:
+        """Its messages stay as they are and are never seen: it is invalid. One that is to be
+        forgotten leaves that list again."""
+        self.open.remove(pointer)
+        self.engine.transactions.invalidate(pointer)
+        if forget:
+            self.engine.transactions.tephra.truncate([pointer])
+
+    def leave_gap(self, topic: str, partition: int, count: int, long: bool = True) -> None:
         """Offsets whose messages were rolled back."""
-        pointer = self.begin()
+        pointer = self.begin(long)
         self.publish_in(pointer, topic, partition, *[b"rolled back"] * count)
         self.abort(pointer)
 
-    def stage(self, random: Random, topic: str, partitions: int) -> None:
-        """Messages that a transaction has staged before it commits."""
+    def leave_invalid(self, random: Random, topic: str, partition: int) -> None:
+        """A message that stays and that nobody sees."""
+        if random.random() < 0.3:
+            self.publish_in(self.elsewhere(26 * HOUR_MS), topic, partition, b"from elsewhere")
+            return
+        pointer = self.begin()
+        self.publish_in(pointer, topic, partition, b"invalid")
+        self.invalidate(pointer, random.random() < 0.3)
+
+    def stage(self, random: Random, topic: str, partitions: int, commit: bool = True) -> None:
+        """Messages that a transaction has staged before it commits, or is aborted."""
         tx = self.bus.transaction()
         for _ in range(random.randint(1, 4)):
             tx.send(topic, random.randbytes(30), key=b"staged", headers={"h": b"1"})
         for batch in list(tx._batches):
             tx._stage(batch.name, NewBlock(batch.partition, batch.block()), tx.id)
         tx.send(topic, b"with them", partition=random.randrange(partitions))
-        tx.commit()
+        if commit:
+            tx.commit()
+        else:
+            tx.abort()
 
     def fill(self, random: Random, topic: str, partitions: int, steps: int) -> None:
         """Messages of every fate, in random order; transactions that are left open hold back what
         comes after them."""
         for step in range(steps):
             partition = random.randrange(partitions)
-            kind = random.randrange(9)
+            kind = random.randrange(10)
             if kind == 0:
-                self.leave_gap(topic, partition, random.randint(1, 5))
+                self.leave_gap(topic, partition, random.randint(1, 5), random.random() < 0.5)
             elif kind == 1 and step > steps // 2:
-                self.publish_in(self.begin(), topic, partition, b"open")
+                pointer = self.begin() if random.random() < 0.7 else self.elsewhere()
+                self.publish_in(pointer, topic, partition, b"open")
             elif kind == 2:
                 with self.bus.transaction() as tx:
                     for _ in range(random.randint(1, 5)):
                         tx.send(topic, b"committed", partition=random.randrange(partitions))
             elif kind == 3:
-                self.stage(random, topic, partitions)
+                self.stage(random, topic, partitions, random.random() < 0.7)
             elif kind == 4:
                 self.bus.publish(topic, None, key=b"gone", headers={"why": b"", "é": b"\0\xff"})
+            elif kind == 9:
+                self.leave_invalid(random, topic, partition)
             else:
                 values = [random.randbytes(random.randint(0, 40)) for _ in range(kind * 3)]
                 keys = [random.choice([None, b"", b"k%d" % i]) for i in range(len(values))]
                 compression = random.choice(["none", "lz4", "zstd"])
                 self.bus.publish_many(topic, values, keys=keys, compression=compression)
 
+    def relive(self, random: Random, topic: str, partitions: int, steps: int) -> None:
+        """Lives of a name that have ended before it is created once more."""
+        for _ in range(random.randint(1, 2)):
+            self.bus.create_topic(topic, partitions=partitions, durability="written")
+            self.fill(random, topic, partitions, steps)
+            self.bus.delete_topic(topic)
+
+    def truncate(self, random: Random, topic: str) -> None:
+        """Some of what is there goes, in every partition: all before an offset."""
+        ends = self.bus.offsets(topic)
+        self.bus.truncate_topic(topic, f"offset:{random.randint(1, max(2, *ends.values()) // 2)}")
+
+    def settle(self, clean: bool = True) -> None:
+        """What a service does now and then is done: transactions time out, what has expired is
+        cleaned away, and those who read without it are told how transactions stand."""
+        self.engine.transactions.tidy()
+        if clean:
+            self.engine.maintenance.clean()
+        self.engine.transactions.close()
+
 
 @contextmanager
-def topics(store: Store | None = None) -> Iterator[Topics]:
+def topics(store: Store | None = None, clock: Clock | None = None) -> Iterator[Topics]:
     """A service on a free port."""
-    with serving(store) as served:
+    with serving(store, clock=clock) as served:
         url = "http://{}:{}".format(*served.address)
         with tms.connect(url) as bus:
             yield Topics(url, bus, served.service.engine)
