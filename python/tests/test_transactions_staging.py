@@ -26,7 +26,6 @@ def staged_by(world: World, producers: dict[int, int]) -> int:
 
 def payloads(world: World) -> list[int]:
     """The producers whose blocks are kept as staged in partition 0."""
-    world.reopen()  # what was begun in the background is done
     names = [name for name in world.store.names("t") if "/p00000/y" in name]
     return [
         header_of(StoredBlock(0, 0, 0, value)).producer_id
@@ -58,6 +57,7 @@ def test_what_a_refused_commit_does_not_name_stays_as_long_as_its_day(world: Wor
     id = staged_by(world, {7: 1, 8: 1})
     with pytest.raises(Conflict):
         world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, 2, (7,)),)))
+    world.reopen()  # what was begun in the background is done
     assert payloads(world) == [7, 8] and world.read() == []
 
 
