@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-import tms.spark
 from bench.report import Goal, Report, Sample, interleaved, measured, median, ratio
+from bench.spark.common import MIB, THREADS, drain, pid, session
 from bench.targets import Setup, values
 from tms.model.block import encode, place
 from tms.model.log import StoredBlock
@@ -30,19 +30,11 @@ if TYPE_CHECKING:
 
 ROWS, BARE = "rows", "bare"
 BLOCK_BYTES = 256 << 10
-MIB = 1 << 20
 GOAL_OF_SHARE = Goal(at_least=0.8)
 _GOALS = {100: Goal(at_least=250), 1 << 10: Goal(at_least=400)}  # MiB/s by bytes of a message
 _DIFFERENT = 16  # blocks: more than a core's cache holds
-_THREADS = 2
 _ALL = 1 << 62
 _FIRST_MS = 1_700_000_000_000
-_OPTIONS = {
-    "spark.ui.showConsoleProgress": "false",
-    "spark.ui.enabled": "false",
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
-}
 
 
 class Blocks(DataSource):
@@ -72,7 +64,7 @@ class BlocksReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One for each thread."""
-        return [InputPartition(number) for number in range(_THREADS)]
+        return [InputPartition(number) for number in range(THREADS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches; those that are bare are made before the first one is asked for."""
@@ -94,16 +86,10 @@ def _copied(stored: list[StoredBlock]) -> list[pa.RecordBatch]:
 def run(setup: Setup, report: Report) -> None:
     """Blocks to rows in Spark, beside bare batches."""
     report.title("Blocks of 256 KiB to rows in Spark, beside ready record batches")
-    with setup.directory() as directory:
-        options = _OPTIONS | {"spark.local.dir": str(directory)}
-        spark = tms.spark.session(f"local[{_THREADS}]", "bench", **options)
-        try:
-            spark.sparkContext.setLogLevel("ERROR")
-            spark.dataSource.register(Blocks)
-            for size, goal in _GOALS.items():
-                _compare(setup, report, spark, directory, size, goal)
-        finally:
-            spark.stop()
+    with setup.directory() as directory, session(directory) as spark:
+        spark.dataSource.register(Blocks)
+        for size, goal in _GOALS.items():
+            _compare(setup, report, spark, directory, size, goal)
 
 
 def _compare(
@@ -111,13 +97,13 @@ def _compare(
 ) -> None:
     file, messages = directory / f"blocks{size}", BLOCK_BYTES // size
     file.write_bytes(pickle.dumps(_blocks(size, messages)))
-    blocks = (256 if setup.quick else 1_024) * MIB // BLOCK_BYTES // _THREADS
+    blocks = (256 if setup.quick else 1_024) * MIB // BLOCK_BYTES // THREADS
 
     def read(kind: str, blocks: int) -> Sample:
         reader = spark.read.format("blocks").options(file=str(file), blocks=blocks)
         rows = reader.option("as", kind).load()
-        sample = measured(lambda: _drain(rows), _pid(spark))
-        return replace(sample, messages=blocks * _THREADS * messages)
+        sample = measured(lambda: drain(rows), pid(spark))
+        return replace(sample, messages=blocks * THREADS * messages)
 
     variants = {kind: partial(read, kind, blocks) for kind in (ROWS, BARE)}
     for kind in variants:  # Java compiles what it meets often
@@ -142,14 +128,3 @@ def _blocks(size: int, messages: int) -> list[StoredBlock]:
         place(block, first)
         made.append(StoredBlock(0, _FIRST_MS + number, messages - 1, bytes(block)))
     return made
-
-
-def _drain(rows: Any) -> int:
-    rows.write.format("noop").mode("overwrite").save()
-    return 1
-
-
-def _pid(spark: "SparkSession") -> int:
-    """Java's process."""
-    pid: int = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    return pid

@@ -1,0 +1,46 @@
+"""What the benchmarks in Spark share: the session, and reading all rows of something."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tms.spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIB = 1 << 20
+THREADS = 2
+_OPTIONS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+}
+
+
+@contextlib.contextmanager
+def session(
+    directory: Path, zookeeper: str | None = None, **options: str
+) -> Iterator["SparkSession"]:
+    """A session with `THREADS` threads, whose files are in `directory`."""
+    options = _OPTIONS | {"spark.local.dir": str(directory)} | options
+    spark = tms.spark.session(f"local[{THREADS}]", "bench", zookeeper=zookeeper, **options)
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        yield spark
+    finally:
+        spark.stop()
+
+
+def drain(rows: Any) -> int:
+    """Read every row of a DataFrame into nothing."""
+    rows.write.format("noop").mode("overwrite").save()
+    return 1
+
+
+def pid(spark: "SparkSession") -> int:
+    """Java's process."""
+    found: int = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    return found
