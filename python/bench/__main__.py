@@ -37,8 +37,9 @@ BENCHMARKS = {
     "design": design.run,
     "hbase": hbase.run,
     "spark": _later("bench.spark.decode"),
+    "spark_hbase": _later("bench.spark.hbase"),
 }
-ALONE = {"hbase", "spark"}  # only when asked for: needs Java and a minute
+ALONE = {"hbase", "spark", "spark_hbase"}  # only when asked for: needs Java and a minute
 ROOT = Path(__file__).resolve().parents[2]
 
 
