@@ -38,8 +38,14 @@ BENCHMARKS = {
     "hbase": hbase.run,
     "spark": _later("bench.spark.decode"),
     "spark_hbase": _later("bench.spark.hbase"),
+    "spark_hour": _later("bench.spark.hour"),
 }
-ALONE = {"hbase", "spark", "spark_hbase"}  # only when asked for: needs Java and a minute
+ALONE = {
+    "hbase",
+    "spark",
+    "spark_hbase",
+    "spark_hour",
+}  # only when asked for: needs Java and a minute
 ROOT = Path(__file__).resolve().parents[2]
 
 

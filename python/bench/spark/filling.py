@@ -10,7 +10,7 @@ from tms.clock import SystemClock
 from tms.engine import Engine
 from tms.model.block import encode
 from tms.model.log import NewBlock
-from tms.model.topic import TopicName, TopicSettings
+from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.store.hbase import HBaseStore
 
 HOUR_MS = 3_600_000
@@ -46,7 +46,9 @@ def fill(url: str, topic: str, partitions: int, appends: Iterable[Append]) -> No
     clock = HandClock(now_ms() - PAST_MS)
     with closing(Engine(HBaseStore(url), clock)) as engine:
         name = TopicName.parse(topic)
-        engine.create_topic(name, TopicSettings(partitions, retention_ms=2 * PAST_MS))
+        engine.create_topic(
+            name, TopicSettings(partitions, 2 * PAST_MS, durability=Durability.WRITTEN)
+        )
         for time_ms, blocks in appends:
             clock.time_ms = time_ms
             engine.append(name, blocks)
