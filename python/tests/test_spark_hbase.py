@@ -214,8 +214,8 @@ def test_a_driver_looks_at_new_messages_only() -> None:
     topic.clock.ahead_ms += 50
     topic.engine.append(NAME, [NewBlock(0, block(b"new"))])
     assert topic.reader.offsets(TOPIC, Position.latest())[0] == ends[0] + 1
-    known = topic.reader._view.ends
-    assert {number: end.offset for (_, number), end in known.items()} == {
+    known = topic.reader._view._known
+    assert {number: one.end.offset for (_, number), one in known.items()} == {
         0: ends[0] + 1,
         1: ends[1],
     }

@@ -49,8 +49,12 @@ def fill(url: str, topic: str, partitions: int, appends: Iterable[Append]) -> No
         engine.create_topic(
             name, TopicSettings(partitions, 2 * PAST_MS, durability=Durability.WRITTEN)
         )
+        looked_ms = clock.time_ms
         for time_ms, blocks in appends:
             clock.time_ms = time_ms
+            if time_ms - looked_ms >= HOUR_MS:  # what a service does by itself: old segments end
+                engine.maintenance.clean()
+                looked_ms = time_ms
             engine.append(name, blocks)
         clock.time_ms = now_ms()
 

@@ -33,11 +33,11 @@ from tms.view import View
 
 GOAL = Goal(at_most=1.2)
 TOPIC = "measured"
-PARTITIONS = 2
+PARTITIONS = 1
 BLOCK_BYTES = 1 << 10
 BLOCKS_PER_HOUR = 240  # of each partition
 REGIONS = 4
-_STEP_MS = 10 * 60_000
+_STEP_MS = 2 * 60_000
 _BLOCKS_PER_STEP = BLOCKS_PER_HOUR * _STEP_MS // HOUR_MS
 
 
