@@ -25,10 +25,10 @@ Append = tuple[int, list[NewBlock]]  # when, and what
 
 
 class HandClock:
-    """Wall time as it was set; a `Clock`."""
+    """Wall time as it was set; the monotonic clock goes on as far. A `Clock`."""
 
     def __init__(self, time_ms: int) -> None:
-        self.time_ms = time_ms
+        self.time_ms = self._begun_ms = time_ms
         self._real = SystemClock()
 
     def now_ms(self) -> int:
@@ -36,8 +36,8 @@ class HandClock:
         return self.time_ms
 
     def monotonic_s(self) -> float:
-        """Real time, which calls are bounded by."""
-        return self._real.monotonic_s()
+        """Real time, and what was passed over."""
+        return self._real.monotonic_s() + (self.time_ms - self._begun_ms) / 1000
 
 
 def fill(url: str, topic: str, partitions: int, appends: Iterable[Append]) -> None:

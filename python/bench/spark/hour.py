@@ -37,7 +37,7 @@ PARTITIONS = 1
 BLOCK_BYTES = 1 << 10
 BLOCKS_PER_HOUR = 240  # of each partition
 REGIONS = 4
-_STEP_MS = 2 * 60_000
+_STEP_MS = 3 * 60_000
 _BLOCKS_PER_STEP = BLOCKS_PER_HOUR * _STEP_MS // HOUR_MS
 
 
@@ -87,6 +87,7 @@ def _connector(report: Report, url: str, start_ms: int) -> None:
             for number, one in each.items()
         }
         topic = Topic.of(view, url, wanted)
+    assert all(len(one.segments) > 1 for one in each.values())
     place = Place.parse(url)
     table = table_name(place.namespace, MESSAGES)
     with closing(Pool(place, SystemClock(), Limits())) as pool:
