@@ -39,13 +39,10 @@ BENCHMARKS = {
     "spark": _later("bench.spark.decode"),
     "spark_hbase": _later("bench.spark.hbase"),
     "spark_hour": _later("bench.spark.hour"),
+    "spark_connector": _later("bench.spark.connector"),
 }
-ALONE = {
-    "hbase",
-    "spark",
-    "spark_hbase",
-    "spark_hour",
-}  # only when asked for: needs Java and a minute
+# Only when asked for: they need Java, and minutes.
+ALONE = {"hbase", *(name for name in BENCHMARKS if name.startswith("spark"))}
 ROOT = Path(__file__).resolve().parents[2]
 
 

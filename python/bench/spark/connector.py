@@ -40,7 +40,7 @@ def run(setup: Setup, report: Report) -> None:
         url = hbase.url("bench")
         install(url, regions=REGIONS)
         fill(url, TOPIC, PARTITIONS, bulk(PARTITIONS, blocks, BLOCK_BYTES))
-        told = {
+        told: dict[str, str | int] = {
             "directory": str(directory),
             "store": url,
             "zookeeper": hbase.zookeeper,

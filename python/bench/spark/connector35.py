@@ -1,4 +1,4 @@
-"""The part of `bench.spark.connector` that runs with pyspark 3.5: reads, and writes down samples."""
+"""The part of `bench.spark.connector` that runs with pyspark 3.5: reads, and writes samples."""
 
 import json
 import sys
