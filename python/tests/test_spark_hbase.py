@@ -145,7 +145,9 @@ def _next(key: bytes) -> bytes:
 def test_the_connector_is_asked_for_the_rows_of_a_short_range_only() -> None:
     topic = _Topic(3_000)
     view = View(topic.store, topic.clock).topic(TOPIC)
-    [(low, high)] = Connected.of(view, "hbase://nowhere:1", {0: Bounds(700, 720)}).ranges
+    [(low, high)] = Connected.of(
+        view, "hbase://nowhere:1", [(view.partition(0), Bounds(700, 720))]
+    ).ranges
     read: list[Seen] = []
     for segment in view.partition(0).segments:
         name = keys.segment_map(view.record.uid, 0, segment.number)

@@ -35,7 +35,7 @@ class Reads:
         with closing(HBaseStore(store, watched=False)) as opened:
             view = View(opened, SystemClock()).topic(topic)
             each = map(view.partition, range(view.record.partitions))
-            wanted = {one.partition: Bounds(one.start(), one.end().offset) for one in each}
+            wanted = [(one, Bounds(one.start(), one.end().offset)) for one in each]
             self._ranges = Topic.of(view, store, wanted).ranges
             self._table = table_name(opened.place.namespace, MESSAGES).decode()
 

@@ -81,13 +81,10 @@ def _connector(report: Report, url: str, start_ms: int) -> None:
     start, stop = Position.time(start_ms), Position.time(start_ms + HOUR_MS)
     with closing(HBaseStore(url, watched=False)) as store, _delivered() as planning:
         view = View(store, SystemClock()).topic(TOPIC)
-        each = {number: view.partition(number) for number in range(PARTITIONS)}
-        wanted = {
-            number: Bounds(one.offset_at(start), one.offset_at(stop))
-            for number, one in each.items()
-        }
+        each = [view.partition(number) for number in range(PARTITIONS)]
+        wanted = [(one, Bounds(one.offset_at(start), one.offset_at(stop))) for one in each]
         topic = Topic.of(view, url, wanted)
-    assert all(len(one.segments) > 1 for one in each.values())
+    assert all(len(one.segments) > 1 for one in each)
     place = Place.parse(url)
     table = table_name(place.namespace, MESSAGES)
     with closing(Pool(place, SystemClock(), Limits())) as pool:

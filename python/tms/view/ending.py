@@ -34,7 +34,7 @@ from tms.model import keys
 from tms.model.log import StoredBlock
 from tms.store.base import Map
 
-_LOOK_BYTES_FIRST, _LOOK_BYTES_MAX = 4 << 10, 256 << 10  # each look is longer than the last
+_LOOK_BYTES_FIRST, _LOOK_BYTES_MAX = 4 << 10, 1 << 20  # each look is longer than the last
 _SAME_GROUP_MS = 1
 
 
