@@ -2,6 +2,8 @@
 
     rows    `tms.spark.read`: what is where, rows of blocks from the connector, columns
     raw     the same rows of blocks from the same connector, as it gives them
+    ready   raw, then through Python, which answers each block with rows that it made ahead: what
+            Spark takes for as many bytes to go there and back
 
 pyspark 3.5 cannot be where pyspark 4 is: HBase and its topic are made here, and what is measured
 runs in `.venv-spark35`, see `bench.spark.connector35`.
@@ -19,7 +21,7 @@ from integration.cluster import Standalone
 from integration.install import install
 from tms.errors import ConfigError
 
-ROWS, RAW = "rows", "raw"
+ROWS, RAW, READY = "rows", "raw", "ready"
 BLOCK_BYTES = 256 << 10
 GOAL = Goal(at_least=0.7)
 TOPIC = "measured"
@@ -57,6 +59,11 @@ def run(setup: Setup, report: Report) -> None:
         report.line("spark_connector", f"{kind}, CPU of Spark", cpu, "s")
     share = ratio(samples, ROWS, RAW)
     report.line("spark_connector", "rows ÷ raw", share, "×", GOAL, samples)
+    for over, under in ((READY, RAW), (ROWS, READY)):  # what Spark takes of it, and what TMS does
+        label = f"{over} ÷ {under}"
+        report.line("spark_connector", label, ratio(samples, over, under), "×")
+        share = ratio(samples, over, under, lambda s: 1 / s.cpu_s)
+        report.line("spark_connector", f"{label}, by CPU of Spark", share, "×")
 
 
 def _measured(file: Path, told: dict[str, str | int]) -> Samples:

@@ -2,20 +2,27 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from bench.report import Sample, interleaved, measured
 from bench.spark.common import drain, pid, session
-from bench.spark.connector import RAW, ROWS
+from bench.spark.connector import BLOCK_BYTES, RAW, READY, ROWS
+from bench.spark.filling import MESSAGE_BYTES
+from bench.targets import values
 from integration.cluster.runtime import resolve_connector
 from tms.clock import SystemClock
 from tms.spark.connector import read
 from tms.spark.connector.reading import FORMAT
 from tms.spark.connector.unpacking import Bounds, Topic
+from tms.spark.rows import Columns, arrow_schema, spark_ddl
 from tms.store.hbase import HBaseStore
 from tms.store.hbase.rows import BLOCK, MESSAGES, table_name
 from tms.view import View
@@ -56,11 +63,26 @@ class Reads:
         ranges = (f"(row >= '{low}' AND row < '{high}')" for low, high in self._ranges)
         return frame.filter(" OR ".join(ranges)).select("row", "block")
 
+    def ready(self) -> "DataFrame":
+        """Rows that were made ahead, as many as there are messages."""
+        return self.raw().mapInArrow(_ready, spark_ddl(Columns()))
+
     def sample(self, kind: str) -> Sample:
         """Read everything in one way, planned anew."""
-        make = self.rows if kind == ROWS else self.raw
+        make = {ROWS: self.rows, RAW: self.raw, READY: self.ready}[kind]
         sample = measured(lambda: drain(make()), pid(self._spark))
         return replace(sample, messages=self._messages)
+
+
+def _ready(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    messages = values(MESSAGE_BYTES, BLOCK_BYTES // MESSAGE_BYTES)
+    block = [[None, value, "t", 0, at, 0, 1] for at, value in enumerate(messages)]
+    schema = arrow_schema(Columns())
+    columns = zip(*block, strict=True)
+    arrays = [pa.array(cells, one.type) for cells, one in zip(columns, schema, strict=True)]
+    made = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    for batch in found:
+        yield from repeat(made, batch.num_rows)
 
 
 def main() -> None:
@@ -72,7 +94,7 @@ def main() -> None:
         reads = Reads(spark, told["store"], told["topic"], told["messages"])
         assert reads.raw().count() == told["blocks"]
         assert reads.rows().count() == told["messages"]
-        variants = {kind: partial(reads.sample, kind) for kind in (ROWS, RAW)}
+        variants = {kind: partial(reads.sample, kind) for kind in (ROWS, RAW, READY)}
         for kind in variants:  # Java compiles what it meets often
             reads.sample(kind)
         samples = interleaved(variants, told["runs"])
