@@ -15,14 +15,13 @@ import pyarrow as pa
 from bench.report import Sample, interleaved, measured
 from bench.spark.common import drain, pid, session
 from bench.spark.connector import BLOCK_BYTES, RAW, READY, ROWS
-from bench.spark.filling import MESSAGE_BYTES
-from bench.targets import values
+from bench.spark.filling import ready
 from integration.cluster.runtime import resolve_connector
 from tms.clock import SystemClock
 from tms.spark.connector import read
 from tms.spark.connector.reading import FORMAT
 from tms.spark.connector.unpacking import Bounds, Topic
-from tms.spark.rows import Columns, arrow_schema, spark_ddl
+from tms.spark.rows import Columns, spark_ddl
 from tms.store.hbase import HBaseStore
 from tms.store.hbase.rows import BLOCK, MESSAGES, table_name
 from tms.view import View
@@ -75,12 +74,7 @@ class Reads:
 
 
 def _ready(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    messages = values(MESSAGE_BYTES, BLOCK_BYTES // MESSAGE_BYTES)
-    block = [[None, value, "t", 0, at, 0, 1] for at, value in enumerate(messages)]
-    schema = arrow_schema(Columns())
-    columns = zip(*block, strict=True)
-    arrays = [pa.array(cells, one.type) for cells, one in zip(columns, schema, strict=True)]
-    made = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    made = ready(BLOCK_BYTES)
     for batch in found:
         yield from repeat(made, batch.num_rows)
 

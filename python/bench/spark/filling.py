@@ -5,12 +5,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import cycle
 
+import pyarrow as pa
+
 from bench.targets import values
 from tms.clock import SystemClock
 from tms.engine import Engine
 from tms.model.block import encode
 from tms.model.log import NewBlock
 from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.spark.rows import Columns, arrow_schema
 from tms.store.hbase import HBaseStore
 
 HOUR_MS = 3_600_000
@@ -76,6 +79,16 @@ def different(block_bytes: int) -> Iterator[bytearray]:
     texts = values(MESSAGE_BYTES, _DIFFERENT * messages)
     made = [encode(texts[at : at + messages]) for at in range(0, len(texts), messages)]
     return map(bytearray, cycle(made))
+
+
+def ready(block_bytes: int) -> pa.RecordBatch:
+    """Rows like those of such a block, made without one."""
+    messages = values(MESSAGE_BYTES, block_bytes // MESSAGE_BYTES)
+    rows = [(None, value, "t", 0, at, 0, 1) for at, value in enumerate(messages)]
+    schema = arrow_schema(Columns())
+    columns = zip(schema, zip(*rows, strict=True), strict=True)
+    arrays = [pa.array(cells, field.type) for field, cells in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def now_ms() -> int:

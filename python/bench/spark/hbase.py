@@ -2,15 +2,17 @@
 
     rows    `spark.read.format("tms")` with source=hbase: from splits to columns
     bare    the same rows by Thrift calls alone, 8 MiB each; a task counts them, and decodes nothing
+    ready   bare, and for each block rows that were made ahead: what Spark takes for as many bytes
 
-Both are data sources in Python under one Spark, on two threads with a connection each, into the
-noop sink: what Spark costs is in both. Spark's CPU time counts, HBase's does not.
+All are data sources in Python under one Spark, on two threads with a connection each, into the
+noop sink: what Spark costs to begin is in all. Spark's CPU time counts, HBase's does not.
 """
 
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,12 +20,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from bench.report import Goal, Report, Sample, interleaved, measured, median, ratio
 from bench.spark.common import MIB, THREADS, drain, pid, session
-from bench.spark.filling import MESSAGE_BYTES, bulk, fill
+from bench.spark.filling import MESSAGE_BYTES, bulk, fill, ready
 from bench.targets import Setup
 from integration.cluster import Standalone
 from integration.install import install
 from tms.clock import SystemClock
 from tms.model import keys
+from tms.spark.rows import Columns, spark_ddl
 from tms.store.hbase import HBaseStore, Place
 from tms.store.hbase.rows import BlockRows, rows_of
 from tms.store.hbase.thrift.connection import Connection, types
@@ -31,15 +34,16 @@ from tms.store.hbase.thrift.scanning import PAGE_BYTES
 from tms.view import View
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-ROWS, BARE = "rows", "bare"
+ROWS, BARE, READY = "rows", "bare", "ready"
 BLOCK_BYTES = 256 << 10
 GOAL = Goal(at_least=0.7)
 TOPIC = "measured"
 REGIONS = 4
 _PARTITION_CHARS = 16  # of a row: salt, topic, partition
 _CALL_S = 60.0
+_WARM_UPS = 2  # Java compiles what it meets often
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +65,25 @@ class Scans(DataSource):
         return "scans"
 
     def schema(self) -> str:
-        """A row for each call."""
-        return "rows bigint"
+        """A row for each call, or for each message."""
+        return spark_ddl(Columns()) if self._kind == READY else "rows bigint"
 
     def reader(self, schema: object) -> DataSourceReader:
-        """Options: `store`, `topic`."""
-        return ScansReader(self.options["store"], self.options["topic"])
+        """Options: `store`, `topic`, `as` bare or ready."""
+        return ScansReader(self.options["store"], self.options["topic"], self._kind)
+
+    @property
+    def _kind(self) -> str:
+        return self.options["as"]
 
 
 class ScansReader(DataSourceReader):
     """A task for each partition of the topic, with one connection."""
 
-    def __init__(self, store: str, topic: str) -> None:
+    def __init__(self, store: str, topic: str, kind: str) -> None:
         self._store = store
         self._topic = topic
+        self._kind = kind
 
     def partitions(self) -> list[InputPartition]:
         """One for each partition of the topic."""
@@ -90,9 +99,13 @@ class ScansReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A batch for each call."""
+        """A batch for each call, or for each block."""
         assert isinstance(partition, Rows)
+        made = ready(BLOCK_BYTES)
         for count in _pages(partition):
+            if self._kind == READY:
+                yield from repeat(made, count)
+                continue
             yield pa.record_batch({"rows": pa.array([count], pa.int64())})
 
 
@@ -129,22 +142,16 @@ def _compare(setup: Setup, report: Report, spark: "SparkSession", url: str, bloc
     messages = blocks * THREADS * BLOCK_BYTES // MESSAGE_BYTES
 
     def read(kind: str) -> Sample:
-        if kind == BARE:
-            found = spark.read.format("scans").options(store=url, topic=TOPIC)
-        else:
-            found = spark.read.format("tms").option("source", "hbase")
-            found = found.options(subscribe=TOPIC, **{"tms.store": url})
-        rows = found.load()
+        rows = _frame(spark, url, kind)
         sample = measured(lambda: drain(rows), pid(spark))
         return replace(sample, messages=messages)
 
-    counted = spark.read.format("tms").option("source", "hbase")
-    assert counted.options(subscribe=TOPIC, **{"tms.store": url}).load().count() == messages
-    scanned = spark.read.format("scans").options(store=url, topic=TOPIC).load()
-    assert [tuple(row) for row in scanned.agg({"rows": "sum"}).collect()] == [(blocks * THREADS,)]
-    variants = {kind: partial(read, kind) for kind in (ROWS, BARE)}
-    for kind in variants:  # Java compiles what it meets often
-        read(kind)
+    scanned = _frame(spark, url, BARE).agg({"rows": "sum"}).collect()
+    assert [tuple(row) for row in scanned] == [(blocks * THREADS,)]
+    for kind in (ROWS, READY):
+        assert _frame(spark, url, kind).count() == messages
+    variants = {kind: partial(read, kind) for kind in (ROWS, BARE, READY)}
+    interleaved(variants, _WARM_UPS)
     samples = interleaved(variants, setup.runs)
     for kind, its in samples.items():
         rate = median(its, lambda s: s.per_s * MESSAGE_BYTES / MIB)
@@ -153,3 +160,12 @@ def _compare(setup: Setup, report: Report, spark: "SparkSession", url: str, bloc
         report.line("spark_hbase", f"{kind}, CPU of Spark", cpu, "s")
     share = ratio(samples, ROWS, BARE)
     report.line("spark_hbase", "rows ÷ bare", share, "×", GOAL, samples)
+    report.line("spark_hbase", "ready ÷ bare", ratio(samples, READY, BARE), "×")
+    report.line("spark_hbase", "rows ÷ ready", ratio(samples, ROWS, READY), "×")
+
+
+def _frame(spark: "SparkSession", url: str, kind: str) -> "DataFrame":
+    if kind == ROWS:
+        found = spark.read.format("tms").option("source", "hbase").option("subscribe", TOPIC)
+        return found.option("tms.store", url).load()
+    return spark.read.format("scans").options(store=url, topic=TOPIC).option("as", kind).load()
