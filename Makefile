@@ -115,7 +115,8 @@ sim: env
 orders: env
 	@$(PY) examples/orders.py
 
-bench: env
+# What runs with pyspark 3.5 needs its environment too.
+bench: env $(if $(findstring spark_connector,$(BENCH_FLAGS)),env-spark35 spark35-jars)
 	@$(PY) -m bench $(BENCH_FLAGS)
 
 # strace injects the faults of the crash tests: kill, I/O error, full disk at the n-th system call.

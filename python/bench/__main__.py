@@ -40,14 +40,12 @@ BENCHMARKS = {
     "spark_stream": _later("bench.spark.streaming"),
     "spark_archive": _later("bench.spark.archive"),
     "spark_kafka": _later("bench.spark.kafka"),
+    "spark_hbase": _later("bench.spark.hbase"),
+    "spark_hour": _later("bench.spark.hour"),
+    "spark_connector": _later("bench.spark.connector"),
 }
-ALONE = {
-    "hbase",
-    "spark",
-    "spark_stream",
-    "spark_archive",
-    "spark_kafka",
-}  # only when asked for: needs Java and a minute
+# Only when asked for: they need Java, and minutes.
+ALONE = {"hbase", *(name for name in BENCHMARKS if name.startswith("spark"))}
 ROOT = Path(__file__).resolve().parents[2]
 
 

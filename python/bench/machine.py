@@ -36,9 +36,23 @@ def own_cpu_s() -> float:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of another process."""
-    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(after_name[11]) + int(after_name[12])) / _TICKS
+    """CPU seconds of another process, and of all that it started."""
+    ticks, parents = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            after_name = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        number = int(stat.parent.name)
+        parents[number] = int(after_name[1])
+        ticks[number] = sum(map(int, after_name[11:15]))  # and of its children that have ended
+    return sum(used for number, used in ticks.items() if _descends(number, pid, parents)) / _TICKS
+
+
+def _descends(number: int, pid: int, parents: dict[int, int]) -> bool:
+    while number != pid and number in parents:
+        number = parents[number]
+    return number == pid
 
 
 def busy_s() -> float:

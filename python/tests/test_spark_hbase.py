@@ -132,6 +132,40 @@ def test_a_short_range_of_a_long_topic_reads_only_its_own_rows(
     assert len(topic.read(split)) == 20
 
 
+def test_a_task_does_not_look_for_what_the_driver_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a range begins and ends by time, the driver has met the blocks."""
+    topic = _Topic(3_000)
+    messages = topic.wanted(0, 0, MANY)
+    times = [messages[number].id.time_ms for number in (900, 940)]
+    start, stop = (topic.reader.offsets(TOPIC, Position.time(one))[0] for one in times)
+    assert start < stop
+    [split] = pickle.loads(pickle.dumps(topic.reader.splits(TOPIC, {0: (start, stop)}, 1)))
+    counts: list[int] = []
+    scan = MemoryMap.scan
+
+    def counted(*args: Any, **kwargs: Any) -> list[tuple[bytes, bytes]]:
+        found = scan(*args, **kwargs)
+        counts.append(len(found))
+        return found
+
+    monkeypatch.setattr(MemoryMap, "scan", counted)
+    blocks = list(_Reader(topic.store).read(split))
+    assert [one.offset for one in seen(blocks)] == list(range(start, stop))
+    assert sum(counts) == len(blocks) + 1  # and the first one that is kept
+    assert topic.read(split) == messages[start:stop]
+
+
+def test_a_moment_in_the_past_is_found_without_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = _Topic(3_000)
+    topic.reader.offsets(TOPIC, Position.latest())
+    looks: list[object] = []
+    monkeypatch.setattr("tms.view.partition.open_end", lambda *args: looks.append(args))
+    first = topic.wanted(0, 0, 1)[0].id.time_ms
+    assert topic.reader.offsets(TOPIC, Position.time(first + 500))[0] > 0
+    assert topic.reader.offsets(TOPIC, Position.earliest())[0] == 0
+    assert looks == []
+
+
 def _earlier(key: bytes) -> tuple[int, int]:
     """Before the messages of the block with this key."""
     time_ms, _ = keys.split_block_key(key)
@@ -145,7 +179,9 @@ def _next(key: bytes) -> bytes:
 def test_the_connector_is_asked_for_the_rows_of_a_short_range_only() -> None:
     topic = _Topic(3_000)
     view = View(topic.store, topic.clock).topic(TOPIC)
-    [(low, high)] = Connected.of(view, "hbase://nowhere:1", {0: Bounds(700, 720)}).ranges
+    [(low, high)] = Connected.of(
+        view, "hbase://nowhere:1", [(view.partition(0), Bounds(700, 720))]
+    ).ranges
     read: list[Seen] = []
     for segment in view.partition(0).segments:
         name = keys.segment_map(view.record.uid, 0, segment.number)
@@ -214,8 +250,8 @@ def test_a_driver_looks_at_new_messages_only() -> None:
     topic.clock.ahead_ms += 50
     topic.engine.append(NAME, [NewBlock(0, block(b"new"))])
     assert topic.reader.offsets(TOPIC, Position.latest())[0] == ends[0] + 1
-    known = topic.reader._view.ends
-    assert {number: end.offset for (_, number), end in known.items()} == {
+    known = topic.reader._view._known
+    assert {number: one.end.offset for (_, number), one in known.items()} == {
         0: ends[0] + 1,
         1: ends[1],
     }

@@ -80,7 +80,7 @@ def test_no_more_is_read_than_the_newest_group_and_what_is_too_near_to_it_to_tel
         return found
 
     monkeypatch.setattr(MemoryMap, "scan", counted)
-    monkeypatch.setattr("tms.view.ending._LOOK_BYTES", 1_000)
+    monkeypatch.setattr("tms.view.ending._LOOK_BYTES_FIRST", 1_000)
     assert end(made) == BASE + 1_000
     assert sum(read) < 2_000
 

@@ -16,7 +16,8 @@ Invariants
   changes hands.
 """
 
+from tms.view.ending import End
 from tms.view.partition import PartitionView, Piece, shown
 from tms.view.records import TopicView, View
 
-__all__ = ["PartitionView", "Piece", "TopicView", "View", "shown"]
+__all__ = ["End", "PartitionView", "Piece", "TopicView", "View", "shown"]

@@ -34,7 +34,7 @@ from tms.model import keys
 from tms.model.log import StoredBlock
 from tms.store.base import Map
 
-_LOOK_BYTES = 256 << 10
+_LOOK_BYTES_FIRST, _LOOK_BYTES_MAX = 4 << 10, 1 << 20  # each look is longer than the last
 _SAME_GROUP_MS = 1
 
 
@@ -84,9 +84,11 @@ def open_end(rows: Map, segment: SegmentRecord, before: BlockKey, settled: bool)
 def _backwards(rows: Map) -> Iterator[_Row]:
     """The rows of a segment, newest first."""
     stop: bytes | None = None
-    while found := rows.scan(None, stop, _LOOK_BYTES, reverse=True):
+    look_bytes = _LOOK_BYTES_FIRST
+    while found := rows.scan(None, stop, look_bytes, reverse=True):
         for raw, value in found:
             key = keys.split_block_key(raw)
             header = header_of(StoredBlock(0, *key, value))
             yield _Row(key, header.base_offset, header.base_offset + header.count)
         stop = found[-1][0]
+        look_bytes = min(4 * look_bytes, _LOOK_BYTES_MAX)

@@ -20,7 +20,7 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -38,14 +38,12 @@ from tms.model.transaction_image import Fates
 from tms.store.base import Map, Store
 from tms.view.ending import End, open_end
 from tms.view.rows import Life, PartitionRows
-from tms.view.search import search
+from tms.view.search import Known, search
 
 CLOCK_SLACK_MS = 10_000  # by which a clock may have gone back while a transaction was in progress
 READ_BYTES = 8 << 20
 _ATTEMPTS = 40
 _PAUSE_S = 0.05
-
-Ends = MutableMapping[tuple[int, int], End]  # by topic uid and partition
 
 
 class Piece(NamedTuple):
@@ -57,7 +55,7 @@ class Piece(NamedTuple):
 
 
 class PartitionView:
-    """A partition as it stood when it was first asked. `ends`: what has been an end before."""
+    """A partition as it stood when it was first asked. `known`: what was found before."""
 
     def __init__(
         self,
@@ -67,7 +65,7 @@ class PartitionView:
         partition: int,
         fates: Fates,
         floor: BlockKey,
-        ends: Ends,
+        known: Known,
     ) -> None:
         self.partition = partition
         self.uid = topic.record.uid
@@ -75,7 +73,7 @@ class PartitionView:
         self._rows = PartitionRows(store, metadata, topic, partition)
         self._staged = StagedBlocks(store, self.uid, partition)
         self._fates = fates
-        self._ends = ends
+        self._known = known
         self._record = self._rows.record()
         self.floor = max(floor, self._record.floor)
         self._stored: End | None = None
@@ -103,23 +101,22 @@ class PartitionView:
             self._end = self._decided_end()
         return self._end
 
-    def decided(self, offset: int) -> int:
-        """An offset up to which everything is decided: the end, unless it is known already that
-        this one lies before it."""
-        known = self._ends.get((self.uid, self.partition))
-        return known.offset if known and known.offset >= offset else self.end().offset
+    def decided(self, offset: int) -> End:
+        """A place up to which everything is decided: the end, unless it is known already that the
+        offset lies before it."""
+        return self._known.end if self._known.end.offset >= offset else self.end()
 
     def offset_at(self, position: Position) -> int:
         """The offset of the first readable message at or after a position; never beyond the
         end."""
         if position.kind is Kind.EARLIEST:
             return self.start()
-        end = self.end().offset
         if position.kind is Kind.LATEST:
-            return end
+            return self.end().offset
         if position.kind is Kind.OFFSET:
-            return max(self.start(), min(position.number, end))
-        return min(self._offset_from(_first_key(position)), end)
+            return max(self.start(), min(position.number, self.decided(position.number).offset))
+        found = self._offset_from(_first_key(position))
+        return min(found, self.decided(found).offset)
 
     def find(self, offset: int) -> StoredBlock | None:
         """The stored block that has an offset or, where it was cleaned away, the next one. Reads a
@@ -152,7 +149,11 @@ class PartitionView:
 
     def span(self, start: int, stop: int) -> tuple[BlockKey, BlockKey]:
         """The keys, half open, between which the blocks stand that overlap a range of offsets."""
-        begin, last = self.locate(start), self.find(stop - 1)
+        known = self._known.place
+        begin, end = known(start) or self.locate(start), known(stop)
+        if end is not None:
+            return begin, end
+        last = self.find(stop - 1)
         if last is None:
             return begin, self.end().key
         overlaps = header_of(last).base_offset < stop
@@ -206,11 +207,19 @@ class PartitionView:
         for segment in self._record.segments:
             if segment.last is not None and segment.last < key:
                 continue
-            stop = self._stored_end().key if segment.last is None else key_after(segment.last)
-            found = self._rows.scan(segment.number, key, stop, 1) if key < stop else []
-            if found:
-                return found[0]
+            for stop in self._stops(segment):
+                found = self._rows.scan(segment.number, key, stop, 1) if key < stop else []
+                if found:
+                    return found[0]
         return None
+
+    def _stops(self, segment: SegmentRecord) -> Iterator[BlockKey]:
+        """Before which keys a segment's rows count; of an open one first what is known."""
+        if segment.last is not None:
+            yield key_after(segment.last)
+        else:
+            yield self._known.end.key
+            yield self._stored_end().key
 
     def _require(self, begin: BlockKey) -> None:
         """Whether everything from a key on is still kept."""
@@ -259,9 +268,7 @@ class PartitionView:
         )
 
     def _decided_end(self) -> End:
-        place = (self.uid, self.partition)
-        known = self._ends.get(place, End(0, FIRST_KEY))
-        end = self._stored_end()
+        known, end = self._known.end, self._stored_end()
         since_ms = self._fates.undecided_since_ms(self._has_foreign) - CLOCK_SLACK_MS
         start = max(self.floor, (max(0, since_ms), 0), known.key)
         for found in self._scanned(start, end.key):
@@ -269,7 +276,7 @@ class PartitionView:
             if admitted.stop is not None:
                 end = End(admitted.end_offset, _first_key(admitted.stop))
                 break
-        self._ends[place] = end = max(end, known)
+        self._known.end = end = max(end, self._known.end)
         return end
 
     # -- rows ----------------------------------------------------------------------------------
@@ -301,6 +308,8 @@ class PartitionView:
         header = header_of(found)
         first = found.last_sequence - header.count + 1
         skipped = max(0, start[1] - first) if start[0] == found.time_ms else 0
+        if not skipped:
+            self._known.note(header.base_offset, (found.time_ms, first))
         return header.base_offset + skipped
 
 

@@ -20,7 +20,8 @@ from tms.model.transaction_image import Fates, TransactionImage, decode_image
 from tms.store.base import Store
 from tms.topic.registry import TopicRecord
 from tms.topic.retention import RetentionClock, floor_by_time
-from tms.view.partition import Ends, PartitionView
+from tms.view.partition import PartitionView
+from tms.view.search import Known
 
 FOREIGN_LIFETIME_MS = 25 * 3_600_000  # unless the service says otherwise
 _PAGE_BYTES = 4 << 20
@@ -35,7 +36,7 @@ class View:
     ) -> None:
         self.store = store
         self.metadata = store.open(keys.METADATA_MAP, create=False)
-        self.ends: Ends = {}
+        self._known: dict[tuple[int, int], Known] = {}  # by topic uid and partition
         self._clock = clock
         self._foreign_lifetime_ms = foreign_lifetime_ms
 
@@ -58,6 +59,10 @@ class View:
         image = self.metadata.get(keys.TRANSACTIONS_IMAGE)
         decoded = _NO_TRANSACTIONS if image is None else decode_image(image)
         return TopicView(self, parsed, record, Fates(decoded, self._foreign_lifetime_ms))
+
+    def known(self, uid: int, partition: int) -> Known:
+        """What was found of a partition before."""
+        return self._known.setdefault((uid, partition), Known())
 
     def record(self, name: TopicName) -> TopicRecord:
         """What is said of a topic now. Raises `TopicNotFound`."""
@@ -115,6 +120,5 @@ class TopicView:
                 partitions=self.record.partitions,
             )
         view = self._view
-        return PartitionView(
-            view.store, view.metadata, self, number, self.fates, self.floor, view.ends
-        )
+        known = view.known(self.record.uid, number)
+        return PartitionView(view.store, view.metadata, self, number, self.fates, self.floor, known)

@@ -1,15 +1,39 @@
 """Finding an offset among rows whose keys are times: offsets grow with keys, at a rate that changes
 little. Pure, but for the probes.
+
+What was found before stays true as long as the topic lives, and need not be looked for again.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from tms.log.records import BlockKey
+from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.recovery import header_of
 from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.log import StoredBlock
+from tms.view.ending import End
 
+PLACES_MAX = 16
+_NOTHING = End(0, FIRST_KEY)
 _HALVED = 2  # of so many steps one halves, so that no history of a partition makes it slow
+
+
+@dataclass(slots=True)
+class Known:
+    """What was found of a partition: an end, before which everything is decided, and the keys of
+    the first messages of some blocks, by their offsets."""
+
+    end: End = _NOTHING
+    places: dict[int, BlockKey] = field(default_factory=dict)
+
+    def note(self, offset: int, key: BlockKey) -> None:
+        """Keep a place, and the newest ones that were noted before."""
+        kept = [*self.places.items()][1 - PLACES_MAX :]
+        self.places = {**dict(kept), offset: key}
+
+    def place(self, offset: int) -> BlockKey | None:
+        """The key that parts what is before an offset from what is not, when it is known."""
+        return self.end.key if offset == self.end.offset else self.places.get(offset)
 
 
 def search(

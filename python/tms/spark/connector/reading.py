@@ -9,7 +9,8 @@ Invariants
   are not any more are missing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,14 @@ from tms.spark.rows import Columns, spark_ddl
 from tms.spark.runtime import Lane, Runtime
 from tms.store.hbase import HBaseStore
 from tms.store.hbase.rows import BLOCK, MESSAGES, MORE, table_name
-from tms.view import TopicView, View
+from tms.view import PartitionView, TopicView, View
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT = "org.apache.hadoop.hbase.spark"
+_LOOKS_AT_ONCE = 8  # at partitions
 _QUORUM = "spark.hadoop.hbase.zookeeper.quorum"
 
 
@@ -93,17 +95,21 @@ def _rows(spark: "SparkSession", table: str, topic: Topic) -> "DataFrame":
 
 def _wanted(
     view: TopicView, start: Position, stop: Position, partitions: list[int] | None
-) -> Mapping[int, Bounds]:
-    found = {}
-    for number in range(view.record.partitions) if partitions is None else sorted(set(partitions)):
+) -> list[tuple[PartitionView, Bounds]]:
+    """The partitions that have something of this, and what."""
+
+    def look(number: int) -> tuple[PartitionView, Bounds]:
         one = view.partition(number)
-        bounds = Bounds(one.offset_at(start), one.offset_at(stop))
+        return one, Bounds(one.offset_at(start), one.offset_at(stop))
+
+    numbers = range(view.record.partitions) if partitions is None else sorted(set(partitions))
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE, "tms-look") as threads:
+        looked = list(threads.map(look, numbers))
+    for one, bounds in looked:
         if bounds.start > bounds.stop:
             raise Invalid(
-                f"Partition {number} of {view.name} would be read from offset {bounds.start} to "
-                f"{bounds.stop}: the end lies before the start.",
+                f"Partition {one.partition} of {view.name} would be read from offset "
+                f"{bounds.start} to {bounds.stop}: the end lies before the start.",
                 field="stop",
             )
-        if bounds.start < bounds.stop:
-            found[number] = bounds
-    return found
+    return [(one, bounds) for one, bounds in looked if bounds.start < bounds.stop]

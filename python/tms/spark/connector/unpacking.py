@@ -10,7 +10,7 @@ Invariants
 * What a transaction staged is fetched from HBase's Thrift server, by the task that meets it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -64,16 +64,17 @@ class Topic:
     ranges: tuple[tuple[str, str], ...]  # of rows, half open, none of them empty
 
     @classmethod
-    def of(cls, view: TopicView, store: str, wanted: Mapping[int, Bounds]) -> "Topic":
+    def of(
+        cls, view: TopicView, store: str, wanted: Iterable[tuple[PartitionView, Bounds]]
+    ) -> "Topic":
         """What is read of these partitions."""
         plans, ranges = {}, []
         namespace = Place.parse(store).namespace
-        for number, bounds in wanted.items():
-            one = view.partition(number)
+        for one, bounds in wanted:
             seals = {
                 segment.number: segment.last for segment in one.segments if segment.last is not None
             }
-            plans[number] = PartitionPlan(bounds, one.floor, seals)
+            plans[one.partition] = PartitionPlan(bounds, one.floor, seals)
             row = partial(_row, namespace, one)
             low, high = map(row, one.span(*bounds))
             if low < high:

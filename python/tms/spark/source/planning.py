@@ -3,8 +3,8 @@ divided into tasks.
 
 Invariants
 
-* Offsets are those of one life of a topic: its generation is asked for after them, and again where
-  it is not the one that was known. Generations only grow.
+* Offsets are those of one life of a topic: its generation is known before them, and is the same
+  when it is asked for after them. Generations only grow.
 * How far topics go is found out first, and every other place is within that: what comes in between
   is of a later batch.
 """
@@ -57,6 +57,7 @@ def latest(
 
 
 def _end_of(topics: TopicReader, topic: str, generation: int) -> tuple[Life, Mapping[int, int]]:
+    generation = generation or topics.generation(topic)
     for _ in range(_LOOKS_MAX):
         ends = topics.offsets(topic, Position.latest())
         before, generation = generation, topics.generation(topic)

@@ -5,9 +5,9 @@
 
 Invariants
 
-* A split names the life of the topic, and up to where the partition was decided when it was
-  planned. That stays so: an executor need not look for the end, and judges by an image that is as
-  new or newer.
+* A split names the life of the topic, up to where the partition was decided when it was planned,
+  and the keys at its own ends as far as planning met them. All that stays so: an executor need not
+  look for them, and judges by an image that is as new or newer.
 * Only the rows of a split are read, and a few probes to find them.
 * What a task opens it closes; nothing of it is pickled.
 """
@@ -20,6 +20,7 @@ import msgspec
 
 from tms.clock import SystemClock
 from tms.errors import OffsetOutOfRange, TopicNotFound
+from tms.log.records import BlockKey
 from tms.model.block import read_header
 from tms.model.log import StoredBlock
 from tms.model.position import Position
@@ -27,7 +28,7 @@ from tms.spark.topics.base import Split
 from tms.spark.topics.splitting import weighted_splits
 from tms.store.base import Store
 from tms.store.hbase import HBaseStore
-from tms.view import PartitionView, View
+from tms.view import End, PartitionView, View
 
 LOOKS_AT_ONCE = 8  # at partitions, by the driver
 
@@ -36,7 +37,8 @@ class _Where(msgspec.Struct, frozen=True, array_like=True):
     """What an executor has to know of a split."""
 
     uid: int
-    end: int
+    end: End
+    places: dict[int, BlockKey]  # of offsets
 
 
 class HBaseReader:
@@ -73,14 +75,14 @@ class HBaseReader:
         """The ranges in parts that take about the same bytes. Raises `OffsetOutOfRange` for what is
         not decided yet."""
         view = self._view.topic(topic)
-        pieces, where = {}, {}
+        pieces = {}
         for number, (start, stop) in sorted(ranges.items()):
             if start < stop:
                 one = view.partition(number)
-                where[number] = msgspec.msgpack.encode(_Where(view.record.uid, _end(one, stop)))
+                _end(one, stop)
                 pieces[number] = one.pieces(start, stop)
         found = weighted_splits(topic, pieces, at_least)
-        return [split._replace(where=where[split.partition]) for split in found]
+        return [split._replace(where=self._where(view.record.uid, split)) for split in found]
 
     def read(self, split: Split) -> Iterator[StoredBlock]:
         """The committed blocks that overlap the split, in order."""
@@ -92,8 +94,9 @@ class HBaseReader:
                 "the query again.",
                 topic=split.topic,
             )
+        self._remember(where, split.partition)
         one = topic.partition(split.partition)
-        if split.stop > where.end:
+        if split.stop > where.end.offset:
             _end(one, split.stop)
         earliest = one.start()
         if split.start < earliest:
@@ -118,6 +121,18 @@ class HBaseReader:
         """The store, opened anew."""
         return HBaseStore(self._url, watched=False)
 
+    def _where(self, uid: int, split: Split) -> bytes:
+        known = self._view.known(uid, split.partition)
+        places = {at: key for at, key in known.places.items() if at in (split.start, split.stop)}
+        return msgspec.msgpack.encode(_Where(uid, known.end, places))
+
+    def _remember(self, where: _Where, partition: int) -> None:
+        """Know what the driver knew."""
+        known = self._view.known(where.uid, partition)
+        known.end = max(known.end, where.end)
+        for offset, key in where.places.items():
+            known.note(offset, key)
+
     @property
     def _view(self) -> View:
         if self._opened is None:
@@ -126,9 +141,9 @@ class HBaseReader:
         return self._opened[1]
 
 
-def _end(one: PartitionView, stop: int) -> int:
-    """An offset, at least `stop`, up to which everything is decided."""
-    end = one.decided(stop)
+def _end(one: PartitionView, stop: int) -> None:
+    """Everything is decided up to `stop`."""
+    end = one.decided(stop).offset
     if end < stop:
         raise OffsetOutOfRange(
             f"Partition {one.partition} of the topic ends at offset {end}, not {stop}, for those "
@@ -136,7 +151,6 @@ def _end(one: PartitionView, stop: int) -> int:
             end=end,
             earliest=min(one.start(), end),
         )
-    return end
 
 
 def _ahead(pages: Iterator[list[StoredBlock]]) -> Iterator[list[StoredBlock]]:

@@ -289,6 +289,8 @@ class BlockMap:
                         break
                 size = 0
                 results = pages.next(count, total)
+                if results:  # whoever asks may take the first of them only
+                    self._usual = max(1, sum(map(_bytes_of, results)) // len(results))
                 for result in results:
                     key = self._rows.key(result.row)
                     block = None if key is None else block_of(result.row, result.columnValues)
@@ -298,8 +300,6 @@ class BlockMap:
                     size += len(block[0])
                     yield key, _Stored(result.row, block[1], block[0])
                 left -= size
-                if results:
-                    self._usual = max(1, size // len(results))
         finally:
             if skipped:
                 self.foreign_rows += skipped
@@ -367,6 +367,10 @@ def read_note(raw: bytes) -> MapNote:
         return msgspec.json.decode(raw, type=MapNote)
     except msgspec.MsgspecError as exc:
         raise DataCorrupt(f"The note of a map is {raw[:200]!r}. Run `tms fsck`.") from exc
+
+
+def _bytes_of(result: Any) -> int:
+    return sum(len(cell.value) for cell in result.columnValues)
 
 
 def _put(one: _Stored, durability: int) -> Any:
