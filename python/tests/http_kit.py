@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import uvloop
 
-from tms.clock import SystemClock
+from tms.clock import Clock, SystemClock
 from tms.engine import Engine
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.main import Server
@@ -193,10 +193,11 @@ def serving(
     drain_s: float = 5.0,
     cdap: CdapLimits | None = None,
     tephra: FrameLimits | None = None,
+    clock: Clock | None = None,
 ) -> Iterator[Served]:
     """A service on a free port, with an engine of its own, unless given on a store that others
-    could write to; with `tephra` for Tephra's clients too."""
-    engine = Engine(store or MemoryStore(shared=True), SystemClock())
+    could write to; with `tephra` for Tephra's clients too. `clock` is the engine's."""
+    engine = Engine(store or MemoryStore(shared=True), clock or SystemClock())
     listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
     other = None if tephra is None else socket.create_server(("127.0.0.1", 0), backlog=2_048)
     started: Future[tuple[Service, Server]] = Future()

@@ -23,11 +23,12 @@ from typing import Self
 import pyspark
 
 from tests.faults import streaming
+from tests.faults.service import within
 from tests.proxy import Reader
 from tests.tcp_proxy import TcpProxy
 
 WAIT_S = 150.0  # longer than the client repeats a request
-_ROUNDS_MAX = 100
+KILLED_S = 30.0
 
 
 class Moment(Enum):
@@ -56,6 +57,7 @@ class Gate(TcpProxy):
         super().__init__(address, WAIT_S)
         self.url = f"http://127.0.0.1:{self.port}"
         self.late: list[bytes] = []  # how the service has answered what came late
+        self.failed: list[AssertionError] = []  # of strikes
         self._held: list[bytes] = []
         self._strikes: deque[Strike] = deque()
         self._counted = 0
@@ -78,20 +80,26 @@ class Gate(TcpProxy):
             kind = kind_of(request)
             strike = self._due(kind)
             if strike is not None and strike.moment in (Moment.LOST, Moment.LATE):
-                strike.act()
+                self._act(strike)
                 if strike.moment is Moment.LATE:
                     self._held.append(request)
                 return
             server.sendall(request)
             answer = answers.message()
             if strike is not None and strike.moment is Moment.DONE:
-                strike.act()
+                self._act(strike)
                 return
             if kind == "commit" and b" 200 " in answer[:20]:
                 self._deliver_late()
             client.sendall(answer)
             if strike is not None:
-                strike.act()
+                self._act(strike)
+
+    def _act(self, strike: Strike) -> None:
+        try:
+            strike.act()
+        except AssertionError as error:
+            self.failed.append(error)
 
     def _due(self, kind: str) -> Strike | None:
         with self._deciding:
@@ -111,12 +119,8 @@ class Gate(TcpProxy):
 
 
 def kind_of(request: bytes) -> str:
-    """What a request is for."""
-    method, target = request.split(b" ", 2)[:2]
-    path, _, _ = target.decode().partition("?")
-    if path.startswith("/v2/transactions"):
-        return "begin" if path.count("/") == 2 else path.rpartition("/")[2]
-    return f"{method.decode()} {path.rpartition('/')[2]}"
+    """The last word of the path that a request goes to."""
+    return request.split(b" ", 2)[1].partition(b"?")[0].rpartition(b"/")[2].decode()
 
 
 class Life:
@@ -163,10 +167,7 @@ class Life:
 
     def kill(self) -> None:
         """Everything at once, as when a machine dies."""
-        for _ in range(_ROUNDS_MAX):  # what was just forked is met in the next round
-            if not _killed(self._processes()):
-                return
-        raise AssertionError(f"they do not end: {self._processes()}")
+        within(KILLED_S, lambda: not _killed(self._processes()))  # what was just forked as well
 
     def kill_driver(self) -> None:
         """The driver and its JVM; executors and Python workers are left alone."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import tms
 from tests.http_kit import serving
+from tms.clock import Clock
 from tms.engine import Engine
 from tms.model.block import encode
 from tms.model.log import Message, NewBlock
@@ -93,9 +94,9 @@ class Topics:
 
 
 @contextmanager
-def topics(store: Store | None = None) -> Iterator[Topics]:
+def topics(store: Store | None = None, clock: Clock | None = None) -> Iterator[Topics]:
     """A service on a free port."""
-    with serving(store) as served:
+    with serving(store, clock=clock) as served:
         url = "http://{}:{}".format(*served.address)
         with tms.connect(url) as bus:
             yield Topics(url, bus, served.service.engine)
