@@ -172,7 +172,9 @@ class Life:
     def kill_driver(self) -> None:
         """The driver and its JVM; executors and Python workers are left alone."""
         there = self._processes()
-        found = {pid: line for pid, line in there.items() if pid == self.pid or "SparkSubmit" in line}
+        found = {
+            pid: line for pid, line in there.items() if pid == self.pid or "SparkSubmit" in line
+        }
         assert _killed(found) == 2, f"the driver and its JVM are two: {found}"
 
     def kill_executors(self) -> None:
