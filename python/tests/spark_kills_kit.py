@@ -35,7 +35,8 @@ class Moment(Enum):
     """When to strike at a request."""
 
     LOST = auto()  # before the service sees it, which it never does
-    LATE = auto()  # the same, but the service gets it after the next commit of somebody else
+    BEFORE_NEXT = auto()  # the same, but the service gets it just before the next such request
+    AFTER_NEXT = auto()  # … or behind the answer to it
     DONE = auto()  # the service has done it; the answer is lost
     ANSWERED = auto()  # the answer is on its way
 
@@ -48,6 +49,7 @@ class Strike:
     nth: int
     moment: Moment
     act: Callable[[], None]
+    delay_s: float = 0.0
 
 
 class Gate(TcpProxy):
@@ -56,9 +58,9 @@ class Gate(TcpProxy):
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address, WAIT_S)
         self.url = f"http://127.0.0.1:{self.port}"
-        self.late: list[bytes] = []  # how the service has answered what came late
+        self.late: list[int] = []  # the status of each answer to what came late
         self.failed: list[AssertionError] = []  # of strikes
-        self._held: list[bytes] = []
+        self._held: list[tuple[Strike, bytes]] = []
         self._strikes: deque[Strike] = deque()
         self._counted = 0
         self._deciding = threading.Lock()
@@ -75,27 +77,29 @@ class Gate(TcpProxy):
         return len(self._strikes)
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
+        """One request after the other, each with a strike or none."""
         requests, answers = Reader(client), Reader(server)
         while request := requests.message():
             kind = kind_of(request)
             strike = self._due(kind)
-            if strike is not None and strike.moment in (Moment.LOST, Moment.LATE):
+            if strike is not None and strike.moment not in (Moment.DONE, Moment.ANSWERED):
                 self._act(strike)
-                if strike.moment is Moment.LATE:
-                    self._held.append(request)
+                if strike.moment is not Moment.LOST:
+                    self._held.append((strike, request))
                 return
+            self._deliver(kind, Moment.BEFORE_NEXT)
             server.sendall(request)
             answer = answers.message()
             if strike is not None and strike.moment is Moment.DONE:
                 self._act(strike)
                 return
-            if kind == "commit" and b" 200 " in answer[:20]:
-                self._deliver_late()
+            self._deliver(kind, Moment.AFTER_NEXT)
             client.sendall(answer)
             if strike is not None:
                 self._act(strike)
 
     def _act(self, strike: Strike) -> None:
+        self.pause(strike.delay_s)
         try:
             strike.act()
         except AssertionError as error:
@@ -111,11 +115,14 @@ class Gate(TcpProxy):
             self._counted = 0
             return self._strikes.popleft()
 
-    def _deliver_late(self) -> None:
-        while self._held:
+    def _deliver(self, kind: str, moment: Moment) -> None:
+        with self._deciding:
+            due = [held for held in self._held if held[0].kind == kind and held[0].moment is moment]
+            self._held = [held for held in self._held if held not in due]
+        for _, request in due:
             with self.dial() as server:
-                server.sendall(self._held.pop())
-                self.late.append(Reader(server).message())
+                server.sendall(request)
+                self.late.append(int(Reader(server).message().split(b" ", 2)[1]))
 
 
 def kind_of(request: bytes) -> str:
@@ -180,6 +187,14 @@ class Life:
     def kill_executors(self) -> None:
         """The JVMs of all executors."""
         assert self._kill("CoarseGrainedExecutorBackend"), "there was no executor"
+
+    def kill_source(self) -> None:
+        """The driver's Python process that plans what the stream reads."""
+        assert self._kill("python_streaming_source_runner"), "there was no source"
+
+    def kill_sink(self) -> None:
+        """The driver's Python processes that commit."""
+        assert self._kill("python_streaming_sink_runner"), "there was no sink"
 
     def kill_workers(self) -> None:
         """The Python processes in which tasks run."""

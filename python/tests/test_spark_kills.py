@@ -1,5 +1,5 @@
-"""Fault 32: drivers, executors and Python workers of Spark are killed while a stream goes from topic
-to topic, and executors while a batch query writes.
+"""Fault 32: drivers, executors and Python workers of Spark die while a stream goes from topic to
+topic, and executors while a batch query writes.
 
 They die at requests: before the service has it, when it is done but not answered, when it is
 answered but not noted by Spark. Each value that is written names its batch and the message that was

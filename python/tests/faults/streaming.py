@@ -1,16 +1,18 @@
 """A driver of Spark that writes to topics, for tests that kill it and its executors.
 
-    streaming.py stream MASTER URL FOLDER LIFE    from `in` to `out` until all is there that was in
-                                                  the topic when this life began
+    streaming.py stream MASTER URL FOLDER LIFE    from `in` to `out`, until all is there that was in
+                                                  the topic when the query began
     streaming.py batch MASTER URL FOLDER LIFE     a batch query that writes `ROWS` rows to `batch`
 
-    FOLDER/checkpoint                 of the stream, the same in every life
+    FOLDER/checkpoint                       of the stream, the same in every life
     FOLDER/reads/LIFE.BATCH.TASK.ATTEMPT    what an attempt of a task has read, noted before it is
-                                      passed on: a line for each row, and `END` behind the last
-    FOLDER/LIFE                       Spark's own files
+                                            passed on: a line for each row, `END` behind the last
+    FOLDER/LIFE.failed                      a line for each time that the query has failed; it is
+                                            started again
+    FOLDER/LIFE                             Spark's own files
 
-A line is `BATCH PARTITION OFFSET VALUE`, the value in hexadecimal digits, `-` for a tombstone. It
-is also the value of the message that is written.
+A line of what was read is `BATCH PARTITION OFFSET VALUE`, the value in hexadecimal digits, `-` for
+a tombstone. It is also the value of the message that is written.
 """
 
 import sys
@@ -26,6 +28,7 @@ from tests.spark_kit import small
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+STARTS_MAX = 4
 OFFSETS = 40  # of a batch of the stream, in three partitions
 TASKS, ROWS, ROW_BYTES = 4, 6_000, 4_000  # of the batch query: two requests for each task
 END = "end"
@@ -36,13 +39,24 @@ Noting = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 def stream(spark: "SparkSession", url: str, folder: Path, life: str) -> None:
     """Run the stream until it has read what there was."""
+    from pyspark.errors import StreamingQueryException
+
     reader = spark.readStream.format("tms").option("tms.url", url).option("subscribe", "in")
     reader = reader.option("startingOffsets", "earliest")
     rows = reader.option("maxOffsetsPerTrigger", str(OFFSETS)).load()
     noted = rows.mapInArrow(noting(folder / "reads", life), "key binary, value binary")
     writer = noted.writeStream.format("tms").option("tms.url", url).option("topic", "out")
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    for _ in range(STARTS_MAX):
+        try:
+            writer.trigger(availableNow=True).start().awaitTermination()
+        except StreamingQueryException as error:
+            print(error, file=sys.stderr)
+            with (folder / f"{life}.failed").open("a") as file:
+                print(str(error).splitlines()[0], file=file)
+        else:
+            return
+    sys.exit("the query fails over and over")
 
 
 def batch(spark: "SparkSession", url: str) -> None:
