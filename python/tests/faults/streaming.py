@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 STARTS_MAX = 4
 OFFSETS = 40  # of a batch of the stream, in three partitions
-TASKS, ROWS, ROW_BYTES = 4, 6_000, 4_000  # of the batch query: two requests for each task
+TASKS, ROWS, ROW_BYTES = 4, 6_000, 4_000  # of the batch query
+REQUESTS = 2 * TASKS  # that stage it, a task holds 6 MB
 END = "end"
 BATCH_ID = "streaming.sql.batchId"
 
