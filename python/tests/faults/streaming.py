@@ -54,7 +54,7 @@ def stream(spark: "SparkSession", url: str, folder: Path, life: str) -> None:
         except StreamingQueryException as error:
             print(error, file=sys.stderr)
             with (folder / f"{life}.failed").open("a") as file:
-                print(str(error).splitlines()[0], file=file)
+                print(*str(error).split(), file=file)
         else:
             return
     sys.exit("the query fails over and over")
