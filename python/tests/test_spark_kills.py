@@ -28,12 +28,12 @@ from tms.spark.sink.fence import BATCH_TIMEOUT_S, FENCE
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]  # cold JVMs on a busy machine
 
 BATCHES = 50
-LOCAL, CLUSTER = "local[2,8]", "local-cluster[2,1,512]"
+LOCAL, CLUSTER = "local[2,8]", "local-cluster[1,2,512]"
 LIFE_S = 400.0  # at most
 STEPS_BEFORE, STEPS = 160, 240  # of publishing; each makes about ten offsets
 PARTITIONS = 3
 KILLED = -9
-BEGIN, STAGE, COMMIT, FETCH, PLAN = "transactions", "staged", "commit", "messages", "offsets"
+STAGE, COMMIT, FETCH, PLAN = "staged", "commit", "messages", "offsets"  # kinds of requests
 
 Place = tuple[int, int]  # partition and offset in the topic `in`
 Values = Mapping[Place, bytes | None]
@@ -191,10 +191,14 @@ def test_fault_32_a_stream_whose_processes_are_killed_writes_every_message_once(
 ) -> None:
     at = world.at
     kills = [
-        (LOCAL, at(STAGE, Moment.DONE, Life.kill_workers), at(COMMIT, Moment.LOST, Life.kill)),
+        (
+            LOCAL,
+            at(FETCH, Moment.DONE, Life.kill_workers),
+            at(STAGE, Moment.DONE, Life.kill_workers),
+            at(COMMIT, Moment.LOST, Life.kill),
+        ),
         (LOCAL, at(COMMIT, Moment.DONE, Life.kill)),
         (LOCAL, at(COMMIT, Moment.AFTER_NEXT, Life.kill)),
-        (LOCAL, at(FETCH, Moment.DONE, Life.kill)),
         (
             CLUSTER,
             at(STAGE, Moment.DONE, Life.kill_executors),
