@@ -156,8 +156,9 @@ class Fence:
         if outcome != "committed":
             raise Conflict(
                 f"Another driver has committed {self._job} meanwhile: two queries use the same "
-                "checkpoint. Nothing was written twice. Stop one of them, and start the other "
-                "again; a query of its own needs a checkpoint of its own.",
+                "checkpoint, or the last commit of a driver that died has arrived late. Nothing "
+                "was written twice. Start one query again, and no other; a query of its own needs "
+                "a checkpoint of its own.",
                 query=self._job.query,
                 batch=self._job.batch,
             ) from error
