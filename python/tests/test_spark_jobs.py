@@ -101,6 +101,32 @@ def test_an_archive_that_was_killed_in_the_midst_goes_on_exactly_once(
     assert told[-1][0] == told[-1][1] >= 1_200 - part - 100
 
 
+def test_an_archive_that_follows_goes_on_with_what_is_published(
+    spark: "SparkSession", world: Topics, topic: str, tmp_path: Path
+) -> None:
+    world.publish(topic, 0, 10)
+    stages = [25, 40]
+
+    def publish_more(done: int, total: int) -> None:
+        if done == 40:
+            (query,) = spark.streams.active
+            query.stop()
+        elif stages:
+            world.publish(topic, 1, stages.pop(0) - done)
+
+    done = jobs.archive(
+        spark,
+        topic,
+        str(tmp_path),
+        world.url,
+        follow=True,
+        every="200 milliseconds",
+        progress=publish_more,
+    )
+    assert done.rows == 40 and done.batches == 3
+    assert rows_of(spark, tmp_path) == consumed(world.bus, topic)
+
+
 def test_files_are_of_one_topic_and_day_bounded_few_and_in_order(
     spark: "SparkSession", world: Topics, topic: str, tmp_path: Path
 ) -> None:
