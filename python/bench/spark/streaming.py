@@ -60,14 +60,13 @@ def _compare(
     write_batches(file, stored_blocks(size, messages))
     bare: dict[str, Any] = {"file": file, "batches": rows // messages // THREADS, "times": times}
     reads: dict[str, Any] = {
+        "tms.url": service.url,
         "subscribe": topic,
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": rows,
     }
     sources: dict[str, Callable[[], DataFrame]] = {
-        TOPIC: lambda: (
-            spark.readStream.format("tms").options(**reads, maxOffsetsPerTrigger=rows).load()
-        ),
+        TOPIC: lambda: spark.readStream.format("tms").options(**reads).load(),
         BARE: lambda: spark.readStream.format("bare").options(**bare).load(),
     }
     runs = count()
