@@ -6,8 +6,10 @@ from tests.log_kit import until
 from tests.test_transactions import A, B, World, world
 from tms.errors import Conflict
 from tms.log.recovery import header_of
+from tms.log.visibility import Fate
 from tms.model.block import encode
-from tms.model.log import NewBlock, StoredBlock
+from tms.model.log import NewBlock, PartitionPosition, StoredBlock
+from tms.model.position import Position
 from tms.model.transaction import Commit, TopicStaged
 
 __all__ = ["world"]
@@ -67,3 +69,29 @@ def test_a_topic_that_is_gone_and_not_named_hinders_no_commit(world: World) -> N
     world.engine.delete_topic(B)
     world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, 1, (7,)),)))
     assert world.read() == [b"7.0"]
+
+
+def test_a_read_judges_not_many_more_references_than_it_looks_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks, judged = 300, 0
+    fate = world.tx.manager.fate
+
+    def counted(*asked: int) -> Fate:
+        nonlocal judged
+        judged += 1
+        return fate(*asked)
+
+    id = staged_by(world, {7: blocks})
+    world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, blocks),)))
+    world.reopen()  # and nothing is cached
+    monkeypatch.setattr(world.tx.manager, "fate", counted)
+    found, position = 0, Position.earliest()
+    while True:
+        fetched = world.engine.fetch(A, [PartitionPosition(0, position)], 4_000, 0)
+        if not fetched.blocks:
+            break
+        found += len(fetched.blocks)
+        position = fetched.next[0]
+    assert found == blocks
+    assert judged < 3 * blocks

@@ -25,6 +25,7 @@ from tms.model.log import StoredBlock
 from tms.model.position import Kind, Position
 
 _LOOK_BYTES = 4 << 20
+_FEW = 8
 
 
 class Read(NamedTuple):
@@ -44,6 +45,7 @@ class PartitionReader:
         self._state = state
         self._staged = staged
         self._decided = FIRST_KEY  # every message before it is
+        self._references: int | None = None  # that fill a read; None: none were met yet
 
     def read_cached(self, position: Position, floor: BlockKey, bytes_max: int) -> Read | None:
         """Like `read`, without touching the store; None when that is not possible."""
@@ -81,13 +83,18 @@ class PartitionReader:
         reaches, but at least one block."""
         found: list[StoredBlock] = []
         floor = self._state.chain.record.floor
+        references = 0
         for stored in read.blocks:
             if bytes_max <= 0:
+                self._references = references + _FEW
                 return Read(found, _after(found[-1]), read.end)
             if is_reference(stored):
                 [stored] = trimmed([self._staged.resolve(stored)], floor)
+                references += 1
             found.append(stored)
             bytes_max -= len(stored.block)
+        if references:
+            self._references = max(self._references or 0, 2 * references)
         return read._replace(blocks=found)
 
     def skip(self, position: Position) -> Read:
@@ -184,6 +191,8 @@ class PartitionReader:
             raise
 
     def _found(self, blocks: list[StoredBlock], end: int) -> Read:
+        if self._references is not None:
+            blocks = _with_few(blocks, self._references)
         return Read(trimmed(blocks, self._state.chain.record.floor), _after(blocks[-1]), end)
 
     def _at_offset(self, offset: int, floor: BlockKey) -> Position | None:
@@ -234,6 +243,17 @@ class PartitionReader:
                 first = block.last_sequence - header.count + 1
                 return MessageId(block.time_ms, first + offset - header.base_offset)
         return after
+
+
+def _with_few(blocks: list[StoredBlock], references: int) -> list[StoredBlock]:
+    """The blocks up to so many references: they are small, and most of those that a read finds
+    would be judged in vain, for what they stand for has no room in the answer."""
+    for at, stored in enumerate(blocks):
+        if is_reference(stored):
+            if references == 0:
+                return blocks[:at]
+            references -= 1
+    return blocks
 
 
 def _start(position: Position, last: BlockKey) -> BlockKey:
