@@ -71,9 +71,13 @@ def test_the_snippets_of_a_page_run(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    if page == "docs/spark.md":  # what it calls "the one there is" is that of all tests
-        request.getfixturevalue("spark")
     monkeypatch.chdir(tmp_path)
+    if page == "docs/spark.md":  # what it calls "the one there is" is that of all tests
+        session = request.getfixturevalue("spark")
+        files = session._jvm.org.apache.hadoop.fs.FileSystem.get(
+            session._jsc.hadoopConfiguration()
+        )  # Java's working directory cannot be changed; that of its files can
+        files.setWorkingDirectory(session._jvm.org.apache.hadoop.fs.Path(str(tmp_path)))
     namespace: dict[str, object] = {"__name__": "__main__"}
     try:
         for snippet in _snippets(page):
