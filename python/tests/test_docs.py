@@ -15,7 +15,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import pytest
@@ -26,6 +26,9 @@ from tests.spark_kit import spark
 from tms.cli.main import EXIT_CODES, cli
 from tms.cli.operate.serve import settings
 from tms.errors import codes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["spark"]
 
@@ -62,6 +65,18 @@ def url() -> Iterator[str]:
         yield "http://{}:{}".format(*served.address)
 
 
+@pytest.fixture
+def spark_here(spark: "SparkSession", tmp_path: Path) -> Iterator[None]:
+    """The Spark of all tests, whose files without a directory are in a temporary one: Java's own
+    working directory cannot be changed."""
+    hadoop: Any = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
+    files = hadoop.FileSystem.get(spark._jsc.hadoopConfiguration())
+    before = files.getWorkingDirectory()
+    files.setWorkingDirectory(hadoop.Path(str(tmp_path)))
+    yield
+    files.setWorkingDirectory(before)
+
+
 @pytest.mark.timeout(300)  # docs/spark.md starts a Spark
 @pytest.mark.parametrize("page", [page for page in PAGES if _snippets(page)])
 def test_the_snippets_of_a_page_run(
@@ -73,11 +88,7 @@ def test_the_snippets_of_a_page_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if page == "docs/spark.md":  # what it calls "the one there is" is that of all tests
-        session = request.getfixturevalue("spark")
-        files = session._jvm.org.apache.hadoop.fs.FileSystem.get(
-            session._jsc.hadoopConfiguration()
-        )  # Java's working directory cannot be changed; that of its files can
-        files.setWorkingDirectory(session._jvm.org.apache.hadoop.fs.Path(str(tmp_path)))
+        request.getfixturevalue("spark_here")
     namespace: dict[str, object] = {"__name__": "__main__"}
     try:
         for snippet in _snippets(page):

@@ -25,7 +25,7 @@ from tms.model.log import StoredBlock
 from tms.model.position import Kind, Position
 
 _LOOK_BYTES = 4 << 20
-_FEW = 8
+_FEW = 8  # references beyond those that filled the last read
 
 
 class Read(NamedTuple):
