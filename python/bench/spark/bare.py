@@ -24,6 +24,7 @@ from tms.spark.rows import Columns, arrow_schema, batches, spark_ddl
 
 ALL = 1 << 62  # before any undecided message
 _DIFFERENT = 16  # blocks: more than a core's cache holds
+_BATCH_BYTES = 256 << 10
 _FIRST_MS = 1_700_000_000_000
 
 
@@ -37,6 +38,14 @@ def stored_blocks(size: int, messages: int) -> list[StoredBlock]:
         place(block, first)
         made.append(StoredBlock(0, _FIRST_MS + number, messages - 1, bytes(block)))
     return made
+
+
+def of_size(folder: Path, size: int) -> tuple[str, int]:
+    """A file for the option `file` of batches of 256 KiB, and how many messages of `size` bytes are
+    in each."""
+    file, messages = folder / f"batches{size}", _BATCH_BYTES // size
+    write_batches(file, stored_blocks(size, messages))
+    return str(file), messages
 
 
 def write_batches(file: Path, blocks: list[StoredBlock]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.report import Goal, Report, Sample, Samples, interleaved, measured, median, ratio
-from bench.spark.bare import Bare, stored_blocks, write_batches
+from bench.spark.bare import Bare, of_size
 from bench.spark.common import MIB, THREADS, drain, pid, session
 from bench.spark.streaming import BATCH_BYTES, FIRST, SIZES, streamed
 from bench.spark.topics import PARTITIONS
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 TMS, KAFKA = "TMS", "Kafka"
 GOAL = Goal(at_most=1.3)
-_BARE_BYTES = 256 << 10  # of a record batch
 
 
 def run(setup: Setup, report: Report) -> None:
@@ -94,12 +93,10 @@ class _Both:
         report.line("spark_kafka", f"{label}, time of TMS ÷ Kafka", times, "×", GOAL, samples)
 
     def _fill(self) -> None:
-        messages = _BARE_BYTES // self._size
-        file = self._directory / f"batches{self._size}"
-        write_batches(file, stored_blocks(self._size, messages))
+        file, messages = of_size(self._directory, self._size)
         batches = -(-self._rows // messages // THREADS)
         self._rows = batches * messages * THREADS
-        bare = self._spark.read.format("bare").options(file=str(file), batches=batches).load()
+        bare = self._spark.read.format("bare").options(file=file, batches=batches).load()
         rows = bare.selectExpr("value", f"CAST(offset % {PARTITIONS} AS INT) AS partition")
         for name, options in self._options.items():
             writer = rows.write.format(name.lower()).options(**options, topic=self._topic)

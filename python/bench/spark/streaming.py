@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.report import Goal, Report, Sample, interleaved, measured, median, ratio
-from bench.spark.bare import Bare, stored_blocks, write_batches
+from bench.spark.bare import Bare, of_size
 from bench.spark.common import MIB, THREADS, pid, session
 from bench.spark.topics import PARTITIONS, filled
 from bench.targets import Service, Setup
@@ -28,7 +28,6 @@ GOAL = Goal(at_most=2)
 BATCH_BYTES = 64 * MIB
 SIZES = (100, 1 << 10)  # bytes of a message
 FIRST = 2  # micro-batches that are not counted
-_BARE_BYTES = 256 << 10  # of a record batch
 _BATCH_S = "batch_s"
 
 
@@ -55,9 +54,7 @@ def _compare(
 ) -> None:
     times, rows = FIRST + (3 if setup.quick else 8), BATCH_BYTES // size
     topic = filled(service.bus, f"stream{size}", size, rows * times)
-    messages = _BARE_BYTES // size
-    file = directory / f"batches{size}"
-    write_batches(file, stored_blocks(size, messages))
+    file, messages = of_size(directory, size)
     bare: dict[str, Any] = {"file": file, "batches": rows // messages // THREADS, "times": times}
     reads: dict[str, Any] = {
         "tms.url": service.url,
