@@ -103,16 +103,18 @@ class Topics:
         else:
             tx.abort()
 
-    def fill(self, random: Random, topic: str, partitions: int, steps: int) -> None:
+    def fill(
+        self, random: Random, topic: str, partitions: int, steps: int, foreign: float = 0.3
+    ) -> None:
         """Messages of every fate, in random order; transactions that are left open hold back what
-        comes after them."""
+        comes after them, and nobody can end the part of them that is foreign."""
         for step in range(steps):
             partition = random.randrange(partitions)
             kind = random.randrange(10)
             if kind == 0:
                 self.leave_gap(topic, partition, random.randint(1, 5), random.random() < 0.5)
             elif kind == 1 and step > steps // 2:
-                pointer = self.begin() if random.random() < 0.7 else self.elsewhere()
+                pointer = self.elsewhere() if random.random() < foreign else self.begin()
                 self.publish_in(pointer, topic, partition, b"open")
             elif kind == 2:
                 with self.bus.transaction() as tx:

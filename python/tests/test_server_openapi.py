@@ -16,7 +16,8 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.http_kit import serving
 from tms.model.topic import PARTITIONS_MAX
-from tms.wire import openapi, routes
+from tms.wire import routes
+from tms.wire.openapi import document as openapi
 
 DOCUMENT = openapi.document("test")
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)

@@ -107,7 +107,7 @@ class World:
 
     def publish(self, steps: int) -> None:
         """Fill the topic to so many steps; some of its open transactions end."""
-        self.topics.fill(self.random, "in", PARTITIONS, steps - self._steps)
+        self.topics.fill(self.random, "in", PARTITIONS, steps - self._steps, foreign=0)
         self._steps = steps
         for pointer in self.topics.open[:]:
             if steps == STEPS or self.random.random() < 0.3:

@@ -27,9 +27,10 @@ from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition, Stored
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicStaged
-from tms.wire import bodies, messages, openapi, routes, strict
+from tms.wire import bodies, messages, routes, strict
 from tms.wire.bodies import MessageIn, PublishBody
 from tms.wire.commits import decode_commit, encode_commit
+from tms.wire.openapi import document as openapi
 
 TIME_MS = 1_700_000_000_000
 

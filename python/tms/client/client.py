@@ -17,7 +17,8 @@ from typing import Self
 from weakref import WeakSet
 
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
-from tms.client.cursor import Cursor, Page, Start, as_position, asks, page, start_positions
+from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
+from tms.client.groups.calls import GroupCalls
 from tms.client.publish.batching import REQUEST_BYTES, Headers
 from tms.client.publish.company import Lone, Together
 from tms.client.publish.delivery import Delivery, Numbering
@@ -41,13 +42,11 @@ from tms.model.ids import MessageId
 from tms.model.log import Appended
 from tms.model.position import Kind, Position
 from tms.model.snapshot import Isolation, as_view
-from tms.model.topic import (
-    TopicName,
-)
-from tms.model.transaction import PositionChange, PositionKey, check_group
+from tms.model.topic import TopicName
+from tms.model.transaction import check_group
 
 
-class Bus(TopicCalls):
+class Bus(TopicCalls, GroupCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 
@@ -58,9 +57,8 @@ class Bus(TopicCalls):
         timeout_s: float = TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
-        self._clock = clock or SystemClock()
-        super().__init__(transport, Publishing(self._clock))
-        self._timeout_s = timeout_s
+        clock = clock or SystemClock()
+        super().__init__(transport, Publishing(clock), clock, timeout_s)
         self._together = Together(
             self._publishing, transport, self._delivery, timeout_s, self._clock
         )
@@ -246,28 +244,6 @@ class Bus(TopicCalls):
             )
         return Table(name, tables)
 
-    def positions(self, group: str, topic: str) -> dict[int, Position]:
-        """Where a group stands in a topic, by partition."""
-        found = self._transport.transactions.positions(check_group(group), TopicName.parse(topic))
-        return dict(found)
-
-    def set_positions(self, group: str, topic: str, positions: Mapping[int, Start]) -> None:
-        """Move a group, whatever its consumers do. Raises `TopicNotFound`."""
-        name = TopicName.parse(topic)
-        self.look_up(topic)
-        self._transport.transactions.move(
-            [
-                PositionChange(PositionKey(check_group(group), name, p), as_position(start))
-                for p, start in positions.items()
-            ]
-        )
-
-    def forget_positions(self, group: str, topic: str) -> None:
-        """Let a group begin anew in a topic. Raises `TopicNotFound`."""
-        name = TopicName.parse(topic)
-        self._transport.describe_topic(name)
-        self._transport.transactions.forget_positions(check_group(group), name)
-
     def fetch(
         self,
         topic: str,
@@ -309,11 +285,6 @@ class Bus(TopicCalls):
         self.close()
 
     # --- parts ------------------------------------------------------------------------------------
-
-    def look_up(self, topic: str) -> Known:
-        """Ask for a topic's partitions and limits, and remember them. Raises `TopicNotFound`."""
-        self._publishing.forget(topic)
-        return self._publishing.learn(topic, self.describe_topic(topic))
 
     def _fetch(
         self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float

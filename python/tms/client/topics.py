@@ -1,10 +1,9 @@
 """What a bus does with topics, apart from their messages."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
+from tms.client.calls import BusCalls
 from tms.client.cursor import Start, as_position
-from tms.client.publish.known import Publishing
-from tms.client.transport import LocalTransport, RemoteTransport, TransactionsPort
 from tms.model.inspection import PartitionInspection
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import (
@@ -16,26 +15,12 @@ from tms.model.topic import (
     parse_durability,
     parse_retention,
 )
-from tms.model.transaction import PositionChange
 
 TOPICS_PER_PAGE = 1_000
 
 
-class TopicCalls:
+class TopicCalls(BusCalls):
     """The half of a bus that creates, describes, changes and deletes topics. Thread-safe."""
-
-    def __init__(self, transport: LocalTransport | RemoteTransport, publishing: Publishing) -> None:
-        self._transport = transport
-        self._publishing = publishing
-
-    @property
-    def transactions(self) -> TransactionsPort:
-        """All transactions, for those who look after them; to make one: `transaction`."""
-        return self._transport.transactions
-
-    def mover(self) -> Callable[[Sequence[PositionChange]], None]:
-        """What moves positions of groups; for consumers."""
-        return self._transport.transactions.move
 
     def create_topic(
         self,

@@ -7,8 +7,9 @@ from starlette.routing import Route
 
 import tms
 from tms.server.service import Service
-from tms.wire import bodies, openapi, routes
+from tms.wire import bodies, routes
 from tms.wire.bodies import ReadinessBody, RootBody
+from tms.wire.openapi import document as openapi
 
 _LINKS = {
     "topics": routes.topics_path("default"),

@@ -10,13 +10,15 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 from weakref import WeakSet
 
 from tms.client.aio.consumer import AsyncConsumer
+from tms.client.aio.groups import AsyncGroupCalls
 from tms.client.aio.lanes import AsyncDelivery, AsyncLane, retrying
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.together import Together
+from tms.client.aio.topics import AsyncTopicCalls
 from tms.client.aio.transaction import AsyncTransaction
 from tms.client.client import Bus
 from tms.client.consumer import FETCH_BYTES, WAIT_S
@@ -38,11 +40,10 @@ from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TMSError
 from tms.model.block import Compression
 from tms.model.ids import MessageId
-from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Kind, Position
 from tms.model.snapshot import Isolation, as_view
-from tms.model.topic import TopicInfo, TopicName
+from tms.model.topic import TopicName
 from tms.model.transaction import check_group
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ T = TypeVar("T")
 LANES_MAX = 64
 
 
-class AsyncBus:
+class AsyncBus(AsyncTopicCalls, AsyncGroupCalls):
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
@@ -62,56 +63,16 @@ class AsyncBus:
         timeout_s: float = TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
-        self._bus = bus
+        clock = clock or SystemClock()
+        super().__init__(bus, Publishing(clock))
         self._open_lane = open_lane
         self._timeout_s = timeout_s
-        self._clock = clock or SystemClock()
-        self._publishing = Publishing(self._clock)
+        self._clock = clock
         self._together = Together(self._publishing, self._send, timeout_s)
         self._lanes: deque[AsyncLane] = deque()
         self._closed = False
         self._places = asyncio.Semaphore(LANES_MAX)
         self._open: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
-
-    # --- topics -----------------------------------------------------------------------------------
-
-    async def create_topic(self, topic: str, *args: Any, **settings: Any) -> TopicInfo:
-        """See `Bus.create_topic`."""
-        return await asyncio.to_thread(self._bus.create_topic, topic, *args, **settings)
-
-    async def describe_topic(self, topic: str) -> TopicInfo:
-        """See `Bus.describe_topic`."""
-        return await asyncio.to_thread(self._bus.describe_topic, topic)
-
-    async def list_topics(self, namespace: str = "default") -> AsyncIterator[TopicInfo]:
-        """See `Bus.list_topics`."""
-        found = self._bus.list_topics(namespace)
-        while (info := await asyncio.to_thread(next, found, None)) is not None:
-            yield info
-
-    async def update_topic(self, topic: str, **changes: Any) -> TopicInfo:
-        """See `Bus.update_topic`."""
-        self._publishing.forget(topic)
-        return await asyncio.to_thread(self._bus.update_topic, topic, **changes)
-
-    async def truncate_topic(self, topic: str, before: Start = "latest") -> TopicInfo:
-        """See `Bus.truncate_topic`."""
-        return await asyncio.to_thread(self._bus.truncate_topic, topic, before)
-
-    async def delete_topic(self, topic: str) -> None:
-        """See `Bus.delete_topic`."""
-        self._publishing.forget(topic)
-        await asyncio.to_thread(self._bus.delete_topic, topic)
-
-    async def offsets(
-        self, topic: str, at: Start = "latest", isolation: str | bytes = Isolation.COMMITTED
-    ) -> Mapping[int, int]:
-        """See `Bus.offsets`."""
-        return await asyncio.to_thread(self._bus.offsets, topic, at, isolation)
-
-    async def inspect(self, topic: str, partition: int = 0, limit: int = 20) -> PartitionInspection:
-        """See `Bus.inspect`."""
-        return await asyncio.to_thread(self._bus.inspect, topic, partition, limit)
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -258,18 +219,6 @@ class AsyncBus:
     ) -> AsyncTransaction:
         """See `Bus.transaction`: `async with bus.transaction() as tx: await tx.send(…)`."""
         return AsyncTransaction(self._bus.transaction(durability=durability, timeout_s=timeout_s))
-
-    async def positions(self, group: str, topic: str) -> dict[int, Position]:
-        """See `Bus.positions`."""
-        return await asyncio.to_thread(self._bus.positions, group, topic)
-
-    async def set_positions(self, group: str, topic: str, positions: Mapping[int, Start]) -> None:
-        """See `Bus.set_positions`."""
-        await asyncio.to_thread(self._bus.set_positions, group, topic, positions)
-
-    async def forget_positions(self, group: str, topic: str) -> None:
-        """See `Bus.forget_positions`."""
-        await asyncio.to_thread(self._bus.forget_positions, group, topic)
 
     async def fetch(
         self,

@@ -13,13 +13,12 @@ Invariants
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 from tms.clock import Clock
+from tms.engine.config import EngineConfig, EngineStats
 from tms.errors import Closed, Invalid
 from tms.log.cache import BlockCache
 from tms.log.inflight import InFlight
-from tms.log.partition import LogLimits
 from tms.log.pending import PendingAppend
 from tms.log.visibility import Judge
 from tms.model import keys
@@ -40,43 +39,6 @@ from tms.topic.registry import Registry, TopicRecord, topic_info
 from tms.topic.retention import RetentionClock, floor_by_time
 from tms.topic.sweep import open_metadata, sweep
 from tms.transactions.transactions import Transactions
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """Bounds of an engine. Bytes and seconds."""
-
-    cache_bytes: int = 64 << 20
-    in_flight_bytes: int = 128 << 20
-    block_bytes: int = 32 << 20  # of one block once decompressed
-    topics: int = 100_000
-    threads: int = 8
-    cleaner_interval_s: float = 30.0
-    transaction_lifetime_ms: int = 25 * 3_600_000  # of one whose manager is elsewhere
-    log: LogLimits = field(default_factory=LogLimits)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """Counters since the engine was opened, and what it holds now."""
-
-    messages: int
-    blocks: int
-    bytes: int
-    writes: int
-    syncs: int
-    partitions_open: int
-    cache_bytes: int
-    cache_hits: int
-    cache_misses: int
-    in_flight_bytes: int
-    clock_ahead_ms: int
-    retention_held_back_ms: int
-    transactions_open: int
-    transactions_oldest_ms: int
-    transactions_invalid: int
-    partitions_blocked: int
-    transactions_committed: int
 
 
 class Engine:

@@ -1,0 +1,42 @@
+"""The bounds of an engine, and what it counts."""
+
+from dataclasses import dataclass, field
+
+from tms.log.partition import LogLimits
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Bounds of an engine. Bytes and seconds."""
+
+    cache_bytes: int = 64 << 20
+    in_flight_bytes: int = 128 << 20
+    block_bytes: int = 32 << 20  # of one block once decompressed
+    topics: int = 100_000
+    threads: int = 8
+    cleaner_interval_s: float = 30.0
+    transaction_lifetime_ms: int = 25 * 3_600_000  # of one whose manager is elsewhere
+    log: LogLimits = field(default_factory=LogLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counters since the engine was opened, and what it holds now."""
+
+    messages: int
+    blocks: int
+    bytes: int
+    writes: int
+    syncs: int
+    partitions_open: int
+    cache_bytes: int
+    cache_hits: int
+    cache_misses: int
+    in_flight_bytes: int
+    clock_ahead_ms: int
+    retention_held_back_ms: int
+    transactions_open: int
+    transactions_oldest_ms: int
+    transactions_invalid: int
+    partitions_blocked: int
+    transactions_committed: int

@@ -1,0 +1,1 @@
+"""The OpenAPI document, a file for each part of the service."""
