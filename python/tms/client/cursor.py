@@ -17,9 +17,10 @@ from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from tms.errors import Invalid
-from tms.model.block import Columns, decode, read_header
+from tms.model.block import Columns, Flags, decode, index_of, read_header
 from tms.model.ids import MessageId
 from tms.model.log import Fetched, Message, PartitionPosition, StoredBlock
+from tms.model.placing import place_of, skipped
 from tms.model.position import Kind, Position
 
 if TYPE_CHECKING:
@@ -92,29 +93,49 @@ class Batch:
     """Messages of one partition that were published together, unpacked column by column when asked
     for.
 
-    `partition`, `base_offset` (of the first message), `timestamp_ms`, and `len(batch)`. Columns
-    have one cell per message, in order. Raises `DataCorrupt` when the bytes are not what was
-    stored.
+    `partition`, `base_offset` (of the first message), `end_offset` (where the next batch may
+    begin), `timestamp_ms`, and `len(batch)`. Columns have one cell per message, in order. Raises
+    `DataCorrupt` when the bytes are not what was stored.
     """
 
-    __slots__ = ("_block", "_columns", "_count", "_skip", "base_offset", "first_sequence", "topic")
+    __slots__ = (
+        "_block",
+        "_columns",
+        "_count",
+        "_index",
+        "_skip",
+        "base_offset",
+        "end_offset",
+        "first_sequence",
+        "topic",
+    )
 
     def __init__(self, topic: str, block: StoredBlock, skip: int = 0) -> None:
         header = read_header(block.block)
         self.topic = topic
         self._block = block
+        self._index: Sequence[int] | None = None  # of a sparse block, behind what is skipped
+        self.end_offset = header.base_offset + header.count  # whatever is left of it
+        first = skip
+        if header.flags & Flags.SPARSE:
+            index = index_of(block.block, header)
+            skip = place_of(index, skip)
+            self._index = index[skip:]
+            self._count = len(self._index)
+            first = self._index[0] if self._count else header.count
+        else:
+            self._count = header.count - skip
         self._skip = skip
-        self._count = header.count - skip
-        self.base_offset = header.base_offset + skip
-        self.first_sequence = block.last_sequence - header.count + 1 + skip
+        self.base_offset = header.base_offset + first
+        self.first_sequence = block.last_sequence - header.count + 1 + first
         self._columns: Columns | None = None
 
     def __len__(self) -> int:
         return self._count
 
     def __repr__(self) -> str:
-        offsets = self.offsets()
-        return f"<Batch {self.topic}/{self.partition} {offsets.start}..{offsets.stop}>"
+        where = f"{self.topic}/{self.partition} {self.base_offset}..{self.end_offset}"
+        return f"<Batch {where}>" if self._index is None else f"<Batch {where} sparse>"
 
     @property
     def partition(self) -> int:
@@ -128,7 +149,7 @@ class Batch:
 
     @property
     def last_id(self) -> MessageId:
-        """The id of the last message: `Position.after` it is where to go on."""
+        """The id of the last message of the block: `Position.after` it is where to go on."""
         return MessageId(self._block.time_ms, self._block.last_sequence)
 
     def values(self) -> list[bytes | None]:
@@ -145,13 +166,13 @@ class Batch:
 
     def ids(self) -> list[MessageId]:
         """The ids."""
-        sequences = range(self.first_sequence, self.first_sequence + self._count)
+        sequences = self._from(self.first_sequence)
         cells = zip(repeat(self._block.time_ms), sequences, repeat(0), repeat(0))
         return list(map(_AS_ID, cells))
 
-    def offsets(self) -> range:
-        """The offsets."""
-        return range(self.base_offset, self.base_offset + self._count)
+    def offsets(self) -> Sequence[int]:
+        """The offsets; consecutive unless messages between them are gone."""
+        return self._from(self.base_offset)
 
     def to_arrow(self) -> "pa.RecordBatch":
         """The columns key, value and headers, without copying where they are not compressed."""
@@ -169,6 +190,12 @@ class Batch:
             self.headers(),
         )
         return list(map(_AS_MESSAGE, cells))
+
+    def _from(self, first: int) -> Sequence[int]:
+        """The first message's number, and those of the others."""
+        if self._index is None:
+            return range(first, first + self._count)
+        return [first - self._index[0] + distance for distance in self._index]
 
     def _unpacked(self) -> Columns:
         if self._columns is None:
@@ -190,23 +217,6 @@ class Page(NamedTuple):
             yield from batch.messages()
 
 
-def skipped(block: StoredBlock, position: Position) -> int:
-    """How many of the block's first messages lie before `position`."""
-    header = read_header(block.block)
-    count = header.count
-    if position.kind is Kind.OFFSET:
-        return min(count, max(0, position.number - header.base_offset))
-    if position.kind is Kind.TIME:
-        return count if block.time_ms < position.number else 0
-    if position.id is None or block.time_ms > position.id.time_ms:
-        return 0
-    if block.time_ms < position.id.time_ms:
-        return count
-    first = block.last_sequence - count + 1
-    wanted = position.id.sequence + (position.kind is Kind.AFTER)
-    return min(count, max(0, wanted - first))
-
-
 def page(topic: str, asked: Mapping[int, Position], answers: Iterable[Fetched]) -> Page:
     """What fetches from these positions brought together."""
     whole = Page([], {}, {})
@@ -222,7 +232,7 @@ def _page(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
     """What a fetch from these positions brought, without the messages before them."""
     batches = []
     for block in fetched.blocks:
-        skip = skipped(block, asked[block.partition])
+        skip = skipped(block, read_header(block.block), asked[block.partition])
         batch = Batch(topic, block, skip)
         if len(batch):
             batches.append(batch)
@@ -276,7 +286,7 @@ class Cursor:
             stop = self._stops[batch.partition]
             if batch.base_offset < stop:
                 wanted.append(batch)
-            if batch.base_offset + len(batch) >= stop:
+            if batch.end_offset >= stop:
                 self._fetched.pop(batch.partition, None)
         if not found.batches:  # nothing more to be had in any of those that were asked for
             for partition in found.next:

@@ -134,7 +134,8 @@ class StagedBlocks:
                 f"{self._partition} was staged, but {name} does not have it. Run `tms fsck`."
             )
         block = bytearray(value)
-        place(block, header.base_offset, header.flags, header.write_pointer)
+        sparse = flags_of(value) & Flags.SPARSE
+        place(block, header.base_offset, header.flags | sparse, header.write_pointer)
         return reference._replace(block=block, payload=(time_ms, last - header.count + 1))
 
     def drop(self, pointer: int, blocks: Sequence[Staged] | None = None) -> None:

@@ -98,7 +98,7 @@ def _segment(
     first: tuple[BlockKey, int] | None = None
     last, end_offset = FIRST_KEY, 0
     for key, raw in scan(rows):
-        place, header = read_block(key, raw, staged)
+        place, header, _ = read_block(key, raw, staged)
         first = first or (place, header.base_offset)
         last, end_offset = place, header.base_offset + header.count
     if first is None:

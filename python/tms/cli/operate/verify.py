@@ -11,6 +11,7 @@ import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 from tms.errors import DataCorrupt, NotFound, TMSError
 from tms.log.records import (
@@ -168,7 +169,7 @@ class Verifier:
         try:
             for key, raw in scan(self.store.open(map_name, create=False)):
                 try:
-                    place, header = read_block(key, raw, staged)
+                    place, header, messages = read_block(key, raw, staged)
                 except TMSError as error:
                     yield _damage(
                         f"{where}, row {key.hex()}", error.message, Mend.ROW, map_name, key
@@ -181,7 +182,7 @@ class Verifier:
                     yield self._gap(where, map_name, end.offset, header.base_offset, segment)
                 end.offset, end.key = header.base_offset + header.count, place
                 self.totals.blocks += 1
-                self.totals.messages += header.count
+                self.totals.messages += messages
                 self.totals.bytes += len(raw)
         except (DataCorrupt, NotFound) as error:
             mend = Mend.PARTITION if isinstance(error, NotFound) else Mend.MAP
@@ -255,17 +256,20 @@ def scan(source: Map) -> Generator[tuple[bytes, bytes], None, None]:
         start = rows[-1][0] + b"\0"
 
 
-def read_block(key: bytes, raw: bytes, staged: StagedBlocks) -> tuple[BlockKey, BlockHeader]:
-    """The place and header of a stored block that is whole, and so is what it refers to. Raises
-    `TMSError`."""
+def read_block(key: bytes, raw: bytes, staged: StagedBlocks) -> tuple[BlockKey, BlockHeader, int]:
+    """The place and header of a stored block that is whole, and so is what it refers to; and how
+    many messages it has. Raises `TMSError`."""
     if len(key) != keys.BLOCK_KEY_BYTES:
         raise DataCorrupt(f"A block's key has {keys.BLOCK_KEY_BYTES} bytes, this one {len(key)}.")
     stored = StoredBlock(0, *keys.split_block_key(key), raw)
-    columns = decode_block(staged.resolve(stored).block if is_reference(stored) else raw)
-    header = read_header(raw)
-    if columns.count != header.count:
-        raise DataCorrupt(f"The header says {header.count} messages, there are {columns.count}.")
-    return keys.split_block_key(key), header
+    named = staged.resolve(stored).block if is_reference(stored) else raw
+    columns, header = decode_block(named), read_header(raw)
+    whole = read_header(named).count
+    if whole != header.count:
+        raise DataCorrupt(f"The header says {header.count} messages, there are {whole}.")
+    if not isinstance(columns.index, range) and any(a >= b for a, b in pairwise(columns.index)):
+        raise DataCorrupt("The index of what is left of the block does not ascend.")
+    return keys.split_block_key(key), header, columns.count
 
 
 def _damage(

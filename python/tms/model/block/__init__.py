@@ -1,6 +1,7 @@
 """The block: packed once by a producer, unpacked once by a consumer, passed on as bytes between.
 
     0   48  header (`header`): count, CRC, base offset, producer, …     big-endian
+    48   …  of a sparse block: which of its messages are left (`header`)
     48   …  body: one encapsulated Arrow IPC RecordBatch message of the columns
             key: binary, value: binary, headers: map<utf8, binary>      little-endian (`arrow`)
 
@@ -9,16 +10,16 @@ Invariants
 * The producer sends the body and its own part of the header; the service fills in the rest with
   `place` and never touches the body.
 * What `check` passed can hurt no reader, and `decode` returns what was encoded or raises.
+* Messages go from a block in one way, `thin`; what is left keeps ids, offsets and bytes.
 * Importing this room does not import pyarrow; a lone message is never worth the wait.
 """
 
 from typing import TYPE_CHECKING
 
-from tms.errors import BadBlock, CrcMismatch, DataCorrupt
-from tms.model.block import arrow
+from tms.errors import BadBlock, CrcMismatch
 from tms.model.block.arrow import Compression
 from tms.model.block.checking import check_body
-from tms.model.block.columns import Columns, schema
+from tms.model.block.columns import Columns, decode, schema
 from tms.model.block.header import (
     FORMAT_VERSION,
     HEADER_BYTES,
@@ -27,6 +28,7 @@ from tms.model.block.header import (
     Flags,
     body_crc,
     flags_of,
+    index_of,
     place,
     read_header,
     write_header,
@@ -41,6 +43,7 @@ from tms.model.block.packing import (
     pack,
     pack_batch,
 )
+from tms.model.block.sparse import thin
 from tms.model.log import Buffer
 
 if TYPE_CHECKING:
@@ -61,9 +64,11 @@ __all__ = [
     "encode",
     "encode_batch",
     "flags_of",
+    "index_of",
     "place",
     "read_header",
     "schema",
+    "thin",
 ]
 
 
@@ -123,18 +128,3 @@ def check(block: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int)
             return header
     check_body(block, header.count, message_bytes_max, decompressed_bytes_max)
     return header
-
-
-def decode(block: Buffer) -> Columns:
-    """The messages of a stored block. Raises `DataCorrupt` if it is not as it was stored."""
-    try:
-        header = read_header(block)
-        crc = body_crc(block)
-        if crc != header.crc:
-            raise BadBlock(f"its body has the CRC-32C {crc:08x}, its header says {header.crc:08x}.")
-        layout, body = arrow.read(block, HEADER_BYTES)
-        if layout.messages != header.count:
-            raise BadBlock(f"its header says {header.count} messages, its body {layout.messages}.")
-    except BadBlock as exc:
-        raise DataCorrupt(f"A stored block is damaged, run `tms fsck`: {exc.message}") from exc
-    return Columns(block, layout, body)
