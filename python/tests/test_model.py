@@ -33,6 +33,7 @@ def test_the_vectors_are_what_the_code_makes(name: str) -> None:
 def test_the_vectors_of_blocks_are_what_the_code_makes_where_only_one_way_is_right() -> None:
     made = json.loads(text_of("blocks"))
     committed = json.loads((VECTORS / "blocks.json").read_text())
+    assert made["sparse"] == committed["sparse"]
     for vector in made["blocks"] + committed["blocks"]:
         if not vector["canonical"]:
             del vector["block"], vector["header"]["crc"]  # another version may compress otherwise
@@ -74,6 +75,15 @@ def test_a_canonical_block_of_the_vectors_is_what_a_producer_makes(vector: dict[
     )
     place(block, header["base_offset"])
     assert block.hex() == vector["block"]
+
+
+@pytest.mark.parametrize("vector", named(load("blocks")["sparse"]))
+def test_a_sparse_block_of_the_vectors_holds_what_is_left(vector: dict[str, Any]) -> None:
+    block = bytes.fromhex(vector["block"])
+    columns = decode(block)
+    assert read_header(block)._asdict() == vector["header"]
+    assert [*columns.index] == vector["index"]
+    assert (columns.values(), columns.keys(), columns.headers()) == cells_of(vector)
 
 
 @pytest.mark.parametrize("vector", named(load("blocks")["refused"]))

@@ -13,7 +13,7 @@ from tests.block_kit import LIMITS, batch_of, block_of, body_of, with_right_crc
 from tests.hbase_cases import hbase
 from tests.snapshot_cases import snapshots
 from tms.model import keys
-from tms.model.block import Compression, encode, place, read_header
+from tms.model.block import Compression, encode, place, read_header, thin
 from tms.model.ids import TIME_MS_MAX, MessageId
 from tms.model.topic import TopicName, parse_retention
 
@@ -165,7 +165,8 @@ def blocks() -> dict[str, Any]:
     place(placed, 1_000_000)
     return {
         "about": "Whole blocks in hexadecimal and their messages. `canonical` blocks are what a"
-        " producer of TMS makes of them, byte by byte; the others are to be read all the same.",
+        " producer of TMS makes of them, byte by byte; the others are to be read all the same."
+        " `sparse` blocks lack messages: `index` says which of the header's count are left.",
         "limits": LIMITS,
         "blocks": [
             _block("one value", ONE, lone, True),
@@ -178,7 +179,13 @@ def blocks() -> dict[str, Any]:
             _block("null maps of headers", NINE, _foreign(NINE, None), False),
             _block("another flatbuffer layout", NINE, _foreign(NINE, {"a": "b"}), False),
         ],
+        "sparse": [
+            _sparse("the last of nine is left", NINE, [8]),
+            _sparse("four of nine are left", NINE, [0, 3, 4, 7]),
+            _sparse("every third of forty is left", MANY, list(range(0, 40, 3))),
+        ],
         "refused": [
+            _refused("bad-block", "a sparse block", thin(_encoded(NINE), [1, 2])),
             _refused("bad-block", "another magic", _changed(lone, 0, b"TMSX")),
             _refused("bad-block", "a later format version", _changed(lone, 4, b"\x02")),
             _refused("bad-block", "flags that only the service sets", _changed(lone, 5, b"\x01")),
@@ -201,6 +208,14 @@ def blocks() -> dict[str, Any]:
             ),
         ],
     }
+
+
+def _sparse(name: str, rows: list[Row], index: list[int]) -> dict[str, Any]:
+    """What is left of a block of these messages, stored at an offset; canonical."""
+    whole = _encoded(rows)
+    place(whole, 1_000, 17, 2**60)
+    left = _block(name, [rows[at] for at in index], thin(whole, index), True)
+    return {"name": name, "index": index, **left}
 
 
 def _encoded(rows: list[Row], compression: Compression = Compression.NONE) -> bytearray:

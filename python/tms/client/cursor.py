@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from tms.errors import Invalid
-from tms.model.block import Columns, Flags, decode, index_of, read_header
+from tms.model.block import SPARSE, Columns, decode, index_of, read_header
 from tms.model.ids import MessageId
 from tms.model.log import Fetched, Message, PartitionPosition, StoredBlock
 from tms.model.placing import place_of, skipped
@@ -112,23 +112,24 @@ class Batch:
 
     def __init__(self, topic: str, block: StoredBlock, skip: int = 0) -> None:
         header = read_header(block.block)
+        count, base_offset = header.count, header.base_offset
         self.topic = topic
+        self.end_offset = base_offset + count  # whatever is left of it
         self._block = block
+        self._columns: Columns | None = None
         self._index: Sequence[int] | None = None  # of a sparse block, behind what is skipped
-        self.end_offset = header.base_offset + header.count  # whatever is left of it
         first = skip
-        if header.flags & Flags.SPARSE:
+        if header.flags & SPARSE:
             index = index_of(block.block, header)
             skip = place_of(index, skip)
             self._index = index[skip:]
+            first = self._index[0] if self._index else count
             self._count = len(self._index)
-            first = self._index[0] if self._count else header.count
         else:
-            self._count = header.count - skip
+            self._count = count - skip
         self._skip = skip
-        self.base_offset = header.base_offset + first
-        self.first_sequence = block.last_sequence - header.count + 1 + first
-        self._columns: Columns | None = None
+        self.base_offset = base_offset + first
+        self.first_sequence = block.last_sequence - count + 1 + first
 
     def __len__(self) -> int:
         return self._count

@@ -29,7 +29,7 @@ from tms.model.block.arrow import (
 )
 from tms.model.block.header import (
     HEADER_BYTES,
-    Flags,
+    SPARSE,
     body_at,
     body_crc,
     index_of,
@@ -62,7 +62,7 @@ def decode(block: Buffer) -> "Columns":
             raise BadBlock(f"its body has the CRC-32C {crc:08x}, its header says {header.crc:08x}.")
         index, start = None, HEADER_BYTES
         count = header.count
-        if header.flags & Flags.SPARSE:
+        if header.flags & SPARSE:
             index = index_of(block, header)
             start, count = body_at(header, index), len(index)
         layout, body = arrow.read(block, start)
