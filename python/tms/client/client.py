@@ -22,6 +22,7 @@ from tms.client.groups.calls import GroupCalls
 from tms.client.publish.batching import REQUEST_BYTES, Headers
 from tms.client.publish.company import Lone, Together
 from tms.client.publish.delivery import Delivery, Numbering
+from tms.client.publish.expecting import Expect, packed
 from tms.client.publish.known import (
     Known,
     Publishing,
@@ -75,15 +76,24 @@ class Bus(TopicCalls, GroupCalls):
         partition: int | None = None,
         durability: str | None = None,
         timeout_s: float | None = None,
+        expect: Expect | None = None,
     ) -> MessageId | None:
         """Publish one message and wait for its acknowledgement; its id, or None with durability
         `none`.
 
         A key decides the partition, unless `partition` does; with neither, messages take turns.
         While another thread's publish to the topic is under way, messages gather and go together
-        in the next request. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`;
-        `TimedOut` when it is unknown whether the message is stored.
+        in the next request. With `expect`, the id of the last message of the key that the caller
+        knows or `"nothing"`, it is stored only if none of the key came after; without a key that
+        is about the partition, which is to be given. Raises `TopicNotFound`, `PartitionNotFound`,
+        `Invalid`, `TooLarge`, `WrongLastId`; `TimedOut` when it is unknown whether it is stored.
         """
+        if expect is not None:
+            some = None if key is None else [key], None if headers is None else [headers]
+            [id] = self.publish_many(
+                topic, [value], *some, partition, durability, timeout_s=timeout_s, expect=expect
+            )
+            return id
         known = self._publishing.known(topic) or self.look_up(topic)
         message = Lone(value, key, headers, partition)
         try:
@@ -102,13 +112,15 @@ class Bus(TopicCalls, GroupCalls):
         durability: str | None = None,
         compression: str = Compression.NONE,
         timeout_s: float | None = None,
+        expect: Expect | None = None,
     ) -> list[MessageId]:
         """Publish messages and wait for all acknowledgements; their ids in this order, none with
         durability `none`.
 
         Messages without key go to one partition together. What goes to one partition is stored as
-        one block, all or nothing, up to 65,536 messages and 4 MiB. Errors carry `index` where one
-        message is the reason; then nothing of the request was sent, unless it is larger than that.
+        one block, all or nothing, up to 65,536 messages and 4 MiB; with `expect`, see `publish`,
+        all go as one. Errors carry `index` where one message is the reason; then nothing of the
+        request was sent, unless it is larger than that.
         """
         packing, publishing = as_compression(compression), self._publishing
         known = publishing.known(topic) or self.look_up(topic)
@@ -124,9 +136,11 @@ class Bus(TopicCalls, GroupCalls):
         appended: list[Appended] = []
         try:
             for _ in batcher.add_many(values, keys, headers, partition):
-                appended += delivery.append(batcher.pack())
+                blocks = packed(batcher, expect, durability, full=True)
+                appended += delivery.append(blocks)
             if batcher.fillings:
-                appended += delivery.append(batcher.pack())
+                blocks = packed(batcher, expect, durability, full=False)
+                appended += delivery.append(blocks)
         except NotFound:
             publishing.forget(topic)
             raise
