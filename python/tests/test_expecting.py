@@ -157,27 +157,32 @@ def test_what_was_dropped_since_cannot_be_told(bus: Bus) -> None:
     publish(bus, b"5", key=OTHER, expect=third)
 
 
+def one_of(many: int, bus: Bus, last: MessageId) -> MessageId:
+    """Publish from many threads, all of which expect the same; the id of the one that is stored."""
+    ids: list[MessageId] = []
+    refused: list[WrongLastId] = []
+    together = threading.Barrier(many)
+
+    def attempt() -> None:
+        together.wait()
+        try:
+            ids.append(publish(bus, b"next", expect=last))
+        except WrongLastId as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=attempt) for _ in range(many)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(ids), len(refused)) == (1, many - 1)
+    return ids[0]
+
+
 def test_of_many_who_expect_the_same_exactly_one_is_stored(bus: Bus) -> None:
     last = publish(bus, b"0")
     for _ in range(12):
-        ids: list[MessageId] = []
-        refused: list[WrongLastId] = []
-        together = threading.Barrier(8)
-
-        def attempt(expect: MessageId = last) -> None:
-            together.wait()
-            try:
-                ids.append(publish(bus, b"next", expect=expect))  # noqa: B023
-            except WrongLastId as error:
-                refused.append(error)  # noqa: B023
-
-        threads = [threading.Thread(target=attempt) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert (len(ids), len(refused)) == (1, 7)
-        last = ids[0]
+        last = one_of(8, bus, last)
     assert len(values(bus)) == 13
 
 

@@ -326,3 +326,10 @@ class Closed(TMSError):
     """The object was used after it was closed."""
 
     code, kind = "closed", Kind.CLOSED
+
+
+class ViewFailed(Closed):
+    """A view's own function failed, so that it cannot go on; the cause is attached. Mend it, and
+    make the view again."""
+
+    code = "view-failed"

@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
-from weakref import WeakSet
 
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
-from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
+from tms.client.cursor import Cursor, Page, Start, start_positions
 from tms.client.groups.calls import GroupCalls
 from tms.client.publish.batching import REQUEST_BYTES, Headers
 from tms.client.publish.company import Lone, Together
@@ -36,18 +35,19 @@ from tms.client.table import Table
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
 from tms.client.transport import TIMEOUT_S, LocalTransport, RemoteTransport, open_lane
+from tms.client.views.calls import ViewCalls
 from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound
 from tms.model.block import Compression
 from tms.model.ids import MessageId
 from tms.model.log import Appended
-from tms.model.position import Kind, Position
+from tms.model.position import Kind
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
 
 
-class Bus(TopicCalls, GroupCalls):
+class Bus(TopicCalls, GroupCalls, ViewCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 
@@ -63,7 +63,6 @@ class Bus(TopicCalls, GroupCalls):
         self._together = Together(
             self._publishing, transport, self._delivery, timeout_s, self._clock
         )
-        self._open: WeakSet[Producer | Consumer] = WeakSet()
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -299,14 +298,6 @@ class Bus(TopicCalls, GroupCalls):
         self.close()
 
     # --- parts ------------------------------------------------------------------------------------
-
-    def _fetch(
-        self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float
-    ) -> Page:
-        turns = asks(positions)
-        each = max(1, bytes_max // max(1, len(turns)))
-        answers = (self._transport.fetch(name, turn, each, wait_s / len(turns)) for turn in turns)
-        return page(str(name), positions, answers)
 
     def _delivery(
         self,

@@ -20,6 +20,7 @@ from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.together import Together
 from tms.client.aio.topics import AsyncTopicCalls
 from tms.client.aio.transaction import AsyncTransaction
+from tms.client.aio.views import AsyncViewCalls
 from tms.client.client import Bus
 from tms.client.consumer import FETCH_BYTES, WAIT_S
 from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
@@ -52,7 +53,7 @@ T = TypeVar("T")
 LANES_MAX = 64
 
 
-class AsyncBus(AsyncTopicCalls, AsyncGroupCalls):
+class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncViewCalls):
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
