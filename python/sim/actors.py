@@ -54,6 +54,14 @@ class Actor(Protocol):
         ...
 
 
+class Remembering(Actor, Protocol):
+    """A user who remembers what it has read."""
+
+    def after_power_loss(self) -> None:
+        """What was read may not be there any more."""
+        ...
+
+
 def topic_of(place: Place) -> TopicName:
     """The name of a place's topic."""
     return TopicName.parse(place[0])
@@ -65,10 +73,13 @@ def durability_at(world: World, place: Place) -> Durability:
     return SYNCED if place == SOURCE else world.random.choice((WRITTEN, SYNCED))
 
 
-def block(values: tuple[str, ...], producer: int = 0, sequence: int = 0) -> bytearray:
-    """A block of these values."""
+def block(
+    values: tuple[str, ...], producer: int = 0, sequence: int = 0, key: bytes | None = None
+) -> bytearray:
+    """A block of these values, all with one key or without."""
     raw = [value.encode() for value in values]
-    return encode(raw, producer_id=producer, producer_sequence=sequence)
+    names = None if key is None else [key] * len(raw)
+    return encode(raw, names, producer_id=producer, producer_sequence=sequence)
 
 
 def seen(fetched: Fetched, position: Position) -> tuple[Seen, ...]:

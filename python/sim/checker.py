@@ -12,6 +12,7 @@ The final content of the partitions is the truth that everything else is held ag
     id reuse              one id for two messages
     position regression   a group stands before where it certainly stood
     invented              a message or position that nobody sent
+    lost update           what was stored only if a message was the newest, and it was not
 
 A power loss excuses what was acknowledged without a sync, and what was seen but not acknowledged;
 nothing else.
@@ -52,6 +53,7 @@ class Kind(StrEnum):
     REUSED = "id reuse"
     REGRESSION = "position regression"
     INVENTED = "invented"
+    UPDATE = "lost update"
 
 
 class Finding(NamedTuple):
@@ -86,10 +88,13 @@ class Checker:
         self.place: dict[str, Place] = {}
         self.transaction: dict[str, str] = {}
         self.source: dict[str, str] = {}
+        self.rests_on: dict[str, str] = {}
         self.transactions: dict[str, _Tx] = defaultdict(_Tx)
         for sent in history.of(Sent):
             for number, value in enumerate(sent.values):
                 self.place[value] = sent.place
+                if sent.rests_on is not None:
+                    self.rests_on[value] = sent.rests_on
                 if sent.sources:
                     self.source[value] = sent.sources[number]
                 if sent.transaction:
@@ -292,6 +297,18 @@ def _invented(run: Checker) -> Iterator[Finding]:
                 yield Finding(Kind.INVENTED, f"{value} in {place}")
 
 
+def _updates(run: Checker) -> Iterator[Finding]:
+    for place, messages in run.final.items():
+        newest = ""
+        for _, value in messages:
+            expected = run.rests_on.get(value)
+            if expected is not None:
+                if expected != newest:
+                    what = f"{value} in {place} rests on {expected!r}, {newest!r} was the newest"
+                    yield Finding(Kind.UPDATE, what)
+                newest = value
+
+
 RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _lost,
     _processing,
@@ -303,4 +320,5 @@ RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _ids,
     _positions,
     _invented,
+    _updates,
 )

@@ -25,12 +25,15 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
 
 class Sent(_Event, frozen=True):
     """Messages are about to be published for the first time; `transaction` is a name that the run
-    gave it, empty for none. `sources` are the messages that these were made of, one each."""
+    gave it, empty for none. `sources` are the messages that these were made of, one each.
+    `rests_on` is the message that has to be the one before it of those that rest on one, empty:
+    it has to be the first."""
 
     place: Place
     values: tuple[str, ...]
     transaction: str = ""
     sources: tuple[str, ...] = ()
+    rests_on: str | None = None
 
 
 class Acknowledged(_Event, frozen=True):

@@ -14,11 +14,13 @@ from sim.actors import (
     Interactive,
     Producer,
     Reader,
+    Remembering,
     Transformer,
     seen,
     topic_of,
 )
 from sim.checker import Finding, check
+from sim.deciders import Decider
 from sim.history import Crashed, Done, Final, History, Place, Seen
 from sim.world import World, quietly
 from tms.model.log import PartitionPosition
@@ -65,6 +67,9 @@ class Simulation:
             Transformer(world, "t0", SOURCE, OUTPUT),
             Transformer(world, "t1", SOURCE, OUTPUT),
         ]
+        deciders = [Decider(world, f"d{number}", PLACES[2]) for number in range(2)]
+        self.actors += deciders
+        self.remembering: list[Remembering] = [*self.readers, *deciders]
         if random.random() < 0.3:
             self.actors.append(Foreign(world, "f0", random.choice(PLACES[1:])))
         world.between = self._glance
@@ -91,8 +96,8 @@ class Simulation:
     def _after_crash(self) -> None:
         crashes = [event for event in self.world.history.events[-9:] if isinstance(event, Crashed)]
         if any(one.power for one in crashes):
-            for reader in self.readers:
-                reader.after_power_loss()
+            for one in self.remembering:
+                one.after_power_loss()
 
     def _trouble(self) -> None:
         world, random = self.world, self.world.random

@@ -24,7 +24,8 @@ def right() -> list[Event]:
     """A run in which everything was as it must be: plain messages, a transaction over two
     partitions, one that was aborted, and a group that makes a message of each message."""
     return [
-        Sent(1, A, ("p0", "p1")),
+        Sent(1, A, ("p0",), rests_on=""),
+        Sent(1, A, ("p1",), rests_on="p0"),
         Acknowledged(2, A, (("01", "p0"), ("02", "p1")), synced=True),
         Sent(3, A, ("t0",), "t"),
         Sent(4, B, ("t1",), "t"),
@@ -48,9 +49,10 @@ def right() -> list[Event]:
 
 
 def without(events: list[Event], at: int, *instead: Event) -> list[Event]:
-    """The events, with others in place of the one at this moment."""
+    """The events, with others in place of those at this moment."""
     place = next(number for number, event in enumerate(events) if event.at == at)
-    return [*events[:place], *instead, *events[place + 1 :]]
+    after = [event for event in events[place:] if event.at != at]
+    return [*events[:place], *instead, *after]
 
 
 def kinds(events: list[Event]) -> set[Kind]:
@@ -141,6 +143,11 @@ CORRUPT: dict[str, tuple[Kind, int, tuple[Event, ...]]] = {
         Kind.REUSED,
         2,
         (Acknowledged(2, A, (("01", "p0"), ("01", "p1")), synced=True),),
+    ),
+    "a message rests on one that was not the newest": (
+        Kind.UPDATE,
+        1,
+        (Sent(1, A, ("p0",), rests_on=""), Sent(1, A, ("p1",), rests_on="")),
     ),
     "a group went back": (Kind.REGRESSION, 20, (Found(20, "group", A, "", 21),)),
     "a group stands where nobody put it": (Kind.INVENTED, 20, (Found(20, "group", A, "09", 21),)),

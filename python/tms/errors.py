@@ -187,6 +187,13 @@ class TopicExists(Conflict):
     code = "topic-exists"
 
 
+class WrongLastId(Conflict):
+    """The last message of a key, or of a partition, is not the one that a publish expected; details
+    carry `last` and `expected`. Nothing was stored: read on, and decide again."""
+
+    code = "wrong-last-id"
+
+
 class TransactionNotFound(NotFound):
     """No such transaction is known: it never was, or ended longer ago than is remembered."""
 
@@ -319,3 +326,10 @@ class Closed(TMSError):
     """The object was used after it was closed."""
 
     code, kind = "closed", Kind.CLOSED
+
+
+class ViewFailed(Closed):
+    """A view's own function failed, so that it cannot go on; the cause is attached. Mend it, and
+    make the view again."""
+
+    code = "view-failed"

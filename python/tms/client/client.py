@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
-from weakref import WeakSet
 
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
-from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
+from tms.client.cursor import Cursor, Page, Start, start_positions
 from tms.client.groups.calls import GroupCalls
 from tms.client.publish.batching import REQUEST_BYTES, Headers
 from tms.client.publish.company import Lone, Together
 from tms.client.publish.delivery import Delivery, Numbering
+from tms.client.publish.expecting import Expect, packed
 from tms.client.publish.known import (
     Known,
     Publishing,
@@ -35,18 +35,19 @@ from tms.client.table import Table
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
 from tms.client.transport import TIMEOUT_S, LocalTransport, RemoteTransport, open_lane
+from tms.client.views.calls import ViewCalls
 from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound
 from tms.model.block import Compression
 from tms.model.ids import MessageId
 from tms.model.log import Appended
-from tms.model.position import Kind, Position
+from tms.model.position import Kind
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
 
 
-class Bus(TopicCalls, GroupCalls):
+class Bus(TopicCalls, GroupCalls, ViewCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 
@@ -62,7 +63,6 @@ class Bus(TopicCalls, GroupCalls):
         self._together = Together(
             self._publishing, transport, self._delivery, timeout_s, self._clock
         )
-        self._open: WeakSet[Producer | Consumer] = WeakSet()
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -75,15 +75,24 @@ class Bus(TopicCalls, GroupCalls):
         partition: int | None = None,
         durability: str | None = None,
         timeout_s: float | None = None,
+        expect: Expect | None = None,
     ) -> MessageId | None:
         """Publish one message and wait for its acknowledgement; its id, or None with durability
         `none`.
 
         A key decides the partition, unless `partition` does; with neither, messages take turns.
         While another thread's publish to the topic is under way, messages gather and go together
-        in the next request. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`;
-        `TimedOut` when it is unknown whether the message is stored.
+        in the next request. With `expect`, the id of the last message of the key that the caller
+        knows or `"nothing"`, it is stored only if none of the key came after; without a key that
+        is about the partition, which is to be given. Raises `TopicNotFound`, `PartitionNotFound`,
+        `Invalid`, `TooLarge`, `WrongLastId`; `TimedOut` when it is unknown whether it is stored.
         """
+        if expect is not None:
+            some = None if key is None else [key], None if headers is None else [headers]
+            [id] = self.publish_many(
+                topic, [value], *some, partition, durability, timeout_s=timeout_s, expect=expect
+            )
+            return id
         known = self._publishing.known(topic) or self.look_up(topic)
         message = Lone(value, key, headers, partition)
         try:
@@ -102,13 +111,15 @@ class Bus(TopicCalls, GroupCalls):
         durability: str | None = None,
         compression: str = Compression.NONE,
         timeout_s: float | None = None,
+        expect: Expect | None = None,
     ) -> list[MessageId]:
         """Publish messages and wait for all acknowledgements; their ids in this order, none with
         durability `none`.
 
         Messages without key go to one partition together. What goes to one partition is stored as
-        one block, all or nothing, up to 65,536 messages and 4 MiB. Errors carry `index` where one
-        message is the reason; then nothing of the request was sent, unless it is larger than that.
+        one block, all or nothing, up to 65,536 messages and 4 MiB; with `expect`, see `publish`,
+        all go as one. Errors carry `index` where one message is the reason; then nothing of the
+        request was sent, unless it is larger than that.
         """
         packing, publishing = as_compression(compression), self._publishing
         known = publishing.known(topic) or self.look_up(topic)
@@ -124,9 +135,11 @@ class Bus(TopicCalls, GroupCalls):
         appended: list[Appended] = []
         try:
             for _ in batcher.add_many(values, keys, headers, partition):
-                appended += delivery.append(batcher.pack())
+                blocks = packed(batcher, expect, durability, full=True)
+                appended += delivery.append(blocks)
             if batcher.fillings:
-                appended += delivery.append(batcher.pack())
+                blocks = packed(batcher, expect, durability, full=False)
+                appended += delivery.append(blocks)
         except NotFound:
             publishing.forget(topic)
             raise
@@ -285,14 +298,6 @@ class Bus(TopicCalls, GroupCalls):
         self.close()
 
     # --- parts ------------------------------------------------------------------------------------
-
-    def _fetch(
-        self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float
-    ) -> Page:
-        turns = asks(positions)
-        each = max(1, bytes_max // max(1, len(turns)))
-        answers = (self._transport.fetch(name, turn, each, wait_s / len(turns)) for turn in turns)
-        return page(str(name), positions, answers)
 
     def _delivery(
         self,

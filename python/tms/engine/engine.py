@@ -26,7 +26,7 @@ from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.snapshot import Isolation, Snapshot
+from tms.model.snapshot import Fate, Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
 from tms.store.base import Store
 from tms.table.tables import Tables
@@ -73,7 +73,7 @@ class Engine:
             self._config.cleaner_interval_s,
             lambda: self.transactions.tidy(),
         )
-        self._publisher = Publisher(self._registry, self._partitions, self._config.block_bytes)
+        self._publisher = self._make_publisher()
         self.transactions = Transactions(
             self._registry,
             self._partitions,
@@ -106,6 +106,12 @@ class Engine:
             self._in_flight,
             self._threads,
         )
+
+    def _make_publisher(self) -> Publisher:
+        def judge(pointer: int, issued: bool) -> Fate:
+            return self.transactions.manager.fate(pointer, issued)
+
+        return Publisher(self._registry, self._partitions, self._config.block_bytes, judge)
 
     # -- topics --------------------------------------------------------------------------------
 

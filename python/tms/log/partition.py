@@ -193,6 +193,18 @@ class PartitionState:
         if watchers:
             _call(watchers)
 
+    def published_after(self, key: BlockKey) -> Iterator[list[StoredBlock]]:
+        """The blocks after a key, in order, some at a time. The caller holds `owner`."""
+        while key < self.last:
+            with self.lock:
+                blocks = self.tail.read(key_after(key), LOOK_BYTES)
+            if blocks is None:
+                blocks = self.chain.scan(key_after(key), key_after(self.last), LOOK_BYTES)
+            if not blocks:
+                return
+            yield blocks
+            key = (blocks[-1].time_ms, blocks[-1].last_sequence)
+
     def roll_back(self, first: BlockKey, last: BlockKey, write_pointer: int) -> int:
         """Mark the blocks of a transaction in [first, last] as rolled back, synced; how many there
         were. The caller holds `owner`."""

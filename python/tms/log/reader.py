@@ -112,6 +112,11 @@ class PartitionReader:
                 if not state.known:
                     state.load()
 
+    def floor(self) -> BlockKey:
+        """Everything before this key was dropped."""
+        self.load()
+        return self._state.chain.record.floor
+
     def watch(self, position: Position, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when something is there at or after `position`, at once if it is.
         Returns a cancel."""

@@ -13,6 +13,7 @@ from tms.model.position import Position
 
 Buffer = bytes | bytearray | memoryview
 
+NOTHING = MessageId(0, 0)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,10 +42,15 @@ class Message(NamedTuple):
 
 class NewBlock(NamedTuple):
     """A producer's block for a partition; the service fills in flags, base offset and CRC stays
-    the producer's."""
+    the producer's.
+
+    With `expect` it is stored only if no message came after this id: none with one of the block's
+    keys or, if its messages have no keys, none at all in the partition. `NOTHING`: none whatsoever.
+    """
 
     partition: int
     block: Buffer
+    expect: MessageId | None = None
 
 
 class StoredBlock(NamedTuple):

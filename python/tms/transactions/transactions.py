@@ -180,11 +180,13 @@ class Transactions:
             answer: Pending[CommitResult] = Pending(1)
             answer.settle(0, done)
             return answer
+        id = request.transaction_id
+        for topic, new in request.blocks:
+            self._parts.publisher.look(topic, new, id)
         self._positions.check(request.positions)
         changes = [*request.changes]
         changes += [b"position/" + encode_key(one.key) for one in request.positions]
         durability = request.durability or self._strongest(request)
-        id = request.transaction_id
         with contextlib.ExitStack() as ending:
             writes = ending.enter_context(self._early.published.ending(id)) if id else None
             if id:

@@ -11,12 +11,13 @@ A commit is `application/vnd.tms.commit` (big-endian):
 
 import binascii
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from struct import Struct as Layout
 
 import msgspec
 
 from tms.errors import BadEncoding, Invalid, Malformed
+from tms.model.expecting import expected_text, parse_expected
 from tms.model.log import Appended, Buffer, NewBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName, parse_durability
@@ -48,11 +49,13 @@ class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     expected: str | None = None
 
 
-class TopicPart(msgspec.Struct, forbid_unknown_fields=True):
-    """How many of the blocks go to a topic."""
+class TopicPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How many of the blocks go to a topic, and what those expect that expect something, by their
+    number in the topic."""
 
     topic: str
     blocks: int
+    expect: dict[int, str] = {}
 
 
 class StagedPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -132,7 +135,7 @@ def encode_commit(commit: Commit) -> list[Buffer]:
         parts.setdefault(topic, []).append(new)
     head = bodies.encode(
         CommitHead(
-            [TopicPart(full_name(topic), len(blocks)) for topic, blocks in parts.items()],
+            [_topic_part(topic, blocks) for topic, blocks in parts.items()],
             [_position_body(change) for change in commit.positions],
             [b64encode(change).decode() for change in commit.changes],
             commit.token,
@@ -168,11 +171,7 @@ def decode_commit(body: Buffer, transaction_id: int) -> Commit:
         )
     check_token(head.token)
     following = iter(new)
-    blocks = tuple(
-        TopicBlock(topic, next(following))
-        for part in head.topics
-        for topic in [TopicName.parse(part.topic)] * _count(part.blocks)
-    )
+    blocks = tuple(one for part in head.topics for one in _blocks_of(part, following))
     return Commit(
         transaction_id,
         head.token,
@@ -193,10 +192,26 @@ def check_token(token: str) -> str:
     return token
 
 
-def _count(blocks: int) -> int:
-    if blocks < 0:
+def _topic_part(topic: TopicName, blocks: list[NewBlock]) -> TopicPart:
+    expect = {
+        number: expected_text(new.expect)
+        for number, new in enumerate(blocks)
+        if new.expect is not None
+    }
+    return TopicPart(full_name(topic), len(blocks), expect)
+
+
+def _blocks_of(part: TopicPart, following: Iterator[NewBlock]) -> Iterator[TopicBlock]:
+    if part.blocks < 0:
         raise Malformed("A number of blocks is negative.")
-    return blocks
+    if any(not 0 <= number < part.blocks for number in part.expect):
+        raise Malformed("`expect` names a block that the topic has not.")
+    topic = TopicName.parse(part.topic)
+    for number in range(part.blocks):
+        new = next(following)
+        if number in part.expect:
+            new = new._replace(expect=parse_expected(part.expect[number]))
+        yield TopicBlock(topic, new)
 
 
 def _change(text: str) -> bytes:

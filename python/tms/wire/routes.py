@@ -17,6 +17,8 @@ from urllib.parse import quote
 import msgspec
 
 from tms.errors import Kind, TMSError, TooLarge, from_code
+from tms.model.expecting import expected_text
+from tms.model.ids import MessageId
 from tms.model.snapshot import Isolation, Snapshot, View, encode_snapshot
 from tms.model.topic import Durability, TopicName
 
@@ -121,10 +123,13 @@ def staged_path(name: TopicName, transaction: int) -> str:
     return f"{topic_path(name)}/staged?transaction={transaction}"
 
 
-def messages_path(name: TopicName, durability: Durability | None = None) -> str:
+def messages_path(
+    name: TopicName, durability: Durability | None = None, expect: MessageId | None = None
+) -> str:
     """POST publishes; see `fetch_path` for GET."""
-    query = "" if durability is None else f"?durability={durability}"
-    return f"{topic_path(name)}/messages{query}"
+    given = [] if durability is None else [f"durability={durability}"]
+    given += [] if expect is None else [f"expect={expected_text(expect)}"]
+    return f"{topic_path(name)}/messages{'?' * bool(given)}{'&'.join(given)}"
 
 
 def fetch_path(

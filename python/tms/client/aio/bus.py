@@ -20,12 +20,14 @@ from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.together import Together
 from tms.client.aio.topics import AsyncTopicCalls
 from tms.client.aio.transaction import AsyncTransaction
+from tms.client.aio.views import AsyncViewCalls
 from tms.client.client import Bus
 from tms.client.consumer import FETCH_BYTES, WAIT_S
 from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
 from tms.client.publish.batching import REQUEST_BYTES, Batcher, Headers
 from tms.client.publish.company import Lone
 from tms.client.publish.delivery import Numbering
+from tms.client.publish.expecting import Expect, packed
 from tms.client.publish.known import (
     Known,
     Publishing,
@@ -51,7 +53,7 @@ T = TypeVar("T")
 LANES_MAX = 64
 
 
-class AsyncBus(AsyncTopicCalls, AsyncGroupCalls):
+class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncViewCalls):
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
@@ -85,8 +87,15 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls):
         partition: int | None = None,
         durability: str | None = None,
         timeout_s: float | None = None,
+        expect: Expect | None = None,
     ) -> MessageId | None:
         """See `Bus.publish`. When it is cancelled, the message may or may not be stored."""
+        if expect is not None:
+            some = None if key is None else [key], None if headers is None else [headers]
+            [id] = await self.publish_many(
+                topic, [value], *some, partition, durability, timeout_s=timeout_s, expect=expect
+            )
+            return id
         known = self._publishing.known(topic) or await self._look_up(topic)
         message = Lone(value, key, headers, partition)
         try:
@@ -105,6 +114,7 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls):
         durability: str | None = None,
         compression: str = Compression.NONE,
         timeout_s: float | None = None,
+        expect: Expect | None = None,
     ) -> list[MessageId]:
         """See `Bus.publish_many`."""
         packing, publishing = as_compression(compression), self._publishing
@@ -122,9 +132,11 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls):
         try:
             async with self._lane() as lane:
                 for _ in batcher.add_many(values, keys, headers, partition):
-                    appended += await delivery.append(lane, batcher.pack())
+                    blocks = packed(batcher, expect, durability, full=True)
+                    appended += await delivery.append(lane, blocks)
                 if batcher.fillings:
-                    appended += await delivery.append(lane, batcher.pack())
+                    blocks = packed(batcher, expect, durability, full=False)
+                    appended += await delivery.append(lane, blocks)
         except NotFound:
             publishing.forget(topic)
             raise

@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tms.errors import ConfigError, Malformed, TMSError, Unavailable
 from tms.errors import Kind as ErrorKind
+from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
@@ -109,7 +110,9 @@ class Calls:
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
     ) -> Call[list[Appended]]:
         chunks = bodies.frame(blocks)
-        head = self._append_head(name, durability) + b"%d\r\n\r\n" % sum(map(len, chunks))
+        expect = blocks[0].expect if blocks else None
+        common = self._append_head if expect is None else self._make_append_head
+        head = common(name, durability, expect) + b"%d\r\n\r\n" % sum(map(len, chunks))
         return Call([head, *chunks], self._appended)
 
     def fetch(
@@ -207,8 +210,10 @@ class Calls:
     def _transaction(self, answer: Answer) -> TransactionInfo:
         return bodies.decode(self._good(answer), TransactionInfo)
 
-    def _make_append_head(self, name: TopicName, durability: Durability | None) -> bytes:
-        path = routes.messages_path(name, durability)
+    def _make_append_head(
+        self, name: TopicName, durability: Durability | None, expect: MessageId | None
+    ) -> bytes:
+        path = routes.messages_path(name, durability, expect)
         return (
             f"POST {path}{self._common}Content-Type: {routes.BLOCKS}\r\n"
             f"Accept: {routes.JSON}, {routes.PROBLEM}\r\nContent-Length: "

@@ -48,6 +48,13 @@ def publish() -> dict[str, Any]:
                 type="string",
                 enum=[level.value for level in Durability],
             ),
+            query(
+                "expect",
+                "Store them only if no message of their keys, or without keys none of the "
+                "partition, came after this id; `nothing`: none whatsoever.",
+                type="string",
+                pattern="^(nothing|[0-9A-Fa-f]{40})$",
+            ),
             {
                 "name": "Idempotency-Key",
                 "in": "header",
