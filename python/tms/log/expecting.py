@@ -79,9 +79,10 @@ class Expecting:
             return MessageId(stored.time_ms, stored.last_sequence)
         first = stored.last_sequence - header.count + 1
         body = self.resolve(stored) if is_reference(stored) else stored
-        keys = decode(body.block).keys()
+        columns = decode(body.block)
+        keys, index = columns.keys(), columns.index
         for at in range(len(keys) - 1, -1, -1):
-            id = MessageId(stored.time_ms, first + at)
+            id = MessageId(stored.time_ms, first + index[at])
             if id[:2] <= self.after[:2]:
                 return None
             if keys[at] in self.keys:

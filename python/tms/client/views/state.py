@@ -65,7 +65,7 @@ class State(Generic[V]):
             if key is not None:
                 self._set(key, value, id)
                 yield key, value
-        end = batch.offsets().stop
+        end = batch.end_offset
         if stop is not None and end >= stop:
             end = stop
             self.ended.add(partition)
