@@ -63,6 +63,9 @@ _FIELDS: dict[str, Callable[["Message"], bytes]] = {
     default="committed",
     help="Whether to stop at open transactions. [committed]",
 )
+@click.option(
+    "--filter", "where", help='Only what matches: "key ^= user- and header.kind = order".'
+)
 @click.pass_obj
 def command(
     session: Session,
@@ -73,6 +76,7 @@ def command(
     template: str | None,
     partitions: tuple[int, ...],
     isolation: str,
+    where: str | None,
 ) -> None:
     """Print the messages of TOPIC.
 
@@ -80,6 +84,7 @@ def command(
       tms consume flights --from earliest --exit-at-end --json
       tms consume flights --from -10 -e --format '%k %v\\n'
       tms consume flights --from 2026-11-01T00:00Z -n 1
+      tms consume flights --filter 'key ^= LH and header.kind = delay'
     """
     render = _renderer(session.format, template)
     with session.bus() as bus:
@@ -90,6 +95,7 @@ def command(
             partitions=list(partitions) or None,
             stop_at_end=exit_at_end,
             isolation=isolation,
+            where=where,
         )
         with closing(consumer):
             printed = 0

@@ -39,6 +39,7 @@ from tms.client.views.calls import ViewCalls
 from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound
 from tms.model.block import Compression
+from tms.model.filter import Filter, as_filter
 from tms.model.ids import MessageId
 from tms.model.log import Appended
 from tms.model.position import Kind
@@ -200,16 +201,18 @@ class Bus(TopicCalls, GroupCalls, ViewCalls):
         timeout_s: float | None = None,
         isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
+        where: str | Filter | None = None,
     ) -> Consumer:
         """A consumer of all partitions, or of those named. With a group it begins where the group
-        stands, and moves its position with `acknowledge`.
+        stands, and moves its position with `acknowledge`. With `where` the service sends only the
+        messages whose key and headers match, see `Filter`; positions go on over the others.
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
         with time zone, `"offset:N"`, any position's text, or a mapping of partitions to these, such
         as `Consumer.positions()`. With `stop_at_end` the iteration ends behind the messages that
         were there when it began. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
-        name = TopicName.parse(topic)
+        name, wanted = TopicName.parse(topic), as_filter(where)
         positions = start_positions(start, partitions, lambda: self.look_up(topic).partitions)
         stored = self._transport.transactions.positions(check_group(group), name) if group else {}
         positions.update({p: there for p, there in stored.items() if p in positions})
@@ -219,7 +222,7 @@ class Bus(TopicCalls, GroupCalls, ViewCalls):
         made = Consumer(
             name,
             open_lane(self._transport),
-            Cursor(str(name), positions, stop_at_end),
+            Cursor(str(name), positions, stop_at_end, wanted),
             self._clock,
             wait_s=wait_s,
             fetch_bytes=fetch_bytes,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tms.errors import Invalid
 from tms.model.block import SPARSE, Columns, decode, index_of, read_header
+from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.log import Fetched, Message, PartitionPosition, StoredBlock
 from tms.model.placing import place_of, skipped
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 Start = str | MessageId | datetime | Position
 
 PARTITIONS_PER_FETCH = 128  # their positions must fit into a URL of 8 KiB
+PARTITIONS_PER_FILTER = 64  # together with a filter
 
 
 def as_position(start: Start) -> Position:
@@ -73,13 +75,13 @@ def start_positions(
     return {partition: as_position(start[partition]) for partition in wanted}
 
 
-def asks(positions: Mapping[int, Position]) -> list[list[PartitionPosition]]:
+def asks(
+    positions: Mapping[int, Position], filtered: bool = False
+) -> list[list[PartitionPosition]]:
     """The positions as one fetch or, when they are many, several fetches take them."""
     all_of_them = [PartitionPosition(*there) for there in positions.items()]
-    return [
-        all_of_them[at : at + PARTITIONS_PER_FETCH]
-        for at in range(0, len(all_of_them), PARTITIONS_PER_FETCH)
-    ]
+    each = PARTITIONS_PER_FILTER if filtered else PARTITIONS_PER_FETCH
+    return [all_of_them[at : at + each] for at in range(0, len(all_of_them), each)]
 
 
 # Three times as fast as calling the classes, which name each field.
@@ -247,14 +249,22 @@ def _page(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
 
 class Cursor:
     """Where a consumer stands in each partition. Pure state, shared by the synchronous and the
-    asyncio consumer."""
+    asyncio consumer. `where`: only messages that match are fetched."""
 
-    def __init__(self, topic: str, positions: Mapping[int, Position], stop_at_end: bool) -> None:
+    def __init__(
+        self,
+        topic: str,
+        positions: Mapping[int, Position],
+        stop_at_end: bool,
+        where: Filter | None = None,
+    ) -> None:
         self.finished = not positions
         self.stop_at_end = stop_at_end
+        self.where = where
         self._topic = topic
         self._fetched = dict(positions)  # behind what was fetched
         self._handed = dict(positions)  # behind what the caller has
+        self._passed: dict[int, Position] = {}  # behind what the last answer was made of
         self._stops: dict[int, int] = {}  # end offsets at each partition's first answer
         self.message: Message | None = None  # the last one that the caller was handed, if by itself
         self._round = 0
@@ -264,7 +274,7 @@ class Cursor:
 
         When they are many they take turns, and each gets its part of the time.
         """
-        turns = asks(self._fetched)
+        turns = asks(self._fetched, self.where is not None)
         self._round += 1
         return turns[self._round % len(turns)], wait_s / len(turns)
 
@@ -276,9 +286,12 @@ class Cursor:
             for partition, there in found.next.items()
             if partition in self._fetched
         )
-        return self._until_the_end(found) if self.stop_at_end else found.batches
+        self._passed = dict(found.next)
+        if not self.stop_at_end:
+            return found.batches
+        return self._until_the_end(found, fetched.reached)
 
-    def _until_the_end(self, found: Page) -> list[Batch]:
+    def _until_the_end(self, found: Page, reached: Mapping[int, int]) -> list[Batch]:
         """The batches that began before the end of their partition, as it was at first."""
         wanted = []
         for partition, end in found.ends.items():
@@ -287,9 +300,16 @@ class Cursor:
             stop = self._stops[batch.partition]
             if batch.base_offset < stop:
                 wanted.append(batch)
+            else:
+                self._passed.pop(batch.partition, None)
             if batch.end_offset >= stop:
                 self._fetched.pop(batch.partition, None)
-        if not found.batches:  # nothing more to be had in any of those that were asked for
+        for partition, offset in reached.items():
+            if offset >= self._stops[partition]:
+                self._fetched.pop(partition, None)
+        if (
+            not found.batches and not reached
+        ):  # nothing more to be had in any of those that were asked for
             for partition in found.next:
                 self._fetched.pop(partition, None)
         self.finished = not self._fetched
@@ -299,6 +319,16 @@ class Cursor:
         """The caller gets this batch as a whole."""
         self.message = None
         self._handed[batch.partition] = Position.after(batch.last_id)
+
+    def settle(self) -> None:
+        """The caller has all batches of the last answer: what a filter passed over behind them is
+        done as well."""
+        if self.where is not None:
+            self._handed.update(
+                (partition, there)
+                for partition, there in self._passed.items()
+                if partition in self._handed
+            )
 
     def positions(self) -> dict[int, Position]:
         """Where to go on, for each partition."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from tms.clock import Clock
 from tms.errors import Closed, TMSError
+from tms.model.filter import Filter
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
@@ -105,6 +106,7 @@ class Transport(Protocol):
         bytes_max: int,
         wait_s: float = 0,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Fetched: ...
 
     def offsets(
@@ -133,6 +135,7 @@ class Lane(Protocol):
         bytes_max: int,
         wait_s: float,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Pending[Fetched]:
         """Begin a fetch; the caller goes on while it is under way."""
         ...
@@ -207,8 +210,10 @@ class LocalLane:
         bytes_max: int,
         wait_s: float,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Pending[Fetched]:
-        return _LocalFetch(self, self._transport, name, positions, bytes_max, wait_s, isolation)
+        transport = self._transport
+        return _LocalFetch(self, transport, name, positions, bytes_max, wait_s, isolation, where)
 
     def reset(self) -> None:
         pass  # nothing of a fetch is under way before its result is asked for
@@ -230,6 +235,7 @@ class _LocalFetch:
         bytes_max: int,
         wait_s: float,
         isolation: View,
+        where: Filter | None,
     ) -> None:
         self._lane = lane
         self._transport = transport
@@ -238,6 +244,7 @@ class _LocalFetch:
         self._bytes_max = bytes_max
         self._wait_s = wait_s
         self._isolation = isolation
+        self._where = where
 
     def done(self) -> bool:
         return False
@@ -249,10 +256,10 @@ class _LocalFetch:
                 raise Closed("The consumer was closed while it waited.")
             slice_s = min(left_s, _LOCAL_WAIT_S)
             found = self._transport.fetch(
-                self._name, positions, self._bytes_max, slice_s, self._isolation
+                self._name, positions, self._bytes_max, slice_s, self._isolation, self._where
             )
             left_s -= slice_s
-            if found.blocks or left_s <= 0:
+            if found.blocks or found.reached or left_s <= 0:
                 return found
             positions = [PartitionPosition(*there) for there in found.next.items()]
 

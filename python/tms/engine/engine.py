@@ -22,6 +22,7 @@ from tms.log.inflight import InFlight
 from tms.log.pending import PendingAppend
 from tms.log.visibility import Judge
 from tms.model import keys
+from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
@@ -224,11 +225,14 @@ class Engine:
         bytes_max: int,
         wait_s: float = 0.0,
         isolation: Isolation | Snapshot = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Fetched:
         """Blocks from these positions on, about `bytes_max` bytes of them but at least one if there
         is one; waits up to `wait_s` for the first. `isolation` says what is shown of transactions.
+        With a filter only what matches, and what was looked at is bounded: see `Fetched.reached`.
         Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
-        return self._fetcher.fetch(name, positions, bytes_max, wait_s, self._judge(isolation))
+        judge = self._judge(isolation)
+        return self._fetcher.fetch(name, positions, bytes_max, wait_s, judge, where)
 
     def fetch_cached(
         self,

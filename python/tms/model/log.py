@@ -102,9 +102,12 @@ class Fetched:
     messages. `next` is where to go on, per partition asked for (also when nothing was found, so
     that `latest` is resolved once). `ends` are the offsets after the last message, per partition;
     offsets give the lag. `held` are the open transactions that reading waits for, per partition.
+    `reached` are the offsets up to which a filter has looked where it ended early, per partition:
+    there may be more at once.
     """
 
     blocks: list[StoredBlock]
     next: dict[int, Position]
     ends: dict[int, int]
     held: dict[int, int] = field(default_factory=dict)
+    reached: dict[int, int] = field(default_factory=dict)

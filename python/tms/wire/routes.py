@@ -18,6 +18,7 @@ import msgspec
 
 from tms.errors import Kind, TMSError, TooLarge, from_code
 from tms.model.expecting import expected_text
+from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.snapshot import Isolation, Snapshot, View, encode_snapshot
 from tms.model.topic import Durability, TopicName
@@ -34,6 +35,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
 
 NEXT_HEADER = "TMS-Next"  # where to go on: usable as `from` of the next fetch
+REACHED_HEADER = "TMS-Reached"  # the same of where a filter has looked to, if that is not the end
 END_HEADER = "TMS-End"  # `0:123,1:456`: the offset after the last message, by partition
 REQUEST_ID_HEADER = "TMS-Request-Id"
 
@@ -140,6 +142,7 @@ def fetch_path(
     wait_ms: int = 0,
     limit: int | None = None,
     isolation: View = Isolation.COMMITTED,
+    where: Filter | None = None,
 ) -> str:
     """GET fetches; `start` is a position for all partitions or `bodies.positions_text`."""
     query = f"from={start}&max_bytes={bytes_max}&wait_ms={wait_ms}"
@@ -150,6 +153,8 @@ def fetch_path(
         query += f"&isolation={Isolation.SNAPSHOT}&snapshot={raw}"
     elif isolation is not Isolation.COMMITTED:
         query += f"&isolation={isolation}"
+    if where is not None:
+        query += f"&filter={quote(where.text, safe='')}"
     return f"{topic_path(name)}/messages?{query}"
 
 

@@ -41,6 +41,7 @@ from tms.client.transport import TIMEOUT_S
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TMSError
 from tms.model.block import Compression
+from tms.model.filter import Filter, as_filter
 from tms.model.ids import MessageId
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Kind, Position
@@ -194,10 +195,11 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncViewCalls):
         timeout_s: float | None = None,
         isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
+        where: str | Filter | None = None,
     ) -> AsyncConsumer:
         """See `Bus.consumer`; `latest`, and where the group stands, are as of entering or
         iterating."""
-        name = TopicName.parse(topic)
+        name, wanted = TopicName.parse(topic), as_filter(where)
         standing = Standing(check_group(group) if group else "", name, {})
 
         async def cursor() -> Cursor:
@@ -209,7 +211,7 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncViewCalls):
             latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
             if latest:
                 positions.update((await self._fetch(name, latest, 1, 0)).next)
-            return Cursor(str(name), positions, stop_at_end)
+            return Cursor(str(name), positions, stop_at_end, wanted)
 
         made = AsyncConsumer(
             name,

@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tms.errors import ConfigError, Malformed, TMSError, Unavailable
 from tms.errors import Kind as ErrorKind
+from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
@@ -122,6 +123,7 @@ class Calls:
         bytes_max: int,
         wait_s: float,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Call[Fetched]:
         start = bodies.positions_text(dict(positions))
         path = routes.fetch_path(
@@ -130,6 +132,7 @@ class Calls:
             bytes_max=bytes_max,
             wait_ms=max(0, round(wait_s * 1_000)),
             isolation=isolation,
+            where=where,
         )
         head = f"GET {path}{self._common}Accept: {routes.BLOCKS}, {routes.PROBLEM}\r\n\r\n"
         return Call([head.encode("ascii")], self._fetched)
@@ -270,4 +273,10 @@ class Calls:
         places = bodies.parse_positions(following.decode("ascii"))
         if isinstance(places, Position):
             raise Malformed(f"The header TMS-Next names no partitions: {following[:64]!r}.")
-        return Fetched(bodies.unframe(body), dict(places), bodies.parse_ends(ends.decode("ascii")))
+        reached = answer.headers.get(routes.REACHED_HEADER.lower().encode(), b"")
+        return Fetched(
+            bodies.unframe(body),
+            dict(places),
+            bodies.parse_ends(ends.decode("ascii")),
+            reached=bodies.parse_ends(reached.decode("ascii")) if reached else {},
+        )

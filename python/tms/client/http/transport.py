@@ -25,6 +25,7 @@ from tms.client.http.transactions import HttpTransactions
 from tms.client.transport import TIMEOUT_S, Lane, Pending, attempt_s, is_retriable, retrying
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TimedOut, TMSError, Unavailable
+from tms.model.filter import Filter
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Kind, Position
@@ -104,8 +105,9 @@ class HttpTransport:
         bytes_max: int,
         wait_s: float = 0,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Fetched:
-        call = self.calls.fetch(name, positions, bytes_max, wait_s, isolation)
+        call = self.calls.fetch(name, positions, bytes_max, wait_s, isolation, where)
         return self._call(call, is_retriable, wait_s)
 
     def append(
@@ -262,9 +264,10 @@ class HttpLane:
         bytes_max: int,
         wait_s: float,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Pending[Fetched]:
         calls = self._transport.calls
-        return self._begin(calls.fetch(name, positions, bytes_max, wait_s, isolation))
+        return self._begin(calls.fetch(name, positions, bytes_max, wait_s, isolation, where))
 
     def reset(self) -> None:
         self._drop(TimedOut("The request was given up.", outcome="unknown"))
