@@ -97,6 +97,11 @@ class MemoryMap:
                 self._put(key, bytes(value))
             return True
 
+    def reclaim(self) -> None:
+        """Nothing to do: what was replaced is gone."""
+        with self._lock:
+            self._require_open()
+
     def stored_bytes(self) -> int:
         """The bytes of all keys and values."""
         with self._lock:
