@@ -1,4 +1,4 @@
-"""Giving space back in LevelDB's directory: what is gone is gone from the disk, whatever happens."""
+"""Giving space back in LevelDB's directory: what is gone is gone from the disk, come what may."""
 
 import errno
 import os

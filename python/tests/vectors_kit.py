@@ -15,7 +15,7 @@ from tests.snapshot_cases import snapshots
 from tms.model import keys
 from tms.model.block import Compression, encode, place, read_header, thin
 from tms.model.ids import TIME_MS_MAX, MessageId
-from tms.model.topic import TopicName, parse_retention
+from tms.model.topic import TopicName, parse_cleanup, parse_retention
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
 
@@ -102,9 +102,11 @@ def topics() -> dict[str, Any]:
     """Names of topics and spellings of retention."""
     names = ["flights", "default:flights", "analytics:click-stream", "A_1:_", "a:b--", "9:9"]
     names += ["n" * 128 + ":" + "t" * 128]
+    cleanups = ["delete", "compact", "compact,delete", "delete, compact"]
     retentions = ["14d", "36h", "1s", "1000ms", "1000", "2w", "90m", " 14d ", "36525d", "forever"]
     return {
-        "about": "Names of topics and how long their messages are kept; null is forever.",
+        "about": "Names of topics, how long their messages are kept (null is forever), and what"
+        " becomes of older ones.",
         "names": [
             {"text": text, **TopicName.parse(text)._asdict(), "short": str(TopicName.parse(text))}
             for text in names
@@ -128,6 +130,8 @@ def topics() -> dict[str, Any]:
             *["n" * 129 + ":t", "n:" + "t" * 129, "\u0661"],
         ],
         "retentions": [{"text": text, "ms": parse_retention(text)} for text in retentions],
+        "cleanups": {text: parse_cleanup(text) for text in cleanups},
+        "refused_cleanups": ["", "keep", "COMPACT", "compact,", "compact,compact"],
         "refused_retentions": [
             "",
             "0",
