@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from tms.clock import Clock
+from tms.compact.compaction import Compaction
 from tms.engine.config import EngineConfig, EngineStats
 from tms.errors import Closed, Invalid
 from tms.log.cache import BlockCache
@@ -92,6 +93,15 @@ class Engine:
             self._retention,
             clock,
             self.transactions.manager.watch_end,
+        )
+        self.compaction = Compaction(
+            self._metadata,
+            clock,
+            self._registry,
+            self._partitions,
+            self.transactions.manager.fate,
+            self._retention.now_ms,
+            self._config.compaction,
         )
         self._lock = threading.Lock()
         self._closed = False
@@ -184,6 +194,19 @@ class Engine:
             log = self._partitions.get(name, record, partition)
             log.reader.truncate(before, self._clock.now_ms())
         return self.describe_topic(name)
+
+    def erase(
+        self,
+        name: TopicName,
+        key: bytes | None = None,
+        id: MessageId | None = None,
+        partition: int | None = None,
+    ) -> int:
+        """Take the messages of a key, or the one with an id, out of a topic for good, and their
+        bytes out of the store; how many there were. Reads what it looks through. After a failure,
+        repeat it. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
+        self._require_open()
+        return self.compaction.erase(name, key, id, partition)
 
     def delete_topic(self, name: TopicName) -> None:
         """Delete a topic and free its space; a later topic of this name never shows anything of
@@ -281,8 +304,9 @@ class Engine:
     # -- operating -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin cleaning and recovering in the background."""
+        """Begin cleaning, recovering and compacting in the background."""
         self.maintenance.start()
+        self.compaction.start()
 
     def confirm_clock(self) -> None:
         """Let retention believe the wall clock after a jump."""
@@ -335,6 +359,7 @@ class Engine:
             transactions_invalid=tx.invalid,
             partitions_blocked=tx.partitions_blocked,
             transactions_committed=tx.committed,
+            compaction=self.compaction.counters,
         )
 
     def close(self) -> None:
@@ -346,6 +371,7 @@ class Engine:
         self._publisher.close()
         self._fetcher.close()
         self.maintenance.stop()
+        self.compaction.stop()
         self._partitions.close(CLOSE_TIMEOUT_S)
         self._threads.shutdown(wait=True)
         self.transactions.close()  # when nothing is committed any more

@@ -74,6 +74,9 @@ class PartitionState:
         self.limits = limits
         self.owner = threading.Lock()
         self.lock = threading.Lock()
+        self.rewriting = (
+            threading.Lock()
+        )  # held while rows are read and written thinned; before `owner`
         self.known = False
         self.loaded = False
         self.failed = False  # `loaded` went because of a failure; recovering may help
@@ -222,6 +225,12 @@ class PartitionState:
             with self.lock:
                 self.tail.replace({(one.time_ms, one.last_sequence): one for one in marked})
         return len(marked)
+
+    def forget_cached(self, before: BlockKey) -> None:
+        """Read what lies before a key from the store from now on."""
+        with self.lock:
+            if self.tail.covered_after < before:
+                self._cache.forget_before(self.tail, before)
 
     def _look(self) -> None:
         """See whether maintenance is due, and after how many bytes to see again."""

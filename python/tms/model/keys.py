@@ -26,6 +26,7 @@ Keys in `metadata`, all ASCII:
     generation/{namespace}/{topic}         the last generation used; survives the topic's deletion
     partition/{uid:08x}/{partition:05d}    epoch and segments
     producers/{uid:08x}/{partition:05d}    snapshot of the idempotent producers' windows
+    compaction/{uid:08x}/{partition:05d}   how far a partition is compacted, what is left to do
     journal/{uid:08x}                      from where an internal topic is to be read
     counter/topic-uid                      the last topic uid given out
     deleted/{uid:08x}                      a deleted topic whose maps are still to be dropped
@@ -50,6 +51,7 @@ BLOCK_KEY_BYTES = 10
 TOPIC_UID_COUNTER = b"counter/topic-uid"
 DELETED_PREFIX = b"deleted/"
 PARTITION_PREFIX = b"partition/"
+COMPACTION_PREFIX = b"compaction/"
 RETENTION_CLOCK = b"clock/retention"
 TRANSACTIONS_IMAGE = b"transactions/image"
 TOPIC_UID_MAX = 2**32 - 1
@@ -149,6 +151,11 @@ def partition_key(topic_uid: int, partition: int) -> bytes:
 def producers_key(topic_uid: int, partition: int) -> bytes:
     """The key of a partition's snapshot of producers."""
     return b"producers/%08x/%05d" % (topic_uid, partition)
+
+
+def compaction_key(topic_uid: int, partition: int) -> bytes:
+    """The key of the record of how far a partition is compacted."""
+    return b"compaction/%08x/%05d" % (topic_uid, partition)
 
 
 def journal_key(topic_uid: int) -> bytes:

@@ -20,7 +20,7 @@ Invariants, held by every engine and checked by one contract suite (`tests/store
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from tms.errors import Invalid, TooLarge
@@ -85,10 +85,11 @@ class Map(Protocol):
         refuse it (`Invalid`)."""
         ...
 
-    def reclaim(self) -> None:
+    def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
         """Give back what rows took that were deleted or replaced: when it returns, their bytes are
         no more in the store. The rows stay as they are, durable like `synced`; nobody else may
-        write meanwhile, or waits. Where the engine does it in its own time nothing happens."""
+        write meanwhile, or waits. `pause` is called now and then, between pieces of the work.
+        Where the engine does it in its own time nothing happens."""
         ...
 
     def stored_bytes(self) -> int:

@@ -242,11 +242,11 @@ class FaultyMap:
         self._check([key for key, _ in rows])
         return rows
 
-    def reclaim(self) -> None:
+    def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
         """Give back space, or fail as scripted."""
         with self._lock:
             self._enter_writing("reclaim")
-            self._change([], self._inner.reclaim, synced=True)
+            self._change([], lambda: self._inner.reclaim(pause), synced=True)
 
     def stored_bytes(self) -> int:
         """What the inner map says."""

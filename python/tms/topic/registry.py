@@ -239,7 +239,11 @@ class Registry:
             self._store.drop(map_name)
         gone = [
             key
-            for prefix in (keys.partition_key(uid, 0)[:-5], keys.producers_key(uid, 0)[:-5])
+            for prefix in (
+                keys.partition_key(uid, 0)[:-5],
+                keys.producers_key(uid, 0)[:-5],
+                keys.compaction_key(uid, 0)[:-5],
+            )
             for key, _ in self._metadata.scan(prefix, keys.prefix_stop(prefix), 64 << 20)
         ]
         noted = keys.deleted_key(uid)

@@ -86,7 +86,7 @@ def _rebuild_partition(store: Store, metadata: Map, uid: int, partition: int) ->
             continue
         segments.append(segment)
         last = max(last, segment.last)
-    new = PartitionRecord(old.epoch, tuple(segments), old.floor, last)
+    new = msgspec.structs.replace(old, segments=tuple(segments), last=last)
     if not metadata.compare_and_set(key, raw, encode(new)):
         raise TMSError(f"The record of partition {partition} changed meanwhile; run fsck again.")
 

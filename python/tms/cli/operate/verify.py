@@ -1,7 +1,8 @@
 """Verifying a store: every record and every block is read and checked against all that is promised.
 
     metadata   each record can be read; the uid counter is ahead; no map is without its topic
-    segments   every one has its map; offsets are dense and ids ascend, also from one to the next
+    segments   every one has its map; offsets are dense, unless compaction left some out, and ids
+               ascend, also from one to the next
     blocks     key, header, CRC-32C, and as many messages behind it as the header says
 
 Nothing is changed: the store that is given is a copy.
@@ -151,18 +152,19 @@ class Verifier:
         for segment in record.segments:
             where = f"{name}, partition {partition}, segment {segment.number}"
             map_name = keys.segment_map(uid, partition, segment.number)
+            gaps = record.gaps and segment.sealed
             if end is not None and end.offset != segment.base_offset:
                 yield self._gap(where, map_name, end.offset, segment.base_offset, segment)
             end = _End(segment.base_offset, FIRST_KEY if end is None else end.key)
             self.totals.segments += 1
-            yield from self._segment(where, map_name, segment, end)
+            yield from self._segment(where, map_name, segment, end, gaps)
             if segment.end_offset is not None and segment.last is not None:
-                if end.offset < segment.end_offset:
+                if end.offset < segment.end_offset and not gaps:
                     yield self._gap(where, map_name, end.offset, segment.end_offset, segment)
                 end = _End(segment.end_offset, segment.last)
 
     def _segment(
-        self, where: str, map_name: str, segment: SegmentRecord, end: _End
+        self, where: str, map_name: str, segment: SegmentRecord, end: _End, gaps: bool
     ) -> Iterator[Finding]:
         uid, partition, _ = SegmentMap.of(map_name) or (0, 0, 0)
         staged = StagedBlocks(self.store, uid, partition)
@@ -178,7 +180,8 @@ class Verifier:
                 first = place[1] - header.count + 1
                 if first < 0 or (place[0], first) <= end.key:
                     yield _damage(f"{where}, row {key.hex()}", "its ids do not ascend")
-                if header.base_offset != end.offset:
+                missing = header.base_offset - end.offset
+                if missing < 0 or (missing and not gaps):
                     yield self._gap(where, map_name, end.offset, header.base_offset, segment)
                 end.offset, end.key = header.base_offset + header.count, place
                 self.totals.blocks += 1

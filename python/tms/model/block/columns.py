@@ -128,6 +128,11 @@ class Columns:
         return whole[self._first : self._first + self.count]
 
     @property
+    def has_tombstones(self) -> bool:
+        """Whether a message of the block has no value."""
+        return self._layout.nulls[1] > 0
+
+    @property
     def compression(self) -> arrow.Compression:
         """How the block is compressed."""
         return self._layout.compression

@@ -22,7 +22,7 @@ Invariants
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -132,10 +132,11 @@ class BlockMap:
             if not fresh:
                 return
             stored, stale = replacements(self._pool, self._rows.table, fresh)
+            self._stored_bytes = None
             self._sync(stored)
             self._remove(stale)
 
-    def reclaim(self) -> None:
+    def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
         """Nothing to do: HBase's major compactions give the space back."""
         self._require_open()
 

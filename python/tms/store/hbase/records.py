@@ -251,7 +251,7 @@ class RecordMap:
             self._count(len(new) - len(expected or b""))
         return done
 
-    def reclaim(self) -> None:
+    def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
         """Nothing to do: HBase's compactions give the space back."""
         self._require_open()
 

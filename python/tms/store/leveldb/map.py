@@ -23,7 +23,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -127,12 +127,14 @@ class LevelDBMap:
         finally:
             self._unpin(found)
 
-    def reclaim(self) -> None:
+    def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
         """Copy the rows that there are to new files, and put these in the place of the old ones.
         Readers go on meanwhile, but for the moment of the change."""
         with self._writing:
             found = self._writable()
-            beside = self._databases.prepare(self._path, lambda path: self._copy(found, path))
+            beside = self._databases.prepare(
+                self._path, lambda path: self._copy(found, path, pause)
+            )
             try:
                 self._close()
                 self._databases.replace(self._path, beside)
@@ -248,7 +250,7 @@ class LevelDBMap:
                 self._tail.sync()
         self._databases.sync_behind(values)
 
-    def _copy(self, found: _Open, path: Path) -> None:
+    def _copy(self, found: _Open, path: Path, pause: Callable[[], None]) -> None:
         """Make a map of the rows that there are now."""
         write_empty(path)
         copy = LevelDBMap(self._databases, path)
@@ -261,6 +263,7 @@ class LevelDBMap:
                         Durability.WRITTEN,
                     )
                     start = some[-1][0] + b"\0"
+                    pause()
             copy.write([], Durability.SYNCED)
         except (plyvel.Error, OSError) as exc:
             raise translate(exc, self._path) from exc
