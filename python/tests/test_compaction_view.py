@@ -103,7 +103,7 @@ def test_who_has_lost_the_partition_does_not_compact_it() -> None:
     other.clock.pass_ms(1_000)
 
     def take_over(operation: str, name: str) -> None:
-        if operation == "compare_and_set":
+        if operation == "scan" and name.startswith("t"):
             world.store.before = lambda operation, name: None
             other.open()
             other.publish((A, b"6"))
