@@ -94,15 +94,7 @@ class Engine:
             clock,
             self.transactions.manager.watch_end,
         )
-        self.compaction = Compaction(
-            self._metadata,
-            clock,
-            self._registry,
-            self._partitions,
-            self.transactions.manager.fate,
-            self._retention.now_ms,
-            self._config.compaction,
-        )
+        self.compaction = self._make_compaction()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -117,6 +109,11 @@ class Engine:
             self._in_flight,
             self._threads,
         )
+
+    def _make_compaction(self) -> Compaction:
+        logs, judge = self._partitions, self.transactions.manager.fate
+        now_ms, limits = self._retention.now_ms, self._config.compaction
+        return Compaction(self._metadata, self._clock, self._registry, logs, judge, now_ms, limits)
 
     def _make_publisher(self) -> Publisher:
         def judge(pointer: int, issued: bool) -> Fate:
@@ -202,9 +199,9 @@ class Engine:
         id: MessageId | None = None,
         partition: int | None = None,
     ) -> int:
-        """Take the messages of a key, or the one with an id, out of a topic for good, and their
-        bytes out of the store; how many there were. Reads what it looks through. After a failure,
-        repeat it. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
+        """Take the messages of a key, or the one with an id, out of topic and store for good; how
+        many there were. After a failure, repeat it. Raises `Invalid`, `TopicNotFound`,
+        `PartitionNotFound`."""
         self._require_open()
         return self.compaction.erase(name, key, id, partition)
 
