@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "topic": _VALUES | {"clock", "events", "store/base", "log"},
     "tx": _VALUES | {"clock", "events"},
     "group": _VALUES,
+    "queue": _VALUES,
     "transactions": _VALUES | {"clock", "events", "store/base", "topic", "log", "tx", "group"},
     "table": _VALUES | {"store/base", "tx"},
     "view": _VALUES | {"clock", "store/base", "topic", "log"},
