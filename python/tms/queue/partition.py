@@ -44,7 +44,7 @@ from tms.queue.entries import (
     Settled,
 )
 from tms.queue.order import KeyOrder
-from tms.queue.runs import offsets_in, ranges
+from tms.queue.runs import Runs, offsets_in, ranges
 
 LEASED, WAITING, BLOCKED, DYING = range(4)
 DELIVERIES_BITS, STATE_BITS = 20, 3
@@ -52,6 +52,7 @@ TIME_SHIFT = DELIVERIES_BITS + STATE_BITS
 DELIVERIES_MASK = (1 << DELIVERIES_BITS) - 1
 STATE_MASK = (1 << STATE_BITS) - 1
 EXPIRE_MAX = 10_000  # entries of one look at the time
+BLOCKED_MAX = 10_000  # how far to look ahead for keys that are free
 _STALE_MAX = 4_096  # entries of `dues` beyond twice what is in `out`
 
 
@@ -98,6 +99,16 @@ class PartitionState:
     def has_ready(self) -> bool:
         """Whether something may be there to be delivered again."""
         return bool(self._ready)
+
+    @property
+    def count_ready(self) -> int:
+        """About how many may be delivered again at once."""
+        return min(len(self._ready), self.counts[WAITING])
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether nothing more may be looked at, because too many wait for others of their key."""
+        return self.counts[BLOCKED] >= BLOCKED_MAX
 
     def deliveries(self, offset: int) -> int:
         """How often a message that is not settled was delivered."""
@@ -200,6 +211,10 @@ class PartitionState:
     def hold(self, offsets: Iterable[int], pointer: int) -> None:
         """A commit under way settles these."""
         self.held.update((offset, pointer) for offset in offsets if offset in self.out)
+
+    def hold_runs(self, runs: Runs, pointer: int) -> None:
+        """The same."""
+        self.hold(offsets_in(runs), pointer)
 
     def let_go(self, offsets: Iterable[int], pointer: int) -> None:
         """That commit has failed: time counts again."""
