@@ -17,6 +17,8 @@ from tms.model.filter import Filter
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
+from tms.model.queue import RECEIVE_BYTES, QueueInfo, QueueSettings, TokenResult
+from tms.model.received import Received
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
@@ -71,11 +73,54 @@ class TransactionsPort(Protocol):
     def prune(self, before_ms: int) -> int: ...
 
 
+class QueuesPort(Protocol):
+    """The engine's queues; see `tms.queues.Queues` for what they promise. Each call for tokens says
+    which of them came too late; `receive` waits up to `wait_s` for the first message."""
+
+    def declare(self, group: str, topic: TopicName, settings: QueueSettings) -> QueueInfo: ...
+
+    def update(self, group: str, topic: TopicName, changes: Mapping[str, object]) -> QueueInfo: ...
+
+    def describe(self, group: str, topic: TopicName) -> QueueInfo: ...
+
+    def list_queues(self, topic: TopicName) -> list[QueueInfo]: ...
+
+    def delete(self, group: str, topic: TopicName) -> None: ...
+
+    def receive(
+        self,
+        group: str,
+        topic: TopicName,
+        limit: int = 1,
+        wait_s: float = 0,
+        bytes_max: int = RECEIVE_BYTES,
+    ) -> Received: ...
+
+    def ack(self, group: str, topic: TopicName, tokens: Sequence[str]) -> TokenResult: ...
+
+    def nack(
+        self, group: str, topic: TopicName, tokens: Sequence[str], delay_s: float | None = None
+    ) -> TokenResult: ...
+
+    def extend(
+        self, group: str, topic: TopicName, tokens: Sequence[str], lease_s: float | None = None
+    ) -> TokenResult: ...
+
+    def reject(
+        self, group: str, topic: TopicName, tokens: Sequence[str], cause: str = ""
+    ) -> TokenResult: ...
+
+    def redrive(self, group: str, topic: TopicName, limit: int = 1_000) -> int: ...
+
+
 class Transport(Protocol):
     """The engine's methods; see `tms.engine.Engine` for what they promise."""
 
     @property
     def transactions(self) -> TransactionsPort: ...
+
+    @property
+    def queues(self) -> QueuesPort: ...
 
     def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo: ...
 
