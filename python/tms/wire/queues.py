@@ -1,8 +1,8 @@
 """Bodies of queues.
 
-The answer to a receive is JSON for people, or `application/vnd.tms.blocks` for clients (big-endian):
+What is received comes as JSON for people, or as `application/vnd.tms.blocks` for clients:
 
-    0  4  bytes of the head
+    0  4  bytes of the head, big-endian
     4  …  head: JSON, `ReceivedHead`: which messages of which block
     …  …  the blocks, framed as in `bodies`, time and sequence zero
 
