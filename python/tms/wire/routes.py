@@ -34,7 +34,6 @@ PROBLEM = "application/problem+json"
 NEXT_HEADER = "TMS-Next"  # where to go on: usable as `from` of the next fetch
 END_HEADER = "TMS-End"  # `0:123,1:456`: the offset after the last message, by partition
 REQUEST_ID_HEADER = "TMS-Request-Id"
-IDEMPOTENCY_HEADER = "Idempotency-Key"  # a repetition with the same key is not done again
 
 PROBLEM_BYTES_MAX = 2_048
 _TYPE = "urn:tms:problem:"

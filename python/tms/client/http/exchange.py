@@ -222,11 +222,9 @@ class Calls:
         read: Callable[[Buffer], T],
         *,
         accept: str = routes.JSON,
-        more: str = "",
     ) -> Call[T]:
-        """A request with JSON or nothing; `read` is given the body of its success. `more` are
-        further header lines."""
-        head = f"{method} {path}{self._common}Accept: {accept}, {routes.PROBLEM}\r\n{more}"
+        """A request with JSON or nothing; `read` is given the body of its success."""
+        head = f"{method} {path}{self._common}Accept: {accept}, {routes.PROBLEM}\r\n"
         if body is None:
             return Call([f"{head}\r\n".encode("ascii")], lambda answer: read(self._good(answer)))
         head += f"Content-Type: {routes.JSON}\r\nContent-Length: {len(body)}\r\n\r\n"

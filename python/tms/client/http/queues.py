@@ -3,15 +3,14 @@
 * A receive is not repeated once it may have been carried out: what it leased and nobody saw comes
   again when the leases have ended, and a repetition would lease others besides. It waits in
   stretches, so that no connection is silent for long.
-* What has tokens goes with an Idempotency-Key, the same for each repetition: the service that did
-  it, and whose answer was lost, says again what it said. A service that was restarted meanwhile
-  does not know it any more; then tokens of messages that were settled the first time come back as
-  too late.
+* What has tokens is repeated: done twice it is done once. The service knows the acks that it did
+  last, so a repetition whose first answer was lost counts as done; one that was restarted meanwhile
+  does not, and tells of tokens that came too late.
+* Dead letters are moved back once: a repetition would move others.
 """
 
-import secrets
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tms.client.http.exchange import Call
 from tms.client.transport import is_retriable
@@ -24,8 +23,6 @@ from tms.wire import bodies, queues, routes
 
 if TYPE_CHECKING:
     from tms.client.http.transport import HttpTransport
-
-T = TypeVar("T")
 
 WAIT_S_MAX = 20.0  # of one request
 _UNSURE = (TimedOut, StorageUnavailable)  # also said by the service: it may have been done
@@ -120,18 +117,14 @@ class HttpQueues:
         def read(body: Buffer) -> int:
             return bodies.decode(body, queues.RedrivenBody).moved
 
-        return self._once(group, topic, "redrive", queues.RedriveBody(limit), read)
+        body = bodies.encode(queues.RedriveBody(limit))
+        path = routes.queue_path(topic, group, "redrive")
+        return self._transport.call(self._calls.request("POST", path, body, read), _surely_not_done)
 
     def _settle(self, group: str, topic: TopicName, what: str, body: object) -> TokenResult:
-        return self._once(group, topic, what, body, queues.token_result)
-
-    def _once(
-        self, group: str, topic: TopicName, what: str, body: object, read: Callable[[Buffer], T]
-    ) -> T:
         path = routes.queue_path(topic, group, what)
-        more = f"{routes.IDEMPOTENCY_HEADER}: {secrets.token_hex(12)}\r\n"
         return self._transport.call(
-            self._calls.request("POST", path, bodies.encode(body), read, more=more)
+            self._calls.request("POST", path, bodies.encode(body), queues.token_result)
         )
 
     def _info(

@@ -22,21 +22,15 @@ KEY_CHARS_MAX = 255
 KEYS_REMEMBERED = 10_000
 
 
-def check_key(key: str) -> str:
-    """The key itself. Raises `Invalid`."""
+def producer_id(key: str) -> int:
+    """63 bits of the key's hash, not zero. Raises `Invalid` for a key that is none."""
     if not 0 < len(key) <= KEY_CHARS_MAX or not (key.isascii() and key.isprintable()):
         raise Invalid(
             f"An Idempotency-Key is 1 to {KEY_CHARS_MAX} printable ASCII characters, for example "
             "a UUID.",
             header="Idempotency-Key",
         )
-    return key
-
-
-def producer_id(key: str) -> int:
-    """63 bits of the key's hash, not zero. Raises `Invalid` for a key that is none."""
-    raw = check_key(key).encode()
-    digest = blake2b(raw, digest_size=8, person=b"tms-idempotency").digest()
+    digest = blake2b(key.encode(), digest_size=8, person=b"tms-idempotency").digest()
     return int.from_bytes(digest, "big") >> 1 or 1
 
 

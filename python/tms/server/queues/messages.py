@@ -37,8 +37,6 @@ from tms.server.http.request import (
     topic_name,
 )
 from tms.server.messages.fetch import GRANT_BYTES_MIN
-from tms.server.messages.idempotency import check_key
-from tms.server.queues.once import RecentAnswers
 from tms.server.queues.waiting import Waiting
 from tms.server.service import Service
 from tms.wire import bodies, queues, routes
@@ -93,7 +91,6 @@ class QueueMessages:
         self._service = service
         self._queues = service.engine.queues
         self._waiting = Waiting(self._queues.watch)
-        self._recent = RecentAnswers()
         self._calls: dict[bytes, Callable[[Exchange, str, TopicName], Awaitable[None]]] = {
             b"receive": self._receive,
             b"ack": self._ack,
@@ -227,39 +224,27 @@ class QueueMessages:
             result = work(body)
             return bodies.encode(TokensBody(result.done, list(result.fenced)))
 
-        await self._once(exchange, decoder, done)
+        await self._answer(exchange, decoder, done)
 
     async def _redrive(self, exchange: Exchange, group: str, name: TopicName) -> None:
         def work(body: RedriveBody) -> bytes:
             _whole("max", body.max, REDRIVE_MAX)
             return bodies.encode(RedrivenBody(self._queues.redrive(group, name, body.max)))
 
-        await self._once(exchange, _REDRIVE, work)
+        await self._answer(exchange, _REDRIVE, work)
 
-    async def _once(
+    async def _answer(
         self, exchange: Exchange, decoder: "msgspec.json.Decoder[_B]", work: Callable[[_B], bytes]
     ) -> None:
-        """Answer with what `work` makes of the body, or made when the Idempotency-Key came
-        first."""
+        """Answer with what `work` makes of the body."""
         service = self._service
         accepted(header(exchange, b"accept"), _JSON_ONLY)
-        key = _key(exchange)
         content_type(header(exchange, b"content-type"), _JSON_ONLY)
-        limits = service.limits
-        async with received(
-            exchange, service.publishing, limits.body_bytes_max, service.threads
-        ) as body:
+        bytes_max = service.limits.body_bytes_max
+        async with received(exchange, service.publishing, bytes_max, service.threads) as body:
             if len(body.data) > _INLINE_BYTES:
                 body.reserve(_UNPACKED_FACTOR * len(body.data))
-
-            def do() -> bytes:
-                return work(decode_strict(body.data, decoder))
-
-            if key is None:
-                answer = await service.in_thread(do)
-            else:
-                about = f"{exchange.scope['path']} {key}"
-                answer = await self._recent.once(about, body.data, lambda: service.in_thread(do))
+            answer = await service.in_thread(lambda: work(decode_strict(body.data, decoder)))
         exchange.respond(routes.OK, _HEAD, answer)
 
     async def _body(self, exchange: Exchange, decoder: "msgspec.json.Decoder[_B]") -> _B:
@@ -268,14 +253,6 @@ class QueueMessages:
         content_type(header(exchange, b"content-type"), _JSON_ONLY)
         async with received(exchange, service.publishing, _INLINE_BYTES, service.threads) as body:
             return decode_strict(body.data, decoder)
-
-
-def _key(exchange: Exchange) -> str | None:
-    wanted = routes.IDEMPOTENCY_HEADER.lower().encode()
-    found = [value for name, value in exchange.scope["headers"] if name == wanted]
-    if len(found) > 1:
-        raise Invalid("Idempotency-Key is given twice.", header=routes.IDEMPOTENCY_HEADER)
-    return check_key(found[0].decode("latin-1").strip()) if found else None
 
 
 def _whole(name: str, value: int, high: int) -> None:

@@ -34,12 +34,6 @@ STRUCTS = (
     queues.RedrivenBody,
 )
 _ERRORS = ANY + BODY + NAMED + STORES
-_ONCE = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "description": "A repetition with the same key has the answer of the first.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
-}
 _CALLS = (
     ("ack", "Messages are done with.", "AckBody"),
     ("nack", "Messages are to be delivered again, later.", "NackBody"),
@@ -120,7 +114,6 @@ def _call(name: str, summary: str, body: str) -> dict[str, Any]:
         summary,
         {routes.OK: {"content": json_body("TokensBody")}},
         _ERRORS,
-        parameters=[_ONCE],
         requestBody=request_body(json_body(body)),
     )
 
@@ -131,6 +124,5 @@ def redrive() -> dict[str, Any]:
         "Move dead letters back to the topic, in one transaction.",
         {routes.OK: {"content": json_body("RedrivenBody")}},
         (*_ERRORS, Conflict),
-        parameters=[_ONCE],
         requestBody=request_body(json_body("RedriveBody")),
     )
