@@ -150,8 +150,9 @@ class QueueMessages:
             return answer
         self._service.metrics.long_polls += 1
         try:
+            queue = asked.group, asked.topic
             return await self._waiting.until(
-                exchange, (asked.group, asked.topic), lambda: self._look(asked), asked.wait_s
+                exchange, queue, lambda: self._look(asked), asked.wait_s, answer
             )
         finally:
             self._service.metrics.long_polls -= 1
