@@ -22,9 +22,7 @@ from tms.server.http.exchange import Disconnected, Exchange, settle, settle_from
 _T = TypeVar("_T")
 _Key = tuple[str, TopicName]
 _Line = dict[object, "asyncio.Future[None]"]  # in the order of their coming
-Watch = Callable[
-    [str, TopicName, Callable[[], None]], tuple[Callable[[bool], None], float | None]
-]
+Watch = Callable[[str, TopicName, Callable[[], None]], tuple[Callable[[bool], None], float | None]]
 
 DUE_S_MIN = 0.02  # what ends within this time ends together
 
