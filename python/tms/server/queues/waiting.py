@@ -5,8 +5,8 @@
 
 Invariants
 
-* Only the first of a line watches its queue, and looks when a lease or a delay ends: a thousand idle
-  workers cost what one does.
+* Only the first of a line watches its queue, and looks when a lease or a delay ends: a thousand
+  idle workers cost what one does.
 * Whoever leaves the line lets the next one look, so that no news end with somebody who is gone.
 * Nobody looks for a client that is gone, or once the wait is over.
 """
