@@ -221,7 +221,7 @@ def test_a_redrive_of_no_number(client: Client, queue: str, limit: object) -> No
         ({"dead_letter": "a/b"}, 422, "invalid"),
         ({"dead_letter": "system:a"}, 403, "forbidden"),
         ({"ordered_by": "value"}, 422, "invalid"),
-        ({"start": "yesterday"}, 422, "invalid"),
+        ({"start": "time:-1"}, 422, "invalid"),
         ({"outstanding_max": 0}, 422, "invalid"),
         ({"durability": "often"}, 422, "invalid"),
         ({"leases": 1}, 422, "invalid"),

@@ -7,9 +7,10 @@ import pytest
 import tms
 from tests.clocks import ManualClock
 from tests.http_kit import Served, serving
+from tests.log_kit import until
 from tests.proxy import Fault, Proxy
 from tms.errors import QueueNotFound, TimedOut, Unavailable
-from tms.model.queue import QueueSettings
+from tms.model.queue import QueueSettings, Token
 from tms.model.topic import TopicName
 
 NAME, GROUP = TopicName.parse("jobs"), "workers"
@@ -78,7 +79,7 @@ def test_a_receive_that_never_came_to_the_service_is_repeated(
 
 
 @pytest.mark.parametrize("fault", LOST)
-@pytest.mark.parametrize("what", ["ack", "nack", "extend", "reject"])
+@pytest.mark.parametrize("what", ["ack", "nack", "extend"])
 def test_a_call_with_tokens_whose_answer_is_lost_counts_as_done(
     fault: Fault, what: str, bus: tms.Bus, proxy: Proxy
 ) -> None:
@@ -87,6 +88,16 @@ def test_a_call_with_tokens_whose_answer_is_lost_counts_as_done(
     result = getattr(bus.queues, what)(GROUP, NAME, tokens)
     assert (result.done, result.fenced) == (3, ())
     assert proxy.done
+
+
+def test_what_was_rejected_is_dead_once_although_the_answer_is_lost(
+    bus: tms.Bus, proxy: Proxy
+) -> None:
+    tokens = bus.queues.receive(GROUP, NAME, 3).tokens()
+    proxy.script(Fault.LOSE_ANSWER)
+    result = bus.queues.reject(GROUP, NAME, tokens)  # repeated, when they may be moved already
+    assert result.done + sum(Token.parse(token).count for token in result.fenced) == 3
+    until(lambda: bus.queues.describe(GROUP, NAME).dead == 3)
 
 
 @pytest.mark.parametrize("fault", [Fault.TWICE, Fault.TRICKLE, Fault.LOSE_REQUEST])

@@ -3,9 +3,11 @@
 * A receive that waits costs a place in a line and no thread; it ends with the first messages, at
   its time-out, when the client leaves and when the service drains.
 * Whoever is gone gets no lease; what was leased for somebody who left at that moment is given back.
-* The memory of an answer is reserved before anything is leased.
+* The memory of an answer is reserved before anything is leased; when memory is short, answers get
+  smaller. No more receives look at once than there are threads.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
@@ -26,7 +28,7 @@ from tms.model.queue import (
 from tms.model.received import Received
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
-from tms.server.http.exchange import Exchange
+from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.http.request import (
     accepted,
     content_type,
@@ -91,6 +93,7 @@ class QueueMessages:
         self._service = service
         self._queues = service.engine.queues
         self._waiting = Waiting(self._queues.watch)
+        self._turns = asyncio.Semaphore(service.limits.threads)  # else memory is kept for a queue
         self._calls: dict[bytes, Callable[[Exchange, str, TopicName], Awaitable[None]]] = {
             b"receive": self._receive,
             b"ack": self._ack,
@@ -145,24 +148,23 @@ class QueueMessages:
         return _Asked(group, name, media, body.max, wait_s, body.bytes_max)
 
     async def _found(self, exchange: Exchange, asked: _Asked) -> _Answer:
-        answer = await self._look(asked)
+        def look() -> Awaitable[_Answer]:
+            return self._look(exchange, asked)
+
+        answer = await look()
         if answer or not asked.wait_s:
             return answer
+        queue = asked.group, asked.topic
         self._service.metrics.long_polls += 1
         try:
-            queue = asked.group, asked.topic
-            return await self._waiting.until(
-                exchange, queue, lambda: self._look(asked), asked.wait_s, answer
-            )
+            return await self._waiting.until(exchange, queue, look, asked.wait_s, answer)
         finally:
             self._service.metrics.long_polls -= 1
 
-    async def _look(self, asked: _Asked) -> _Answer:
-        budget = self._service.fetching
-        free = budget.bytes_max - budget.bytes
-        grant = min(asked.bytes_max, max(free // 2, GRANT_BYTES_MIN))
-        as_blocks = asked.media == routes.BLOCKS
-        weight = grant if as_blocks else _UNPACKED_FACTOR * grant
+    async def _look(self, exchange: Exchange, asked: _Asked) -> _Answer:
+        """Lease what is there. Raises `Disconnected`, `Overloaded`."""
+        budget, as_blocks = self._service.fetching, asked.media == routes.BLOCKS
+        factor = 1 if as_blocks else _UNPACKED_FACTOR
 
         def lease() -> _Answer:
             found = self._queues.receive(asked.group, asked.topic, asked.limit, 0, grant)
@@ -172,11 +174,16 @@ class QueueMessages:
             size = bodies.CHUNK_BYTES
             return _Answer(found, [body[at : at + size] for at in range(0, len(body), size)])
 
-        budget.take(weight)
-        try:
-            return await self._service.in_thread(lease)
-        finally:
-            budget.give_back(weight)
+        async with self._turns:
+            if exchange.disconnected:
+                raise Disconnected
+            free = budget.bytes_max - budget.bytes
+            grant = min(asked.bytes_max, max(free // (2 * factor), GRANT_BYTES_MIN))
+            budget.take(factor * grant)
+            try:
+                return await self._service.in_thread(lease)
+            finally:
+                budget.give_back(factor * grant)
 
     async def _give_back(self, asked: _Asked, leased: Received) -> None:
         """Nobody got these: others may have them at once."""
