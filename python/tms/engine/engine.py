@@ -13,6 +13,7 @@ Invariants
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from random import Random
 
 from tms.clock import Clock
 from tms.engine.config import EngineConfig, EngineStats
@@ -28,10 +29,13 @@ from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
+from tms.queues import Queues
+from tms.queues.queues import QUEUES
 from tms.store.base import Store
 from tms.table.tables import Tables
 from tms.topic.fetching import Fetcher
 from tms.topic.inspection import inspect_partition
+from tms.topic.journal import Journal
 from tms.topic.maintenance import CLOSE_TIMEOUT_S, Maintenance
 from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.publishing import Publisher
@@ -71,7 +75,7 @@ class Engine:
             self._partitions,
             self._retention,
             self._config.cleaner_interval_s,
-            lambda: self.transactions.tidy(),
+            self._tidy,
         )
         self._publisher = Publisher(self._registry, self._partitions, self._config.block_bytes)
         self.transactions = Transactions(
@@ -92,8 +96,21 @@ class Engine:
             clock,
             self.transactions.manager.watch_end,
         )
+        self.queues = Queues(
+            self,
+            self._registry,
+            Journal(QUEUES, self._registry, self._partitions, self._publisher),
+            self.transactions,
+            clock,
+            self._threads.submit,
+            Random(),
+        )
         self._lock = threading.Lock()
         self._closed = False
+
+    def _tidy(self) -> None:
+        self.transactions.tidy()
+        self.queues.shorten_journal()
 
     def _make_partitions(self) -> Partitions:
         return Partitions(
@@ -273,6 +290,7 @@ class Engine:
     def start(self) -> None:
         """Begin cleaning and recovering in the background."""
         self.maintenance.start()
+        self.queues.start()
 
     def confirm_clock(self) -> None:
         """Let retention believe the wall clock after a jump."""
@@ -333,6 +351,7 @@ class Engine:
             if self._closed:
                 return
             self._closed = True
+        self.queues.close()
         self._publisher.close()
         self._fetcher.close()
         self.maintenance.stop()

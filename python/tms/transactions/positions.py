@@ -7,7 +7,7 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tms.group.positions import Positions, decode_entry, encode_key
 from tms.log.groups import Stamp
@@ -15,7 +15,7 @@ from tms.log.pending import PendingAppend
 from tms.log.visibility import Judge
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
-from tms.model.transaction import PositionChange, PositionKey
+from tms.model.transaction import Commit, PositionChange, PositionKey
 from tms.topic.journal import Journal
 from tms.tx.manager import WRITE_TIMEOUT_S
 
@@ -88,6 +88,37 @@ class GroupPositions:
         names = [encode_key(change.key) for change in changes]
         self.length += len(changes)
         return self._journal.append(values, durability, names, stamp, inline)
+
+    # -- as a part of commits ----------------------------------------------------------------------
+
+    @property
+    def journal_name(self) -> TopicName:
+        return self._journal.name
+
+    def concerns(self, request: Commit) -> bool:
+        return bool(request.positions)
+
+    def durability_of(self, request: Commit) -> Durability:
+        return Durability.SYNCED
+
+    def keys_of(self, request: Commit) -> Iterable[bytes]:
+        return (b"position/" + encode_key(one.key) for one in request.positions)
+
+    def verify(self, request: Commit, id: int) -> None:
+        self.check(request.positions)
+
+    def store(
+        self, request: Commit, id: int, durability: Durability, stamp: Stamp, inline: Durability
+    ) -> PendingAppend:
+        return self.submit(request.positions, durability, stamp, inline)
+
+    def committed(self, request: Commit, id: int) -> None:
+        self.apply(request.positions)
+
+    def ended(self, request: Commit, id: int) -> None:
+        pass  # nothing was changed
+
+    # -- outside of commits ------------------------------------------------------------------------
 
     def shorten(self) -> None:
         """Keep all positions in the journal, so that a start reads it from here. No commit is under

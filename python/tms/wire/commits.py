@@ -19,6 +19,7 @@ import msgspec
 from tms.errors import BadEncoding, Invalid, Malformed
 from tms.model.log import Appended, Buffer, NewBlock
 from tms.model.position import Position
+from tms.model.queue import TOKENS_MAX, Settlement, Token
 from tms.model.topic import TopicName, parse_durability
 from tms.model.transaction import (
     TOKEN_CHARS_MAX,
@@ -64,8 +65,17 @@ class StagedPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     producers: list[int] = []
 
 
+class SettlementBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages of a queue that the commit acknowledges."""
+
+    group: str
+    topic: str
+    tokens: list[str]
+
+
 class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Everything of a commit but its blocks; `changes` are base64."""
+    """Everything of a commit but its blocks; `changes` are base64. What a service does not know
+    yet, it refuses: a commit is done as a whole."""
 
     topics: list[TopicPart] = []
     positions: list[PositionBody] = []
@@ -73,6 +83,7 @@ class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     token: str = ""
     durability: str | None = None
     staged: list[StagedPart] = []
+    settlements: list[SettlementBody] = []
 
 
 class BeginBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -141,6 +152,10 @@ def encode_commit(commit: Commit) -> list[Buffer]:
                 StagedPart(full_name(one.topic), one.partition, one.blocks, [*one.producers])
                 for one in commit.staged
             ],
+            [
+                SettlementBody(one.group, full_name(one.topic), [*one.tokens])
+                for one in commit.settlements
+            ],
         )
     )
     chunks: list[Buffer] = [_LENGTH.pack(len(head)) + head]
@@ -181,6 +196,7 @@ def decode_commit(body: Buffer, transaction_id: int) -> Commit:
         tuple(map(_change, head.changes)),
         None if head.durability is None else parse_durability(head.durability),
         tuple(map(_staged, head.staged)),
+        tuple(map(_settlement, head.settlements)),
     )
 
 
@@ -213,6 +229,14 @@ def _staged(part: StagedPart) -> TopicStaged:
         raise Invalid("A producer id is a positive number of 64 bits.", field="staged")
     name = TopicName.parse(part.topic)
     return TopicStaged(name, part.partition, part.blocks, tuple(part.producers))
+
+
+def _settlement(body: SettlementBody) -> Settlement:
+    if not 0 < len(body.tokens) <= TOKENS_MAX:
+        raise Invalid(f"A settlement has 1 to {TOKENS_MAX} tokens.", field="settlements")
+    for token in body.tokens:
+        Token.parse(token)
+    return Settlement(check_group(body.group), TopicName.parse(body.topic), tuple(body.tokens))
 
 
 def _position_body(change: PositionChange) -> PositionBody:

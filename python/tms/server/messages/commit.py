@@ -52,7 +52,7 @@ class Committing:
         submit = self._transactions.submit_commit
         new = not asked.transaction_id  # else its intention is journaled first
         immediate = self._service.engine.immediate
-        quick = immediate is Durability.WRITTEN and self._transactions.ready
+        quick = immediate is Durability.WRITTEN and self._transactions.is_ready(asked)
         if new and quick and size <= _INLINE_BYTES:
             pending = submit(asked, immediate)
         else:
