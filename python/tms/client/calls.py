@@ -6,7 +6,7 @@ from weakref import WeakSet
 
 from tms.client.cursor import Page, asks, page
 from tms.client.publish.known import Known, Publishing
-from tms.client.transport import LocalTransport, RemoteTransport, TransactionsPort
+from tms.client.transport import LocalTransport, QueuesPort, RemoteTransport, TransactionsPort
 from tms.clock import Clock
 from tms.model.position import Position
 from tms.model.topic import TopicName
@@ -39,6 +39,11 @@ class BusCalls:
     def transactions(self) -> TransactionsPort:
         """All transactions, for those who look after them; to make one: `Bus.transaction`."""
         return self._transport.transactions
+
+    @property
+    def queues(self) -> QueuesPort:
+        """All queues, for those who look after them; to work on one: `Bus.queue`."""
+        return self._transport.queues
 
     def mover(self) -> Callable[[Sequence[PositionChange]], None]:
         """What moves positions of groups; for consumers."""

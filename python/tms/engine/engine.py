@@ -48,7 +48,8 @@ from tms.transactions.transactions import Transactions
 
 class Engine:
     """An ordered, durable message log over a store. Close it to release the store. `threads` run
-    what need not keep a caller waiting; the engine's own unless given."""
+    what need not keep a caller waiting, `random` is for what is spread; the engine's own unless
+    given."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Engine:
         clock: Clock,
         config: EngineConfig | None = None,
         threads: Executor | None = None,
+        random: Random | None = None,
     ) -> None:
         self._config = config or EngineConfig()
         self._store = store
@@ -69,26 +71,9 @@ class Engine:
         self._partitions = self._make_partitions()
         judged = self._metadata.get(keys.RETENTION_CLOCK)
         self._retention = RetentionClock(clock, None if judged is None else int(judged))
-        self.maintenance = Maintenance(
-            self._metadata,
-            clock,
-            self._registry,
-            self._partitions,
-            self._retention,
-            self._config.cleaner_interval_s,
-            self._tidy,
-        )
+        self.maintenance = self._make_maintenance()
         self._publisher = self._make_publisher()
-        self.transactions = Transactions(
-            self._registry,
-            self._partitions,
-            self._publisher,
-            clock,
-            self._threads.submit,
-            self._config.transaction_lifetime_ms,
-            self._metadata if store.shared else None,
-            store.cleaned_ms,
-        )
+        self.transactions = self._make_transactions()
         self.tables = Tables(store, self.transactions.manager)
         self._fetcher = Fetcher(
             self._registry,
@@ -97,17 +82,46 @@ class Engine:
             clock,
             self.transactions.manager.watch_end,
         )
-        self.queues = Queues(
-            self,
-            self._registry,
-            Journal(QUEUES, self._registry, self._partitions, self._publisher),
-            self.transactions,
-            clock,
-            self._threads.submit,
-            Random(),
-        )
+        self.queues = self._make_queues(random or Random())
         self._lock = threading.Lock()
         self._closed = False
+
+    def _make_maintenance(self) -> Maintenance:
+        return Maintenance(
+            self._metadata,
+            self._clock,
+            self._registry,
+            self._partitions,
+            self._retention,
+            self._config.cleaner_interval_s,
+            self._tidy,
+        )
+
+    def _make_transactions(self) -> Transactions:
+        return Transactions(
+            self._registry,
+            self._partitions,
+            self._publisher,
+            self._clock,
+            self._threads.submit,
+            self._config.transaction_lifetime_ms,
+            self._metadata if self._store.shared else None,
+            self._store.cleaned_ms,
+        )
+
+    def _make_queues(self, random: Random) -> Queues:
+        return Queues(
+            self,
+            self._registry,
+            self._journal(QUEUES),
+            self.transactions,
+            self._clock,
+            self._threads.submit,
+            random,
+        )
+
+    def _journal(self, name: TopicName) -> Journal:
+        return Journal(name, self._registry, self._partitions, self._publisher)
 
     def _tidy(self) -> None:
         self.transactions.tidy()
