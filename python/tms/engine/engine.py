@@ -12,41 +12,33 @@ Invariants
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from random import Random
 
 from tms.clock import Clock
 from tms.engine.config import EngineConfig, EngineStats
+from tms.engine.parts import EngineParts
 from tms.errors import Closed, Invalid
-from tms.log.cache import BlockCache
-from tms.log.inflight import InFlight
 from tms.log.pending import PendingAppend
 from tms.log.visibility import Judge
-from tms.model import keys
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.snapshot import Fate, Isolation, Snapshot
+from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
 from tms.queues import Queues
 from tms.queues.queues import QUEUES
 from tms.store.base import Store
-from tms.table.tables import Tables
-from tms.topic.fetching import Fetcher
 from tms.topic.inspection import inspect_partition
-from tms.topic.journal import Journal
-from tms.topic.maintenance import CLOSE_TIMEOUT_S, Maintenance
-from tms.topic.partitions import PartitionLog, Partitions
-from tms.topic.publishing import Publisher
-from tms.topic.registry import Registry, TopicRecord, topic_info
-from tms.topic.retention import RetentionClock, floor_by_time
-from tms.topic.sweep import open_metadata, sweep
-from tms.transactions.transactions import Transactions
+from tms.topic.maintenance import CLOSE_TIMEOUT_S
+from tms.topic.partitions import PartitionLog
+from tms.topic.registry import TopicRecord, topic_info
+from tms.topic.retention import floor_by_time
 
 
-class Engine:
+class Engine(EngineParts):
     """An ordered, durable message log over a store. Close it to release the store. `threads` run
     what need not keep a caller waiting, `random` is for what is spread; the engine's own unless
     given."""
@@ -59,91 +51,22 @@ class Engine:
         threads: Executor | None = None,
         random: Random | None = None,
     ) -> None:
-        self._config = config or EngineConfig()
-        self._store = store
-        self._clock = clock
-        self._metadata = open_metadata(store)
-        sweep(store, self._metadata)
-        self._registry = Registry(store, self._metadata, clock, self._config.topics)
-        self._cache = BlockCache(self._config.cache_bytes)
-        self._in_flight = InFlight(self._config.in_flight_bytes)
-        self._threads = threads or ThreadPoolExecutor(self._config.threads, "tms-append")
-        self._partitions = self._make_partitions()
-        judged = self._metadata.get(keys.RETENTION_CLOCK)
-        self._retention = RetentionClock(clock, None if judged is None else int(judged))
-        self.maintenance = self._make_maintenance()
-        self._publisher = self._make_publisher()
-        self.transactions = self._make_transactions()
-        self.tables = Tables(store, self.transactions.manager)
-        self._fetcher = Fetcher(
-            self._registry,
-            self._partitions,
-            self._retention,
-            clock,
-            self.transactions.manager.watch_end,
-        )
-        self.queues = self._make_queues(random or Random())
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def _make_maintenance(self) -> Maintenance:
-        return Maintenance(
-            self._metadata,
-            self._clock,
-            self._registry,
-            self._partitions,
-            self._retention,
-            self._config.cleaner_interval_s,
-            self._tidy,
-        )
-
-    def _make_transactions(self) -> Transactions:
-        return Transactions(
-            self._registry,
-            self._partitions,
-            self._publisher,
-            self._clock,
-            self._threads.submit,
-            self._config.transaction_lifetime_ms,
-            self._metadata if self._store.shared else None,
-            self._store.cleaned_ms,
-        )
-
-    def _make_queues(self, random: Random) -> Queues:
-        return Queues(
+        super().__init__(store, clock, config or EngineConfig(), threads)
+        self.queues = Queues(
             self,
             self._registry,
             self._journal(QUEUES),
             self.transactions,
-            self._clock,
+            clock,
             self._threads.submit,
-            random,
+            random or Random(),
         )
-
-    def _journal(self, name: TopicName) -> Journal:
-        return Journal(name, self._registry, self._partitions, self._publisher)
+        self._lock = threading.Lock()
+        self._closed = False
 
     def _tidy(self) -> None:
-        self.transactions.tidy()
+        super()._tidy()
         self.queues.shorten_journal()
-
-    def _make_partitions(self) -> Partitions:
-        return Partitions(
-            self._store,
-            self._metadata,
-            self._clock,
-            self._registry,
-            self._cache,
-            self._config.log,
-            self._in_flight,
-            self._threads,
-        )
-
-    def _make_publisher(self) -> Publisher:
-        def judge(pointer: int, issued: bool) -> Fate:
-            return self.transactions.manager.fate(pointer, issued)
-
-        return Publisher(self._registry, self._partitions, self._config.block_bytes, judge)
 
     # -- topics --------------------------------------------------------------------------------
 
