@@ -187,6 +187,12 @@ class TopicExists(Conflict):
     code = "topic-exists"
 
 
+class GroupNotFound(NotFound):
+    """No such group is known in the topic: it has neither members nor positions."""
+
+    code = "group-not-found"
+
+
 class TransactionNotFound(NotFound):
     """No such transaction is known: it never was, or ended longer ago than is remembered."""
 
@@ -226,6 +232,13 @@ class PostCommitFailed(TMSError):
     `transaction`."""
 
     code = "post-commit-failed"
+
+
+class Fenced(Conflict):
+    """The partition belongs to another member of the group by now: what this one read of it since
+    it was last acknowledged is given to the other one again."""
+
+    code = "fenced"
 
 
 class InvalidTruncateTime(Conflict):

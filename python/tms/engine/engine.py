@@ -17,6 +17,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from tms.clock import Clock
 from tms.engine.config import EngineConfig, EngineStats
 from tms.errors import Closed, Invalid
+from tms.groups.groups import LogGroups
 from tms.log.cache import BlockCache
 from tms.log.inflight import InFlight
 from tms.log.pending import PendingAppend
@@ -71,7 +72,7 @@ class Engine:
             self._partitions,
             self._retention,
             self._config.cleaner_interval_s,
-            lambda: self.transactions.tidy(),
+            self._tidy,
         )
         self._publisher = Publisher(self._registry, self._partitions, self._config.block_bytes)
         self.transactions = Transactions(
@@ -92,6 +93,14 @@ class Engine:
             clock,
             self.transactions.manager.watch_end,
         )
+        self.groups = LogGroups(
+            self._registry,
+            self._partitions,
+            self._publisher,
+            clock,
+            self.transactions,
+            lambda name, at, cached: (self.fetch_cached if cached else self.fetch)(name, [at], 1),
+        )
         self._lock = threading.Lock()
         self._closed = False
 
@@ -106,6 +115,10 @@ class Engine:
             self._in_flight,
             self._threads,
         )
+
+    def _tidy(self) -> None:
+        self.transactions.tidy()
+        self.groups.tidy()
 
     # -- topics --------------------------------------------------------------------------------
 
