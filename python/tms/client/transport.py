@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from tms.clock import Clock
 from tms.errors import Closed, TMSError
+from tms.model.group import GroupInfo, GroupStanding, GroupSummary
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
@@ -70,11 +71,34 @@ class TransactionsPort(Protocol):
     def prune(self, before_ms: int) -> int: ...
 
 
+class GroupsPort(Protocol):
+    """The engine's log groups; see `tms.groups.groups.LogGroups` for what they promise."""
+
+    def poll(
+        self,
+        group: str,
+        topic: TopicName,
+        member: str,
+        session_s: float,
+        holding: Mapping[int, int],
+        *,
+        leaving: bool = False,
+        reading: bool = False,
+    ) -> GroupStanding: ...
+
+    def describe(self, group: str, topic: TopicName) -> GroupInfo: ...
+
+    def of(self, topic: TopicName) -> list[GroupSummary]: ...
+
+
 class Transport(Protocol):
     """The engine's methods; see `tms.engine.Engine` for what they promise."""
 
     @property
     def transactions(self) -> TransactionsPort: ...
+
+    @property
+    def groups(self) -> GroupsPort: ...
 
     def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo: ...
 

@@ -158,6 +158,14 @@ def positions_path(name: TopicName, group: str) -> str:
     return f"{topic_path(name)}/positions/{quote(group, safe='')}"
 
 
+def groups_path(name: TopicName, group: str = "", member: str = "") -> str:
+    """The groups of a topic, one of them: GET; a member of it: POST, DELETE."""
+    path = f"{topic_path(name)}/groups"
+    if group:
+        path += "/" + quote(group, safe="")
+    return f"{path}/members/{quote(member, safe='')}" if member else path
+
+
 def offsets_path(name: TopicName, at: str, isolation: View) -> str:
     """GET tells which offsets a position is, by partition."""
     shown = Isolation.SNAPSHOT if isinstance(isolation, Snapshot) else isolation

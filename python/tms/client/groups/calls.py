@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tms.client.calls import BusCalls
 from tms.client.cursor import Start, as_position
+from tms.model.group import GroupInfo, GroupSummary
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import PositionChange, PositionKey, check_group
@@ -11,6 +12,16 @@ from tms.model.transaction import PositionChange, PositionKey, check_group
 
 class GroupCalls(BusCalls):
     """The part of a bus that looks after groups. Thread-safe."""
+
+    def groups(self, topic: str) -> list[GroupSummary]:
+        """The groups that have members or positions in a topic, with their lag. Raises
+        `TopicNotFound`."""
+        return self._transport.groups.of(TopicName.parse(topic))
+
+    def group(self, group: str, topic: str) -> GroupInfo:
+        """How a group stands in a topic: its members, and of each partition owner, position and
+        lag. Raises `TopicNotFound`, `GroupNotFound`."""
+        return self._transport.groups.describe(check_group(group), TopicName.parse(topic))
 
     def positions(self, group: str, topic: str) -> dict[int, Position]:
         """Where a group stands in a topic, by partition."""

@@ -5,10 +5,12 @@ from typing import Any
 
 import msgspec
 
+from tms.model.group import GroupInfo
 from tms.model.inspection import PartitionInspection
 from tms.model.topic import TopicInfo
 from tms.model.transaction import TransactionInfo
-from tms.wire import bodies, commits, routes
+from tms.wire import bodies, commits, groups, routes
+from tms.wire.openapi import groups as group_pages
 from tms.wire.openapi import messages, operating, topics, transactions
 
 _JSON_SCHEMAS = (
@@ -31,6 +33,10 @@ _JSON_SCHEMAS = (
     commits.PositionsBody,
     commits.PruneBody,
     commits.PrunedBody,
+    GroupInfo,
+    groups.GroupsBody,
+    groups.PollBody,
+    groups.StandingBody,
     routes.ProblemBody,
 )
 
@@ -50,6 +56,10 @@ def document(version: str) -> dict[str, Any]:
             "description": "An ordered, immutable message log. See docs/http.md.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": topics.pages() | messages.pages() | transactions.pages() | operating.pages(),
+        "paths": topics.pages()
+        | messages.pages()
+        | transactions.pages()
+        | group_pages.pages()
+        | operating.pages(),
         "components": {"schemas": schemas},
     }
