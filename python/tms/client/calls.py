@@ -1,7 +1,9 @@
 """What the parts of a bus have in common."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
+from tms.client.groups.member import Member
 from tms.client.publish.known import Known, Publishing
 from tms.client.transport import LocalTransport, RemoteTransport, TransactionsPort
 from tms.clock import Clock
@@ -23,6 +25,7 @@ class BusCalls:
         self._publishing = publishing
         self._clock = clock
         self._timeout_s = timeout_s
+        self._leavers: deque[Member] = deque()  # of groups, whose consumers were dropped
 
     @property
     def transactions(self) -> TransactionsPort:

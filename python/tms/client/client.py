@@ -13,12 +13,14 @@ Invariants
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self
 from weakref import WeakSet
 
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
 from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
 from tms.client.groups.calls import GroupCalls
+from tms.client.groups.consumer import MemberConsumer
+from tms.client.groups.member import DeliveryMode, MemberOptions, Told, is_manual
 from tms.client.publish.batching import REQUEST_BYTES, Headers
 from tms.client.publish.company import Lone, Together
 from tms.client.publish.delivery import Delivery, Numbering
@@ -38,12 +40,12 @@ from tms.client.transport import TIMEOUT_S, LocalTransport, RemoteTransport, ope
 from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound
 from tms.model.block import Compression
+from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
 from tms.model.log import Appended
 from tms.model.position import Kind, Position
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
-from tms.model.transaction import check_group
 
 
 class Bus(TopicCalls, GroupCalls):
@@ -179,7 +181,7 @@ class Bus(TopicCalls, GroupCalls):
         self,
         topic: str,
         start: Start | Mapping[int, Start] = "earliest",
-        partitions: Sequence[int] | None = None,
+        partitions: Sequence[int] | Literal["all"] | None = None,
         stop_at_end: bool = False,
         *,
         wait_s: float = WAIT_S,
@@ -187,9 +189,18 @@ class Bus(TopicCalls, GroupCalls):
         timeout_s: float | None = None,
         isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
+        delivery: str = DeliveryMode.EXPLICIT,
+        session_s: float = SESSION_S,
+        on_assigned: Told | None = None,
+        on_revoked: Told | None = None,
     ) -> Consumer:
-        """A consumer of all partitions, or of those named. With a group it begins where the group
-        stands, and moves its position with `acknowledge`.
+        """A consumer of all partitions, or of those named.
+
+        With a group it is a member of it: the partitions are shared among the members, and it
+        begins where the group stands. With `partitions` (`"all"` of them, or some) it is none, and
+        reads them whoever else does. `delivery` says when the group's position moves: `explicit`
+        (by `acknowledge`), `at-most-once`, `at-least-once` or `exactly-once` (in a transaction). A
+        member that handles one message for longer than `session_s` is replaced; see docs/groups.md.
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
         with time zone, `"offset:N"`, any position's text, or a mapping of partitions to these, such
@@ -197,24 +208,31 @@ class Bus(TopicCalls, GroupCalls):
         were there when it began. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
         name = TopicName.parse(topic)
-        positions = start_positions(start, partitions, lambda: self.look_up(topic).partitions)
-        stored = self._transport.transactions.positions(check_group(group), name) if group else {}
+        options = MemberOptions.of(delivery, session_s, on_assigned, on_revoked)
+        manual = is_manual(group, partitions, options)
+        wanted = None if partitions == "all" else partitions
+        positions = start_positions(start, wanted, lambda: self.look_up(topic).partitions)
+        stored = self._transport.transactions.positions(group, name) if group and manual else {}
         positions.update({p: there for p, there in stored.items() if p in positions})
         latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
         if latest:
             positions.update(self._fetch(name, latest, 1, 0).next)
-        made = Consumer(
-            name,
-            open_lane(self._transport),
-            Cursor(str(name), positions, stop_at_end),
-            self._clock,
-            wait_s=wait_s,
-            fetch_bytes=fetch_bytes,
-            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-            isolation=as_view(isolation),
-            standing=Standing(group, name, stored),
-            move=self._transport.transactions.move,
-        )
+        cursor = Cursor(str(name), positions if manual else {}, stop_at_end)
+        more: dict[str, Any] = {
+            "wait_s": wait_s,
+            "fetch_bytes": fetch_bytes,
+            "timeout_s": self._timeout_s if timeout_s is None else timeout_s,
+            "isolation": as_view(isolation),
+            "standing": Standing(group, name, stored),
+            "move": self._transport.transactions.move,
+        }
+        place = (name, open_lane(self._transport), cursor, self._clock)
+        if manual:
+            made = Consumer(*place, **more)
+        else:
+            member = self.member(name, options)
+            member.begin(cursor, more["standing"], positions)
+            made = MemberConsumer(*place, member=member, **more)
         self._open.add(made)
         return made
 

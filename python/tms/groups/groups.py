@@ -108,6 +108,11 @@ class LogGroups:
                 _log.warning("lag_unknown", group=key.group, topic=str(key.topic), why=str(error))
         return found
 
+    def forget_members(self) -> None:
+        """Nobody who was a member before this start will come back: others need not wait for their
+        sessions."""
+        self._members.forget()
+
     def tidy(self) -> None:
         """What is to be done now and then."""
         self._members.tidy()

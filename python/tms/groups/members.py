@@ -213,6 +213,16 @@ class Members:
         if self.length > ENTRIES_MAX:
             self.shorten()
 
+    def forget(self) -> None:
+        """Take everybody for gone."""
+        with self._lock:
+            self.load()
+            for sessions in self._sessions.values():
+                for one in sessions.values():
+                    one.until_s = -LATE_S
+        for key in self.groups():
+            self._expire(key)
+
     def _expire(self, key: GroupKey) -> None:
         with self._lock:
             late_s = self._clock.monotonic_s() - LATE_S
