@@ -20,7 +20,7 @@ from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
 from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
 from tms.client.groups.calls import GroupCalls
 from tms.client.groups.consumer import MemberConsumer
-from tms.client.groups.member import DeliveryMode, MemberOptions, Told, is_manual
+from tms.client.groups.options import DeliveryMode, Told, member_options
 from tms.client.publish.batching import REQUEST_BYTES, Headers
 from tms.client.publish.company import Lone, Together
 from tms.client.publish.delivery import Delivery, Numbering
@@ -196,27 +196,22 @@ class Bus(TopicCalls, GroupCalls):
     ) -> Consumer:
         """A consumer of all partitions, or of those named.
 
-        With a group it is a member of it: the partitions are shared among the members, and it
-        begins where the group stands. With `partitions` (`"all"` of them, or some) it is none, and
-        reads them whoever else does. `delivery` says when the group's position moves: `explicit`
-        (by `acknowledge`), `at-most-once`, `at-least-once` or `exactly-once` (in a transaction). A
-        member that handles one message for longer than `session_s` is replaced; see docs/groups.md.
+        With a group it is a member of it: the members share the partitions, each beginning where
+        the group stands. With `partitions` (some, or `"all"`) it reads them whoever else does.
+        `delivery` says when the group's position moves: `explicit` (by `acknowledge`),
+        `at-most-once`, `at-least-once` or `exactly-once` (in a transaction). A member that handles
+        one message for longer than `session_s` is replaced; see docs/groups.md.
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
-        with time zone, `"offset:N"`, any position's text, or a mapping of partitions to these, such
-        as `Consumer.positions()`. With `stop_at_end` the iteration ends behind the messages that
-        were there when it began. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
+        with time zone, `"offset:N"`, any position's text, or a mapping of partitions to these. With
+        `stop_at_end` it ends behind the messages that were there when it began. Raises
+        `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
         name = TopicName.parse(topic)
-        options = MemberOptions.of(delivery, session_s, on_assigned, on_revoked)
-        manual = is_manual(group, partitions, options)
-        wanted = None if partitions == "all" else partitions
-        positions = start_positions(start, wanted, lambda: self.look_up(topic).partitions)
+        options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
+        manual = options is None
         stored = self._transport.transactions.positions(group, name) if group and manual else {}
-        positions.update({p: there for p, there in stored.items() if p in positions})
-        latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
-        if latest:
-            positions.update(self._fetch(name, latest, 1, 0).next)
+        positions = self._starts(topic, start, partitions, stored)
         cursor = Cursor(str(name), positions if manual else {}, stop_at_end)
         more: dict[str, Any] = {
             "wait_s": wait_s,
@@ -224,10 +219,10 @@ class Bus(TopicCalls, GroupCalls):
             "timeout_s": self._timeout_s if timeout_s is None else timeout_s,
             "isolation": as_view(isolation),
             "standing": Standing(group, name, stored),
-            "move": self._transport.transactions.move,
+            "move": self.mover(),
         }
         place = (name, open_lane(self._transport), cursor, self._clock)
-        if manual:
+        if options is None:
             made = Consumer(*place, **more)
         else:
             member = self.member(name, options)
@@ -303,6 +298,22 @@ class Bus(TopicCalls, GroupCalls):
         self.close()
 
     # --- parts ------------------------------------------------------------------------------------
+
+    def _starts(
+        self,
+        topic: str,
+        start: Start | Mapping[int, Start],
+        partitions: Sequence[int] | Literal["all"] | None,
+        stored: Mapping[int, Position],
+    ) -> dict[int, Position]:
+        """Where a consumer begins; `latest` is meant as of now."""
+        wanted = None if partitions == "all" else partitions
+        positions = start_positions(start, wanted, lambda: self.look_up(topic).partitions)
+        positions.update({p: there for p, there in stored.items() if p in positions})
+        latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
+        if latest:
+            positions.update(self._fetch(TopicName.parse(topic), latest, 1, 0).next)
+        return positions
 
     def _fetch(
         self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float

@@ -93,14 +93,7 @@ class Engine:
             clock,
             self.transactions.manager.watch_end,
         )
-        self.groups = LogGroups(
-            self._registry,
-            self._partitions,
-            self._publisher,
-            clock,
-            self.transactions,
-            lambda name, at, cached: (self.fetch_cached if cached else self.fetch)(name, [at], 1),
-        )
+        self.groups = self._make_groups()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -114,6 +107,16 @@ class Engine:
             self._config.log,
             self._in_flight,
             self._threads,
+        )
+
+    def _make_groups(self) -> LogGroups:
+        return LogGroups(
+            self._registry,
+            self._partitions,
+            self._publisher,
+            self._clock,
+            self.transactions,
+            lambda name, at, cached: (self.fetch_cached if cached else self.fetch)(name, [at], 1),
         )
 
     def _tidy(self) -> None:

@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 from weakref import WeakSet
 
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.groups import AsyncGroupCalls
 from tms.client.aio.lanes import AsyncDelivery, AsyncLane, retrying
+from tms.client.aio.member import AsyncMemberConsumer, AsyncTold
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.together import Together
 from tms.client.aio.topics import AsyncTopicCalls
@@ -23,6 +24,7 @@ from tms.client.aio.transaction import AsyncTransaction
 from tms.client.client import Bus
 from tms.client.consumer import FETCH_BYTES, WAIT_S
 from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
+from tms.client.groups.options import DeliveryMode, member_options
 from tms.client.publish.batching import REQUEST_BYTES, Batcher, Headers
 from tms.client.publish.company import Lone
 from tms.client.publish.delivery import Numbering
@@ -39,12 +41,12 @@ from tms.client.transport import TIMEOUT_S
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TMSError
 from tms.model.block import Compression
+from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Kind, Position
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
-from tms.model.transaction import check_group
 
 T = TypeVar("T")
 
@@ -174,7 +176,7 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls):
         self,
         topic: str,
         start: Start | Mapping[int, Start] = "earliest",
-        partitions: Sequence[int] | None = None,
+        partitions: Sequence[int] | Literal["all"] | None = None,
         stop_at_end: bool = False,
         *,
         wait_s: float = WAIT_S,
@@ -182,15 +184,20 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls):
         timeout_s: float | None = None,
         isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
+        delivery: str = DeliveryMode.EXPLICIT,
+        session_s: float = SESSION_S,
+        on_assigned: AsyncTold | None = None,
+        on_revoked: AsyncTold | None = None,
     ) -> AsyncConsumer:
         """See `Bus.consumer`; `latest`, and where the group stands, are as of entering or
-        iterating."""
+        iterating. The callbacks may be coroutine functions."""
         name = TopicName.parse(topic)
-        standing = Standing(check_group(group) if group else "", name, {})
+        options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
+        standing = Standing(group, name, {})
 
         async def cursor() -> Cursor:
             positions = await self._positions(topic, start, partitions)
-            if group:
+            if group and options is None:
                 stored = await self.positions(group, topic)
                 standing.learn(stored)
                 positions.update({p: there for p, there in stored.items() if p in positions})
@@ -199,18 +206,20 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls):
                 positions.update((await self._fetch(name, latest, 1, 0)).next)
             return Cursor(str(name), positions, stop_at_end)
 
-        made = AsyncConsumer(
-            name,
-            self._open_lane(),
-            cursor,
-            self._clock,
-            wait_s=wait_s,
-            fetch_bytes=fetch_bytes,
-            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-            isolation=as_view(isolation),
-            standing=standing,
-            move=self._bus.mover(),
-        )
+        place = (name, self._open_lane(), cursor, self._clock)
+        more: dict[str, Any] = {
+            "wait_s": wait_s,
+            "fetch_bytes": fetch_bytes,
+            "timeout_s": self._timeout_s if timeout_s is None else timeout_s,
+            "isolation": as_view(isolation),
+            "standing": standing,
+            "move": self._bus.mover(),
+        }
+        if options is None:
+            made = AsyncConsumer(*place, **more)
+        else:
+            member = partial(self._bus.member, name, options)
+            made = AsyncMemberConsumer(*place, make_member=member, **more)
         self._open.add(made)
         return made
 
@@ -290,8 +299,9 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls):
         self,
         topic: str,
         start: Start | Mapping[int, Start],
-        partitions: Sequence[int] | None,
+        partitions: Sequence[int] | Literal["all"] | None,
     ) -> dict[int, Position]:
+        partitions = None if partitions == "all" else partitions
         needed = partitions is None and not isinstance(start, Mapping)
         known = await self._look_up(topic) if needed else None
         return start_positions(start, partitions, lambda: known.partitions if known else 0)

@@ -7,7 +7,8 @@ from socket import gethostname
 
 from tms.client.calls import BusCalls
 from tms.client.cursor import Start, as_position
-from tms.client.groups.member import Member, MemberOptions
+from tms.client.groups.member import Member
+from tms.client.groups.options import MemberOptions
 from tms.model.group import GroupInfo, GroupSummary
 from tms.model.position import Position
 from tms.model.topic import TopicName

@@ -19,16 +19,15 @@ Invariants
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tms.client.cursor import Batch, Cursor
+from tms.client.groups.options import DeliveryMode, MemberOptions
 from tms.client.standing import Standing
 from tms.client.transport import GroupsPort, TransactionsPort
 from tms.clock import Clock
 from tms.errors import Conflict, Fenced, Invalid, TMSError
-from tms.model.group import SESSION_S, GroupStanding, check_group, check_session
+from tms.model.group import GroupStanding
 from tms.model.ids import MessageId
 from tms.model.log import Message
 from tms.model.position import Kind, Position
@@ -42,69 +41,10 @@ _ANY = tuple(Kind)
 _TRIES = 3  # to move positions, while partitions are lost meanwhile
 
 
-class DeliveryMode(StrEnum):
-    """When the group's position moves behind a message."""
-
-    EXPLICIT = "explicit"  # by `acknowledge`
-    AT_MOST_ONCE = "at-most-once"  # before it is handed out
-    AT_LEAST_ONCE = "at-least-once"  # once the next one is asked for
-    EXACTLY_ONCE = "exactly-once"  # in the transaction that has what was made of it
-
-
 _BY_ITSELF = {
     DeliveryMode.AT_MOST_ONCE: "With at-most-once the position moved before the messages were "
     "handed out: there is nothing to acknowledge.",
 }
-Told = Callable[[Sequence[int]], None]
-
-
-def _nobody(partitions: Sequence[int]) -> None:
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class MemberOptions:
-    """How a consumer takes part in its group. The callbacks are told which partitions it got, and
-    which it has to let go or has lost."""
-
-    delivery: DeliveryMode = DeliveryMode.EXPLICIT
-    session_s: float = SESSION_S
-    on_assigned: Told = _nobody
-    on_revoked: Told = _nobody
-
-    @classmethod
-    def of(
-        cls, delivery: str, session_s: float, on_assigned: Told | None, on_revoked: Told | None
-    ) -> "MemberOptions":
-        """As they were given. Raises `Invalid`."""
-        if delivery not in list(DeliveryMode):
-            modes = ", ".join(DeliveryMode)
-            raise Invalid(f"A delivery is one of {modes}, got {delivery!r}.", field="delivery")
-        return cls(
-            DeliveryMode(delivery),
-            check_session(session_s),
-            on_assigned or _nobody,
-            on_revoked or _nobody,
-        )
-
-
-def is_manual(group: str, partitions: Sequence[int] | str | None, options: MemberOptions) -> bool:
-    """Whether a consumer is no member of a group. Raises `Invalid` for what does not go
-    together."""
-    if group:
-        check_group(group)
-    if isinstance(partitions, str) and partitions != "all":
-        raise Invalid(
-            f'`partitions` are numbers, or "all", got {partitions!r}.', field="partitions"
-        )
-    manual = not group or partitions is not None
-    if manual and options.delivery is not DeliveryMode.EXPLICIT:
-        raise Invalid(
-            f"The delivery {options.delivery} is for members of a group: name a group, and no "
-            "partitions.",
-            field="delivery",
-        )
-    return manual
 
 
 class Member:
@@ -127,7 +67,7 @@ class Member:
         self._groups = groups
         self._transactions = transactions
         self._clock = clock
-        self._options = options
+        self.options = options
         self._leavers = leavers
         self._lock = threading.RLock()
         self._releasing: dict[int, float] = {}  # partition → when it was asked for
@@ -144,7 +84,7 @@ class Member:
         self.cursor = cursor
         self._standing = standing
         self._starts = dict(starts)
-        standing.by_itself = _BY_ITSELF.get(self._options.delivery, "")
+        standing.by_itself = _BY_ITSELF.get(self.options.delivery, "")
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -187,7 +127,7 @@ class Member:
             self._group,
             self._topic,
             self.name,
-            self._options.session_s,
+            self.options.session_s,
             self._holding,
             reading=self.reading,
         )
@@ -201,25 +141,25 @@ class Member:
         for partition in lost:
             self._lose(partition)
         if lost:
-            self._options.on_revoked(lost)
+            self.options.on_revoked(lost)
         given = [p for p in told.partitions if p not in self._holding]
         if given:
             stored = self._transactions.positions(self._group, self._topic)
             for partition in given:
                 self._take(partition, told.partitions[partition], stored.get(partition))
-            self._options.on_assigned(given)
+            self.options.on_assigned(given)
         kept = [p for p in self._releasing if p not in told.release]
         for partition in kept:
             del self._releasing[partition]
             self.cursor.resume(partition)
         if kept:
-            self._options.on_assigned(kept)
+            self.options.on_assigned(kept)
         wanted = [p for p in sorted(told.release) if p not in self._releasing]
         for partition in wanted:
             self._releasing[partition] = self._clock.monotonic_s()
             self.cursor.pause(partition)
         if wanted:
-            self._options.on_revoked(wanted)
+            self.options.on_revoked(wanted)
         touched.update(lost, given, kept, wanted, self.cursor.keep(self._holding))
 
     def _take(self, partition: int, epoch: int, stored: Position | None) -> None:
@@ -248,13 +188,13 @@ class Member:
         touched |= self._commit()
         now_s = self._clock.monotonic_s()
         handed = self.cursor.positions()
-        if self._options.delivery is DeliveryMode.AT_MOST_ONCE:
+        if self.options.delivery is DeliveryMode.AT_MOST_ONCE:
             touched |= self._move({p: handed[p] for p in self._releasing}, _ANY)
         ready = [
             partition
             for partition, since_s in self._releasing.items()
             if self._moves_by_itself
-            or now_s - since_s >= self._options.session_s / 3
+            or now_s - since_s >= self.options.session_s / 3
             or not self._standing.changes({partition: handed[partition]})
         ]
         for partition in ready:
@@ -265,7 +205,7 @@ class Member:
 
     def require_acknowledging(self) -> None:
         """Raises `Invalid` when positions move with transactions only."""
-        if self._options.delivery is DeliveryMode.EXACTLY_ONCE:
+        if self.options.delivery is DeliveryMode.EXACTLY_ONCE:
             raise Invalid(
                 "With exactly-once the position moves in the transaction that has what was made of "
                 "the messages: use tx.acknowledge(consumer)."
@@ -274,12 +214,12 @@ class Member:
     @property
     def _moves_by_itself(self) -> bool:
         modes = (DeliveryMode.AT_MOST_ONCE, DeliveryMode.AT_LEAST_ONCE)
-        return self._options.delivery in modes
+        return self.options.delivery in modes
 
     def claim(self, batches: Sequence[Batch]) -> set[int]:
         """With at-most-once: move the group behind these, before they are handed out; partitions of
         which they are void."""
-        if self._options.delivery is not DeliveryMode.AT_MOST_ONCE:
+        if self.options.delivery is not DeliveryMode.AT_MOST_ONCE:
             return set()
         ends = {batch.partition: Position.after(batch.last_id) for batch in batches}
         with self._lock:
@@ -298,7 +238,7 @@ class Member:
         """With at-least-once: move the group behind what was handled; partitions of which what is
         in hand is void."""
         self._commit_at_s = self._clock.monotonic_s() + COMMIT_S
-        if self._options.delivery is not DeliveryMode.AT_LEAST_ONCE:
+        if self.options.delivery is not DeliveryMode.AT_LEAST_ONCE:
             return set()
         return self._move(self.handled(), (Kind.AFTER, Kind.ID))
 
@@ -372,7 +312,7 @@ class Member:
             self._joined = False
             try:
                 self._commit()
-                if self._options.delivery is DeliveryMode.AT_MOST_ONCE:
+                if self.options.delivery is DeliveryMode.AT_MOST_ONCE:
                     self._move(self.cursor.positions(), _ANY)
             finally:
                 self._leave()
@@ -387,7 +327,7 @@ class Member:
                 self._group,
                 self._topic,
                 self.name,
-                self._options.session_s,
+                self.options.session_s,
                 {},
                 leaving=True,
             )
