@@ -196,11 +196,10 @@ class Bus(TopicCalls, GroupCalls):
     ) -> Consumer:
         """A consumer of all partitions, or of those named.
 
-        With a group it is a member of it: the members share the partitions, each beginning where
-        the group stands. With `partitions` (some, or `"all"`) it reads them whoever else does.
-        `delivery` says when the group's position moves: `explicit` (by `acknowledge`),
-        `at-most-once`, `at-least-once` or `exactly-once` (in a transaction). A member that handles
-        one message for longer than `session_s` is replaced; see docs/groups.md.
+        With a group it is a member, see docs/groups.md: the members share the partitions, each
+        beginning where the group stands. With `partitions` too (some, or `"all"`) it reads them
+        whoever else does. `delivery` says when the group's position moves: `explicit` (by
+        `acknowledge`), `at-most-once`, `at-least-once` or `exactly-once` (in a transaction).
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
         with time zone, `"offset:N"`, any position's text, or a mapping of partitions to these. With
@@ -209,10 +208,9 @@ class Bus(TopicCalls, GroupCalls):
         """
         name = TopicName.parse(topic)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        manual = options is None
-        stored = self._transport.transactions.positions(group, name) if group and manual else {}
+        stored = self.positions(group, topic) if group and options is None else {}
         positions = self._starts(topic, start, partitions, stored)
-        cursor = Cursor(str(name), positions if manual else {}, stop_at_end)
+        cursor = Cursor(str(name), positions if options is None else {}, stop_at_end)
         more: dict[str, Any] = {
             "wait_s": wait_s,
             "fetch_bytes": fetch_bytes,
@@ -225,9 +223,9 @@ class Bus(TopicCalls, GroupCalls):
         if options is None:
             made = Consumer(*place, **more)
         else:
-            member = self.member(name, options)
+            more["member"] = member = self.member(name, options)
             member.begin(cursor, more["standing"], positions)
-            made = MemberConsumer(*place, member=member, **more)
+            made = MemberConsumer(*place, **more)
         self._open.add(made)
         return made
 
