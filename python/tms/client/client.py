@@ -202,9 +202,8 @@ class Bus(TopicCalls, GroupCalls):
         `acknowledge`), `at-most-once`, `at-least-once` or `exactly-once` (in a transaction).
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
-        with time zone, `"offset:N"`, any position's text, or a mapping of partitions to these. With
-        `stop_at_end` it ends behind the messages that were there when it began. Raises
-        `TopicNotFound`, `PartitionNotFound`, `Invalid`.
+        with time zone, any position's text, or a mapping of partitions to these. `stop_at_end`:
+        behind what was there when it began. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
         name = TopicName.parse(topic)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
