@@ -33,9 +33,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "queue": _VALUES,
     "transactions": _VALUES | {"clock", "events", "store/base", "topic", "log", "tx", "group"},
     "queues": _VALUES | {"clock", "events", "log", "topic", "tx", "transactions", "queue"},
+    "groups": _VALUES | {"clock", "events", "topic", "log", "group", "transactions"},
     "table": _VALUES | {"store/base", "tx"},
     "view": _VALUES | {"clock", "store/base", "topic", "log"},
-    "engine": _VALUES | {"clock", "store/base", "topic", "log", "transactions", "table", "queues"},
+    "engine": _VALUES
+    | {"clock", "store/base", "topic", "log", "transactions", "table", "groups", "queues"},
     "server": _VALUES
     | {"clock", "events", "engine", "transactions", "queues", "topic", "log", "wire"},
     "server/main": _VALUES | {"clock", "events", "engine", "topic", "log", "wire", "store"},

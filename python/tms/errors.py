@@ -207,6 +207,12 @@ class QueueNotFound(NotFound):
     code = "queue-not-found"
 
 
+class GroupNotFound(NotFound):
+    """No such group is known in the topic: it has neither members nor positions."""
+
+    code = "group-not-found"
+
+
 class TransactionNotFound(NotFound):
     """No such transaction is known: it never was, or ended longer ago than is remembered."""
 

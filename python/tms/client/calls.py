@@ -1,12 +1,15 @@
 """What the parts of a bus have in common."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 from weakref import WeakSet
 
 from tms.client.cursor import Page, asks, page
+from tms.client.groups.member import Member
+from tms.client.ports import QueuesPort, TransactionsPort
 from tms.client.publish.known import Known, Publishing
-from tms.client.transport import LocalTransport, QueuesPort, RemoteTransport, TransactionsPort
+from tms.client.transport import LocalTransport, RemoteTransport
 from tms.clock import Clock
 from tms.model.position import Position
 from tms.model.topic import TopicName
@@ -34,6 +37,7 @@ class BusCalls:
         self._clock = clock
         self._timeout_s = timeout_s
         self._open: WeakSet[Closing] = WeakSet()  # what was made and is to be closed
+        self._leavers: deque[Member] = deque()  # of groups, whose consumers were dropped
 
     @property
     def transactions(self) -> TransactionsPort:

@@ -11,17 +11,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from tms.client.ports import GroupsPort, QueuesPort, TransactionsPort
 from tms.clock import Clock
 from tms.errors import Closed, TMSError
 from tms.model.filter import Filter
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.queue import RECEIVE_BYTES, QueueInfo, QueueSettings, TokenResult
-from tms.model.received import Received
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
-from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -45,74 +43,6 @@ class Pending(Protocol[T_co]):
         ...
 
 
-class TransactionsPort(Protocol):
-    """The engine's transactions; see `tms.transactions.Transactions` for what they promise."""
-
-    def begin(
-        self, *, long: bool = False, timeout_s: float | None = None, token: str = ""
-    ) -> TransactionInfo: ...
-
-    def describe(self, id: int) -> TransactionInfo: ...
-
-    def open(self) -> list[TransactionInfo]: ...
-
-    def abort(self, id: int) -> TransactionInfo: ...
-
-    def invalidate(self, id: int) -> TransactionInfo: ...
-
-    def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None: ...
-
-    def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult: ...
-
-    def positions(self, group: str, topic: TopicName) -> Mapping[int, Position]: ...
-
-    def move(self, changes: Sequence[PositionChange]) -> None: ...
-
-    def forget_positions(self, group: str, topic: TopicName) -> None: ...
-
-    def prune(self, before_ms: int) -> int: ...
-
-
-class QueuesPort(Protocol):
-    """The engine's queues; see `tms.queues.Queues` for what they promise. Each call for tokens says
-    which of them came too late; `receive` waits up to `wait_s` for the first message."""
-
-    def declare(self, group: str, topic: TopicName, settings: QueueSettings) -> QueueInfo: ...
-
-    def update(self, group: str, topic: TopicName, changes: Mapping[str, object]) -> QueueInfo: ...
-
-    def describe(self, group: str, topic: TopicName) -> QueueInfo: ...
-
-    def list_queues(self, topic: TopicName) -> list[QueueInfo]: ...
-
-    def delete(self, group: str, topic: TopicName) -> None: ...
-
-    def receive(
-        self,
-        group: str,
-        topic: TopicName,
-        limit: int = 1,
-        wait_s: float = 0,
-        bytes_max: int = RECEIVE_BYTES,
-    ) -> Received: ...
-
-    def ack(self, group: str, topic: TopicName, tokens: Sequence[str]) -> TokenResult: ...
-
-    def nack(
-        self, group: str, topic: TopicName, tokens: Sequence[str], delay_s: float | None = None
-    ) -> TokenResult: ...
-
-    def extend(
-        self, group: str, topic: TopicName, tokens: Sequence[str], lease_s: float | None = None
-    ) -> TokenResult: ...
-
-    def reject(
-        self, group: str, topic: TopicName, tokens: Sequence[str], cause: str = ""
-    ) -> TokenResult: ...
-
-    def redrive(self, group: str, topic: TopicName, limit: int = 1_000) -> int: ...
-
-
 class Transport(Protocol):
     """The engine's methods; see `tms.engine.Engine` for what they promise."""
 
@@ -121,6 +51,9 @@ class Transport(Protocol):
 
     @property
     def queues(self) -> QueuesPort: ...
+
+    @property
+    def groups(self) -> GroupsPort: ...
 
     def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo: ...
 

@@ -19,6 +19,7 @@ from tms.clock import Clock
 from tms.engine.config import EngineConfig, EngineStats
 from tms.engine.parts import EngineParts
 from tms.errors import Closed, Invalid
+from tms.groups.groups import LogGroups
 from tms.log.pending import PendingAppend
 from tms.log.visibility import Judge
 from tms.model.filter import Filter
@@ -61,11 +62,23 @@ class Engine(EngineParts):
             self._threads.submit,
             random or Random(),
         )
+        self.groups = self._make_groups()
         self._lock = threading.Lock()
         self._closed = False
 
+    def _make_groups(self) -> LogGroups:
+        return LogGroups(
+            self._registry,
+            self._partitions,
+            self._publisher,
+            self._clock,
+            self.transactions,
+            lambda name, at, cached: (self.fetch_cached if cached else self.fetch)(name, [at], 1),
+        )
+
     def _tidy(self) -> None:
         super()._tidy()
+        self.groups.tidy()
         self.queues.shorten_journal()
 
     # -- topics --------------------------------------------------------------------------------

@@ -45,13 +45,22 @@ class PositionKey(NamedTuple):
     partition: int
 
 
+class Owner(NamedTuple):
+    """Which member of its group has a partition, and since which generation."""
+
+    member: str
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class PositionChange:
-    """A new position of a group; with `expected`, only if it is that one now (`""`: none yet)."""
+    """A new position of a group; with `expected`, only if it is that one now (`""`: none yet), with
+    `owner`, only while that member has the partition."""
 
     key: PositionKey
     position: Position
     expected: str | None = None
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True)

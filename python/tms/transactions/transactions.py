@@ -36,7 +36,7 @@ from tms.transactions.commit import CommitUnderWay, Parts
 from tms.transactions.early import EarlyMessages, Range
 from tms.transactions.image import StoredImage
 from tms.transactions.part import CommitPart
-from tms.transactions.positions import GroupPositions
+from tms.transactions.positions import Fence, GroupPositions
 from tms.tx.edits import Outcome, Stored
 from tms.tx.manager import WRITE_TIMEOUT_S, TransactionManager
 from tms.tx.tephra import Tephra
@@ -118,6 +118,10 @@ class Transactions:
         self._results: OrderedDict[int, CommitResult] = OrderedDict()
         self._positions.load()
         self._image = StoredImage(shown_in, self.manager, clock) if shown_in is not None else None
+
+    def fence(self, fence: Fence) -> None:
+        """Ask this one whether who moves a position still may."""
+        self._positions.fence = fence
 
     def join(self, part: CommitPart) -> None:
         """Let commits change this, too; before the first one."""
@@ -368,7 +372,7 @@ class Transactions:
     def move(
         self, changes: Sequence[PositionChange], durability: Durability = Durability.SYNCED
     ) -> None:
-        """Move positions outside of a transaction, all or none. Raises `Conflict`."""
+        """Move positions outside of a transaction, all or none. Raises `Conflict`, `Fenced`."""
         with self.manager.alone():
             self._positions.move(changes, durability)
 

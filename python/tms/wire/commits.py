@@ -26,6 +26,7 @@ from tms.model.transaction import (
     TOKEN_CHARS_MAX,
     Commit,
     CommitResult,
+    Owner,
     PositionChange,
     PositionKey,
     TopicAppended,
@@ -40,6 +41,13 @@ _LENGTH = Layout(">I")
 _HEAD_BYTES_MAX = 8 << 20
 
 
+class OwnerBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The member of a group that moves a position, and since when it has the partition."""
+
+    member: str
+    epoch: int
+
+
 class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A position that a commit moves; `expected` "" means that there is none yet."""
 
@@ -48,6 +56,7 @@ class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     partition: int
     position: str
     expected: str | None = None
+    owner: OwnerBody | None = None
 
 
 class TopicPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -130,10 +139,11 @@ class PrunedBody(msgspec.Struct):
 
 
 class PositionsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A group's positions in a topic, by partition; `expected` when they are set."""
+    """A group's positions in a topic, by partition; `expected` and `owners` when they are set."""
 
     positions: dict[str, str]
     expected: dict[str, str] = {}
+    owners: dict[str, OwnerBody] = {}
 
 
 _head_decoder = msgspec.json.Decoder(CommitHead)
@@ -257,7 +267,12 @@ def _settlement(body: SettlementBody) -> Settlement:
 def _position_body(change: PositionChange) -> PositionBody:
     key = change.key
     return PositionBody(
-        key.group, full_name(key.topic), key.partition, str(change.position), change.expected
+        key.group,
+        full_name(key.topic),
+        key.partition,
+        str(change.position),
+        change.expected,
+        owner_body(change.owner),
     )
 
 
@@ -265,7 +280,17 @@ def _position_change(body: PositionBody) -> PositionChange:
     if not 0 <= body.partition < 1 << 16:
         raise Invalid(f"There is no partition {body.partition}.", field="partition")
     key = PositionKey(check_group(body.group), TopicName.parse(body.topic), body.partition)
-    return PositionChange(key, Position.parse(body.position), body.expected)
+    return PositionChange(key, Position.parse(body.position), body.expected, owner_of(body.owner))
+
+
+def owner_body(owner: Owner | None) -> OwnerBody | None:
+    """An owner as it is sent."""
+    return None if owner is None else OwnerBody(*owner)
+
+
+def owner_of(body: OwnerBody | None) -> Owner | None:
+    """The owner that was sent."""
+    return None if body is None else Owner(body.member, body.epoch)
 
 
 def encode_result(result: CommitResult) -> bytes:

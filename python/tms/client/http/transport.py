@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from tms.client.http.answers import BODIES_KEPT
 from tms.client.http.connection import Connection, Target
 from tms.client.http.exchange import Answer, Call, Calls
+from tms.client.http.groups import HttpGroups
 from tms.client.http.queues import HttpQueues
 from tms.client.http.transactions import HttpTransactions
 from tms.client.transport import TIMEOUT_S, Lane, Pending, attempt_s, is_retriable, retrying
@@ -129,6 +130,11 @@ class HttpTransport:
     def queues(self) -> HttpQueues:
         """The service's queues."""
         return HttpQueues(self)
+
+    @property
+    def groups(self) -> HttpGroups:
+        """The service's log groups."""
+        return HttpGroups(self)
 
     def call(
         self,

@@ -5,10 +5,12 @@ from typing import Any
 
 import msgspec
 
+from tms.model.group import GroupInfo
 from tms.model.inspection import PartitionInspection
 from tms.model.topic import TopicInfo
 from tms.model.transaction import TransactionInfo
-from tms.wire import bodies, commits, routes
+from tms.wire import bodies, commits, groups, routes
+from tms.wire.openapi import groups as group_pages
 from tms.wire.openapi import messages, operating, queues, topics, transactions
 
 _JSON_SCHEMAS = (
@@ -32,6 +34,10 @@ _JSON_SCHEMAS = (
     commits.PruneBody,
     commits.PrunedBody,
     *queues.STRUCTS,
+    GroupInfo,
+    groups.GroupsBody,
+    groups.PollBody,
+    groups.StandingBody,
     routes.ProblemBody,
 )
 
@@ -55,6 +61,8 @@ def document(version: str) -> dict[str, Any]:
         | messages.pages()
         | queues.pages()
         | transactions.pages()
+        | transactions.pages()
+        | group_pages.pages()
         | operating.pages(),
         "components": {"schemas": schemas},
     }
