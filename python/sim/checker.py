@@ -12,6 +12,8 @@ The final content of the partitions is the truth that everything else is held ag
     id reuse              one id for two messages
     position regression   a group stands before where it certainly stood
     invented              a message or position that nobody sent
+    again                 delivered, settled or dead once more after it was settled
+    shared lease          with two workers at a time
     lost update           what was stored only if a message was the newest, and it was not
 
 A power loss excuses what was acknowledged without a sync, and what was seen but not acknowledged;
@@ -20,10 +22,9 @@ nothing else.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from itertools import pairwise
-from typing import NamedTuple
 
+from sim.findings import NEVER, Finding, Kind
 from sim.history import (
     Acknowledged,
     Asked,
@@ -37,30 +38,7 @@ from sim.history import (
     Read,
     Sent,
 )
-
-NEVER = 1 << 62
-
-
-class Kind(StrEnum):
-    """What can be wrong."""
-
-    LOST = "lost write"
-    DUPLICATE = "duplicate"
-    ABORTED = "aborted read"
-    INTERMEDIATE = "intermediate read"
-    TORN = "torn transaction"
-    UNSTABLE = "unstable order"
-    REUSED = "id reuse"
-    REGRESSION = "position regression"
-    INVENTED = "invented"
-    UPDATE = "lost update"
-
-
-class Finding(NamedTuple):
-    """Something that must not be."""
-
-    kind: Kind
-    what: str
+from sim.queue_rules import Queues
 
 
 class _Tx:
@@ -84,6 +62,8 @@ class Checker:
         self.found = history.of(Found)
         self.asked = history.of(Asked)
         self.done = history.of(Done)
+        self.queues = Queues(history)
+        self.dead = {one.dead for one in self.queues.drained}  # copies stand here
         self.power = [one.at for one in history.of(Crashed) if one.power]
         self.place: dict[str, Place] = {}
         self.transaction: dict[str, str] = {}
@@ -293,7 +273,7 @@ def _invented(run: Checker) -> Iterator[Finding]:
     sightings += list(run.final.items())
     for place, messages in sightings:
         for _, value in messages:
-            if run.place.get(value) != place:
+            if run.place.get(value) != place and not (value in run.place and place in run.dead):
                 yield Finding(Kind.INVENTED, f"{value} in {place}")
 
 
@@ -309,6 +289,10 @@ def _updates(run: Checker) -> Iterator[Finding]:
                 newest = value
 
 
+def _queues(run: Checker) -> Iterator[Finding]:
+    return run.queues.findings()
+
+
 RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _lost,
     _processing,
@@ -321,4 +305,5 @@ RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _positions,
     _invented,
     _updates,
+    _queues,
 )

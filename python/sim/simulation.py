@@ -19,8 +19,9 @@ from sim.actors import (
     seen,
     topic_of,
 )
-from sim.checker import Finding, check
+from sim.checker import check
 from sim.deciders import Decider
+from sim.findings import Finding
 from sim.history import Crashed, Done, Final, History, Place, Seen
 from sim.world import World, quietly
 from tms.model.log import PartitionPosition

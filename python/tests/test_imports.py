@@ -30,12 +30,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "topic": _VALUES | {"clock", "events", "store/base", "log"},
     "tx": _VALUES | {"clock", "events"},
     "group": _VALUES,
+    "queue": _VALUES,
     "transactions": _VALUES | {"clock", "events", "store/base", "topic", "log", "tx", "group"},
     "compact": _VALUES | {"clock", "events", "store/base", "log", "topic"},
+    "queues": _VALUES | {"clock", "events", "log", "topic", "tx", "transactions", "queue"},
+    "groups": _VALUES | {"clock", "events", "topic", "log", "group", "transactions"},
     "table": _VALUES | {"store/base", "tx"},
     "view": _VALUES | {"clock", "store/base", "topic", "log"},
-    "engine": _VALUES | {"clock", "store/base", "topic", "log", "compact", "transactions", "table"},
-    "server": _VALUES | {"clock", "events", "engine", "transactions", "topic", "log", "wire"},
+    "engine": _VALUES
+    | {"clock", "store/base", "topic", "log", "compact", "transactions", "table", "groups"}
+    | {"queues"},
+    "server": _VALUES
+    | {"clock", "events", "engine", "transactions", "queues", "topic", "log", "wire"},
     "server/main": _VALUES | {"clock", "events", "engine", "topic", "log", "wire", "store"},
     "client": _VALUES | {"clock", "wire"},
     "cli": _VALUES | {"clock", "wire", "client", "root"},

@@ -83,6 +83,7 @@ def open_engine(path: str | os.PathLike[str], **config: Any) -> "Engine":
         store = LevelDBStore(path, create=True, clock=clock)
     try:
         engine = Engine(store, clock, settings)
+        engine.groups.forget_members()  # they were in a process that is gone
         engine.start()
     except BaseException:
         store.close()

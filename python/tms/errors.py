@@ -194,6 +194,25 @@ class WrongLastId(Conflict):
     code = "wrong-last-id"
 
 
+class Fenced(Conflict):
+    """What was to be done belongs to another one by now: a lease has ended, or an owner was
+    replaced. Do not do it again; go on with what is there now."""
+
+    code = "fenced"
+
+
+class QueueNotFound(NotFound):
+    """The topic has no such queue. Declare it first."""
+
+    code = "queue-not-found"
+
+
+class GroupNotFound(NotFound):
+    """No such group is known in the topic: it has neither members nor positions."""
+
+    code = "group-not-found"
+
+
 class TransactionNotFound(NotFound):
     """No such transaction is known: it never was, or ended longer ago than is remembered."""
 

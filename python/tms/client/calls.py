@@ -1,12 +1,15 @@
 """What the parts of a bus have in common."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 from weakref import WeakSet
 
 from tms.client.cursor import Page, asks, page
+from tms.client.groups.member import Member
+from tms.client.ports import QueuesPort, TransactionsPort
 from tms.client.publish.known import Known, Publishing
-from tms.client.transport import LocalTransport, RemoteTransport, TransactionsPort
+from tms.client.transport import LocalTransport, RemoteTransport
 from tms.clock import Clock
 from tms.model.position import Position
 from tms.model.topic import TopicName
@@ -34,11 +37,17 @@ class BusCalls:
         self._clock = clock
         self._timeout_s = timeout_s
         self._open: WeakSet[Closing] = WeakSet()  # what was made and is to be closed
+        self._leavers: deque[Member] = deque()  # of groups, whose consumers were dropped
 
     @property
     def transactions(self) -> TransactionsPort:
         """All transactions, for those who look after them; to make one: `Bus.transaction`."""
         return self._transport.transactions
+
+    @property
+    def queues(self) -> QueuesPort:
+        """All queues, for those who look after them; to work on one: `Bus.queue`."""
+        return self._transport.queues
 
     def mover(self) -> Callable[[Sequence[PositionChange]], None]:
         """What moves positions of groups; for consumers."""

@@ -13,11 +13,13 @@ Invariants
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self
 
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
 from tms.client.cursor import Cursor, Page, Start, start_positions
 from tms.client.groups.calls import GroupCalls
+from tms.client.groups.consumer import MemberConsumer
+from tms.client.groups.options import DeliveryMode, Told, member_options
 from tms.client.publish.batching import REQUEST_BYTES, Headers
 from tms.client.publish.company import Lone, Together
 from tms.client.publish.delivery import Delivery, Numbering
@@ -40,12 +42,12 @@ from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound
 from tms.model.block import Compression
 from tms.model.filter import Filter, as_filter
+from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
 from tms.model.log import Appended
-from tms.model.position import Kind
+from tms.model.position import Kind, Position
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
-from tms.model.transaction import check_group
 
 
 class Bus(TopicCalls, GroupCalls, ViewCalls):
@@ -193,7 +195,7 @@ class Bus(TopicCalls, GroupCalls, ViewCalls):
         self,
         topic: str,
         start: Start | Mapping[int, Start] = "earliest",
-        partitions: Sequence[int] | None = None,
+        partitions: Sequence[int] | Literal["all"] | None = None,
         stop_at_end: bool = False,
         *,
         wait_s: float = WAIT_S,
@@ -202,35 +204,41 @@ class Bus(TopicCalls, GroupCalls, ViewCalls):
         isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
         where: str | Filter | None = None,
+        delivery: str = DeliveryMode.EXPLICIT,
+        session_s: float = SESSION_S,
+        on_assigned: Told | None = None,
+        on_revoked: Told | None = None,
     ) -> Consumer:
-        """A consumer of all partitions, or of those named. With a group it begins where the group
-        stands, and moves its position with `acknowledge`. With `where` the service sends only the
-        messages whose key and headers match, see `Filter`; positions go on over the others.
+        """A consumer of all partitions, or of those named; with `where` of the messages that match,
+        see `Filter`. With a group it is a member, see docs/groups.md: the members share the
+        partitions, each beginning where the group stands; with `partitions` too (some, or `"all"`)
+        it reads them whoever else does. `delivery` says when the group's position moves: `explicit`
+        (by `acknowledge`), `at-most-once`, `at-least-once` or `exactly-once` (in a transaction).
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
-        with time zone, `"offset:N"`, any position's text, or a mapping of partitions to these, such
-        as `Consumer.positions()`. With `stop_at_end` the iteration ends behind the messages that
-        were there when it began. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
+        with time zone, any position's text, or a mapping of partitions to these. `stop_at_end`:
+        behind what was there when it began. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
         name, wanted = TopicName.parse(topic), as_filter(where)
-        positions = start_positions(start, partitions, lambda: self.look_up(topic).partitions)
-        stored = self._transport.transactions.positions(check_group(group), name) if group else {}
-        positions.update({p: there for p, there in stored.items() if p in positions})
-        latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
-        if latest:
-            positions.update(self._fetch(name, latest, 1, 0).next)
-        made = Consumer(
-            name,
-            open_lane(self._transport),
-            Cursor(str(name), positions, stop_at_end, wanted),
-            self._clock,
-            wait_s=wait_s,
-            fetch_bytes=fetch_bytes,
-            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-            isolation=as_view(isolation),
-            standing=Standing(group, name, stored),
-            move=self._transport.transactions.move,
-        )
+        options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
+        stored = self.positions(group, topic) if group and options is None else {}
+        positions = self._starts(topic, start, partitions, stored)
+        cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)
+        more: dict[str, Any] = {
+            "wait_s": wait_s,
+            "fetch_bytes": fetch_bytes,
+            "timeout_s": self._timeout_s if timeout_s is None else timeout_s,
+            "isolation": as_view(isolation),
+            "standing": Standing(group, name, stored),
+            "move": self.mover(),
+        }
+        place = (name, open_lane(self._transport), cursor, self._clock)
+        if options is None:
+            made = Consumer(*place, **more)
+        else:
+            more["member"] = member = self.member(name, options)
+            member.begin(cursor, more["standing"], positions)
+            made = MemberConsumer(*place, **more)
         self._open.add(made)
         return made
 
@@ -301,6 +309,22 @@ class Bus(TopicCalls, GroupCalls, ViewCalls):
         self.close()
 
     # --- parts ------------------------------------------------------------------------------------
+
+    def _starts(
+        self,
+        topic: str,
+        start: Start | Mapping[int, Start],
+        partitions: Sequence[int] | Literal["all"] | None,
+        stored: Mapping[int, Position],
+    ) -> dict[int, Position]:
+        """Where a consumer begins; `latest` is meant as of now."""
+        wanted = None if partitions == "all" else partitions
+        positions = start_positions(start, wanted, lambda: self.look_up(topic).partitions)
+        positions.update({p: there for p, there in stored.items() if p in positions})
+        latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
+        if latest:
+            positions.update(self._fetch(TopicName.parse(topic), latest, 1, 0).next)
+        return positions
 
     def _delivery(
         self,

@@ -336,7 +336,46 @@ class Cursor:
             self._handed[self.message.partition] = Position.after(self.message.id)
         return dict(self._handed)
 
-    def rewind(self) -> None:
-        """Forget what was fetched but not handed out."""
-        self._fetched = self.positions()
+    def rewind(self, partitions: Iterable[int] | None = None) -> None:
+        """Forget what was fetched but not handed out; go on with these partitions, or all."""
+        handed = self.positions()
+        wanted = handed if partitions is None else partitions
+        self._fetched = {partition: handed[partition] for partition in wanted}
         self.finished = not self._fetched
+
+    # Partitions that come and go
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is a partition to fetch from."""
+        return bool(self._fetched)
+
+    def give(self, partition: int, position: Position) -> None:
+        """Read a partition too, from there on."""
+        self.take(partition)
+        self._fetched[partition] = self._handed[partition] = position
+        self.finished = False
+
+    def take(self, partition: int) -> None:
+        """Know nothing of a partition any more."""
+        self.positions()
+        if self.message is not None and self.message.partition == partition:
+            self.message = None
+        for places in (self._fetched, self._handed, self._stops):
+            places.pop(partition, None)
+
+    def keep(self, partitions: Iterable[int]) -> set[int]:
+        """Fetch from no others than these; from which it did."""
+        others = self._fetched.keys() - set(partitions)
+        for partition in others:
+            del self._fetched[partition]
+        return others
+
+    def pause(self, partition: int) -> None:
+        """Fetch nothing from a partition for now; where it stands is kept."""
+        self._fetched.pop(partition, None)
+
+    def resume(self, partition: int) -> None:
+        """Go on behind what was handed out of a partition."""
+        self._fetched[partition] = self.positions()[partition]
+        self.finished = False

@@ -11,6 +11,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from tms.client.ports import GroupsPort, QueuesPort, TransactionsPort
 from tms.clock import Clock
 from tms.errors import Closed, TMSError
 from tms.model.filter import Filter
@@ -19,7 +20,6 @@ from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
-from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -43,39 +43,17 @@ class Pending(Protocol[T_co]):
         ...
 
 
-class TransactionsPort(Protocol):
-    """The engine's transactions; see `tms.transactions.Transactions` for what they promise."""
-
-    def begin(
-        self, *, long: bool = False, timeout_s: float | None = None, token: str = ""
-    ) -> TransactionInfo: ...
-
-    def describe(self, id: int) -> TransactionInfo: ...
-
-    def open(self) -> list[TransactionInfo]: ...
-
-    def abort(self, id: int) -> TransactionInfo: ...
-
-    def invalidate(self, id: int) -> TransactionInfo: ...
-
-    def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None: ...
-
-    def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult: ...
-
-    def positions(self, group: str, topic: TopicName) -> Mapping[int, Position]: ...
-
-    def move(self, changes: Sequence[PositionChange]) -> None: ...
-
-    def forget_positions(self, group: str, topic: TopicName) -> None: ...
-
-    def prune(self, before_ms: int) -> int: ...
-
-
 class Transport(Protocol):
     """The engine's methods; see `tms.engine.Engine` for what they promise."""
 
     @property
     def transactions(self) -> TransactionsPort: ...
+
+    @property
+    def queues(self) -> QueuesPort: ...
+
+    @property
+    def groups(self) -> GroupsPort: ...
 
     def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo: ...
 

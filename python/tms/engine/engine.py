@@ -12,40 +12,37 @@ Invariants
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
+from random import Random
 
 from tms.clock import Clock
-from tms.compact.compaction import Compaction
 from tms.engine.config import EngineConfig, EngineStats
+from tms.engine.parts import EngineParts
 from tms.errors import Closed, Invalid
-from tms.log.cache import BlockCache
-from tms.log.inflight import InFlight
+from tms.groups.groups import LogGroups
 from tms.log.pending import PendingAppend
 from tms.log.visibility import Judge
-from tms.model import keys
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.snapshot import Fate, Isolation, Snapshot
+from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
+from tms.queues import Queues
+from tms.queues.queues import QUEUES
 from tms.store.base import Store
-from tms.table.tables import Tables
-from tms.topic.fetching import Fetcher
 from tms.topic.inspection import inspect_partition
-from tms.topic.maintenance import CLOSE_TIMEOUT_S, Maintenance
-from tms.topic.partitions import PartitionLog, Partitions
-from tms.topic.publishing import Publisher
-from tms.topic.registry import Registry, TopicRecord, topic_info
-from tms.topic.retention import RetentionClock, floor_by_time
-from tms.topic.sweep import open_metadata, sweep
-from tms.transactions.transactions import Transactions
+from tms.topic.maintenance import CLOSE_TIMEOUT_S
+from tms.topic.partitions import PartitionLog
+from tms.topic.registry import TopicRecord, topic_info
+from tms.topic.retention import floor_by_time
 
 
-class Engine:
+class Engine(EngineParts):
     """An ordered, durable message log over a store. Close it to release the store. `threads` run
-    what need not keep a caller waiting; the engine's own unless given."""
+    what need not keep a caller waiting, `random` is for what is spread; the engine's own unless
+    given."""
 
     def __init__(
         self,
@@ -53,73 +50,36 @@ class Engine:
         clock: Clock,
         config: EngineConfig | None = None,
         threads: Executor | None = None,
+        random: Random | None = None,
     ) -> None:
-        self._config = config or EngineConfig()
-        self._store = store
-        self._clock = clock
-        self._metadata = open_metadata(store)
-        sweep(store, self._metadata)
-        self._registry = Registry(store, self._metadata, clock, self._config.topics)
-        self._cache = BlockCache(self._config.cache_bytes)
-        self._in_flight = InFlight(self._config.in_flight_bytes)
-        self._threads = threads or ThreadPoolExecutor(self._config.threads, "tms-append")
-        self._partitions = self._make_partitions()
-        judged = self._metadata.get(keys.RETENTION_CLOCK)
-        self._retention = RetentionClock(clock, None if judged is None else int(judged))
-        self.maintenance = Maintenance(
-            self._metadata,
-            clock,
+        super().__init__(store, clock, config or EngineConfig(), threads)
+        self.queues = Queues(
+            self,
             self._registry,
-            self._partitions,
-            self._retention,
-            self._config.cleaner_interval_s,
-            lambda: self.transactions.tidy(),
-        )
-        self._publisher = self._make_publisher()
-        self.transactions = Transactions(
-            self._registry,
-            self._partitions,
-            self._publisher,
+            self._journal(QUEUES),
+            self.transactions,
             clock,
             self._threads.submit,
-            self._config.transaction_lifetime_ms,
-            self._metadata if store.shared else None,
-            store.cleaned_ms,
+            random or Random(),
         )
-        self.tables = Tables(store, self.transactions.manager)
-        self._fetcher = Fetcher(
-            self._registry,
-            self._partitions,
-            self._retention,
-            clock,
-            self.transactions.manager.watch_end,
-        )
-        self.compaction = self._make_compaction()
+        self.groups = self._make_groups()
         self._lock = threading.Lock()
         self._closed = False
 
-    def _make_partitions(self) -> Partitions:
-        return Partitions(
-            self._store,
-            self._metadata,
-            self._clock,
+    def _make_groups(self) -> LogGroups:
+        return LogGroups(
             self._registry,
-            self._cache,
-            self._config.log,
-            self._in_flight,
-            self._threads,
+            self._partitions,
+            self._publisher,
+            self._clock,
+            self.transactions,
+            lambda name, at, cached: (self.fetch_cached if cached else self.fetch)(name, [at], 1),
         )
 
-    def _make_compaction(self) -> Compaction:
-        logs, judge = self._partitions, self.transactions.manager.fate
-        now_ms, limits = self._retention.now_ms, self._config.compaction
-        return Compaction(self._metadata, self._clock, self._registry, logs, judge, now_ms, limits)
-
-    def _make_publisher(self) -> Publisher:
-        def judge(pointer: int, issued: bool) -> Fate:
-            return self.transactions.manager.fate(pointer, issued)
-
-        return Publisher(self._registry, self._partitions, self._config.block_bytes, judge)
+    def _tidy(self) -> None:
+        super()._tidy()
+        self.groups.tidy()
+        self.queues.shorten_journal()
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -304,6 +264,7 @@ class Engine:
         """Begin cleaning, recovering and compacting in the background."""
         self.maintenance.start()
         self.compaction.start()
+        self.queues.start()
 
     def confirm_clock(self) -> None:
         """Let retention believe the wall clock after a jump."""
@@ -365,6 +326,7 @@ class Engine:
             if self._closed:
                 return
             self._closed = True
+        self.queues.close()
         self._publisher.close()
         self._fetcher.close()
         self.maintenance.stop()

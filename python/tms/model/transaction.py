@@ -6,6 +6,7 @@ from typing import NamedTuple
 from tms.errors import Invalid
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Position
+from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicName
 
 GROUP_CHARS_MAX = 255
@@ -44,13 +45,22 @@ class PositionKey(NamedTuple):
     partition: int
 
 
+class Owner(NamedTuple):
+    """Which member of its group has a partition, and since which generation."""
+
+    member: str
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class PositionChange:
-    """A new position of a group; with `expected`, only if it is that one now (`""`: none yet)."""
+    """A new position of a group; with `expected`, only if it is that one now (`""`: none yet), with
+    `owner`, only while that member has the partition."""
 
     key: PositionKey
     position: Position
     expected: str | None = None
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,7 @@ class Commit:
 
     `transaction_id` 0: it begins with this request, and `token`, which a repetition carries too,
     keeps it from being done twice. `changes` are the keys that it changed elsewhere. What was
-    staged comes before the blocks.
+    staged comes before the blocks. `settlements` are messages of queues that it acknowledges.
     """
 
     transaction_id: int = 0
@@ -69,6 +79,7 @@ class Commit:
     changes: tuple[bytes, ...] = ()
     durability: Durability | None = None  # None: the strongest of the topics'
     staged: tuple[TopicStaged, ...] = ()
+    settlements: tuple[Settlement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

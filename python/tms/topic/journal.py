@@ -79,8 +79,12 @@ class Journal:
             names = None if keys is None else keys[number]
             (place,) = self.append(some, Durability.SYNCED, names).result(TIMEOUT_S)
             first = first or MessageId(place.time_ms, place.sequence)
-        if first is None:
-            return
+        if first is not None:
+            self.begin_at(first, before_ms)
+
+    def begin_at(self, first: MessageId, before_ms: int | None = None) -> None:
+        """Let `replay` begin here from now on: everything that it needs was appended from there on.
+        What was before may be forgotten, with `before_ms` only what is older than that."""
         record = self._registry.find(self.name)
         self._registry.set_journal_start(record.uid, str(first))
         before = Position.at(first) if before_ms is None else Position.time(before_ms)

@@ -27,7 +27,7 @@ from tms.topic.journal import end_of
 from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry
 from tms.transactions.early import EarlyMessages, Range, Unnamed
-from tms.transactions.positions import GroupPositions
+from tms.transactions.part import CommitPart
 from tms.tx.commits import Finish
 from tms.tx.edits import Stored
 from tms.tx.manager import TransactionManager
@@ -42,16 +42,14 @@ class Parts:
         manager: TransactionManager,
         publisher: Publisher,
         registry: Registry,
-        positions: GroupPositions,
-        positions_topic: TopicName,
+        others: Sequence[CommitPart],
         early: EarlyMessages,
         run_in_background: Callable[[Callable[[], None]], object],
     ) -> None:
         self.manager = manager
         self.publisher = publisher
         self.registry = registry
-        self.positions = positions
-        self.positions_topic = positions_topic
+        self.others = others
         self.early = early
         self.run_in_background = run_in_background
 
@@ -76,6 +74,7 @@ class CommitUnderWay:
         self._durability = durability
         self._inline = inline
         self._committed = committed
+        self._others = [part for part in parts.others if part.concerns(request)]
         self._under_way: list[tuple[TopicName, PendingAppend]] = []
         self._writes: Writes[Range] | None = None
         self._ending = contextlib.ExitStack()
@@ -105,16 +104,14 @@ class CommitUnderWay:
                     topic, blocks, self._durability, self._inline, stamp
                 )
                 self._under_way.append((topic, pending))
-            if request.positions:
-                pending = parts.positions.submit(
-                    request.positions, self._durability, stamp, self._inline
-                )
-                self._under_way.append((parts.positions_topic, pending))
+            for part in self._others:
+                pending = part.store(request, self._id, self._durability, stamp, self._inline)
+                self._under_way.append((part.journal_name, pending))
         except TMSError as error:
             self._fail(error, self._inline)
             return
         except BaseException:
-            self._over()
+            self._ended()
             raise
         waiting = [pending for _, pending in self._under_way if not pending.done()]
         self._left += len(waiting)
@@ -150,12 +147,13 @@ class CommitUnderWay:
                 return
         appended: list[TopicAppended] = []
         stored: list[Stored] = [] if self._writes is None else self._writes.stored
+        journals = [part.journal_name for part in self._others]
         try:
             for topic, pending in self._under_way:
                 uid = self._parts.registry.find(topic).uid
                 for place in pending.result(0):
                     stored.append(Stored(uid, place.partition, end_of(place)))
-                    if topic != self._parts.positions_topic:
+                    if topic not in journals:
                         appended.append(TopicAppended(topic, place))
         except TMSError as error:
             self._fail(error, inline)
@@ -168,14 +166,19 @@ class CommitUnderWay:
                 self._changes,
                 stored,
                 self._durability,
-                lambda: self._parts.positions.check(self._request.positions),
+                self._verify,
                 self._applied,
             ),
             inline,
         )
 
+    def _verify(self) -> None:
+        for part in self._others:
+            part.verify(self._request, self._id)
+
     def _applied(self) -> None:
-        self._parts.positions.apply(self._request.positions)
+        for part in self._others:
+            part.committed(self._request, self._id)
         self._committed(self._result)
 
     def _finished(self, error: TMSError | None) -> None:
@@ -194,13 +197,18 @@ class CommitUnderWay:
         self._parts.manager.finished(self._id)
         self._ending.close()
 
+    def _ended(self) -> None:
+        for part in self._others:
+            part.ended(self._request, self._id)
+        self._over()
+
     def _fail(self, error: TMSError, inline: Durability) -> None:
         """Nothing of it may ever be seen. Journaling that waits, unless `inline` allows it."""
 
         def give_up() -> None:
             with contextlib.suppress(TMSError):  # else `expire` does it
                 self._parts.manager.invalidate(self._id)
-            self._over()
+            self._ended()
             self.answer.fail(1, error)
 
         if inline is Durability.SYNCED:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tms.clock import Clock
 from tms.errors import StorageUnavailable, TimedOut
-from tms.group.positions import encode_key
 from tms.log.pending import Pending, PendingAppend
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Position
@@ -36,7 +35,8 @@ from tms.topic.registry import Registry
 from tms.transactions.commit import CommitUnderWay, Parts
 from tms.transactions.early import EarlyMessages, Range
 from tms.transactions.image import StoredImage
-from tms.transactions.positions import GroupPositions
+from tms.transactions.part import CommitPart
+from tms.transactions.positions import Fence, GroupPositions
 from tms.tx.edits import Outcome, Stored
 from tms.tx.manager import WRITE_TIMEOUT_S, TransactionManager
 from tms.tx.tephra import Tephra
@@ -99,17 +99,17 @@ class Transactions:
             self._is_stored,
             self._make_durable,
             run_in_background,
-            self._positions.distrust,
+            self._distrust,
             lifetime_ms,
         )
+        self._others: list[CommitPart] = [self._positions]
         self._early = EarlyMessages(self.manager, registry, partitions, publisher, clock)
         self.tephra = Tephra(self.manager, self._early.published, self._early.take_back)
         self._parts = Parts(
             self.manager,
             publisher,
             registry,
-            self._positions,
-            POSITIONS,
+            self._others,
             self._early,
             run_in_background,
         )
@@ -119,10 +119,22 @@ class Transactions:
         self._positions.load()
         self._image = StoredImage(shown_in, self.manager, clock) if shown_in is not None else None
 
-    @property
-    def ready(self) -> bool:
+    def fence(self, fence: Fence) -> None:
+        """Ask this one whether who moves a position still may."""
+        self._positions.fence = fence
+
+    def join(self, part: CommitPart) -> None:
+        """Let commits change this, too; before the first one."""
+        self._others.append(part)
+
+    def _distrust(self) -> None:
+        for part in self._others:
+            part.distrust()
+
+    def is_ready(self, request: Commit) -> bool:
         """Whether a commit can begin without reading a journal."""
-        return self.manager.trusted and self._positions.known
+        parts = (part for part in self._others if part.concerns(request))
+        return self.manager.trusted and all(part.known for part in parts)
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -183,9 +195,11 @@ class Transactions:
         id = request.transaction_id
         for topic, new in request.blocks:
             self._parts.publisher.look(topic, new, id)
-        self._positions.check(request.positions)
         changes = [*request.changes]
-        changes += [b"position/" + encode_key(one.key) for one in request.positions]
+        for part in self._others:
+            if part.concerns(request):
+                part.verify(request, 0)
+                changes += part.keys_of(request)
         durability = request.durability or self._strongest(request)
         with contextlib.ExitStack() as ending:
             writes = ending.enter_context(self._early.published.ending(id)) if id else None
@@ -230,7 +244,8 @@ class Transactions:
     def _strongest(self, request: Commit) -> Durability:
         topics = {one.topic for one in request.blocks} | {one.topic for one in request.staged}
         levels = [self._registry.find(topic).durability for topic in topics]
-        if request.positions or not levels:
+        levels += [one.durability_of(request) for one in self._others if one.concerns(request)]
+        if not levels:
             levels.append(Durability.SYNCED)
         return max(*levels, Durability.WRITTEN, key=lambda level: level.rank)
 
@@ -357,7 +372,7 @@ class Transactions:
     def move(
         self, changes: Sequence[PositionChange], durability: Durability = Durability.SYNCED
     ) -> None:
-        """Move positions outside of a transaction, all or none. Raises `Conflict`."""
+        """Move positions outside of a transaction, all or none. Raises `Conflict`, `Fenced`."""
         with self.manager.alone():
             self._positions.move(changes, durability)
 

@@ -20,11 +20,13 @@ from tms.errors import BadEncoding, Invalid, Malformed
 from tms.model.expecting import expected_text, parse_expected
 from tms.model.log import Appended, Buffer, NewBlock
 from tms.model.position import Position
+from tms.model.queue import TOKENS_MAX, Settlement, Token
 from tms.model.topic import TopicName, parse_durability
 from tms.model.transaction import (
     TOKEN_CHARS_MAX,
     Commit,
     CommitResult,
+    Owner,
     PositionChange,
     PositionKey,
     TopicAppended,
@@ -39,6 +41,13 @@ _LENGTH = Layout(">I")
 _HEAD_BYTES_MAX = 8 << 20
 
 
+class OwnerBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The member of a group that moves a position, and since when it has the partition."""
+
+    member: str
+    epoch: int
+
+
 class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A position that a commit moves; `expected` "" means that there is none yet."""
 
@@ -47,6 +56,7 @@ class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     partition: int
     position: str
     expected: str | None = None
+    owner: OwnerBody | None = None
 
 
 class TopicPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -67,8 +77,17 @@ class StagedPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     producers: list[int] = []
 
 
+class SettlementBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages of a queue that the commit acknowledges."""
+
+    group: str
+    topic: str
+    tokens: list[str]
+
+
 class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Everything of a commit but its blocks; `changes` are base64."""
+    """Everything of a commit but its blocks; `changes` are base64. What a service does not know
+    yet, it refuses: a commit is done as a whole."""
 
     topics: list[TopicPart] = []
     positions: list[PositionBody] = []
@@ -76,6 +95,7 @@ class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     token: str = ""
     durability: str | None = None
     staged: list[StagedPart] = []
+    settlements: list[SettlementBody] = []
 
 
 class BeginBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -119,10 +139,11 @@ class PrunedBody(msgspec.Struct):
 
 
 class PositionsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A group's positions in a topic, by partition; `expected` when they are set."""
+    """A group's positions in a topic, by partition; `expected` and `owners` when they are set."""
 
     positions: dict[str, str]
     expected: dict[str, str] = {}
+    owners: dict[str, OwnerBody] = {}
 
 
 _head_decoder = msgspec.json.Decoder(CommitHead)
@@ -143,6 +164,10 @@ def encode_commit(commit: Commit) -> list[Buffer]:
             [
                 StagedPart(full_name(one.topic), one.partition, one.blocks, [*one.producers])
                 for one in commit.staged
+            ],
+            [
+                SettlementBody(one.group, full_name(one.topic), [*one.tokens])
+                for one in commit.settlements
             ],
         )
     )
@@ -180,6 +205,7 @@ def decode_commit(body: Buffer, transaction_id: int) -> Commit:
         tuple(map(_change, head.changes)),
         None if head.durability is None else parse_durability(head.durability),
         tuple(map(_staged, head.staged)),
+        tuple(map(_settlement, head.settlements)),
     )
 
 
@@ -230,10 +256,23 @@ def _staged(part: StagedPart) -> TopicStaged:
     return TopicStaged(name, part.partition, part.blocks, tuple(part.producers))
 
 
+def _settlement(body: SettlementBody) -> Settlement:
+    if not 0 < len(body.tokens) <= TOKENS_MAX:
+        raise Invalid(f"A settlement has 1 to {TOKENS_MAX} tokens.", field="settlements")
+    for token in body.tokens:
+        Token.parse(token)
+    return Settlement(check_group(body.group), TopicName.parse(body.topic), tuple(body.tokens))
+
+
 def _position_body(change: PositionChange) -> PositionBody:
     key = change.key
     return PositionBody(
-        key.group, full_name(key.topic), key.partition, str(change.position), change.expected
+        key.group,
+        full_name(key.topic),
+        key.partition,
+        str(change.position),
+        change.expected,
+        owner_body(change.owner),
     )
 
 
@@ -241,7 +280,17 @@ def _position_change(body: PositionBody) -> PositionChange:
     if not 0 <= body.partition < 1 << 16:
         raise Invalid(f"There is no partition {body.partition}.", field="partition")
     key = PositionKey(check_group(body.group), TopicName.parse(body.topic), body.partition)
-    return PositionChange(key, Position.parse(body.position), body.expected)
+    return PositionChange(key, Position.parse(body.position), body.expected, owner_of(body.owner))
+
+
+def owner_body(owner: Owner | None) -> OwnerBody | None:
+    """An owner as it is sent."""
+    return None if owner is None else OwnerBody(*owner)
+
+
+def owner_of(body: OwnerBody | None) -> Owner | None:
+    """The owner that was sent."""
+    return None if body is None else Owner(body.member, body.epoch)
 
 
 def encode_result(result: CommitResult) -> bytes:

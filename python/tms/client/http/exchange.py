@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from tms.errors import ConfigError, Malformed, TMSError, Unavailable
 from tms.errors import Kind as ErrorKind
 from tms.model.filter import Filter
+from tms.model.group import GroupInfo, GroupStanding, GroupSummary
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
@@ -20,7 +21,7 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
-from tms.wire import bodies, commits, routes
+from tms.wire import bodies, commits, groups, routes
 
 T = TypeVar("T")
 
@@ -206,9 +207,50 @@ class Calls:
         body = commits.PositionsBody(
             {str(one.key.partition): str(one.position) for one in changes},
             {str(one.key.partition): one.expected for one in changes if one.expected is not None},
+            {
+                str(one.key.partition): body
+                for one in changes
+                if (body := commits.owner_body(one.owner)) is not None
+            },
         )
         path = routes.positions_path(name, group)
         return self._json("PUT", path, bodies.encode(body), self._nothing)
+
+    def poll(
+        self,
+        group: str,
+        name: TopicName,
+        member: str,
+        session_s: float,
+        holding: Mapping[int, int],
+        reading: bool,
+    ) -> Call[GroupStanding]:
+        return self._json(
+            "POST",
+            routes.groups_path(name, group, member),
+            groups.encode_poll(session_s, holding, reading),
+            lambda answer: groups.decode_standing(self._good(answer)),
+        )
+
+    def leave(self, group: str, name: TopicName, member: str) -> Call[None]:
+        path = routes.groups_path(name, group, member)
+        return self._json("DELETE", path, None, self._nothing)
+
+    def describe_group(self, group: str, name: TopicName) -> Call[GroupInfo]:
+        return self._json(
+            "GET",
+            routes.groups_path(name, group),
+            None,
+            lambda answer: bodies.decode(self._good(answer), GroupInfo),
+        )
+
+    def list_groups(self, name: TopicName) -> Call[list[GroupSummary]]:
+        return self._json(
+            "GET",
+            routes.groups_path(name),
+            None,
+            lambda answer: bodies.decode(self._good(answer), groups.GroupsBody).groups,
+        )
 
     def _transaction(self, answer: Answer) -> TransactionInfo:
         return bodies.decode(self._good(answer), TransactionInfo)
@@ -221,6 +263,22 @@ class Calls:
             f"POST {path}{self._common}Content-Type: {routes.BLOCKS}\r\n"
             f"Accept: {routes.JSON}, {routes.PROBLEM}\r\nContent-Length: "
         ).encode("ascii")
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        read: Callable[[Buffer], T],
+        *,
+        accept: str = routes.JSON,
+    ) -> Call[T]:
+        """A request with JSON or nothing; `read` is given the body of its success."""
+        head = f"{method} {path}{self._common}Accept: {accept}, {routes.PROBLEM}\r\n"
+        if body is None:
+            return Call([f"{head}\r\n".encode("ascii")], lambda answer: read(self._good(answer)))
+        head += f"Content-Type: {routes.JSON}\r\nContent-Length: {len(body)}\r\n\r\n"
+        return Call([head.encode("ascii"), body], lambda answer: read(self._good(answer)))
 
     def _json(
         self, method: str, path: str, body: bytes | None, read: Callable[[Answer], T]

@@ -53,7 +53,7 @@ class Committing:
         # Else its intention is journaled first, or the log is looked at.
         new = not asked.transaction_id and all(one.new.expect is None for one in asked.blocks)
         immediate = self._service.engine.immediate
-        quick = immediate is Durability.WRITTEN and self._transactions.ready
+        quick = immediate is Durability.WRITTEN and self._transactions.is_ready(asked)
         if new and quick and size <= _INLINE_BYTES:
             pending = submit(asked, immediate)
         else:

@@ -1,0 +1,258 @@
+"""Queues: what engine, wire and client share of them, apart from messages (`model.received`).
+
+A queue is a group that takes messages one by one: each is leased to one worker, who acknowledges
+it by the token that came with it. A token names one delivery:
+
+    PARTITION.OFFSET.DELIVERIES.EPOCH          hexadecimal, no leading signs or spaces
+    PARTITION.OFFSET.DELIVERIES.EPOCH.COUNT    the same for so many messages from that offset on
+
+Invariants
+
+* A token is good until its message is delivered again, settled, or part of a commit under way:
+  the number of deliveries changes with each delivery, the epoch with each life of the queue.
+* A default never hides a limit: everything that bounds a queue is in its settings.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+from tms.errors import Invalid
+from tms.model.block import MESSAGES_MAX
+from tms.model.position import Position
+from tms.model.topic import Durability, TopicName, parse_durability
+
+LEASE_S_MIN, LEASE_S_MAX = 0.001, 12 * 3_600.0
+DELAY_S_MAX = 12 * 3_600.0
+DELIVERIES_MAX = 255
+OUTSTANDING_MAX = 10_000_000
+RECEIVE_MAX = 10_000  # messages of one receive
+RECEIVE_BYTES = 4 << 20
+TOKENS_MAX = 100_000  # of one call
+CAUSE_CHARS_MAX = 1_000
+_NAME_CHARS_MAX = 255  # of a group
+ORDERS = ("", "key")
+_FIXED = ("ordered_by", "start")  # what has no meaning, or another one, later
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_TOKEN = re.compile(
+    r"([0-9a-f]{1,4})\.([0-9a-f]{1,15})\.([0-9a-f]{1,5})\.([0-9a-f]{1,8})(?:\.([0-9a-f]{1,5}))?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """What can be said of a queue. Checked when built; raises `Invalid`.
+
+    A message is leased for `lease_s`; after `deliveries_max` deliveries (0: no limit) it goes to
+    the topic `dead_letter` (`""`: one named after topic and group). What is given back waits
+    `backoff_first_s`, doubled with each delivery up to `backoff_max_s`, give or take the share
+    `jitter`. `ordered_by="key"`: of the messages with one key only the first is with a worker.
+    `start` is where a new queue begins, a position's text. `durability` None is the topic's.
+    """
+
+    lease_s: float = 30.0
+    deliveries_max: int = 16
+    backoff_first_s: float = 1.0
+    backoff_max_s: float = 600.0
+    jitter: float = 0.2
+    dead_letter: str = ""
+    ordered_by: str = ""
+    start: str = "earliest"
+    outstanding_max: int = 1_000_000
+    durability: Durability | None = None
+
+    def __post_init__(self) -> None:
+        check_seconds("lease_s", self.lease_s, LEASE_S_MIN, LEASE_S_MAX)
+        _whole("deliveries_max", self.deliveries_max, 0, DELIVERIES_MAX)
+        check_seconds("backoff_first_s", self.backoff_first_s, 0, DELAY_S_MAX)
+        check_seconds("backoff_max_s", self.backoff_max_s, self.backoff_first_s, DELAY_S_MAX)
+        check_seconds("jitter", self.jitter, 0, 1)
+        if self.dead_letter:
+            TopicName.parse(self.dead_letter).require_writable()
+        if self.ordered_by not in ORDERS:
+            raise Invalid(
+                f"ordered_by is `key` or empty, got {self.ordered_by[:40]!r}.", field="ordered_by"
+            )
+        Position.parse(self.start)
+        _whole("outstanding_max", self.outstanding_max, 1, OUTSTANDING_MAX)
+        if self.durability is not None and not isinstance(self.durability, Durability):
+            object.__setattr__(self, "durability", parse_durability(self.durability))
+
+    def changed(self, changes: Mapping[str, object]) -> "QueueSettings":
+        """The settings with these fields changed. Raises `Invalid`."""
+        known = {field.name for field in fields(self)}
+        for name, value in changes.items():
+            if name not in known:
+                raise Invalid(f"A queue has no setting {name[:40]!r}.", field=name[:40])
+            if name in _FIXED and value != getattr(self, name):
+                raise Invalid(
+                    f"{name} is fixed when a queue is made. Make another one, under another name.",
+                    field=name,
+                )
+        return replace(self, **changes)  # type: ignore[arg-type]  # checked when built
+
+
+class Token(NamedTuple):
+    """A delivery of messages, `count` from `offset` on."""
+
+    partition: int
+    offset: int
+    deliveries: int
+    epoch: int
+    count: int = 1  # type: ignore[assignment]  # how many messages, not tuple's method
+
+    @classmethod
+    def parse(cls, text: str) -> "Token":
+        """The token in a text. Raises `Invalid`."""
+        match = _TOKEN.fullmatch(text)
+        if match is None:
+            raise Invalid(
+                f"This is no token of a delivery: {text[:80]!r}. A token comes with each message "
+                "that a queue hands out; send it back as it is.",
+                field="tokens",
+            )
+        partition, offset, deliveries, epoch, count = match.groups()
+        return cls(
+            int(partition, 16),
+            int(offset, 16),
+            int(deliveries, 16),
+            int(epoch, 16),
+            1 if count is None else _count(text, int(count, 16)),
+        )
+
+    def each(self) -> Iterator["Token"]:
+        """A token for each of the messages."""
+        for offset in range(self.offset, self.offset + self.count):
+            yield Token(self.partition, offset, self.deliveries, self.epoch)
+
+    def __str__(self) -> str:
+        text = f"{self.partition:x}.{self.offset:x}.{self.deliveries:x}.{self.epoch:x}"
+        return text if self.count == 1 else f"{text}.{self.count:x}"
+
+
+class TokenResult(NamedTuple):
+    """What became of tokens: how many messages it was done for, and the tokens that came too late:
+    the lease had ended and the message was delivered again or settled, or a commit with it is
+    under way."""
+
+    done: int
+    fenced: tuple[str, ...] = ()
+
+
+class Settlement(NamedTuple):
+    """Messages of a queue that a transaction settles with its commit."""
+
+    group: str
+    topic: TopicName
+    tokens: tuple[str, ...]
+
+
+class QueuePartition(NamedTuple):
+    """Where a queue stands in a partition: everything before `cursor` is settled, nothing from
+    `frontier` on was looked at, `end` is the offset after the last committed message."""
+
+    partition: int
+    cursor: int
+    frontier: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue as described by the service; counts are of messages.
+
+    `backlog` were never looked at; `leased` are with workers; `ready` could be delivered again at
+    once, `delayed` only later; `blocked` wait for an earlier message of their key; `dying` are on
+    their way to the dead letters, where `dead` are, as many as `redrive` may move. `redelivered`
+    and `died` count since the engine was started.
+    """
+
+    group: str
+    topic: TopicName
+    settings: QueueSettings
+    created_ms: int
+    backlog: int = 0
+    leased: int = 0
+    ready: int = 0
+    delayed: int = 0
+    blocked: int = 0
+    dying: int = 0
+    dead: int = 0
+    redelivered: int = 0
+    died: int = 0
+    partitions: tuple[QueuePartition, ...] = ()
+
+    @property
+    def dead_letter(self) -> TopicName:
+        """The topic of its dead letters."""
+        return dead_letter_topic(self.group, self.topic, self.settings.dead_letter)
+
+
+def join_tokens(tokens: Iterable[Token]) -> Iterator[Token]:
+    """The same with neighbours as one; in the order given."""
+    run: Token | None = None
+    for token in tokens:
+        if run is not None:
+            stop = run.offset + run.count
+            if (
+                token.offset == stop
+                and token.partition == run.partition
+                and token.deliveries == run.deliveries
+                and token.epoch == run.epoch
+                and run.count + token.count <= MESSAGES_MAX
+            ):
+                run = run._replace(count=run.count + token.count)
+                continue
+            yield run
+        run = token
+    if run is not None:
+        yield run
+
+
+def dead_letter_topic(group: str, topic: TopicName, chosen: str = "") -> TopicName:
+    """The chosen one, or TOPIC-GROUP-dead in the namespace of the topic; a digest stands for what
+    has no place in a topic's name."""
+    if chosen:
+        return TopicName.parse(chosen)
+    name = f"{topic.topic}-{group}-dead"
+    if not _PLAIN.fullmatch(group) or len(name) > 128:
+        name = f"{topic.topic[:90]}-{_digest(f'{topic.topic}/{group}')}-dead"
+    return TopicName.of(topic.namespace, name)
+
+
+def redrive_group(group: str, topic: TopicName) -> str:
+    """The group whose positions in the dead letters say what was moved back."""
+    name = f"redrive:{topic.namespace}:{topic.topic}:{group}"
+    return name if len(name) <= _NAME_CHARS_MAX else f"redrive:{_digest(name)}"
+
+
+def check_seconds(name: str, value: float, low: float, high: float) -> float:
+    """The seconds (or share) themselves. Raises `Invalid`."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise Invalid(f"{name} is a number from {low:g} to {high:g}, got {value!r}.", field=name)
+    return value
+
+
+def check_cause(cause: str) -> str:
+    """The cause of a rejection itself. Raises `Invalid`."""
+    if not isinstance(cause, str) or len(cause) > CAUSE_CHARS_MAX:
+        raise Invalid(f"A cause is text of up to {CAUSE_CHARS_MAX} characters.", field="cause")
+    return cause
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise Invalid(f"{name} is a whole number from {low} to {high}, got {value!r}.", field=name)
+
+
+def _count(text: str, count: int) -> int:
+    if not 0 < count <= MESSAGES_MAX:
+        raise Invalid(f"A token names 1 to {MESSAGES_MAX} messages: {text!r}.", field="tokens")
+    return count
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,1 @@
+"""One queue: what of a topic's partitions is settled, leased, waiting (pure state, no I/O)."""

@@ -1,0 +1,162 @@
+"""Writing the journal `system:_queues`: what comes together is written together.
+
+    add ─▶ the open batch ─▶ wait: whoever comes first writes all of it ─▶ everybody has an answer
+
+Invariants
+
+* Entries are stored in the order in which they were added; a batch is stored whole or not at all.
+* After a failed write nothing is added until the journal was read again: what was decided upon it
+  would rest on something that may not be there.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+from tms.errors import StorageUnavailable, TMSError
+from tms.log.groups import Stamp
+from tms.log.pending import PendingAppend
+from tms.model.ids import MessageId
+from tms.model.topic import Durability, TopicName
+from tms.topic.journal import TIMEOUT_S, Entry, Journal
+
+Cells = tuple[bytes, bytes | None]  # key and value of an entry
+
+
+class Batch:
+    """Entries that are written together."""
+
+    __slots__ = ("done", "durability", "error", "keys", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.values: list[bytes | None] = []
+        self.durability = Durability.WRITTEN
+        self.done = False
+        self.error: TMSError | None = None
+
+
+class QueueJournal:
+    """The journal of all queues of an engine. Thread-safe."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._lock = threading.Lock()  # guards the open batch
+        self._writing = threading.Lock()
+        self._open = Batch()
+        self._unfinished: list[PendingAppend] = []  # writes that failed, perhaps only so far
+        self._broken = True  # it was not read yet
+        self._doubts = 0
+        self.length = 0  # in entries, since its last beginning
+
+    @property
+    def name(self) -> TopicName:
+        """Its topic."""
+        return self._journal.name
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has to be read, for the first time or again."""
+        return self._broken
+
+    def distrust(self) -> None:
+        """Let it be read again."""
+        with self._lock:
+            self._broken = True
+            self._doubts += 1
+
+    def add(self, entries: Iterable[Cells], durability: Durability) -> Batch:
+        """Let entries be written next; `wait` must follow. Raises `StorageUnavailable` while it is
+        broken."""
+        with self._lock:
+            if self._broken:
+                raise _unreadable()
+            batch = self._open
+            for key, value in entries:
+                batch.keys.append(key)
+                batch.values.append(value)
+            if durability.rank > batch.durability.rank:
+                batch.durability = durability
+            return batch
+
+    def wait(self, batch: Batch) -> None:
+        """Return when the batch is stored. Raises what kept it from being so."""
+        if not batch.done:
+            with self._writing:
+                if not batch.done:
+                    self._write()
+        if batch.error is not None:
+            raise batch.error
+
+    def _write(self) -> None:
+        with self._lock:
+            batch, self._open = self._open, Batch()
+        pending: PendingAppend | None = None
+        try:
+            if self._broken:
+                raise _unreadable()
+            if batch.values:
+                self.length += len(batch.values)
+                pending = self._journal.append(batch.values, batch.durability, batch.keys)
+                pending.result(TIMEOUT_S)
+        except BaseException as error:
+            self.distrust()
+            if pending is not None:
+                self._unfinished.append(pending)
+            known = isinstance(error, TMSError)
+            batch.error = error if known else _unreadable()  # type: ignore[assignment]
+            if not known:
+                raise
+        finally:
+            batch.done = True
+
+    def store(
+        self, entries: Sequence[Cells], durability: Durability, stamp: Stamp, inline: Durability
+    ) -> PendingAppend:
+        """Write entries of a transaction; the calling thread writes what needs at most `inline`."""
+        self.length += len(entries)
+        values = [value for _, value in entries]
+        return self._journal.append(values, durability, [key for key, _ in entries], stamp, inline)
+
+    def keep(self, entries: Sequence[Cells]) -> MessageId:
+        """Write entries of a snapshot, synced; the id of the first."""
+        values = [value for _, value in entries]
+        pending = self._journal.append(values, Durability.SYNCED, [key for key, _ in entries])
+        (place,) = pending.result(TIMEOUT_S)
+        return MessageId(place.time_ms, place.sequence)
+
+    def begin_at(self, first: MessageId, length: int) -> None:
+        """Everything that is needed stands from there on, in so many entries."""
+        self._journal.begin_at(first)
+        self.length = length
+
+    @property
+    def doubts(self) -> int:
+        """How often it was distrusted."""
+        return self._doubts
+
+    def replay(self) -> Iterator[Entry]:
+        """All entries, also those of transactions; `mend` follows once they are applied. Raises
+        `StorageUnavailable` while a write that failed is still under way."""
+        with self._writing:
+            if not all(pending.done() for pending in self._unfinished):
+                raise _unreadable()
+            length = 0
+            for entry in self._journal.replay():
+                length += 1
+                yield entry
+            self._unfinished.clear()
+            self.length = length
+
+    def mend(self, doubts: int) -> None:
+        """Its entries are known again, unless it was distrusted more often since it was read. What
+        was added before it was found broken never counts."""
+        with self._lock:
+            dropped, self._open = self._open, Batch()
+            dropped.error, dropped.done = _unreadable(), True
+            self._broken = self._doubts != doubts
+
+
+def _unreadable() -> StorageUnavailable:
+    return StorageUnavailable(
+        "A write of the journal of queues failed, and it has to be read again. Try again."
+    )

@@ -1,0 +1,56 @@
+"""Shortening the journal: every queue as it stands, then a new beginning.
+
+    queue by queue: its settings, its partitions ─▶ replay begins at the first of them
+
+Invariants
+
+* Cut anywhere, nothing is lost: replay begins where it began before until every queue is written,
+  and a snapshot counts only as a whole.
+* A snapshot is synced, so what it rests on is synced before: commits cannot be newer than it.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from tms.clock import Clock
+from tms.model.ids import MessageId
+from tms.queue.entries import encode
+from tms.queue.keeping import chunks_of
+from tms.queues.journal import QueueJournal
+from tms.queues.queue import OpenQueue
+from tms.tx.manager import TransactionManager
+
+
+def shorten(
+    journal: QueueJournal,
+    manager: TransactionManager,
+    opened: Callable[[], Iterable[OpenQueue]],
+    clock: Clock,
+) -> None:
+    """Let a start read the journal from here on."""
+    first: MessageId | None = None
+    length, doubts = 0, journal.doubts
+    for queue in opened():
+        with manager.alone(durable=True), queue.lock:
+            if queue.deleted:
+                continue
+            at, entries = _keep(journal, queue, clock.now_ms())
+        first = first or at
+        length += entries
+    if first is not None and doubts == journal.doubts:
+        journal.begin_at(first, length)
+
+
+def _keep(journal: QueueJournal, queue: OpenQueue, when_ms: int) -> tuple[MessageId, int]:
+    """Write one queue, whose lock the caller holds."""
+    partitions = queue.state.partitions
+    starts = [(number, one.frontier, one.at) for number, one in partitions.items() if one.frontier]
+    declared = msgspec.structs.replace(queue.state.declared, starts=starts)
+    first = journal.keep([(queue.key(), encode(declared))])
+    entries = 1
+    for number, one in partitions.items():
+        for chunk in chunks_of(one, queue.now_ms(), when_ms):
+            journal.keep([(queue.key(number), encode(chunk))])
+            entries += 1
+    return first, entries

@@ -1,0 +1,371 @@
+"""One queue that is open: receiving from it, and doing what tokens say.
+
+    decide ─▶ journal, in this order ─▶ apply ─▶ (lock released) ─▶ stored ─▶ answer
+
+Invariants
+
+* Under the lock nothing waits: the log is read, and the journal is written, outside of it.
+* Nothing is answered before it is in the journal. What is decided meanwhile rests on it, and fails
+  with it.
+* Entries of a queue are added to the journal in the order in which they are applied.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+
+from tms.clock import Clock
+from tms.model.log import PartitionPosition
+from tms.model.queue import QueueInfo, QueuePartition, Token, TokenResult
+from tms.model.received import Received
+from tms.model.topic import Durability, TopicName
+from tms.queue.entries import encode, queue_key
+from tms.queue.partition import BLOCKED, DYING, LEASED, WAITING
+from tms.queue.state import Decision, Edits, QueueState
+from tms.queues.journal import Batch, QueueJournal
+from tms.queues.reading import AHEAD_S, Found, MessageLog, Scanner
+from tms.queues.taking import Taking
+from tms.queues.waiting import Waiter, Waiters
+
+RECENT_MAX = 10_000  # messages settled last: a call that is repeated is answered like the first
+
+
+class OpenQueue:
+    """A queue of one topic. Thread-safe; `lock` guards `state`."""
+
+    def __init__(
+        self,
+        group: str,
+        topic: TopicName,
+        state: QueueState,
+        log: MessageLog,
+        journal: QueueJournal,
+        clock: Clock,
+        random: Random,
+        dying: Callable[[], None],
+    ) -> None:
+        self.group = group
+        self.topic = topic
+        self.state = state
+        self.lock = threading.Lock()
+        self.deleted = False
+        self.waiters = Waiters()
+        self.redelivered = 0
+        self.died = 0
+        self._log = log
+        self._journal = journal
+        self._clock = clock
+        self._random = random
+        self._dying = dying  # called when something is to go to the dead letters
+        self._scanner = Scanner(log, topic)
+        self._reading = threading.Lock()  # who reads ahead
+        self._armed = False
+        self._cancel: Callable[[], None] | None = None  # of the watch that was armed last
+        self._is_full = False  # somebody found no room for more outstanding messages
+        self._recent: deque[Token] = deque()
+        self._recent_count = 0
+
+    def replace(self, state: QueueState | None) -> None:
+        """It stands like this, whatever it did before; None: it is deleted."""
+        with self.lock:
+            self.begin_anew(state)
+        self.waiters.wake_all()
+
+    def begin_anew(self, state: QueueState | None) -> None:
+        """The same. The caller holds the lock, and wakes all that wait."""
+        if state is None:
+            self.deleted = True
+        else:
+            self.state = state
+        self._scanner.reset()
+        self._recent.clear()
+        self._recent_count = 0
+
+    # -- receiving ---------------------------------------------------------------------------------
+
+    def receive(self, partitions: int, limit: int, bytes_max: int) -> Received | None:
+        """Up to `limit` messages, leased; None when there are none."""
+        with self.lock:
+            state = self.state
+            state.expire(self.now_ms())
+            again = self._take_ready(limit)
+        found: list[tuple[int, Found]] = []
+        try:
+            for number, offsets in again:
+                found.append((number, self.find(number, offsets)))
+        except BaseException:
+            with self.lock:
+                for number, offsets in again:
+                    self.state.partition(number).put_back(offsets)
+            raise
+        taken = sum(len(offsets) for _, offsets in again)
+        if taken < limit:
+            self._read_ahead(partitions)
+        with self.lock:
+            state = self.state
+            taking = Taking(state, limit, bytes_max, self.now_ms(), self._clock.now_ms())
+            for number, each in found:
+                taking.take_again(number, each)
+            taking.take_new(self._scanner)
+            if not taking.edits:
+                return None
+            batch = self._add(taking.edits, Durability.WRITTEN)
+            self.redelivered += taking.again
+            more = bool(self._scanner.ahead) or state.has_ready or taking.full
+            dying = state.has_dying
+        self._tell(more, dying)
+        self._journal.wait(batch)
+        return Received(state.epoch, tuple(taking.slices)) if taking.slices else None
+
+    def _take_ready(self, limit: int) -> list[tuple[int, list[int]]]:
+        now_ms = self.now_ms()
+        taken = []
+        for number, state in self.state.partitions.items():
+            if limit > 0 and state.has_ready and (offsets := state.take_ready(now_ms, limit)):
+                taken.append((number, offsets))
+                limit -= len(offsets)
+        return taken
+
+    def _read_ahead(self, partitions: int) -> None:
+        with self._reading:
+            with self.lock:
+                scanner, state = self._scanner, self.state
+                now_s = self._clock.monotonic_s()
+                if scanner.ahead and now_s - scanner.read_s > AHEAD_S:
+                    scanner.reset()
+                waiting = {block.partition for block in scanner.ahead}
+                if self._may_look_at(waiting):
+                    return
+                wanted = [one for one in range(partitions) if one not in waiting]
+                positions = scanner.positions(state.partitions, self._may_look_at(wanted))
+            if not positions:
+                return
+            blocks, fetched = scanner.read(positions)
+            with self.lock:
+                if self.state is state:
+                    scanner.accept(blocks, fetched, now_s)
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    def watch(self, partitions: int, callback: Callable[[], None]) -> tuple[Waiter, float | None]:
+        """Call back once when something may be there; and in how many seconds to look again in any
+        case, if a lease or a delay ends. `unwatch` must follow."""
+        waiter = self.waiters.add(callback)
+        with self.lock:
+            next_ms = self.state.next_ms()
+            left_ms = None if next_ms is None else next_ms - self.now_ms()
+            at_once = self.deleted or self.state.has_ready or self._may_take_ahead()
+            open_ones = self._may_look_at(range(partitions))
+            arm = bool(open_ones) and not (at_once or self._armed)
+            positions = self._scanner.positions(self.state.partitions, open_ones) if arm else []
+            held = dict(self._scanner.held)
+            if arm:
+                self._armed = True
+        if arm:
+            self._arm(positions, held)
+        if at_once:
+            self.waiters.wake()
+        return waiter, None if left_ms is None else max(0.0, left_ms / 1_000)
+
+    def _arm(self, positions: Sequence[PartitionPosition], held: Mapping[int, int]) -> None:
+        """Let the log tell when something is there."""
+        cancel = None
+        try:
+            cancel = self._log.watch(self.topic, positions, self._news, held)
+        finally:
+            with self.lock:
+                before, self._cancel = self._cancel, cancel
+                if cancel is None:
+                    self._armed = False
+            if before is not None:
+                before()
+
+    def _news(self) -> None:
+        self._armed = False
+        self.waiters.wake()
+
+    def unwatch(self, waiter: Waiter, looked: bool) -> None:
+        """It waits no longer; see `Waiters.remove`."""
+        self.waiters.remove(waiter, looked)
+
+    def _may_look_at(self, partitions: Iterable[int]) -> list[int]:
+        """Those of the partitions in which more may be looked at now. The caller holds the lock."""
+        state = self.state
+        if state.outstanding() >= state.settings.outstanding_max:
+            self._is_full = True
+            return []
+        known = state.partitions
+        return [one for one in partitions if one not in known or not known[one].is_stalled]
+
+    def _may_take_ahead(self) -> bool:
+        return bool(self._may_look_at({block.partition for block in self._scanner.ahead}))
+
+    # -- tokens ------------------------------------------------------------------------------------
+
+    def ack(self, tokens: Sequence[Token], durability: Durability) -> TokenResult:
+        """These are done with."""
+        return self._do(tokens, lambda state: state.settle(tokens), durability, remember=True)
+
+    def nack(
+        self, tokens: Sequence[Token], delay_ms: int | None, durability: Durability
+    ) -> TokenResult:
+        """These are to be delivered again."""
+        when_ms, random = self._clock.now_ms(), self._random
+        return self._do(
+            tokens, lambda state: state.give_back(tokens, delay_ms, when_ms, random), durability
+        )
+
+    def extend(
+        self, tokens: Sequence[Token], lease_ms: int | None, durability: Durability
+    ) -> TokenResult:
+        """The leases of these begin anew."""
+        when_ms = self._clock.now_ms()
+        usual_ms = max(1, round(self.state.settings.lease_s * 1_000))
+        chosen_ms = usual_ms if lease_ms is None else lease_ms
+        return self._do(tokens, lambda state: state.extend(tokens, chosen_ms, when_ms), durability)
+
+    def reject(self, tokens: Sequence[Token], cause: str, durability: Durability) -> TokenResult:
+        """These go to the dead letters."""
+        return self._do(tokens, lambda state: state.reject(tokens, cause), durability)
+
+    def _do(
+        self,
+        tokens: Sequence[Token],
+        decide: Callable[[QueueState], Decision],
+        durability: Durability,
+        remember: bool = False,
+    ) -> TokenResult:
+        with self.lock:
+            self.state.expire(self.now_ms())
+            decision = decide(self.state)
+            batch = self._add(decision.edits, durability)
+            late, repeated = decision.late, 0
+            if remember:
+                late, repeated = self._not_repeated(late)
+                self._remember(tokens, decision.late)
+            news = self.state.has_ready or self._is_full
+            self._is_full = False
+            dying = self.state.has_dying
+        self._journal.wait(batch)
+        self._tell(news, dying)
+        return TokenResult(decision.done + repeated, tuple(map(str, late)))
+
+    def _tell(self, news: bool, dying: bool) -> None:
+        if news:
+            self.waiters.wake()
+        if dying:
+            self._dying()
+
+    def _remember(self, tokens: Iterable[Token], late: Sequence[Token]) -> None:
+        """These were settled, except for those that were late."""
+        if late:
+            others = set(late)
+            tokens = [one for token in tokens for one in token.each() if one not in others]
+        self._recent.extend(tokens)
+        self._recent_count += sum(token.count for token in tokens)
+        while self._recent_count > RECENT_MAX:
+            self._recent_count -= self._recent.popleft().count
+
+    def _not_repeated(self, late: list[Token]) -> tuple[list[Token], int]:
+        """What is late although it was not settled by the same token just before."""
+        if not late or not self._recent:
+            return late, 0
+        recent = {one for token in self._recent for one in token.each()}
+        left = [one for one in late if one not in recent]
+        return left, len(late) - len(left)
+
+    def _add(self, edits: Edits, durability: Durability) -> Batch:
+        """Journal edits, and apply them. The caller holds the lock, and waits for the batch."""
+        entries = [(self.key(number), encode(edit)) for number, edit in edits]
+        batch = self._journal.add(entries, durability)
+        now_ms = self.now_ms()
+        for number, edit in edits:
+            self.state.partition(number).apply(edit, now_ms)
+        return batch
+
+    # -- dead letters ------------------------------------------------------------------------------
+
+    def take_dying(self, limit: int) -> list[Token]:
+        """What is to go to the dead letters, up to `limit` messages; each is taken once, until
+        `bury_later`."""
+        found: list[Token] = []
+        with self.lock:
+            self.state.expire(self.now_ms())
+            for number, state in self.state.partitions.items():
+                for offset in state.take_dying(limit - len(found)):
+                    found.append(Token(number, offset, state.deliveries(offset), self.state.epoch))
+        return found
+
+    def bury_later(self, tokens: Iterable[Token]) -> None:
+        """They are still to go to the dead letters."""
+        with self.lock:
+            for token in tokens:
+                if token.epoch == self.state.epoch:
+                    self.state.partition(token.partition).bury_later((token.offset,))
+
+    def cause_of(self, token: Token) -> str:
+        """Why a message goes to the dead letters."""
+        return self.state.partition(token.partition).causes.get(token.offset, "")
+
+    def find(self, partition: int, offsets: Sequence[int]) -> Found:
+        """The messages at these offsets, which ascend."""
+        with self._reading:
+            return self._scanner.find(partition, offsets)
+
+    def settle_gone(self, edits: Edits) -> None:
+        """Settle what is no longer in the log."""
+        with self.lock:
+            batch = self._add(edits, Durability.WRITTEN)
+        self._journal.wait(batch)
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def key(self, partition: int | None = None) -> bytes:
+        """The key of its entries."""
+        return queue_key(self.group, self.topic, partition)
+
+    def now_ms(self) -> int:
+        """The time of its leases."""
+        return int(self._clock.monotonic_s() * 1_000)
+
+    def expire(self) -> bool:
+        """Let leases and delays end; whether something is dying."""
+        with self.lock:
+            news = self.state.expire(self.now_ms())
+            ready, dying = self.state.has_ready, self.state.has_dying
+        if news and ready:
+            self.waiters.wake()
+        return dying
+
+    def info(self, ends: Mapping[int, int], dead: int) -> QueueInfo:
+        """How it stands; the log ends there, and so many dead letters can be moved back."""
+        with self.lock:
+            self.state.expire(self.now_ms())
+            state = self.state
+            counts = [0, 0, 0, 0]
+            ready = backlog = 0
+            places = []
+            for number in sorted({*ends, *state.partitions}):
+                one, end = state.partition(number), ends.get(number, 0)
+                counts = [a + b for a, b in zip(counts, one.counts, strict=True)]
+                ready += one.count_ready
+                end = max(end, one.frontier)
+                backlog += end - one.frontier
+                places.append(QueuePartition(number, one.cursor(), one.frontier, end))
+            return QueueInfo(
+                self.group,
+                self.topic,
+                state.settings,
+                state.declared.created_ms,
+                backlog,
+                counts[LEASED],
+                ready,
+                counts[WAITING] - ready,
+                counts[BLOCKED],
+                counts[DYING],
+                dead,
+                self.redelivered,
+                self.died,
+                tuple(places),
+            )

@@ -1,0 +1,401 @@
+"""All queues of an engine: the door for everybody above.
+
+Invariants
+
+* The journal `system:_queues` is the truth; it is read when it is first needed, and again after a
+  write of it failed.
+* A queue belongs to one life of its topic: of a topic that was created anew it begins anew, at the
+  first message and with another epoch, and keeps its settings.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from random import Random
+from typing import Protocol
+
+import msgspec
+
+from tms.clock import Clock
+from tms.errors import Conflict, Invalid, QueueNotFound
+from tms.model.position import Kind, Position
+from tms.model.queue import (
+    DELAY_S_MAX,
+    LEASE_S_MAX,
+    LEASE_S_MIN,
+    RECEIVE_BYTES,
+    RECEIVE_MAX,
+    TOKENS_MAX,
+    QueueInfo,
+    QueueSettings,
+    Token,
+    TokenResult,
+    check_cause,
+    check_seconds,
+    dead_letter_topic,
+)
+from tms.model.received import Received
+from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
+from tms.model.transaction import check_group
+from tms.queue.entries import NOWHERE, Declared, encode
+from tms.queue.state import QueueState
+from tms.queues.dead import DeadLetters, Topics
+from tms.queues.journal import QueueJournal
+from tms.queues.keeping import shorten
+from tms.queues.loading import replayed
+from tms.queues.mover import Mover
+from tms.queues.queue import OpenQueue
+from tms.queues.reading import MessageLog
+from tms.queues.settling import Settling
+from tms.topic.journal import Journal
+from tms.topic.registry import Registry, TopicRecord
+from tms.transactions.transactions import Transactions
+
+QUEUES = TopicName(SYSTEM_NAMESPACE, "_queues")
+ENTRIES_MAX = 200_000  # of the journal that a start reads
+LOOK_S = 5.0  # how long one waits before looking again, whatever happens
+WAIT_S_MAX = 3_600.0
+REDRIVE_MAX = 1_000_000
+
+
+class Log(MessageLog, Topics, Protocol):
+    """What queues need of the engine."""
+
+
+class Queues:
+    """The queues of one engine. Thread-safe; see `QueuesPort`."""
+
+    def __init__(
+        self,
+        log: Log,
+        registry: Registry,
+        journal: Journal,
+        transactions: Transactions,
+        clock: Clock,
+        run_in_background: Callable[[Callable[[], None]], object],
+        random: Random,
+    ) -> None:
+        self._log = log
+        self._registry = registry
+        self._clock = clock
+        self._random = random
+        self._manager = transactions.manager
+        self._journal = QueueJournal(journal)
+        self._lock = threading.RLock()  # guards which queues there are
+        self._queues: dict[tuple[str, TopicName], OpenQueue] = {}
+        self._settling = Settling(
+            self._journal,
+            self._manager,
+            lambda group, topic: self._find(group, topic)[0],
+            lambda group, topic: self._queues.get((group, topic)),
+            self.opened,
+            self._durability,
+        )
+        transactions.join(self._settling)
+        self._dead = DeadLetters(log, log, transactions)
+        self._mover = Mover(self._dead, self._known_queues, clock, run_in_background)
+
+    # -- queues ------------------------------------------------------------------------------------
+
+    def declare(self, group: str, topic: TopicName, settings: QueueSettings) -> QueueInfo:
+        """Make a queue; one that exists with the same settings is left as it is. Raises `Conflict`,
+        `TopicNotFound`, `Invalid`, `Forbidden`."""
+        check_group(group)
+        topic.require_writable()
+        _check_dead_letter(group, topic, settings)
+        record = self._registry.find(topic)
+        self._load()
+        with self._lock:
+            queue = self._queues.get((group, topic))
+            if queue is None:
+                queue = self._make(group, topic, record, settings)
+        queue, _ = self._find(group, topic)
+        if queue.state.settings != settings:
+            raise Conflict(
+                f"The queue {group} of {topic} exists with other settings: "
+                f"{_differences(queue.state.settings, settings)}. Update it, or choose another "
+                "name.",
+                group=group,
+                topic=str(topic),
+            )
+        return self._info(queue)
+
+    def _make(
+        self, group: str, topic: TopicName, record: TopicRecord, settings: QueueSettings
+    ) -> OpenQueue:
+        starts = self._starts(topic, Position.parse(settings.start))
+        epoch = self._random.getrandbits(32)
+        declared = Declared(settings, epoch, record.uid, self._clock.now_ms(), starts)
+        queue = self._opened(group, topic, QueueState(declared))
+        batch = self._journal.add([(queue.key(), encode(declared))], Durability.SYNCED)
+        self._queues[group, topic] = queue
+        self._journal.wait(batch)
+        return queue
+
+    def _starts(self, topic: TopicName, start: Position) -> list[tuple[int, int, int]]:
+        if start.kind is Kind.EARLIEST:
+            return []
+        return [
+            (partition, offset, NOWHERE)
+            for partition, offset in self._log.offsets(topic, start).items()
+            if offset
+        ]
+
+    def _opened(self, group: str, topic: TopicName, state: QueueState) -> OpenQueue:
+        return OpenQueue(
+            group,
+            topic,
+            state,
+            self._log,
+            self._journal,
+            self._clock,
+            self._random,
+            self._mover.kick,
+        )
+
+    def update(self, group: str, topic: TopicName, changes: Mapping[str, object]) -> QueueInfo:
+        """Change settings, fields of `QueueSettings`. Raises `QueueNotFound`, `Invalid`."""
+        queue, _ = self._find(group, topic)
+        with queue.lock:
+            settings = queue.state.settings.changed(changes)
+            _check_dead_letter(group, topic, settings)
+            declared = msgspec.structs.replace(queue.state.declared, settings=settings, starts=[])
+            batch = self._journal.add([(queue.key(), encode(declared))], Durability.SYNCED)
+            queue.state.change(declared)
+        self._journal.wait(batch)
+        return self._info(queue)
+
+    def describe(self, group: str, topic: TopicName) -> QueueInfo:
+        """How a queue stands. Raises `QueueNotFound`, `TopicNotFound`."""
+        return self._info(self._find(group, topic)[0])
+
+    def list_queues(self, topic: TopicName) -> list[QueueInfo]:
+        """The queues of a topic, by name."""
+        self._registry.find(topic)
+        self._load()
+        groups = sorted(group for group, name in self._queues if name == topic)
+        return [self.describe(group, topic) for group in groups]
+
+    def delete(self, group: str, topic: TopicName) -> None:
+        """Forget a queue, also of a topic that is gone. Its dead letters stay. Raises
+        `QueueNotFound`."""
+        self._load()
+        with self._lock:
+            queue = self._queues.get((group, topic))
+            if queue is None:
+                raise _not_found(group, topic)
+            with queue.lock:
+                batch = self._journal.add([(queue.key(), None)], Durability.SYNCED)
+                queue.begin_anew(None)
+                del self._queues[group, topic]
+        queue.waiters.wake_all()
+        self._journal.wait(batch)
+
+    def _info(self, queue: OpenQueue) -> QueueInfo:
+        ends = self._log.offsets(queue.topic, Position.latest())
+        return queue.info(ends, self._dead.count(queue))
+
+    def stats(self) -> list[QueueInfo]:
+        """The queues that are open, without what only the log knows; for metrics."""
+        return [queue.info({}, 0) for queue in self.opened()]
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        group: str,
+        topic: TopicName,
+        limit: int = 1,
+        wait_s: float = 0,
+        bytes_max: int = RECEIVE_BYTES,
+    ) -> Received:
+        """Up to `limit` messages of about `bytes_max` bytes, leased to the caller; waits up to
+        `wait_s` for the first. Raises `QueueNotFound`, `Invalid`."""
+        if not 1 <= limit <= RECEIVE_MAX:
+            raise Invalid(f"A receive takes 1 to {RECEIVE_MAX} messages.", field="limit")
+        check_seconds("wait_s", wait_s, 0, WAIT_S_MAX)
+        deadline_s = self._clock.monotonic_s() + wait_s
+        while True:
+            queue, record = self._find(group, topic)
+            found = queue.receive(record.partitions, limit, max(1, bytes_max))
+            left_s = deadline_s - self._clock.monotonic_s()
+            if found is not None or left_s <= 0:
+                return found or Received(queue.state.epoch)
+            woken = threading.Event()
+            waiter, due_s = queue.watch(record.partitions, woken.set)
+            looked = False
+            try:
+                woken.wait(min(left_s, LOOK_S if due_s is None else due_s))
+                looked = True
+            finally:
+                queue.unwatch(waiter, looked)
+
+    def watch(
+        self, group: str, topic: TopicName, callback: Callable[[], None]
+    ) -> tuple[Callable[[bool], None], float | None]:
+        """For those who must not wait: call `callback`, from any thread and once, when a receive
+        may find something. Returns what ends the watch, to be told whether the caller receives
+        afterwards or goes away; and in how many seconds to receive in any case, None: nothing is
+        due."""
+        queue, record = self._find(group, topic)
+        waiter, due_s = queue.watch(record.partitions, callback)
+        return lambda receives: queue.unwatch(waiter, receives), due_s
+
+    def ack(self, group: str, topic: TopicName, tokens: Sequence[str]) -> TokenResult:
+        """Settle messages: they are never delivered again."""
+        parsed = _parsed(tokens)
+        queue, _ = self._find(group, topic)
+        return queue.ack(parsed, self._durability(queue))
+
+    def nack(
+        self, group: str, topic: TopicName, tokens: Sequence[str], delay_s: float | None = None
+    ) -> TokenResult:
+        """Give messages back: they are delivered again after `delay_s`, or the queue's back-off, or
+        go to the dead letters if that was their last delivery."""
+        if delay_s is not None:
+            check_seconds("delay_s", delay_s, 0, DELAY_S_MAX)
+        parsed = _parsed(tokens)
+        queue, _ = self._find(group, topic)
+        delay_ms = None if delay_s is None else round(delay_s * 1_000)
+        return queue.nack(parsed, delay_ms, self._durability(queue))
+
+    def extend(
+        self, group: str, topic: TopicName, tokens: Sequence[str], lease_s: float | None = None
+    ) -> TokenResult:
+        """Let leases begin anew, for `lease_s` or as long as the queue's."""
+        if lease_s is not None:
+            check_seconds("lease_s", lease_s, LEASE_S_MIN, LEASE_S_MAX)
+        parsed = _parsed(tokens)
+        queue, _ = self._find(group, topic)
+        lease_ms = None if lease_s is None else max(1, round(lease_s * 1_000))
+        return queue.extend(parsed, lease_ms, Durability.WRITTEN)
+
+    def reject(
+        self, group: str, topic: TopicName, tokens: Sequence[str], cause: str = ""
+    ) -> TokenResult:
+        """Send messages to the dead letters, with a cause."""
+        check_cause(cause)
+        parsed = _parsed(tokens)
+        queue, _ = self._find(group, topic)
+        return queue.reject(parsed, cause or "it was rejected", self._durability(queue))
+
+    def redrive(self, group: str, topic: TopicName, limit: int = 1_000) -> int:
+        """Publish dead letters to the topic again, up to `limit` of those that were not moved yet;
+        how many. Raises `Conflict` when somebody else does it at the same time."""
+        if not 1 <= limit <= REDRIVE_MAX:
+            raise Invalid(f"A redrive moves 1 to {REDRIVE_MAX} messages.", field="limit")
+        return self._dead.redrive(self._find(group, topic)[0], limit)
+
+    # -- operating ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to move dead letters, and to notice ends of leases, in the background."""
+        self._mover.start()
+
+    def tidy(self) -> int:
+        """Do what the background does: let leases end, move what is dying; how many."""
+        return self._mover.tidy()
+
+    def shorten_journal(self, entries_max: int = ENTRIES_MAX) -> None:
+        """Keep the state in the journal if a start would have to read more than so many entries."""
+        if self._journal.length > entries_max and not self._journal.broken:
+            shorten(self._journal, self._manager, self.opened, self._clock)
+
+    def close(self) -> None:
+        """End the background's work."""
+        self._mover.stop()
+
+    # -- which there are ---------------------------------------------------------------------------
+
+    def opened(self) -> list[OpenQueue]:
+        """Every queue that is known by now."""
+        with self._lock:
+            return [*self._queues.values()]
+
+    def _known_queues(self) -> Iterable[OpenQueue]:
+        self._load()
+        return self.opened()
+
+    def _find(self, group: str, topic: TopicName) -> tuple[OpenQueue, TopicRecord]:
+        record = self._registry.find(topic)
+        if self._journal.broken:
+            self._load()
+        queue = self._queues.get((group, topic))
+        if queue is None:
+            raise _not_found(group, topic)
+        if queue.state.declared.topic_uid != record.uid:
+            self._renew(queue, record)
+        return queue, record
+
+    def _renew(self, queue: OpenQueue, record: TopicRecord) -> None:
+        """The topic was created anew."""
+        with queue.lock:
+            before = queue.state.declared
+            if before.topic_uid >= record.uid:
+                return
+            declared = msgspec.structs.replace(
+                before, epoch=self._random.getrandbits(32), topic_uid=record.uid, starts=[]
+            )
+            batch = self._journal.add([(queue.key(), encode(declared))], Durability.SYNCED)
+            queue.begin_anew(QueueState(declared))
+        queue.waiters.wake_all()
+        self._journal.wait(batch)
+
+    def _durability(self, queue: OpenQueue) -> Durability:
+        chosen = queue.state.settings.durability or self._registry.find(queue.topic).durability
+        return chosen if chosen.rank > Durability.WRITTEN.rank else Durability.WRITTEN
+
+    def _load(self) -> None:
+        """Read the journal, unless it is known."""
+        if not self._journal.broken:
+            return
+        with self._lock:
+            if not self._journal.broken:
+                return
+            doubts = self._journal.doubts
+            states, pointers = replayed(
+                self._journal.replay(),
+                lambda pointer: self._manager.fate(pointer, True),
+                self._clock,
+            )
+            for place, state in states.items():
+                if place in self._queues:
+                    self._queues[place].replace(state)
+                else:
+                    self._queues[place] = self._opened(*place, state)
+            for place in [place for place in self._queues if place not in states]:
+                self._queues.pop(place).replace(None)
+            self._journal.mend(doubts)
+        for pointer in pointers:
+            self._settling.follow(pointer)
+
+
+def _parsed(tokens: Sequence[str]) -> list[Token]:
+    if isinstance(tokens, str) or not 0 < len(tokens) <= TOKENS_MAX:
+        raise Invalid(f"Give a list of 1 to {TOKENS_MAX} tokens.", field="tokens")
+    return [Token.parse(text) for text in tokens]
+
+
+def _check_dead_letter(group: str, topic: TopicName, settings: QueueSettings) -> None:
+    if dead_letter_topic(group, topic, settings.dead_letter) == topic:
+        raise Invalid(
+            f"The dead letters of a queue of {topic} cannot go to {topic} itself.",
+            field="dead_letter",
+        )
+
+
+def _differences(there: QueueSettings, asked: QueueSettings) -> str:
+    return ", ".join(
+        f"{field.name} is {getattr(there, field.name)!r}, not {getattr(asked, field.name)!r}"
+        for field in fields(there)
+        if getattr(there, field.name) != getattr(asked, field.name)
+    )
+
+
+def _not_found(group: str, topic: TopicName) -> QueueNotFound:
+    return QueueNotFound(
+        f"The topic {topic} has no queue {group[:255]!r}. Declare it, or list the queues to find "
+        "it.",
+        group=group,
+        topic=str(topic),
+    )

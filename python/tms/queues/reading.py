@@ -1,0 +1,270 @@
+"""Reading the log for a queue: on and on from its frontier, and single messages by offset again.
+
+Invariants
+
+* Only committed messages are shown, in the order of each partition; what was rolled back, truncated
+  or retained too short a time is passed over.
+* What was read ahead is at most a second old when it is taken: nobody is handed what was truncated
+  long before.
+* At most one read ahead is in memory, of about `AHEAD_BYTES`.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from tms.errors import OffsetOutOfRange, StorageUnavailable
+from tms.model.block import Columns, decode, read_header
+from tms.model.ids import MessageId
+from tms.model.log import Fetched, PartitionPosition, StoredBlock
+from tms.model.position import Position
+from tms.model.received import Slice
+from tms.model.topic import TopicName
+from tms.queue.entries import NOWHERE
+from tms.queue.order import key_hash
+from tms.queue.partition import PartitionState
+
+AHEAD_BYTES = 1 << 20
+AHEAD_S = 1.0
+AGAIN_BYTES = 256 << 10
+MARKS_MAX = 1 << 16
+_STEPS_MAX = 16  # reads from a mark on, before the log is asked to find an offset
+_HASHED = 1_024
+
+
+class MessageLog(Protocol):
+    """What queues need of the log; the engine is one."""
+
+    def fetch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        wait_s: float = 0.0,
+    ) -> Fetched: ...
+
+    def offsets(self, name: TopicName, at: Position) -> Mapping[int, int]: ...
+
+    def watch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        callback: Callable[[], None],
+        held: Mapping[int, int] | None = None,
+    ) -> Callable[[], None]: ...
+
+
+class Block:
+    """A block that was read, with its place."""
+
+    __slots__ = (
+        "_first",
+        "_hashes",
+        "_payload",
+        "_time_ms",
+        "base",
+        "columns",
+        "partition",
+        "stop",
+    )
+
+    def __init__(self, stored: StoredBlock) -> None:
+        header = read_header(stored.block)
+        self.partition = stored.partition
+        self.base = header.base_offset
+        self.stop = header.base_offset + header.count
+        self.columns: Columns = decode(stored.block)
+        self._time_ms = stored.time_ms
+        self._first = stored.last_sequence - header.count + 1
+        self._payload = stored.payload
+        self._hashes: list[bytes] = []
+
+    def number(self, offset: int) -> int:
+        """The id of a message as a number that grows with it."""
+        return self._time_ms << 16 | self._first + offset - self.base
+
+    def slice(self, offset: int, count: int, deliveries: int) -> Slice:
+        """So many messages from an offset on."""
+        at = offset - self.base
+        payload_ms, payload = self._payload
+        id = MessageId(
+            self._time_ms, self._first + at, payload_ms, payload + at if payload_ms else 0
+        )
+        return Slice(self.partition, offset, id, deliveries, self.columns.slice(at, at + count))
+
+    def message_bytes(self) -> int:
+        """About how large its messages are."""
+        return max(1, self.columns.cell_bytes // self.columns.count)
+
+    def hash_at(self, offset: int) -> bytes:
+        """What the key of a message is known by."""
+        at = offset - self.base
+        while at >= len(self._hashes):
+            start = len(self._hashes)
+            some = self.columns.slice(start, start + _HASHED).keys()
+            self._hashes += map(key_hash, some)
+        return self._hashes[at]
+
+
+class Marks:
+    """Where blocks of a partition begin, as far as they were seen lately."""
+
+    __slots__ = ("_ids", "_offsets")
+
+    def __init__(self) -> None:
+        self._offsets = array("q")
+        self._ids = array("Q")
+
+    def note(self, block: Block) -> None:
+        """A block begins there."""
+        offset = block.base
+        at = len(self._offsets)
+        if at and offset <= self._offsets[-1]:
+            at = bisect_left(self._offsets, offset)
+            if self._offsets[at] == offset:
+                return
+        self._offsets.insert(at, offset)
+        self._ids.insert(at, block.number(offset))
+        if len(self._offsets) > MARKS_MAX:
+            self._offsets, self._ids = self._offsets[::2], self._ids[::2]
+
+    def before(self, offset: int) -> Position | None:
+        """Where to read from for this offset."""
+        at = bisect_right(self._offsets, offset) - 1
+        if at < 0:
+            return None
+        return Position.at(MessageId(self._ids[at] >> 16, self._ids[at] & 0xFFFF))
+
+
+class Found(NamedTuple):
+    """Messages that were read again, and offsets of which nothing is there any more."""
+
+    pieces: list[tuple[Block, list[int]]]
+    gone: list[int]
+
+
+class Scanner:
+    """Reads one topic for one queue. Not thread-safe."""
+
+    def __init__(self, log: MessageLog, name: TopicName) -> None:
+        self._log = log
+        self._name = name
+        self._next: dict[int, Position] = {}  # beyond what was read ahead
+        self._marks: dict[int, Marks] = {}
+        self._turn = 0
+        self.held: dict[int, int] = {}
+        self.ahead: deque[Block] = deque()
+        self.read_s = 0.0  # when
+
+    def reset(self) -> None:
+        """Forget what was read ahead; go on at the frontier."""
+        self.ahead.clear()
+        self._next.clear()
+        self.held.clear()
+
+    def positions(
+        self, states: Mapping[int, PartitionState], partitions: Sequence[int]
+    ) -> list[PartitionPosition]:
+        """Where to read on, each time beginning with another partition."""
+        self._turn += 1
+        start = self._turn % max(1, len(partitions))
+        turns = [*partitions[start:], *partitions[:start]]
+        return [
+            PartitionPosition(number, self._next.get(number) or _frontier(states.get(number)))
+            for number in turns
+        ]
+
+    def read(self, positions: Sequence[PartitionPosition]) -> tuple[list[Block], Fetched]:
+        """What stands there."""
+        try:
+            fetched = self._log.fetch(self._name, positions, AHEAD_BYTES)
+        except OffsetOutOfRange:
+            fetched = self._log.fetch(self._name, [*map(self._kept, positions)], AHEAD_BYTES)
+        return [Block(stored) for stored in fetched.blocks], fetched
+
+    def _kept(self, there: PartitionPosition) -> PartitionPosition:
+        """The same, or the beginning if its offset is no longer there."""
+        try:
+            self._log.fetch(self._name, [there], 1)
+        except OffsetOutOfRange:
+            return PartitionPosition(there.partition, Position.earliest())
+        return there
+
+    def accept(self, blocks: Sequence[Block], fetched: Fetched, now_s: float) -> None:
+        """It was read."""
+        for block in blocks:
+            self.ahead.append(block)
+            self._mark(block)
+        self._next.update(fetched.next)
+        self.held = dict(fetched.held)
+        self.read_s = now_s
+
+    def _mark(self, block: Block) -> None:
+        self._marks.setdefault(block.partition, Marks()).note(block)
+
+    # -- again -------------------------------------------------------------------------------------
+
+    def find(self, partition: int, offsets: Sequence[int]) -> Found:
+        """The messages at these offsets, which ascend."""
+        found = Found([], [])
+        rest = deque(offsets)
+        while rest:
+            blocks = self._from(partition, rest[0], AGAIN_BYTES if len(rest) > 1 else 1)
+            if not blocks:
+                found.gone.extend(rest)
+                break
+            for block in blocks:
+                while rest and rest[0] < block.base:
+                    found.gone.append(rest.popleft())
+                some = []
+                while rest and rest[0] < block.stop:
+                    some.append(rest.popleft())
+                if some:
+                    found.pieces.append((block, some))
+        return found
+
+    def _from(self, partition: int, offset: int, bytes_max: int) -> list[Block]:
+        """Blocks from the one with this offset, or the next one there is; none at the end."""
+        marks = self._marks.get(partition)
+        position = None if marks is None else marks.before(offset)
+        for _ in range(_STEPS_MAX if position else 0):
+            fetched = self._fetch(partition, position, bytes_max)
+            blocks = self._reaching(fetched, offset)
+            if blocks or not fetched.blocks:
+                return blocks
+            position = fetched.next[partition]
+        try:
+            fetched = self._fetch(partition, Position.offset(offset), bytes_max)
+        except OffsetOutOfRange:
+            fetched = self._fetch(partition, Position.earliest(), bytes_max)
+        return self._reaching(fetched, offset)
+
+    def _fetch(self, partition: int, position: Position | None, bytes_max: int) -> Fetched:
+        there = PartitionPosition(partition, position or Position.earliest())
+        fetched = self._log.fetch(self._name, [there], bytes_max)
+        if not fetched.blocks and fetched.held:  # then nothing is known of what follows
+            raise StorageUnavailable(
+                f"Messages of partition {partition} of {self._name} cannot be read while a "
+                "transaction before them is open. Try again."
+            )
+        return fetched
+
+    def _reaching(self, fetched: Fetched, offset: int) -> list[Block]:
+        found = []
+        for stored in fetched.blocks:
+            header = read_header(stored.block)
+            if header.base_offset + header.count > offset:
+                block = Block(stored)
+                self._mark(block)
+                found.append(block)
+        return found
+
+
+def _frontier(state: PartitionState | None) -> Position:
+    if state is None:
+        return Position.earliest()
+    if state.at != NOWHERE:
+        return Position.after(MessageId(state.at >> 16, state.at & 0xFFFF))
+    return Position.offset(state.frontier) if state.frontier else Position.earliest()

@@ -1,0 +1,191 @@
+"""Taking messages for a worker: what to journal, and the slices to hand out.
+
+    ready again ──▶ read, outside of the lock ──▶ Delivered ─┐
+                                    └─ gone ──▶ Settled      ├─▶ journal ─▶ slices
+    read ahead ───────────────────────────────▶ Advanced ────┘
+
+Invariants
+
+* What is delivered again comes first, then what is new, in the order of each partition.
+* Of what was looked at nothing is forgotten: it is leased, blocked, or settled because nobody can
+  see it.
+* At least one message is taken, however large, if there is one.
+"""
+
+from tms.model.received import Slice
+from tms.queue.entries import NOWHERE, Advanced, Delivered, Settled
+from tms.queue.order import NO_KEY
+from tms.queue.partition import BLOCKED, BLOCKED_MAX, DELIVERIES_MASK, PartitionState
+from tms.queue.runs import Runs, add_range, runs_of
+from tms.queue.state import Edits, QueueState
+from tms.queues.reading import Block, Found, Scanner
+
+
+class _Looked:
+    """What was looked at of a partition."""
+
+    __slots__ = ("at", "blocked", "blocked_hashes", "first", "hashes", "keys", "leased", "stop")
+
+    def __init__(self, state: PartitionState) -> None:
+        self.first = self.stop = state.frontier
+        self.at = NOWHERE
+        self.leased: Runs = []
+        self.blocked: Runs = []
+        self.hashes: list[bytes] = []
+        self.blocked_hashes: list[bytes] = []
+        self.keys: set[bytes] = set()  # of which something is taken here
+
+
+class Taking:
+    """One receive. The caller holds the lock of the queue."""
+
+    def __init__(
+        self, state: QueueState, limit: int, bytes_max: int, now_ms: int, when_ms: int
+    ) -> None:
+        self._state = state
+        self._limit = limit
+        self._bytes = bytes_max
+        self._now_ms = now_ms
+        self._when_ms = when_ms
+        self._lease_ms = max(1, round(state.settings.lease_s * 1_000))
+        self._looked: dict[int, _Looked] = {}
+        self.edits: Edits = []
+        self.slices: list[Slice] = []
+        self.again = 0  # how many were delivered before
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more has room."""
+        return self._limit <= 0 or (self._bytes <= 0 and bool(self.slices))
+
+    # -- again -------------------------------------------------------------------------------------
+
+    def take_again(self, partition: int, found: Found) -> None:
+        """Deliver messages again, as far as they may still be; what has no room is put back."""
+        state = self._state.partition(partition)
+        runs: Runs = []
+        deliveries: list[int] = []
+        for block, offsets in found.pieces:
+            size = block.message_bytes()
+            for offset in offsets:
+                if not state.is_ready(offset, self._now_ms):
+                    continue
+                if self.full:
+                    state.put_back((offset,))
+                    continue
+                number = min(state.deliveries(offset) + 1, DELIVERIES_MASK)
+                joins = runs and runs[-2] + runs[-1] == offset and deliveries[-1] == number
+                if joins and self._joins(block, offset):
+                    runs[-1] += 1
+                    self._grow(block)
+                else:
+                    runs += (offset, 1)
+                    deliveries.append(number)
+                    self.slices.append(block.slice(offset, 1, number))
+                self._limit -= 1
+                self._bytes -= size
+                self.again += number > 1
+        if runs:
+            self.edits.append(
+                (partition, Delivered(runs, deliveries, self._lease_ms, self._when_ms))
+            )
+        gone = [offset for offset in found.gone if offset in state.out]
+        if gone:
+            self.edits.append((partition, Settled(runs_of(gone))))
+
+    def _joins(self, block: Block, offset: int) -> bool:
+        last = self.slices[-1]
+        return block.base <= last.offset and last.partition == block.partition
+
+    def _grow(self, block: Block) -> None:
+        last = self.slices[-1]
+        self.slices[-1] = block.slice(last.offset, last.columns.count + 1, last.deliveries)
+
+    # -- new ---------------------------------------------------------------------------------------
+
+    def take_new(self, scanner: Scanner) -> None:
+        """Take what was read ahead."""
+        room = self._state.settings.outstanding_max - self._state.outstanding()
+        self._limit = min(self._limit, room)
+        ordered = self._state.settings.ordered_by == "key"
+        left: list[Block] = []
+        stalled: set[int] = set()  # partitions: what follows in them has to wait, too
+        while scanner.ahead and not self.full:
+            block = scanner.ahead.popleft()
+            if block.partition in stalled:
+                left.append(block)
+                continue
+            looked = self._looked.get(block.partition)
+            if looked is None:
+                looked = _Looked(self._state.partition(block.partition))
+                self._looked[block.partition] = looked
+            first = max(block.base, looked.stop)
+            stop = first
+            if first < block.stop:
+                take = self._take_ordered if ordered else self._take_run
+                stop = take(block, looked, first)
+            if stop > first:
+                looked.stop, looked.at = stop, block.number(stop - 1)
+            if stop < block.stop:
+                left.append(block)
+                stalled.add(block.partition)
+        scanner.ahead.extendleft(reversed(left))
+        for partition, looked in self._looked.items():
+            if looked.stop > looked.first:
+                self.edits.append((partition, self._advanced(looked)))
+
+    def _advanced(self, looked: _Looked) -> Advanced:
+        return Advanced(
+            looked.first,
+            looked.stop,
+            looked.at,
+            looked.leased,
+            self._lease_ms,
+            self._when_ms,
+            looked.blocked,
+            b"".join(looked.hashes + looked.blocked_hashes),
+        )
+
+    def _take_run(self, block: Block, looked: _Looked, first: int) -> int:
+        size = block.message_bytes()
+        count = min(self._limit, block.stop - first, max(1, self._bytes // size))
+        add_range(looked.leased, first, count)
+        self._hand_out(block, first, count, size)
+        return first + count
+
+    def _take_ordered(self, block: Block, looked: _Looked, first: int) -> int:
+        """Take what is first of its key, and note the others, as far as one may look ahead."""
+        state = self._state.partition(block.partition)
+        size = block.message_bytes()
+        assert state.order is not None
+        blocked = state.counts[BLOCKED] + sum(looked.blocked[1::2])
+        offset, since = first, first  # since: what is free and not yet handed out
+        while offset < block.stop:
+            key = block.hash_at(offset)
+            free = key == NO_KEY or (key not in looked.keys and state.order.is_free(key))
+            if not free and blocked >= BLOCKED_MAX:
+                break
+            if free and offset - since >= min(self._limit, max(1, self._bytes // size)):
+                break
+            if key != NO_KEY:
+                looked.keys.add(key)
+            if free:
+                add_range(looked.leased, offset, 1)
+                looked.hashes.append(key)
+            else:
+                self._hand_out(block, since, offset - since, size)
+                add_range(looked.blocked, offset, 1)
+                looked.blocked_hashes.append(key)
+                blocked += 1
+                since = offset + 1
+            offset += 1
+            if self.full:
+                break
+        self._hand_out(block, since, offset - since, size)
+        return offset
+
+    def _hand_out(self, block: Block, first: int, count: int, size: int) -> None:
+        if count > 0:
+            self.slices.append(block.slice(first, count, 1))
+            self._limit -= count
+            self._bytes -= count * size
