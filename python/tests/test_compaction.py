@@ -383,3 +383,32 @@ def test_the_thread_compacts_by_itself_and_ends_with_the_engine(tmp_path: Path) 
         view: list[tms.Message] = list(bus.consumer("t", stop_at_end=True))
         assert [(message.offset, message.value) for message in view] == [(49, b"49")]
     assert engine.compaction._thread is not None and not engine.compaction._thread.is_alive()
+
+
+@pytest.mark.parametrize("ordered_by", ["", "key"])
+def test_a_queue_hands_out_each_message_that_is_left_once(ordered_by: str) -> None:
+    from tms.client.client import Bus
+    from tms.model.queue import QueueSettings
+
+    world = World()
+    for number in range(30):
+        world.publish(*[(b"%d" % (at % 11), b"%d" % number) for at in range(number, number + 5)])
+    world.seal()
+    world.compact()
+    left = {one.offset for one in world.read()}
+    assert len(left) == 11
+    bus = Bus(world.engine)
+    bus.queues.declare("g", NAME, QueueSettings(lease_s=10, ordered_by=ordered_by))
+    seen: list[int] = []
+    for _ in range(3):
+        found = bus.queues.receive("g", NAME, 4)
+        seen += [one.offset for one in found.messages("t")]
+        world.clock.pass_ms(11_000)  # nothing is acknowledged: all comes again
+    assert set(seen) <= left and len(seen) > 4
+    done: list[int] = []
+    while len(done) < len(left):
+        world.clock.pass_ms(30_000)
+        some = list(bus.queues.receive("g", NAME, 4).messages("t"))
+        bus.queues.ack("g", NAME, [one.token for one in some])
+        done += [one.offset for one in some]
+    assert sorted(done) == sorted(left)

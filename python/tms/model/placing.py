@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 
-from tms.model.block import BlockHeader, index_of, read_header
+from tms.model.block import BlockHeader, Columns, index_of, read_header
 from tms.model.ids import MessageId
 from tms.model.log import StoredBlock
 from tms.model.position import Kind, Position
@@ -59,6 +59,19 @@ def skipped(stored: StoredBlock, header: BlockHeader, position: Position) -> int
     first = stored.last_sequence - count + 1
     wanted = position.id.sequence + (position.kind is Kind.AFTER)
     return min(count, max(0, wanted - first))
+
+
+def dense(columns: Columns) -> Iterator[tuple[int, Columns]]:
+    """The messages of a block in runs without gaps, each with the distance of its first message."""
+    index = columns.index
+    if isinstance(index, range):
+        yield index.start, columns
+        return
+    start = 0
+    for at in range(1, len(index) + 1):
+        if at == len(index) or index[at] != index[at - 1] + 1:
+            yield index[start], columns.slice(start, at)
+            start = at
 
 
 def place_of(index: Sequence[int], distance: int) -> int:
