@@ -412,3 +412,16 @@ def test_a_queue_hands_out_each_message_that_is_left_once(ordered_by: str) -> No
         bus.queues.ack("g", NAME, [one.token for one in some])
         done += [one.offset for one in some]
     assert sorted(done) == sorted(left)
+
+
+def test_an_offset_is_found_when_the_last_messages_are_gone() -> None:
+    world = World()
+    world.publish((None, b"0"), (None, b"1"))
+    world.publish((A, b"2"))
+    world.seal()
+    world.publish((A, b"3"))
+    world.engine.erase(NAME, key=A)
+    assert [one.offset for one in world.read(Position.offset(1))] == [1]
+    assert world.read(Position.offset(2)) == world.read(Position.offset(3)) == []
+    world.publish((None, b"4"))
+    assert [one.offset for one in world.read(Position.offset(2))] == [4]
