@@ -156,8 +156,8 @@ class Compaction(RuleBasedStateMachine):
     def _without(
         self, key: bytes
     ) -> list[tuple[int, list[tuple[bytes | None, bytes | None]], int]]:
-        """Transactions whose messages in the log were erased are aborted here, which keeps the model
-        plain."""
+        """Transactions whose messages in the log were erased are aborted here: that keeps the
+        model plain."""
         left = []
         for id, messages, at in self.open:
             if at >= 0 and any(k == key for k, _ in messages):
