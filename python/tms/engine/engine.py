@@ -318,7 +318,7 @@ class Engine(EngineParts):
             transactions_invalid=tx.invalid,
             partitions_blocked=tx.partitions_blocked,
             transactions_committed=tx.committed,
-            compaction=self.compaction.counters,
+            **self.compaction.counters(),
         )
 
     def close(self) -> None:

@@ -47,6 +47,10 @@ _COUNTERS = {
     "writes": "Writes to the store; each takes all blocks that wait (group commit).",
     "syncs": "Writes that were synced to the disk.",
     "transactions_committed": "Transactions committed.",
+    "compaction_passes": "Passes of compaction over a partition.",
+    "compaction_removed": "Messages that compaction removed.",
+    "compaction_reclaimed_bytes": "Bytes that compaction gave back.",
+    "erased": "Messages erased.",
     "cache_hits": "Fetches answered from memory.",
     "cache_misses": "Fetches that read the store.",
 }
