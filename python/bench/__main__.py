@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    compaction,
     design,
     group_commit,
     growth,
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "group_commit": group_commit.run,
     "transactions": transactions.run,
     "many": transactions_many.run,
+    "compaction": compaction.run,
     "memory": memory.run,
     "growth": growth.run,
     "design": design.run,
