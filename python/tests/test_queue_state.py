@@ -360,7 +360,8 @@ def test_of_a_snapshot_that_was_cut_nothing_is_used() -> None:
         other.apply(chunk, 0)
     assert len(other.out) == 20
     other.apply(chunks[2], 0)
-    assert other.out == state.out and other.causes == {3: "bad"} and list(other.dying) == [3]
+    assert other.out.pop(3) and state.out.pop(3) and other.out == state.out
+    assert other.causes == {3: "bad"} and list(other.dying) == [3]
 
 
 def test_a_lease_has_after_a_start_what_was_left_of_it() -> None:

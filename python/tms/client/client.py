@@ -30,6 +30,7 @@ from tms.client.publish.known import (
     ids_in_order,
 )
 from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, check_options
+from tms.client.queues.calls import QueueCalls
 from tms.client.standing import Standing
 from tms.client.table import Table
 from tms.client.topics import TopicCalls
@@ -46,7 +47,7 @@ from tms.model.topic import TopicName
 from tms.model.transaction import check_group
 
 
-class Bus(TopicCalls, GroupCalls):
+class Bus(TopicCalls, GroupCalls, QueueCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 
