@@ -26,6 +26,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def served(clock: ManualClock) -> Iterator[Served]:
     with serving(clock=clock) as served:
+        served.service.engine.queues.start()
         yield served
 
 

@@ -102,7 +102,6 @@ class Engine:
             Journal(QUEUES, self._registry, self._partitions, self._publisher),
             self.transactions,
             clock,
-            self._threads.submit,
             Random(),
         )
         self._lock = threading.Lock()
