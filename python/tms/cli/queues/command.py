@@ -36,7 +36,7 @@ def _settings(function: _F) -> _F:
     """The options for what can be changed of a queue; those that were not given are None."""
     levels = click.Choice([one.value for one in Durability])
     for option in (
-        click.option("--durability", type=levels, help="Of leases and acks. [the topic's]"),
+        click.option("--durability", type=levels, help="Of acks. [the topic's]"),
         click.option("--outstanding-max", type=int, help="Messages not settled. [1,000,000]"),
         click.option("--dead-letter", type=TOPIC, help="Topic of dead letters. [TOPIC-GROUP-dead]"),
         click.option("--jitter", type=float, help="Share by which a back-off varies. [0.2]"),
