@@ -162,7 +162,9 @@ class PartitionState:
 
     def _end(self, offset: int, now_ms: int, deliveries_max: int) -> bool:
         value = self.out.get(offset)
-        if value is None or value >> TIME_SHIFT > now_ms or offset in self.held:
+        if value is None or offset in self.held:
+            return False
+        if (value >> TIME_SHIFT) // BUCKET_MS >= now_ms // BUCKET_MS:  # it was extended meanwhile
             return False
         state, deliveries = value >> DELIVERIES_BITS & STATE_MASK, value & DELIVERIES_MASK
         if state == LEASED and 0 < deliveries_max <= deliveries:

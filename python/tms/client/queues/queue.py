@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from tms.client.transport import QueuesPort
 from tms.errors import Invalid
+from tms.model.block import MESSAGES_MAX
 from tms.model.queue import (
     RECEIVE_BYTES,
     QueueInfo,
@@ -138,15 +139,29 @@ def tokens_of(messages: Messages) -> list[str]:
         return messages.tokens()
     if isinstance(messages, Delivered | str):
         messages = (messages,)
-    return [str(token) for token in join_tokens(map(_token, messages))]
+    tokens: list[Token] = []
+    partition, first, stop, deliveries, epoch = -1, 0, 0, 0, ""
+    for message in messages:
+        if not isinstance(message, Delivered):
+            tokens.append(_token(message))
+            continue
+        _, of, offset, _, _, _, _, number, text = message
+        own = text[text.rindex(".") :]
+        joins = offset == stop and of == partition and number == deliveries and own == epoch
+        if joins and stop - first < MESSAGES_MAX:
+            stop += 1
+            continue
+        if stop > first:
+            tokens.append(Token(partition, first, deliveries, int(epoch[1:], 16), stop - first))
+        partition, first, stop, deliveries, epoch = of, offset, offset + 1, number, own
+    if stop > first:
+        tokens.append(Token(partition, first, deliveries, int(epoch[1:], 16), stop - first))
+    return [str(token) for token in join_tokens(tokens)]
 
 
-def _token(message: Delivered | str) -> Token:
-    if isinstance(message, Delivered):
-        _, partition, offset, _, _, _, _, deliveries, text = message
-        return Token(partition, offset, deliveries, int(text[text.rindex(".") + 1 :], 16))
-    if isinstance(message, str):
-        return Token.parse(message)
+def _token(text: str) -> Token:
+    if isinstance(text, str):
+        return Token.parse(text)
     raise Invalid(
-        f"A queue takes its messages or their tokens, got {type(message).__name__}.", field="tokens"
+        f"A queue takes its messages or their tokens, got {type(text).__name__}.", field="tokens"
     )
