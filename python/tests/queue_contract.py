@@ -1,6 +1,6 @@
 """What a queue promises, whatever is below the bus: a class of tests that every kind of bus runs.
 
-`test_client_queues.py` runs it on an engine in this process and through HTTP. A subclass gives the
+`test_queue_contract.py` runs it on an engine in this process and through HTTP. A subclass gives the
 fixture `bus`.
 """
 

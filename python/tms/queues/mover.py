@@ -33,7 +33,7 @@ class Mover:
         self._dead = dead
         self._queues = queues
         self._clock = clock
-        self._stopped = False
+        self._stop = threading.Event()
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
         self._passing = threading.Lock()
@@ -46,7 +46,7 @@ class Mover:
 
     def stop(self) -> None:
         """End the thread and wait for its current pass."""
-        self._stopped = True
+        self._stop.set()
         self._news.set()
         if self._thread is not None:
             self._thread.join()
@@ -80,7 +80,7 @@ class Mover:
         while True:
             self._news.wait(TICK_S)
             self._news.clear()
-            if self._stopped:
+            if self._stop.is_set():
                 return
             if self._clock.monotonic_s() >= self._paused_until_s:
                 self._pass()
