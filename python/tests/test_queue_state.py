@@ -279,6 +279,10 @@ class Agreement(RuleBasedStateMachine):
         for when_ms, edit in self.journal:
             coded = decode_edit(b"", encode(edit))
             self.state.apply(coded, self.now_ms, self.now_ms - when_ms)
+        for offset, pointer in [*self.state.held.items()]:
+            if held.get(offset) != pointer:  # its transaction has failed meanwhile
+                self.state.let_go([offset], pointer)
+        assert self.state.held == held or cut
         for offset, pointer in held.items():
             self.state.hold([offset], pointer)
         self.wait(1)  # what had ended is noticed with the next bucket
@@ -301,6 +305,7 @@ class Agreement(RuleBasedStateMachine):
     @precondition(lambda self: self.settings.ordered_by == "key")
     @invariant()
     def of_a_key_only_the_first_is_with_a_worker(self) -> None:
+        self.look()
         for offset, one in self.model.messages.items():
             assert (self.state.out[offset] >> 20 & 7 == BLOCKED) == (one.state == BLOCKED)
 
@@ -360,7 +365,8 @@ def test_of_a_snapshot_that_was_cut_nothing_is_used() -> None:
         other.apply(chunk, 0)
     assert len(other.out) == 20
     other.apply(chunks[2], 0)
-    assert other.out == state.out and other.causes == {3: "bad"} and list(other.dying) == [3]
+    assert other.out.pop(3) and state.out.pop(3) and other.out == state.out
+    assert other.causes == {3: "bad"} and list(other.dying) == [3]
 
 
 def test_a_lease_has_after_a_start_what_was_left_of_it() -> None:

@@ -32,6 +32,7 @@ from tms.client.publish.known import (
     ids_in_order,
 )
 from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, check_options
+from tms.client.queues.calls import QueueCalls
 from tms.client.standing import Standing
 from tms.client.table import Table
 from tms.client.topics import TopicCalls
@@ -50,7 +51,7 @@ from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
 
 
-class Bus(TopicCalls, GroupCalls, ViewCalls):
+class Bus(TopicCalls, GroupCalls, QueueCalls, ViewCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 

@@ -59,7 +59,6 @@ class Engine(EngineParts):
             self._journal(QUEUES),
             self.transactions,
             clock,
-            self._threads.submit,
             random or Random(),
         )
         self.groups = self._make_groups()

@@ -351,7 +351,8 @@ class OpenQueue:
                 counts = [a + b for a, b in zip(counts, one.counts, strict=True)]
                 ready += one.count_ready
                 end = max(end, one.frontier)
-                backlog += end - one.frontier
+                seen = max(one.frontier, self._scanner.nothing_before(number))
+                backlog += max(0, end - seen)
                 places.append(QueuePartition(number, one.cursor(), one.frontier, end))
             return QueueInfo(
                 self.group,
