@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 
 from tms.clock import Clock
-from tms.errors import GroupNotFound, StorageUnavailable, TopicNotFound
+from tms.errors import GroupNotFound, TMSError
 from tms.events import EventLog
 from tms.group.membership import GroupKey, Membership, Poll
 from tms.groups.lag import Lags, Look
@@ -94,18 +94,19 @@ class LogGroups:
         ]
 
     def all(self, partitions_max: int) -> list[GroupInfo]:
-        """How groups stand, as many of them as have together at most so many partitions."""
-        found = []
-        for key in self._keys():
-            try:
-                partitions = self._registry.find(key.topic).partitions
-                partitions_max -= partitions
-                if partitions_max >= 0:
-                    found.append(self._info(key, *self._members.look(key), partitions))
-            except TopicNotFound:
-                continue  # deleted, and its positions are still here
-            except StorageUnavailable as error:
-                _log.warning("lag_unknown", group=key.group, topic=str(key.topic), why=str(error))
+        """How groups stand, for metrics: those that have together at most so many partitions, and
+        whose lag can be told."""
+        found: list[GroupInfo] = []
+        try:
+            for key in self._keys():
+                record = self._registry.peek(
+                    key.topic
+                )  # None: deleted, its positions are still here
+                if record is not None and record.partitions <= partitions_max:
+                    partitions_max -= record.partitions
+                    found.append(self._info(key, *self._members.look(key), record.partitions))
+        except TMSError as error:
+            _log.warning("lag_unknown", why=str(error))
         return found
 
     def forget_members(self) -> None:
