@@ -39,6 +39,7 @@ FAILED, INTERRUPTED = 1, 130
 # What to do next, by error code. Where nothing fits, the error's own sentence has to do.
 _NEXT = {
     "topic-not-found": "`tms topic list` shows what is there, `tms topic create` makes one",
+    "group-not-found": "`tms group list` shows the groups of a topic",
     "transaction-not-found": "`tms tx list` shows those in progress",
     "topic-exists": "`tms topic describe` shows its settings, `tms topic update` changes them",
     "unavailable": "`tms doctor` finds out why; `tms serve` starts a service",
@@ -58,7 +59,8 @@ _COMMANDS = {
     "publish": ("tms.cli.publish", "Publish lines of standard input or files."),
     "consume": ("tms.cli.consume", "Print messages."),
     "tx": ("tms.cli.transactions", "List, show, abort and invalidate transactions."),
-    "position": ("tms.cli.transactions:position", "Show and set where groups stand."),
+    "group": ("tms.cli.group", "List, show and reset groups of consumers, with their lag."),
+    "position": ("tms.cli.transactions:position", "Show and set single positions of groups."),
     "inspect": ("tms.cli.operate.inspect", "Show what is stored: segments, blocks, ids, flags."),
     "fsck": ("tms.cli.operate.fsck", "Verify a data directory, and repair it with --repair."),
     "hbase": ("tms.cli.hbase.command", "Put TMS into an HBase, look after it, take it out."),

@@ -1,10 +1,11 @@
 """The groups of one engine: who is a member, who reads what, and how far they are behind."""
 
+import contextlib
 import threading
 from collections.abc import Mapping
 
 from tms.clock import Clock
-from tms.errors import GroupNotFound, TMSError
+from tms.errors import GroupNotFound, TMSError, TopicNotFound
 from tms.events import EventLog
 from tms.group.membership import GroupKey, Membership, Poll
 from tms.groups.lag import Lags, Look
@@ -99,12 +100,11 @@ class LogGroups:
         found: list[GroupInfo] = []
         try:
             for key in self._keys():
-                record = self._registry.peek(
-                    key.topic
-                )  # None: deleted, its positions are still here
-                if record is not None and record.partitions <= partitions_max:
-                    partitions_max -= record.partitions
-                    found.append(self._info(key, *self._members.look(key), record.partitions))
+                with contextlib.suppress(TopicNotFound):  # deleted, its positions are still here
+                    partitions = self._registry.find(key.topic).partitions
+                    if partitions <= partitions_max:
+                        found.append(self._info(key, *self._members.look(key), partitions))
+                        partitions_max -= partitions
         except TMSError as error:
             _log.warning("lag_unknown", why=str(error))
         return found
