@@ -9,6 +9,7 @@ from pathlib import Path
 from bench import (
     design,
     group_commit,
+    groups,
     growth,
     hbase,
     latency,
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "group_commit": group_commit.run,
     "transactions": transactions.run,
     "many": transactions_many.run,
+    "groups": groups.run,
     "memory": memory.run,
     "growth": growth.run,
     "design": design.run,

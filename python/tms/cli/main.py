@@ -40,6 +40,7 @@ FAILED, INTERRUPTED = 1, 130
 _NEXT = {
     "topic-not-found": "`tms topic list` shows what is there, `tms topic create` makes one",
     "queue-not-found": "`tms queue list TOPIC` shows what is there, `tms queue create` makes one",
+    "group-not-found": "`tms group list` shows the groups of a topic",
     "transaction-not-found": "`tms tx list` shows those in progress",
     "topic-exists": "`tms topic describe` shows its settings, `tms topic update` changes them",
     "unavailable": "`tms doctor` finds out why; `tms serve` starts a service",
@@ -60,7 +61,8 @@ _COMMANDS = {
     "consume": ("tms.cli.consume", "Print messages."),
     "tx": ("tms.cli.transactions", "List, show, abort and invalidate transactions."),
     "queue": ("tms.cli.queues.command", "Make queues, work on them, see their dead letters."),
-    "position": ("tms.cli.transactions:position", "Show and set where groups stand."),
+    "group": ("tms.cli.group", "List, show and reset groups of consumers, with their lag."),
+    "position": ("tms.cli.transactions:position", "Show and set single positions of groups."),
     "inspect": ("tms.cli.operate.inspect", "Show what is stored: segments, blocks, ids, flags."),
     "fsck": ("tms.cli.operate.fsck", "Verify a data directory, and repair it with --repair."),
     "hbase": ("tms.cli.hbase.command", "Put TMS into an HBase, look after it, take it out."),

@@ -1,8 +1,9 @@
 """What the service counts, in the text format of Prometheus.
 
 * Counting costs the hot path a few additions: the numbers are plain and become metrics when asked.
-* The number of series is bounded: labels are routes and statuses, never topics or clients; of
-  queues the `QUEUES_SHOWN` that are oldest have series of their own, all others one together.
+* The number of series is bounded: labels are routes and statuses, never clients; of queues the
+  `QUEUES_SHOWN` that are oldest have series of their own, all others one together; of groups those
+  of at most `GROUP_PARTITIONS_MAX` partitions.
 """
 
 from bisect import bisect_left
@@ -22,6 +23,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from tms.engine import EngineStats
+from tms.model.group import GroupInfo
 from tms.model.queue import QueueInfo
 from tms.server.http.request import Budget
 from tms.server.http.watchdog import Watchdog
@@ -29,6 +31,7 @@ from tms.server.http.watchdog import Watchdog
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 QUEUES_SHOWN = 100
 _OTHERS = ("(others)", "(others)")
+GROUP_PARTITIONS_MAX = 1_000
 _GAUGES = {
     "partitions_open": "Partition logs that are open.",
     "cache_bytes": "Bytes of recent blocks in memory.",
@@ -90,6 +93,7 @@ class Metrics(Collector):
         self.bytes_in = 0
         self.bytes_out = 0
         self.long_polls = 0
+        self.groups: Sequence[GroupInfo] = ()  # as of the last scrape
         self._stats = stats
         self._ready = ready
         self._watchdog = watchdog
@@ -123,6 +127,7 @@ class Metrics(Collector):
         yield from self._of_http()
         yield from self._of_engine()
         yield from of_queues(self._queues())
+        yield from self._of_groups()
 
     def _of_http(self) -> Iterator[Metric]:
         yield _counter("tms_http_received_bytes", "Bytes of published bodies.", self.bytes_in)
@@ -167,6 +172,25 @@ class Metrics(Collector):
                 yield _counter(f"tms_{name}", _COUNTERS[name], value)
             elif name in _GAUGES:
                 yield _gauge(f"tms_{name}", _GAUGES[name], value)
+
+    def _of_groups(self) -> Iterator[Metric]:
+        members = GaugeMetricFamily(
+            "tms_group_members", "Members of a group.", labels=("group", "topic")
+        )
+        labels = ("group", "topic", "partition")
+        lag = GaugeMetricFamily(
+            "tms_group_lag_messages", "Messages that a group has before it.", labels=labels
+        )
+        age = GaugeMetricFamily(
+            "tms_group_lag_seconds", "For how long the first of them has been there.", labels=labels
+        )
+        for group in self.groups:
+            members.add_metric((group.group, group.topic), len(group.members))
+            for one in group.partitions:
+                place = (group.group, group.topic, str(one.partition))
+                lag.add_metric(place, one.lag)
+                age.add_metric(place, one.lag_ms / 1_000)
+        yield from (members, lag, age)
 
 
 def of_queues(found: Sequence[QueueInfo]) -> Iterator[Metric]:
