@@ -40,3 +40,5 @@ class EngineStats:
     transactions_invalid: int
     partitions_blocked: int
     transactions_committed: int
+    delayed_waiting: int
+    delayed_delivered: int

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from tms.clock import Clock
+from tms.delay.delayed import Delayed
 from tms.engine.config import EngineConfig, EngineStats
 from tms.errors import Closed, Invalid
 from tms.log.cache import BlockCache
@@ -72,6 +73,7 @@ class Engine:
             self._retention,
             self._config.cleaner_interval_s,
             lambda: self.transactions.tidy(),
+            lambda uid: self.delayed.forget(uid),
         )
         self._publisher = Publisher(self._registry, self._partitions, self._config.block_bytes)
         self.transactions = Transactions(
@@ -83,6 +85,14 @@ class Engine:
             self._config.transaction_lifetime_ms,
             self._metadata if store.shared else None,
             store.cleaned_ms,
+        )
+        self.delayed = Delayed(
+            store,
+            self._registry,
+            self._publisher,
+            self.transactions,
+            clock,
+            self._threads.submit,
         )
         self.tables = Tables(store, self.transactions.manager)
         self._fetcher = Fetcher(
@@ -271,12 +281,14 @@ class Engine:
     # -- operating -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin cleaning and recovering in the background."""
+        """Begin cleaning, recovering and delivering what is due in the background."""
         self.maintenance.start()
+        self.delayed.start()
 
     def confirm_clock(self) -> None:
-        """Let retention believe the wall clock after a jump."""
+        """Let retention and delayed messages believe the wall clock after a jump."""
         self._retention.confirm()
+        self.delayed.confirm_clock()
 
     def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection:
         """How a partition stands in the store, with its newest `limit` blocks."""
@@ -325,6 +337,8 @@ class Engine:
             transactions_invalid=tx.invalid,
             partitions_blocked=tx.partitions_blocked,
             transactions_committed=tx.committed,
+            delayed_waiting=self.delayed.waiting,
+            delayed_delivered=self.delayed.lateness.messages,
         )
 
     def close(self) -> None:
@@ -333,6 +347,7 @@ class Engine:
             if self._closed:
                 return
             self._closed = True
+        self.delayed.close()
         self._publisher.close()
         self._fetcher.close()
         self.maintenance.stop()

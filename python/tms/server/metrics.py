@@ -26,6 +26,7 @@ from tms.server.http.watchdog import Watchdog
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _GAUGES = {
+    "delayed_waiting": "Delayed messages that are not due yet.",
     "partitions_open": "Partition logs that are open.",
     "cache_bytes": "Bytes of recent blocks in memory.",
     "in_flight_bytes": "Bytes handed to the engine that are not stored yet.",
@@ -42,6 +43,7 @@ _COUNTERS = {
     "bytes": "Bytes of blocks stored.",
     "writes": "Writes to the store; each takes all blocks that wait (group commit).",
     "syncs": "Writes that were synced to the disk.",
+    "delayed_delivered": "Delayed messages that became due and are in the log.",
     "transactions_committed": "Transactions committed.",
     "cache_hits": "Fetches answered from memory.",
     "cache_misses": "Fetches that read the store.",

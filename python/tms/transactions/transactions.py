@@ -172,9 +172,13 @@ class Transactions:
         being stored; nothing is ever seen of it then."""
         return self.submit_commit(request, Durability.SYNCED).result(timeout_s)[0]
 
-    def submit_commit(self, request: Commit, inline: Durability) -> Pending[CommitResult]:
+    def submit_commit(
+        self, request: Commit, inline: Durability, begun: Callable[[], None] | None = None
+    ) -> Pending[CommitResult]:
         """Begin a commit; the calling thread itself writes what needs at most `inline`, and waits
-        for others only with `synced`. Raises, or answers with, what `commit` raises."""
+        for others only with `synced`. Raises, or answers with, what `commit` raises. With `begun`
+        its blocks are the engine's own, which are not checked again; it is called once the
+        transaction has begun, and may raise what keeps it from being done."""
         done = self._done(request)
         if done is not None:
             answer: Pending[CommitResult] = Pending(1)
@@ -192,7 +196,7 @@ class Transactions:
             else:
                 id = self.manager.begin_intended(request.token)
             one = CommitUnderWay(
-                self._parts, id, request, changes, durability, inline, self._committed
+                self._parts, id, request, changes, durability, inline, self._committed, begun
             )
             one.ends(writes, ending.pop_all())
         one.start()
@@ -347,6 +351,11 @@ class Transactions:
     def positions(self, group: str, topic: TopicName) -> Mapping[int, Position]:
         """A group's positions in a topic."""
         return self._positions.of(group, topic)
+
+    def settle(self) -> None:
+        """Find out what became of every commit that came to its end: what is asked of positions
+        then is the truth."""
+        self.manager.look(lambda _: None)
 
     def groups(self) -> list[tuple[str, TopicName]]:
         """Which groups have positions in which topics."""

@@ -210,8 +210,8 @@ class Verifier:
         for map_name in self.store.names(""):
             place = SegmentMap.of(map_name)
             if place is None:
-                if keys.is_payload_map(map_name):
-                    uids.add(keys.payload_place(map_name)[0])
+                if keys.is_payload_map(map_name) or keys.is_delayed_map(map_name):
+                    uids.add(keys.topic_of_map(map_name))
                 elif map_name != keys.METADATA_MAP and not map_name.startswith(keys.TABLES):
                     yield Finding(Severity.NOTE, map_name, "no map of TMS has such a name")
                 continue
