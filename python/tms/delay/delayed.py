@@ -11,15 +11,16 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 from tms.clock import Clock
-from tms.delay.entries import hashed
+from tms.delay.asked import Addition, Block
 from tms.delay.mover import Lateness, Mover
-from tms.delay.shelf import Shelf, cancelled_of
-from tms.delay.waiting import Addition, Block, Waiting
+from tms.delay.stored.entries import hashed
+from tms.delay.stored.shelf import Shelf, cancelled_of
+from tms.delay.waiting import Waiting
 from tms.errors import Closed, Invalid, TMSError, TopicNotFound
 from tms.log.partition import again
 from tms.log.pending import Pending
 from tms.model import keys
-from tms.model.block import BlockHeader
+from tms.model.block import BlockHeader, decode
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
 from tms.model.log import NewBlock
 from tms.model.topic import Durability, TopicName
@@ -130,12 +131,12 @@ class Delayed:
         start = start if held is None else held.id
         while len(found) < limit and (entries := shelf.scan(start, None, _LIST_BYTES)):
             last = entries[-1]
-            start = DelayedId(last.id.due_ms, last.id.sequence + last.header.count)
+            start = DelayedId(last.id.due_ms, last.id.sequence + last.messages)
             cancelled = shelf.cancelled(entries[0].id, start)
             for entry in entries:
                 if shelf.moved.covers(entry.id):
                     continue
-                gone, columns = cancelled_of(entry, cancelled), entry.columns()
+                gone, columns = cancelled_of(entry, cancelled), decode(entry.block)
                 cells = zip(columns.keys(), columns.values(), columns.headers(), strict=True)
                 found += [
                     DelayedMessage(id, entry.partition, *cell)

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tms.clock import Clock
-from tms.delay.entries import GROUP
 from tms.delay.packing import blocks_of
+from tms.delay.stored.entries import GROUP
 from tms.delay.waiting import Taken, Waiting
 from tms.errors import TimedOut, TMSError, TopicNotFound
 from tms.events import EventLog

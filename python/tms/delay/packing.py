@@ -6,18 +6,20 @@ Invariants
 
 * The messages of a partition stay in the order of their entries.
 * A block that is made here holds at most about `BLOCK_BYTES` of entries.
+* What is damaged is found before anything is in the log.
 """
 
 from collections.abc import Iterable, Mapping
 
-from tms.delay.entries import Entry
-from tms.delay.shelf import cancelled_of
-from tms.model.block import MESSAGES_MAX, Columns, encode
+from tms.delay.stored.entries import Entry
+from tms.delay.stored.shelf import cancelled_of
+from tms.model.block import MESSAGES_MAX, Columns, decode, encode, unpack_lone
 from tms.model.delayed import DelayedId
 from tms.model.log import NewBlock
 
 BLOCK_BYTES = 512 << 10
 WHOLE_MESSAGES, WHOLE_BYTES = 64, 32 << 10  # from here on an entry's block is used as it is
+_NO_HEADERS: Mapping[str, bytes] = {}
 
 
 class _Filling:
@@ -31,17 +33,19 @@ class _Filling:
         self.headers: list[Mapping[str, bytes]] = []
         self.bytes = 0
 
-    def add(self, columns: Columns, size: int, gone: set[int]) -> None:
+    def add_lone(self, key: bytes | None, value: bytes) -> None:
+        """Take the only message of an entry."""
+        self.values.append(value)
+        self.keys.append(key)
+        self.headers.append(_NO_HEADERS)
+
+    def add(self, columns: Columns, gone: set[int]) -> None:
         """Take the messages of an entry, but for some."""
         values, keys, headers = columns.values(), columns.keys(), columns.headers()
-        if gone:
-            left = [at for at in range(columns.count) if at not in gone]
-            values, keys = [values[at] for at in left], [keys[at] for at in left]
-            headers = [headers[at] for at in left]
-        self.values += values
-        self.keys += keys
-        self.headers += headers
-        self.bytes += size
+        left = [at for at in range(columns.count) if at not in gone]
+        self.values += [values[at] for at in left]
+        self.keys += [keys[at] for at in left]
+        self.headers += [headers[at] for at in left]
 
     def block(self) -> bytearray:
         """All of them, in a block."""
@@ -49,39 +53,59 @@ class _Filling:
         return encode(self.values, keys, self.headers if any(self.headers) else None)
 
 
+class Packer:
+    """Makes blocks of entries, which come in order."""
+
+    def __init__(self) -> None:
+        self._blocks: list[NewBlock] = []
+        self._fillings: dict[int, _Filling] = {}
+
+    def add(self, entry: Entry, gone: set[int]) -> None:
+        """Take an entry, but for some of its messages. Raises `DataCorrupt`."""
+        if entry.messages == 1 and (lone := unpack_lone(entry.block)) is not None:
+            self._room(entry).add_lone(*lone)
+            return
+        columns = decode(entry.block)
+        if not gone and (entry.messages >= WHOLE_MESSAGES or len(entry.block) >= WHOLE_BYTES):
+            self._finish(entry.partition)
+            self._blocks.append(NewBlock(entry.partition, bytearray(entry.block)))
+        else:
+            self._room(entry).add(columns, gone)
+
+    def blocks(self) -> list[NewBlock]:
+        """The blocks of everything that was taken."""
+        for partition in list(self._fillings):
+            self._finish(partition)
+        return self._blocks
+
+    def _room(self, entry: Entry) -> _Filling:
+        filling, size = self._fillings.get(entry.partition), len(entry.block)
+        if filling is not None and (
+            filling.bytes + size > BLOCK_BYTES
+            or len(filling.values) + entry.messages > MESSAGES_MAX
+        ):
+            self._finish(entry.partition)
+            filling = None
+        if filling is None:
+            filling = self._fillings[entry.partition] = _Filling()
+        filling.bytes += size
+        return filling
+
+    def _finish(self, partition: int) -> None:
+        filling = self._fillings.pop(partition, None)
+        if filling is not None:
+            self._blocks.append(NewBlock(partition, filling.block()))
+
+
 def blocks_of(
     entries: Iterable[Entry], cancelled: set[DelayedId]
 ) -> tuple[list[NewBlock], list[tuple[int, int]]]:
     """The blocks, and for each entry when it was due and how many messages of it are in them.
     Raises `DataCorrupt`."""
-    blocks: list[NewBlock] = []
-    counts: list[tuple[int, int]] = []
-    fillings: dict[int, _Filling] = {}
-
-    def finish(partition: int) -> None:
-        filling = fillings.pop(partition, None)
-        if filling is not None and filling.values:
-            blocks.append(NewBlock(partition, filling.block()))
-
+    packer, counts = Packer(), []
     for entry in entries:
-        partition, count, size = entry.partition, entry.header.count, len(entry.block)
         gone = cancelled_of(entry, cancelled)
-        counts.append((entry.id.due_ms, count - len(gone)))
-        if len(gone) == count:
-            continue
-        columns = entry.columns()  # damage is found before anything of it is in the log
-        if not gone and (count >= WHOLE_MESSAGES or size >= WHOLE_BYTES):
-            finish(partition)
-            blocks.append(NewBlock(partition, bytearray(entry.block)))
-            continue
-        filling = fillings.setdefault(partition, _Filling())
-        if filling.bytes and (
-            filling.bytes + size > BLOCK_BYTES
-            or len(filling.values) + count - len(gone) > MESSAGES_MAX
-        ):
-            finish(partition)
-            filling = fillings.setdefault(partition, _Filling())
-        filling.add(columns, size, gone)
-    for partition in [*fillings]:
-        finish(partition)
-    return blocks, counts
+        counts.append((entry.id.due_ms, entry.messages - len(gone)))
+        if len(gone) < entry.messages:
+            packer.add(entry, gone)
+    return packer.blocks(), counts

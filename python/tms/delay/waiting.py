@@ -16,27 +16,16 @@ Invariants
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 from tms.clock import Clock
-from tms.delay.entries import (
-    Entry,
-    Moved,
-    Request,
-    cancelled_key,
-    entry_key,
-    entry_value,
-    request_key,
-)
-from tms.delay.shelf import Shelf, Writes
-from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, TooLarge
+from tms.delay.asked import Addition, Asked, Cancellation
+from tms.delay.stored.entries import Entry, Moved, cancelled_key, entry_key
+from tms.delay.stored.shelf import Shelf, Writes
+from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError
 from tms.log.partition import again
-from tms.log.pending import Pending
-from tms.log.records import encode
-from tms.model.delayed import SEQUENCE_MAX, Deferred, DelayedId, DelayedInfo, Due
-from tms.model.log import Buffer
+from tms.model.delayed import SEQUENCE_MAX, DelayedId, DelayedInfo
 from tms.model.topic import Durability
 
 GROUP_BYTES = 8 << 20
@@ -44,15 +33,6 @@ MARKS_KEPT_MS = 2 * 3_600_000  # after the message was due; a late write is not 
 CANCELLED_KEPT_S = 600.0  # that a cancelled message is known, if it is not due before
 CANCELLED_MAX = 100_000
 LOST_MS = 5_000  # so much too late, a topic's messages have lost their owner
-_MARK_BYTES = 32
-
-
-class Block(NamedTuple):
-    """A checked block to be stored."""
-
-    partition: int
-    messages: int
-    block: Buffer
 
 
 class Taken(NamedTuple):
@@ -63,134 +43,6 @@ class Taken(NamedTuple):
     cancelled: set[DelayedId]
     moved: Moved
     before: Moved
-
-
-class _Asked(Protocol):
-    """What waits to be decided."""
-
-    @property
-    def size(self) -> int:
-        """About how many bytes are to be written."""
-        ...
-
-    def decide(self, to: "Waiting", now_ms: int, writes: Writes) -> Callable[[], None]:
-        """Add what is to be written; what answers once it is. Raises what is wrong with it."""
-        ...
-
-    def fail(self, error: TMSError) -> None:
-        """It was not done, or nobody knows."""
-        ...
-
-
-@dataclass(slots=True)
-class Addition:
-    """Blocks that are to wait."""
-
-    blocks: Sequence[Block]
-    due: Due
-    durability: Durability
-    token: bytes = b""
-    digest: str = ""
-    answer: Pending[list[Deferred]] = field(default_factory=lambda: Pending(1))
-
-    @property
-    def size(self) -> int:
-        """About how many bytes are to be written."""
-        return sum(len(one.block) for one in self.blocks)
-
-    def decide(self, to: "Waiting", now_ms: int, writes: Writes) -> Callable[[], None]:
-        """Give it a place, or the one that it has already."""
-        shelf = to.shelf
-        known = shelf.requests.find(self.token, self.digest) if self.token else None
-        if known is None:
-            known = self._place(shelf, now_ms, writes)
-        entries, found = known.entries, known.ids()
-        placed = [
-            Deferred(partition, id.due_ms, id.sequence, count)
-            for (partition, count), id in zip(entries, found, strict=True)
-        ]
-        return lambda: self.answer.settle(0, placed)
-
-    def _place(self, shelf: Shelf, now_ms: int, writes: Writes) -> Request:
-        due_ms = self.due.after(now_ms)
-        values = [entry_value(one.partition, one.block) for one in self.blocks]
-        if max(map(len, values)) > shelf.value_bytes_max:
-            raise TooLarge(
-                f"Delayed messages are stored in at most {shelf.value_bytes_max} bytes together, "
-                f"these take {max(map(len, values))}. Publish fewer at once."
-            )
-        messages = sum(one.messages for one in self.blocks)
-        first = shelf.sequences(messages)
-        group = writes.first_sequence = min(writes.first_sequence, first)
-        made = Request(
-            due_ms,
-            first,
-            [(one.partition, one.messages) for one in self.blocks],
-            self.digest,
-            group,
-        )
-        for id, value in zip(made.ids(), values, strict=True):
-            writes.rows.append((entry_key(id), value))
-        if self.token:
-            raw = encode(made)
-            shelf.requests.add(now_ms, self.token, raw)
-            writes.requests.append((request_key(now_ms, self.token), raw))
-        id = DelayedId(due_ms, first)
-        writes.first = id if writes.first is None else min(writes.first, id)
-        writes.waiting += messages
-        writes.durability = max(writes.durability, self.durability, key=_rank)
-        return made
-
-    def fail(self, error: TMSError) -> None:
-        """It was not stored, or nobody knows."""
-        self.answer.fail(1, error)
-
-
-@dataclass(slots=True)
-class Cancellation:
-    """A message that is not to be delivered. The answer is None while it is lent."""
-
-    id: DelayedId
-    durability: Durability
-    answer: Pending[tuple[bool | None]] = field(default_factory=lambda: Pending(1))
-
-    @property
-    def size(self) -> int:
-        """About how many bytes are to be written."""
-        return _MARK_BYTES
-
-    def decide(self, to: "Waiting", now_ms: int, writes: Writes) -> Callable[[], None]:
-        """Mark it, if it is there and was not moved."""
-        found = self._decide(to, writes)
-        return lambda: self.answer.settle(0, (found,))
-
-    def _decide(self, to: "Waiting", writes: Writes) -> bool | None:
-        shelf, key = to.shelf, cancelled_key(self.id)
-        if key in writes.marks:
-            return True
-        entry, epoch = shelf.holding(self.id), shelf.mark(self.id)
-        if entry is not None and to.lends(entry.id):
-            return None
-        late = entry is None or shelf.moved.covers(entry.id)
-        if epoch is not None:
-            if late and shelf.shared and epoch != shelf.head.epoch:
-                raise StorageUnavailable(
-                    f"Whether {self.id} was cancelled before it was delivered is not known: "
-                    "another process took over meanwhile."
-                )
-            return True
-        if entry is None or late:
-            return False
-        writes.rows.append((key, shelf.head.epoch.to_bytes(8, "big")))
-        writes.marks.add(key)
-        writes.waiting -= 1
-        writes.durability = max(writes.durability, self.durability, key=_rank)
-        to.note_cancelled(self.id, entry.header.count)
-        return True
-
-    def fail(self, error: TMSError) -> None:
-        """It was not cancelled, or nobody knows."""
-        self.answer.fail(1, error)
 
 
 class Waiting:
@@ -211,7 +63,7 @@ class Waiting:
         self._woken = woken
         self.writing = threading.Lock()
         self._state = threading.Condition(threading.Lock())  # guards what follows
-        self._queue: deque[_Asked] = deque()
+        self._queue: deque[Asked] = deque()
         self._leading = False
         self._lent: Moved | None = None
         self._next: DelayedId | None = None  # nothing that waits is before
@@ -221,7 +73,7 @@ class Waiting:
 
     # -- publishing and cancelling -----------------------------------------------------------------
 
-    def submit(self, one: _Asked, may_wait: bool) -> None:
+    def submit(self, one: Asked, may_wait: bool) -> None:
         """Take something, which then always gets an answer. The calling thread decides and writes
         if it may wait."""
         with self._state:
@@ -278,13 +130,13 @@ class Waiting:
                     return
 
     def _round(self) -> None:
-        group: list[_Asked] = []
+        group: list[Asked] = []
         size = 0
         with self._state:
             while self._queue and size < GROUP_BYTES:
                 size += self._queue[0].size
                 group.append(self._queue.popleft())
-        answers: list[tuple[_Asked, Callable[[], None]]] = []
+        answers: list[tuple[Asked, Callable[[], None]]] = []
         try:
             answers = self._written(group)
         except BaseException as error:
@@ -296,14 +148,14 @@ class Waiting:
         for _, answer in answers:
             answer()
 
-    def _written(self, group: list[_Asked]) -> list[tuple[_Asked, Callable[[], None]]]:
+    def _written(self, group: list[Asked]) -> list[tuple[Asked, Callable[[], None]]]:
         if self.retired is not None:
             raise again(self.retired)
         create = any(isinstance(one, Addition) for one in group)
         there = self._ready(create)
         now_ms, writes = self._now_ms(), Writes()
-        answers: list[tuple[_Asked, Callable[[], None]]] = []
-        refused: list[tuple[_Asked, TMSError]] = []
+        answers: list[tuple[Asked, Callable[[], None]]] = []
+        refused: list[tuple[Asked, TMSError]] = []
         for one in group:
             if not there:
                 assert isinstance(one, Cancellation), "who adds makes the map"
@@ -360,7 +212,7 @@ class Waiting:
             with self._state:
                 self._lent = moved
                 self._state.notify_all()
-            end = DelayedId(last.due_ms, last.sequence + entries[-1].header.count)
+            end = DelayedId(last.due_ms, last.sequence + entries[-1].messages)
             return Taken(entries, self.shelf.cancelled(entries[0].id, end), moved, stands)
         except BaseException:
             self.give_back()
@@ -479,10 +331,6 @@ class Waiting:
                 found = [one for one in (following, self._new) if one is not None]
                 self._next = min(found, default=None)
             self._state.notify_all()
-
-
-def _rank(durability: Durability) -> int:
-    return durability.rank
 
 
 def _as_error(error: BaseException) -> TMSError:

@@ -65,16 +65,7 @@ class Engine:
         self._partitions = self._make_partitions()
         judged = self._metadata.get(keys.RETENTION_CLOCK)
         self._retention = RetentionClock(clock, None if judged is None else int(judged))
-        self.maintenance = Maintenance(
-            self._metadata,
-            clock,
-            self._registry,
-            self._partitions,
-            self._retention,
-            self._config.cleaner_interval_s,
-            lambda: self.transactions.tidy(),
-            lambda uid: self.delayed.forget(uid),
-        )
+        self.maintenance = self._make_maintenance()
         self._publisher = Publisher(self._registry, self._partitions, self._config.block_bytes)
         self.transactions = Transactions(
             self._registry,
@@ -86,14 +77,7 @@ class Engine:
             self._metadata if store.shared else None,
             store.cleaned_ms,
         )
-        self.delayed = Delayed(
-            store,
-            self._registry,
-            self._publisher,
-            self.transactions,
-            clock,
-            self._threads.submit,
-        )
+        self.delayed = self._make_delayed()
         self.tables = Tables(store, self.transactions.manager)
         self._fetcher = Fetcher(
             self._registry,
@@ -115,6 +99,28 @@ class Engine:
             self._config.log,
             self._in_flight,
             self._threads,
+        )
+
+    def _make_maintenance(self) -> Maintenance:
+        return Maintenance(
+            self._metadata,
+            self._clock,
+            self._registry,
+            self._partitions,
+            self._retention,
+            self._config.cleaner_interval_s,
+            lambda: self.transactions.tidy(),
+            lambda uid: self.delayed.forget(uid),
+        )
+
+    def _make_delayed(self) -> Delayed:
+        return Delayed(
+            self._store,
+            self._registry,
+            self._publisher,
+            self.transactions,
+            self._clock,
+            self._threads.submit,
         )
 
     # -- topics --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Maps, which the store opens by name; a uid names one life of a topic and is neve
     t0000002a/p00003/s00000001       segment 1 of partition 3 of the topic with uid 42 (2a in hex)
     └─ uid ─┘ └ part.┘ └ segment ┘
     t0000002a/p00003/y00019675       what transactions that began on day 19,675 since 1970 staged
-    t0000002a/delayed                messages that are not due yet; see `tms.delay.entries`
+    t0000002a/delayed                messages that are not due yet; see `tms.delay.stored.entries`
     k/stock                          the table `stock`; see `tms.table.versions` for its keys
 
 Keys in a segment: the id of the block's LAST message without its payload half, so that a scan from

@@ -14,7 +14,7 @@ Invariants
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tms.delay.entries import (
+from tms.delay.stored.entries import (
     GROUP,
     HEAD,
     TALLY,
@@ -31,7 +31,7 @@ from tms.delay.entries import (
     request_key,
     split_request_key,
 )
-from tms.delay.requests import Requests
+from tms.delay.stored.requests import Requests
 from tms.errors import Conflict, NotFound, StorageUnavailable, TooLarge
 from tms.log.records import decode, encode
 from tms.model import keys
@@ -187,7 +187,7 @@ class Shelf:
         if not rows:
             return None
         entry = entry_of(*rows[0])
-        return entry if id.sequence < entry.id.sequence + entry.header.count else None
+        return entry if id.sequence < entry.id.sequence + entry.messages else None
 
     def cancelled(self, first: DelayedId, last: DelayedId) -> set[DelayedId]:
         """Which messages from `first` to `last` are cancelled."""
@@ -291,10 +291,10 @@ class Shelf:
             gone = [entry for entry in found if self.moved.covers(entry.id)]
             if gone:
                 last = gone[-1]
-                end = DelayedId(last.id.due_ms, last.id.sequence + last.header.count)
+                end = DelayedId(last.id.due_ms, last.id.sequence + last.messages)
                 cancelled = self.cancelled(gone[0].id, end)
                 for entry in gone:
-                    messages += entry.header.count - len(cancelled_of(entry, cancelled))
+                    messages += entry.messages - len(cancelled_of(entry, cancelled))
                 self.delete([entry_key(entry.id) for entry in gone])
         return messages
 
@@ -309,7 +309,7 @@ def cancelled_of(entry: Entry, cancelled: set[DelayedId]) -> set[int]:
     if not cancelled:
         return set()
     due_ms, first = entry.id
-    return {at for at in range(entry.header.count) if DelayedId(due_ms, first + at) in cancelled}
+    return {at for at in range(entry.messages) if DelayedId(due_ms, first + at) in cancelled}
 
 
 def _messages(request: Request) -> list[DelayedId]:

@@ -45,8 +45,6 @@ from typing import NamedTuple, Self
 import msgspec
 
 from tms.errors import DataCorrupt
-from tms.model.block import Columns, decode, read_header
-from tms.model.block.header import BlockHeader
 from tms.model.delayed import DelayedId
 from tms.model.ids import MessageId
 from tms.model.log import Buffer
@@ -57,6 +55,7 @@ HEAD, TALLY = b"h", b"n"
 _KEY, _KEY_BYTES = struct.Struct(">cQQ"), 17
 _REQUEST = struct.Struct(">cQ16s")
 _START = struct.Struct(">BBH")
+_READ = struct.Struct(">BBH8xI")  # with the number of messages in the block's header
 _MOVED = struct.Struct(">Q6s6s")
 _PRODUCER = slice(32, 44)  # of a block's header
 _VERSION = 1
@@ -121,20 +120,12 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entry(NamedTuple):
-    """A stored entry."""
+    """A stored entry: a block of so many messages."""
 
     id: DelayedId
     partition: int
+    messages: int
     block: memoryview
-
-    @property
-    def header(self) -> BlockHeader:
-        """The header of its block."""
-        return read_header(self.block)
-
-    def columns(self) -> Columns:
-        """Its messages. Raises `DataCorrupt`."""
-        return decode(self.block)
 
 
 def entry_key(id: DelayedId) -> bytes:
@@ -180,9 +171,10 @@ def entry_value(partition: int, block: Buffer) -> bytes:
 
 def entry_of(key: bytes, value: bytes) -> Entry:
     """A stored entry. Raises `DataCorrupt`."""
-    if len(value) < _START.size or value[0] != _VERSION:
+    if len(value) < _READ.size or value[0] != _VERSION:
         raise DataCorrupt(f"The delayed message {key.hex()} is damaged. Run `tms fsck`.")
-    return Entry(id_of(key), _START.unpack_from(value)[2], memoryview(value)[_START.size :])
+    _, _, partition, messages = _READ.unpack_from(value)
+    return Entry(id_of(key), partition, messages, memoryview(value)[_START.size :])
 
 
 def hashed(token: str) -> bytes:

@@ -9,7 +9,7 @@ Invariants
 from collections import OrderedDict
 from itertools import islice
 
-from tms.delay.entries import Request, request_key
+from tms.delay.stored.entries import Request, request_key
 from tms.errors import IdempotencyKeyReused
 from tms.log.records import decode
 
