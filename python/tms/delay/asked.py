@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from tms.delay.stored.entries import Request, cancelled_key, entry_key, entry_value, request_key
 from tms.delay.stored.shelf import Shelf, Writes
-from tms.errors import StorageUnavailable, TMSError, TooLarge
+from tms.errors import Conflict, TMSError, TooLarge
 from tms.log.pending import Pending
 from tms.log.records import encode
 from tms.model.delayed import Deferred, DelayedId, Due
@@ -154,9 +154,9 @@ class Cancellation:
         late = entry is None or shelf.moved.covers(entry.id)
         if epoch is not None:
             if late and shelf.shared and epoch != shelf.head.epoch:
-                raise StorageUnavailable(
-                    f"Whether {self.id} was cancelled before it was delivered is not known: "
-                    "another process took over meanwhile."
+                raise Conflict(
+                    f"Whether {self.id} was cancelled before it was delivered is not known any "
+                    "more: another process has taken over since. Look into the topic."
                 )
             return True
         if entry is None or late:
