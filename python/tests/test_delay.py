@@ -1,11 +1,14 @@
 """Delayed messages on an engine: when they are due, and what becomes of them otherwise."""
 
+from itertools import count, takewhile
+
 import pytest
 
 from tests.clocks import START_MS
 from tests.delay_kit import PARTITIONS, A, AtStep, World
 from tests.log_kit import HOUR_MS, until
 from tms.errors import (
+    Conflict,
     Forbidden,
     IdempotencyKeyReused,
     Invalid,
@@ -224,18 +227,22 @@ def test_what_never_was_cannot_be_cancelled(world: World) -> None:
     assert world.delayed.info(A).waiting == 1
 
 
-@pytest.mark.parametrize("step", range(32))
-def test_what_is_being_moved_is_either_cancelled_or_delivered(world: World, step: int) -> None:
-    world.later(b"before", delay_ms=0)
-    world.delayed.move()
-    (id,) = world.later(b"1", delay_ms=1)
-    world.clock.pass_ms(1)
-    answers: list[bool] = []
-    with AtStep(world.store, step, lambda: answers.append(world.delayed.cancel(A, id, 10))) as at:
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_what_is_being_moved_is_either_cancelled_or_delivered(shared: bool) -> None:
+    def cancel_at(step: int) -> bool:
+        world = World(shared)
+        world.later(b"before", delay_ms=0)
         world.delayed.move()
-    assert at.came or step > 7
-    world.delayed.move()
-    assert answers == [b"1" not in world.read()]
+        (id,) = world.later(b"1", delay_ms=1)
+        world.clock.pass_ms(1)
+        found: list[bool] = []
+        with AtStep(world.store, step, lambda: found.append(world.delayed.cancel(A, id))) as at:
+            world.delayed.move()
+        world.delayed.move()
+        assert not at.came or found == [b"1" not in world.read()], step
+        return at.came
+
+    assert len(list(takewhile(cancel_at, count()))) > 7
 
 
 def test_a_cancelled_message_takes_no_room_for_long(world: World) -> None:
@@ -385,26 +392,26 @@ def test_a_deleted_topic_delivers_nothing_to_a_new_one_of_its_name(world: World)
     assert world.read() == [b"new"]
 
 
-@pytest.mark.parametrize("step", range(32))
-def test_a_topic_that_is_deleted_while_its_messages_are_moved_gets_none(
-    world: World, step: int
-) -> None:
-    def replace() -> None:
-        world.engine.delete_topic(A)
-        world.engine.create_topic(A, TopicSettings(PARTITIONS))
-
-    world.later(b"before", delay_ms=0)
-    world.delayed.move()
-    world.later(b"old", delay_ms=1)
-    world.clock.pass_ms(1)
-    with AtStep(world.store, step, replace) as at:
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_a_topic_that_is_deleted_while_its_messages_are_moved_gets_none(shared: bool) -> None:
+    def replace_at(step: int) -> bool:
+        world = World(shared)
+        world.later(b"before", delay_ms=0)
         world.delayed.move()
-    assert at.came or step > 7
-    if not at.came:
-        return
-    assert world.read() == []
-    world.delayed.move()
-    assert world.read() == []
+        world.later(b"old", delay_ms=1)
+        world.clock.pass_ms(1)
+
+        def replace() -> None:
+            world.engine.delete_topic(A)
+            world.engine.create_topic(A, TopicSettings(PARTITIONS))
+
+        with AtStep(world.store, step, replace) as at:
+            world.delayed.move()
+        world.delayed.move()
+        assert not at.came or world.read() == [], step
+        return at.came
+
+    assert len(list(takewhile(replace_at, count()))) > 7
 
 
 def test_messages_wait_through_truncation_retention_and_growth() -> None:
