@@ -243,7 +243,8 @@ class Transactions:
             return True
         log = self._partitions.get(name, self._registry.find(name), block.partition)
         log.reader.load()
-        return log.state.end_offset >= block.end_offset
+        end_offset = log.state.end_offset
+        return end_offset >= block.end_offset or log.state.find_end() >= block.end_offset
 
     def _make_durable(self, places: Iterable[tuple[int, int]]) -> None:
         """Sync what was stored in these partitions, by topic uid. Owns none of them: who owns one
