@@ -37,7 +37,9 @@ class World:
         self.clock = clock or ManualClock()
         self.store = FaultyStore(inner or KeptStore(shared=shared))
         self.open()
-        self.engine.create_topic(A, TopicSettings(PARTITIONS, durability=durability))
+        settings = TopicSettings(PARTITIONS, durability=durability)
+        if all(info.name != A for info in self.engine.list_topics(A.namespace)):
+            self.engine.create_topic(A, settings)
 
     def open(self) -> None:
         self.engine = Engine(self.store, self.clock, CONFIG)

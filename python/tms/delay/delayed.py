@@ -58,8 +58,10 @@ class Delayed:
         self._waiting: dict[int, Waiting] = {}  # by topic uid
         self._gone: TMSError | None = None
         self._deleted: set[int] = set()
-        self._mover = Mover(registry, transactions, clock, self._time.now_ms, self._topics)
-        self._find_all()
+        self._mover = Mover(
+            registry, transactions, clock, self._time.now_ms, self._topics, self.tidy
+        )
+        self.find(at_start=True)
 
     @property
     def lateness(self) -> Lateness:
@@ -154,13 +156,27 @@ class Delayed:
 
     def move(self) -> int:
         """Move what is due now; how many messages."""
-        for waiting in self._topics():
-            waiting.look()
+        self._mover.look()
         return self._mover.move()
 
+    def find(self, at_start: bool = False) -> None:
+        """Know the topics of which something may wait. What others have begun since the start is
+        left to them, as long as they deliver it."""
+        uids = {keys.topic_of_map(n) for n in self._store.names("t") if keys.is_delayed_map(n)}
+        if uids <= self._waiting.keys():
+            return
+        for name, record in self._registry.all():
+            with self._lock:
+                if record.uid in uids - self._waiting.keys() - self._deleted:
+                    made = self._waiting[record.uid] = self._make(name, record.uid)
+                    made.shelf.lost = not at_start
+
     def tidy(self) -> None:
-        """Delete what is remembered no longer."""
+        """Delete what is remembered no longer; in a store of several, look what others began."""
         self._mover.tidy()
+        if self._store.shared:
+            self.find()
+            self._mover.look()
 
     def confirm_clock(self) -> None:
         """Believe the wall clock after a jump."""
@@ -231,14 +247,6 @@ class Delayed:
             self._run_in_background,
             lambda due_ms: self._mover.wake(due_ms),
         )
-
-    def _find_all(self) -> None:
-        """Know the topics of which something may wait."""
-        uids = {keys.topic_of_map(n) for n in self._store.names("t") if keys.is_delayed_map(n)}
-        if uids:
-            for name, record in self._registry.all():
-                if record.uid in uids:
-                    self._waiting[record.uid] = self._make(name, record.uid)
 
     def _topics(self) -> list[Waiting]:
         with self._lock:

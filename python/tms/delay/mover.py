@@ -63,12 +63,14 @@ class Mover:
         clock: Clock,
         now_ms: Callable[[], int],
         topics: Callable[[], list[Waiting]],
+        tidy: Callable[[], None],
     ) -> None:
         self._registry = registry
         self._transactions = transactions
         self._clock = clock
         self._now_ms = now_ms
         self._topics = topics
+        self._tidy = tidy
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._asleep_until_ms = 0
@@ -93,6 +95,16 @@ class Mover:
         """Something is due then."""
         if due_ms < self._asleep_until_ms:
             self._wake.set()
+
+    def look(self) -> None:
+        """Find out what waits, where that is not known; what fails is tried again."""
+        for waiting in self._topics():
+            if self._stop.is_set():
+                return
+            try:
+                waiting.look()
+            except TMSError as error:
+                _log.warning("looking_failed", topic=str(waiting.shelf.name), error=error.message)
 
     def move(self) -> int:
         """Move everything that is due now; how many messages."""
@@ -191,14 +203,18 @@ class Mover:
         return False
 
     def _run(self) -> None:
-        for waiting in self._topics():
-            self._look(waiting)
+        self.look()
         while not self._stop.is_set():
-            if self.move_some():
-                continue
-            if self._clock.monotonic_s() >= self._tidy_s:
-                self.tidy()
-                self._tidy_s = self._clock.monotonic_s() + _TIDY_S
+            try:
+                if self.move_some():
+                    continue
+                if self._clock.monotonic_s() >= self._tidy_s:
+                    self._tidy_s = self._clock.monotonic_s() + _TIDY_S
+                    self._tidy()
+            except TMSError as error:
+                _log.warning("tidying_failed", error=error.message)
+            except Exception:
+                _log.exception("moving_failed")
             self._sleep()
 
     def _dues(self) -> Iterator[int]:
@@ -207,14 +223,6 @@ class Mover:
             due_ms = waiting.next_due_ms
             if due_ms is not None and waiting.shelf.uid not in self._again_s:
                 yield due_ms
-
-    def _look(self, waiting: Waiting) -> None:
-        if self._stop.is_set():
-            return
-        try:
-            waiting.look()
-        except TMSError as error:
-            _log.warning("looking_failed", topic=str(waiting.shelf.name), error=error.message)
 
     def _sleep(self) -> None:
         self._wake.clear()

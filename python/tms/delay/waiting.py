@@ -69,6 +69,7 @@ class Waiting:
         self._next: DelayedId | None = None  # nothing that waits is before
         self._new: DelayedId | None = None  # the earliest that came while something was lent
         self._cancelled: deque[tuple[float, DelayedId, bool]] = deque()
+        self._failed = False  # whether everything is to be read again soon
         self.retired: TMSError | None = None
 
     # -- publishing and cancelling -----------------------------------------------------------------
@@ -140,7 +141,7 @@ class Waiting:
         try:
             answers = self._written(group)
         except BaseException as error:
-            self.shelf.distrust()
+            self._distrust()
             for one in group:
                 one.fail(_as_error(error))
             if not isinstance(error, Exception):  # e.g. a control-C while this thread led
@@ -181,12 +182,14 @@ class Waiting:
         """Know how everything stands, if that is not known."""
         with self.writing:
             if self.retired is None:
-                self._ready(create=False)
+                self._may_move(self._now_ms())
 
     @property
     def next_due_ms(self) -> int | None:
         """When to look again for what is due; None: when something comes."""
         with self._state:
+            if self._failed:
+                return 0
             return None if self._next is None else self._next.due_ms
 
     def take(self, now_ms: int, bytes_max: int) -> Taken | None:
@@ -235,7 +238,7 @@ class Waiting:
     def give_back(self) -> None:
         """Nobody knows what became of what was taken: all is read again before anything else."""
         with self.writing:
-            self.shelf.distrust()
+            self._distrust()
             self._give_back(None, anew=True)
 
     def tidy(self) -> None:
@@ -259,7 +262,7 @@ class Waiting:
                 shelf.delete(gone)
                 shelf.delete(marks)  # when their messages are gone
             except BaseException:
-                shelf.distrust()
+                self._distrust()
                 raise
             shelf.requests.dropped(requests)
 
@@ -289,7 +292,12 @@ class Waiting:
     def _ready(self, create: bool) -> bool:
         """The shelf is ready; whether it has a map. The caller holds `writing`."""
         known = self.shelf.trusted
-        there = self.shelf.ready(create)
+        try:
+            there = self.shelf.ready(create)
+        except BaseException:
+            self._failed = True
+            raise
+        self._failed = False
         if there and not known:
             following = self.shelf.first(DelayedId(0, 0))
             if following is None:
@@ -300,14 +308,19 @@ class Waiting:
                 self._woken(following.due_ms)
         return there
 
+    def _distrust(self) -> None:
+        self.shelf.distrust()
+        self._failed = True
+
     def _may_move(self, now_ms: int) -> bool:
         """Whether this one is to move. Where another process took over, it is left to that, as
         long as it does."""
         if self.shelf.lost:
             first = self.shelf.peek()[1]
+            again_ms = now_ms if first is None else min(first.due_ms, now_ms)
             if first is None or first.due_ms + LOST_MS > now_ms:
                 with self._state:
-                    self._next = DelayedId(now_ms + LOST_MS, 0)
+                    self._next, self._failed = DelayedId(again_ms + LOST_MS, 0), False
                 return False
         return self._ready(create=False)
 
