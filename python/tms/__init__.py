@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tms.client.publish.producer import Producer
     from tms.engine import Engine
     from tms.errors import TMSError
+    from tms.model.delayed import DelayedId
     from tms.model.ids import MessageId
     from tms.model.log import Message
     from tms.model.position import Position
@@ -34,6 +35,7 @@ __all__ = [
     "Page",
     "Message",
     "MessageId",
+    "DelayedId",
     "Position",
     "TMSError",
     "__version__",
@@ -47,6 +49,7 @@ _HOMES = {
     "Consumer": "tms.client.consumer",
     "Batch": "tms.client.cursor",
     "Page": "tms.client.cursor",
+    "DelayedId": "tms.model.delayed",
     "Message": "tms.model.log",
     "MessageId": "tms.model.ids",
     "Position": "tms.model.position",

@@ -57,6 +57,7 @@ _COMMANDS = {
     "topic": ("tms.cli.topics", "Create, describe, list, update, truncate and delete topics."),
     "publish": ("tms.cli.publish", "Publish lines of standard input or files."),
     "consume": ("tms.cli.consume", "Print messages."),
+    "delayed": ("tms.cli.delayed", "List, count and cancel messages that are not due yet."),
     "tx": ("tms.cli.transactions", "List, show, abort and invalidate transactions."),
     "position": ("tms.cli.transactions:position", "Show and set where groups stand."),
     "inspect": ("tms.cli.operate.inspect", "Show what is stored: segments, blocks, ids, flags."),

@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
 from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
+from tms.client.delayed import DelayedCalls
 from tms.client.groups.calls import GroupCalls
 from tms.client.publish.batching import REQUEST_BYTES, Headers
 from tms.client.publish.company import Lone, Together
@@ -46,7 +47,7 @@ from tms.model.topic import TopicName
 from tms.model.transaction import check_group
 
 
-class Bus(TopicCalls, GroupCalls):
+class Bus(TopicCalls, GroupCalls, DelayedCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from tms.clock import Clock
 from tms.errors import Closed, TMSError
+from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
@@ -70,11 +71,36 @@ class TransactionsPort(Protocol):
     def prune(self, before_ms: int) -> int: ...
 
 
+class DelayedPort(Protocol):
+    """The engine's delayed messages; see `tms.delay.delayed.Delayed` for what they promise."""
+
+    def publish(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        due: Due,
+        durability: Durability | None = None,
+        token: str = "",
+        timeout_s: float = TIMEOUT_S,
+    ) -> list[Deferred]: ...
+
+    def cancel(self, name: TopicName, id: DelayedId, timeout_s: float = TIMEOUT_S) -> bool: ...
+
+    def info(self, name: TopicName) -> DelayedInfo: ...
+
+    def messages(
+        self, name: TopicName, after: DelayedId | None = None, limit: int = 100
+    ) -> list[DelayedMessage]: ...
+
+
 class Transport(Protocol):
     """The engine's methods; see `tms.engine.Engine` for what they promise."""
 
     @property
     def transactions(self) -> TransactionsPort: ...
+
+    @property
+    def delayed(self) -> DelayedPort: ...
 
     def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo: ...
 

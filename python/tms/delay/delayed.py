@@ -31,7 +31,8 @@ from tms.topic.retention import RetentionClock
 from tms.transactions.transactions import Transactions
 
 LIST_MAX = 10_000
-_LIST_BYTES = 1 << 20
+LIST_BYTES = 8 << 20
+_SCAN_BYTES = 1 << 20
 _TIMEOUT_S = 30.0
 
 
@@ -121,7 +122,7 @@ class Delayed:
         self, name: TopicName, after: DelayedId | None = None, limit: int = 100
     ) -> list[DelayedMessage]:
         """Up to `limit` messages that wait, in the order in which they are due, after the one
-        named `after`."""
+        named `after`; fewer when they are large, but at least one if there is one."""
         if not 0 < limit <= LIST_MAX:
             raise Invalid(f"limit is 1 to {LIST_MAX}, got {limit}.", field="limit")
         waiting = self._of(name)
@@ -131,7 +132,12 @@ class Delayed:
         shelf, start = waiting.shelf, after or DelayedId(0, 0)
         held = shelf.holding(start) if after is not None else None
         start = start if held is None else held.id
-        while len(found) < limit and (entries := shelf.scan(start, None, _LIST_BYTES)):
+        left = LIST_BYTES
+        while len(found) < limit and (left > 0 or not found):
+            entries = shelf.scan(start, None, _SCAN_BYTES)
+            if not entries:
+                break
+            left -= sum(len(entry.block) for entry in entries)
             last = entries[-1]
             start = DelayedId(last.id.due_ms, last.id.sequence + last.messages)
             cancelled = shelf.cancelled(entries[0].id, start)

@@ -17,6 +17,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from tms.clock import Clock
 from tms.delay.packing import blocks_of
@@ -51,6 +52,11 @@ class Lateness:
         self.counts[bisect_left(SECONDS, late_s)] += messages
         self.seconds += late_s * messages
         self.messages += messages
+
+    def buckets(self) -> tuple[list[tuple[str, float]], float]:
+        """How many were at most so late, in seconds; and the sum of all."""
+        bounds = [*map(str, SECONDS), "+Inf"]
+        return list(zip(bounds, accumulate(self.counts), strict=True)), self.seconds
 
 
 class Mover:

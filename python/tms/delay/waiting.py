@@ -29,6 +29,7 @@ from tms.model.delayed import SEQUENCE_MAX, DelayedId, DelayedInfo
 from tms.model.topic import Durability
 
 GROUP_BYTES = 8 << 20
+FAIR_ROUNDS = 16  # that a caller does for others
 MARKS_KEPT_MS = 2 * 3_600_000  # after the message was due; a late write is not as late
 CANCELLED_KEPT_S = 600.0  # that a cancelled message is known, if it is not due before
 CANCELLED_MAX = 100_000
@@ -89,10 +90,7 @@ class Waiting:
         elif may_wait:
             self._lead()
         else:
-            try:
-                self._run_in_background(self._lead)
-            except RuntimeError:  # the engine is closing: better here than never
-                self._lead()
+            self._lead_in_background()
 
     def cancel(self, id: DelayedId, durability: Durability, timeout_s: float) -> bool:
         """Whether the message is cancelled; False when it is too late, or there is none."""
@@ -122,13 +120,20 @@ class Waiting:
             self._cancelled.popleft()
 
     def _lead(self) -> None:
-        while True:
+        for _ in range(FAIR_ROUNDS):
             with self.writing:
                 self._round()
             with self._state:
                 if not self._queue:
                     self._leading = False
                     return
+        self._lead_in_background()
+
+    def _lead_in_background(self) -> None:
+        try:
+            self._run_in_background(self._lead)
+        except RuntimeError:  # the engine is closing: better here than never
+            self._lead()
 
     def _round(self) -> None:
         group: list[Asked] = []

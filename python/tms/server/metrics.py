@@ -81,6 +81,7 @@ class Metrics(Collector):
         ready: Callable[[], bool],
         watchdog: Watchdog,
         budgets: Iterable[Budget],
+        lateness: Callable[[], tuple[list[tuple[str, float]], float]],
     ) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()
         self.seconds = {"publish": Histogram(), "fetch": Histogram(), "commit": Histogram()}
@@ -88,6 +89,7 @@ class Metrics(Collector):
         self.bytes_out = 0
         self.long_polls = 0
         self._stats = stats
+        self._lateness = lateness
         self._ready = ready
         self._watchdog = watchdog
         self._budgets = tuple(budgets)
@@ -153,6 +155,13 @@ class Metrics(Collector):
 
     def _of_engine(self) -> Iterator[Metric]:
         yield _gauge("tms_ready", "1 when the service is ready, see /readyz.", self._ready())
+        buckets, seconds = self._lateness()
+        yield HistogramMetricFamily(
+            "tms_delayed_lateness_seconds",
+            "How much later than it was due a delayed message came into the log.",
+            buckets=buckets,
+            sum_value=seconds,
+        )
         stats = self._stats()
         for field in fields(stats):
             name, value = field.name, getattr(stats, field.name)

@@ -69,6 +69,7 @@ class Service:
             lambda: not self.reasons(),
             self.watchdog,
             (self.publishing, self.fetching),
+            lambda: engine.delayed.lateness.buckets(),
         )
         self.draining = False
 

@@ -15,7 +15,7 @@ import binascii
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -264,27 +264,39 @@ def _message_out(
     value: bytes | None,
     headers: Mapping[str, bytes],
 ) -> MessageOut:
+    return MessageOut(partition, str(id), offset, id.time_ms, *cells_out(key, value, headers))
+
+
+def cells_out(
+    key: bytes | None, value: bytes | None, headers: Mapping[str, bytes]
+) -> tuple[str | None, str | None, dict[str, str], Literal["utf-8", "base64"]]:
+    """Key, value and headers of a message as text, or all of them as base64, and which it is."""
     try:
-        return MessageOut(
-            partition,
-            str(id),
-            offset,
-            id.time_ms,
+        return (
             None if key is None else _text(key),
             None if value is None else _text(value),
             {name: _text(cell) for name, cell in headers.items()},
+            "utf-8",
         )
     except ValueError:
-        return MessageOut(
-            partition,
-            str(id),
-            offset,
-            id.time_ms,
+        return (
             None if key is None else b64encode(key).decode(),
             None if value is None else b64encode(value).decode(),
             {name: b64encode(cell).decode() for name, cell in headers.items()},
             "base64",
         )
+
+
+def cells_in(
+    key: str | None, value: str | None, headers: Mapping[str, str], encoding: str
+) -> tuple[bytes | None, bytes | None, dict[str, bytes]]:
+    """The inverse. Raises `BadEncoding`."""
+    raw = _base64 if encoding == "base64" else str.encode
+    return (
+        None if key is None else raw(key),
+        None if value is None else raw(value),
+        {name: raw(cell) for name, cell in headers.items()},
+    )
 
 
 def _text(cell: bytes) -> str:

@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 from weakref import WeakSet
 
 from tms.client.aio.consumer import AsyncConsumer
+from tms.client.aio.delayed import AsyncDelayedCalls
 from tms.client.aio.groups import AsyncGroupCalls
 from tms.client.aio.lanes import AsyncDelivery, AsyncLane, retrying
 from tms.client.aio.producer import AsyncProducer
@@ -51,7 +52,7 @@ T = TypeVar("T")
 LANES_MAX = 64
 
 
-class AsyncBus(AsyncTopicCalls, AsyncGroupCalls):
+class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncDelayedCalls):
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from tms.client.http.answers import BODIES_KEPT
 from tms.client.http.connection import Connection, Target
+from tms.client.http.delayed import HttpDelayed
 from tms.client.http.exchange import Answer, Call, Calls
 from tms.client.http.transactions import HttpTransactions
 from tms.client.transport import TIMEOUT_S, Lane, Pending, attempt_s, is_retriable, retrying
@@ -121,6 +122,11 @@ class HttpTransport:
     def transactions(self) -> HttpTransactions:
         """The service's transactions."""
         return HttpTransactions(self)
+
+    @property
+    def delayed(self) -> HttpDelayed:
+        """The service's delayed messages."""
+        return HttpDelayed(self)
 
     def call(self, call: Call[T], again: Callable[[BaseException], bool] = is_retriable) -> T:
         """A request, repeated while its errors are retriable and the time lasts."""

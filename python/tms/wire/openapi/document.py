@@ -8,7 +8,8 @@ import msgspec
 from tms.model.inspection import PartitionInspection
 from tms.model.topic import TopicInfo
 from tms.model.transaction import TransactionInfo
-from tms.wire import bodies, commits, routes
+from tms.wire import bodies, commits, delayed, routes
+from tms.wire.openapi import delayed as delayed_pages
 from tms.wire.openapi import messages, operating, topics, transactions
 
 _JSON_SCHEMAS = (
@@ -31,6 +32,10 @@ _JSON_SCHEMAS = (
     commits.PositionsBody,
     commits.PruneBody,
     commits.PrunedBody,
+    delayed.DelayedBody,
+    delayed.DeferredBody,
+    delayed.WaitingBody,
+    delayed.CancelledBody,
     routes.ProblemBody,
 )
 
@@ -50,6 +55,10 @@ def document(version: str) -> dict[str, Any]:
             "description": "An ordered, immutable message log. See docs/http.md.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": topics.pages() | messages.pages() | transactions.pages() | operating.pages(),
+        "paths": topics.pages()
+        | messages.pages()
+        | delayed_pages.pages()
+        | transactions.pages()
+        | operating.pages(),
         "components": {"schemas": schemas},
     }
