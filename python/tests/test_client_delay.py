@@ -148,12 +148,16 @@ def test_blocks_are_taken_as_they_are(client: Client) -> None:
     assert [found["partition"] for found in waiting(client)["messages"]] == [1, 1]
 
 
-def test_what_is_due_is_delivered_by_the_service(client: Client) -> None:
-    client.request("POST", PATH + "?delay_ms=1", body("1"))
-    path = "/v2/namespaces/default/topics/orders/messages?from=earliest&wait_ms=10000"
-    found = client.request("GET", path, accept=routes.JSON).json
+def test_what_is_due_is_delivered_by_the_service() -> None:
+    with serving() as served:
+        served.create("orders")
+        served.service.engine.start()
+        client = served.connect()
+        client.request("POST", PATH + "?delay_ms=1", body("1"))
+        path = "/v2/namespaces/default/topics/orders/messages?from=earliest&wait_ms=10000"
+        found = client.request("GET", path, accept=routes.JSON).json
+        metrics = client.request("GET", "/metrics", accept="*/*").body.decode()
     assert [one["value"] for one in found["messages"]] == ["1"]
-    metrics = client.request("GET", "/metrics", accept="*/*").body.decode()
     assert "tms_delayed_delivered_total 1.0" in metrics and "tms_delayed_waiting 0.0" in metrics
     assert "tms_delayed_lateness_seconds_count 1.0" in metrics
 
