@@ -131,7 +131,7 @@ class Shelf:
             else:
                 if writes.requests:
                     self._there.write(writes.requests, writes.durability)
-                    self.require_owned()
+                self.require_owned()
                 self._there.write(rows, writes.durability)
                 self.require_owned()
             self.waiting = waiting
