@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 EXCEPTIONS: dict[str, set[str]] = {
     "cli/operate/serve.py": {"server"},  # starts the service
     "cli/operate/inspect.py": {"store"},  # opens a copy of a data directory
-    "cli/operate/verify.py": {"topic", "log", "store"},  # reads a store below the engine
+    "cli/operate/verify.py": {"topic", "log", "store", "delay"},  # reads a store below the engine
     "cli/operate/repair.py": {"topic", "log", "store"},  # mends a store below the engine
     "cli/operate/fsck.py": {"store"},  # opens a copy of a data directory
     "cli/doctor/directory.py": {"store"},  # reads the format of a data directory

@@ -74,6 +74,10 @@ class Delayed:
         """How many messages wait, in all topics that were looked at."""
         return sum(one.shelf.waiting for one in self._topics())
 
+    def warnings(self) -> list[str]:
+        """What keeps messages that are due from being delivered, in sentences."""
+        return self._mover.warnings()
+
     # -- publishing and cancelling -----------------------------------------------------------------
 
     def submit(
@@ -195,6 +199,7 @@ class Delayed:
             gone = self._waiting.pop(uid, None)
         if gone is not None:
             gone.retire(TopicNotFound("The topic was deleted."))
+            self._mover.forget(uid)
 
     def close(self) -> None:
         """Stop moving, and let nothing new in."""

@@ -23,7 +23,7 @@ from tms.clock import Clock
 from tms.delay.packing import blocks_of
 from tms.delay.stored.entries import GROUP
 from tms.delay.waiting import Taken, Waiting
-from tms.errors import TimedOut, TMSError, TopicNotFound
+from tms.errors import Kind, TimedOut, TMSError, TopicNotFound
 from tms.events import EventLog
 from tms.model.topic import Durability
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
@@ -33,7 +33,7 @@ from tms.transactions.transactions import Transactions
 BATCH_BYTES = 8 << 20
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
 _SLEEP_S_MAX = 0.5  # how soon a wall clock that was set is noticed
-_AGAIN_S = 0.5  # after a failure
+_AGAIN_S, _DAMAGED_S = 0.5, 10.0  # after a failure
 _TIDY_S = 30.0
 _WAIT_S = 1.0
 _log = EventLog(__name__)
@@ -80,7 +80,8 @@ class Mover:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._asleep_until_ms = 0
-        self._again_s: dict[int, float] = {}  # by topic uid: not before
+        self._resting: dict[int, float] = {}  # by topic uid: until when, after a failure
+        self._troubles: dict[int, str] = {}  # by topic uid: what keeps its messages from moving
         self._thread: threading.Thread | None = None
         self._tidy_s = clock.monotonic_s() + _TIDY_S
         self.lateness = Lateness()
@@ -96,6 +97,15 @@ class Mover:
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
+
+    def forget(self, uid: int) -> None:
+        """The topic is deleted."""
+        self._troubles.pop(uid, None)
+        self._resting.pop(uid, None)
+
+    def warnings(self) -> list[str]:
+        """What keeps messages that are due from being delivered, in sentences."""
+        return [*self._troubles.values()]
 
     def wake(self, due_ms: int) -> None:
         """Something is due then."""
@@ -138,20 +148,27 @@ class Mover:
             return 0
         try:
             taken = waiting.take(now_ms, BATCH_BYTES)
-            return 0 if taken is None else self._commit(waiting, taken)
+            moved = 0 if taken is None else self._commit(waiting, taken)
+            self._troubles.pop(shelf.uid, None)
+            return moved
         except TopicNotFound:
             return 0  # it was deleted meanwhile
         except TMSError as error:
             _log.warning("moving_failed", topic=str(shelf.name), error=error.message)
-        except Exception:
+            rest_s = _DAMAGED_S if error.kind is Kind.CORRUPT else _AGAIN_S
+            said = error.message
+        except Exception as error:
             _log.exception("moving_failed", topic=str(shelf.name))
-        self._again_s[shelf.uid] = self._clock.monotonic_s() + _AGAIN_S
+            rest_s, said = _AGAIN_S, type(error).__name__
+        self._resting[shelf.uid] = self._clock.monotonic_s() + rest_s
+        self._troubles[shelf.uid] = f"Delayed messages of {shelf.name} are not delivered: {said}"
         return 0
 
     def _commit(self, waiting: Waiting, taken: Taken) -> int:
         name = waiting.shelf.name
         try:
             blocks, counts = blocks_of(taken.entries, taken.cancelled)
+            taken = taken.first(len(counts))
             messages = sum(count for _, count in counts)
             if blocks:
                 before = taken.before
@@ -200,12 +217,12 @@ class Mover:
 
     def _is_early(self, uid: int) -> bool:
         """Whether the topic rests after a failure."""
-        until_s = self._again_s.get(uid)
+        until_s = self._resting.get(uid)
         if until_s is None:
             return False
         if self._clock.monotonic_s() < until_s:
             return True
-        del self._again_s[uid]
+        self._resting.pop(uid, None)
         return False
 
     def _run(self) -> None:
@@ -227,7 +244,7 @@ class Mover:
         """When something is due, but of topics that rest after a failure."""
         for waiting in self._topics():
             due_ms = waiting.next_due_ms
-            if due_ms is not None and waiting.shelf.uid not in self._again_s:
+            if due_ms is not None and waiting.shelf.uid not in self._resting:
                 yield due_ms
 
     def _sleep(self) -> None:

@@ -6,13 +6,14 @@ Invariants
 
 * The messages of a partition stay in the order of their entries.
 * A block that is made here holds at most about `BLOCK_BYTES` of entries.
-* What is damaged is found before anything is in the log.
+* Nothing that is damaged comes into the log, nor what is due after it.
 """
 
 from collections.abc import Iterable, Mapping
 
 from tms.delay.stored.entries import Entry
 from tms.delay.stored.shelf import cancelled_of
+from tms.errors import DataCorrupt
 from tms.model.block import MESSAGES_MAX, Columns, decode, encode, unpack_lone
 from tms.model.delayed import DelayedId
 from tms.model.log import NewBlock
@@ -100,12 +101,18 @@ class Packer:
 def blocks_of(
     entries: Iterable[Entry], cancelled: set[DelayedId]
 ) -> tuple[list[NewBlock], list[tuple[int, int]]]:
-    """The blocks, and for each entry when it was due and how many messages of it are in them.
-    Raises `DataCorrupt`."""
-    packer, counts = Packer(), []
+    """The blocks, and for each entry when it was due and how many messages of it are in them; up
+    to an entry that is damaged. Raises `DataCorrupt` if that is the first."""
+    packer = Packer()
+    counts: list[tuple[int, int]] = []
     for entry in entries:
         gone = cancelled_of(entry, cancelled)
+        try:
+            if len(gone) < entry.messages:
+                packer.add(entry, gone)
+        except DataCorrupt:
+            if not counts:
+                raise
+            break
         counts.append((entry.id.due_ms, entry.messages - len(gone)))
-        if len(gone) < entry.messages:
-            packer.add(entry, gone)
     return packer.blocks(), counts

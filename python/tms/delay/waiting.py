@@ -45,6 +45,12 @@ class Taken(NamedTuple):
     moved: Moved
     before: Moved
 
+    def first(self, count: int) -> "Taken":
+        """So many of them only."""
+        last = self.entries[count - 1].id
+        moved = self.moved._replace(due_ms=last.due_ms, last=last.sequence)
+        return self._replace(entries=self.entries[:count], moved=moved)
+
 
 class Waiting:
     """The delayed messages of one topic. Thread-safe."""

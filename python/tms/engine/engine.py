@@ -317,7 +317,7 @@ class Engine:
 
     def warnings(self) -> list[str]:
         """What is wrong although it stores, in sentences."""
-        return [] if self._closed else self._store.warnings()
+        return [] if self._closed else [*self._store.warnings(), *self.delayed.warnings()]
 
     def stats(self) -> EngineStats:
         """Counters and sizes, for metrics."""

@@ -32,7 +32,7 @@ from tms.delay.stored.entries import (
     split_request_key,
 )
 from tms.delay.stored.requests import Requests
-from tms.errors import Conflict, NotFound, StorageUnavailable, TooLarge
+from tms.errors import Conflict, DataCorrupt, NotFound, StorageUnavailable, TooLarge
 from tms.log.records import decode, encode
 from tms.model import keys
 from tms.model.delayed import SEQUENCE_MAX, DelayedId
@@ -170,10 +170,19 @@ class Shelf:
     def scan(
         self, start: DelayedId, upto_ms: int | None = None, bytes_max: int = SCAN_BYTES
     ) -> list[Entry]:
-        """Entries from `start` on that are due until then, about `bytes_max` bytes of them."""
+        """Entries from `start` on that are due until then, about `bytes_max` bytes of them; up to
+        one that is damaged. Raises `DataCorrupt` if that is the first."""
         stop = all_of(b"d")[1] if upto_ms is None else entry_key(DelayedId(upto_ms + 1, 0))
         rows = self._there.scan(entry_key(start), stop, bytes_max)
-        return [entry_of(key, value) for key, value in rows]
+        found: list[Entry] = []
+        for key, value in rows:
+            try:
+                found.append(entry_of(key, value))
+            except DataCorrupt:
+                if not found:
+                    raise
+                break
+        return found
 
     def first(self, start: DelayedId) -> DelayedId | None:
         """The first entry from `start` on."""
