@@ -21,6 +21,7 @@ from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS, TransactionType
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import (
+    SYSTEM_GROUPS,
     Commit,
     CommitResult,
     PositionChange,
@@ -359,8 +360,9 @@ class Transactions:
         self.manager.look(lambda _: None)
 
     def groups(self) -> list[tuple[str, TopicName]]:
-        """Which groups have positions in which topics."""
-        return self._positions.groups()
+        """Which groups have positions in which topics, but for TMS's own."""
+        found = self._positions.groups()
+        return [one for one in found if not one[0].startswith(SYSTEM_GROUPS)]
 
     def move(
         self, changes: Sequence[PositionChange], durability: Durability = Durability.SYNCED
