@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    delayed,
     design,
     group_commit,
     groups,
@@ -34,6 +35,8 @@ BENCHMARKS = {
     "transactions": transactions.run,
     "many": transactions_many.run,
     "groups": groups.run,
+    "delayed": delayed.run,
+    "delayed_million": delayed.million,
     "memory": memory.run,
     "growth": growth.run,
     "design": design.run,
@@ -46,8 +49,8 @@ BENCHMARKS = {
     "spark_hour": _later("bench.spark.hour"),
     "spark_connector": _later("bench.spark.connector"),
 }
-# Only when asked for: they need Java, and minutes.
-ALONE = {"hbase", *(name for name in BENCHMARKS if name.startswith("spark"))}
+# Only when asked for: they need Java, or minutes.
+ALONE = {"hbase", "delayed_million", *(name for name in BENCHMARKS if name.startswith("spark"))}
 ROOT = Path(__file__).resolve().parents[2]
 
 

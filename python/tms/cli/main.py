@@ -59,6 +59,7 @@ _COMMANDS = {
     "topic": ("tms.cli.topics", "Create, describe, list, update, truncate and delete topics."),
     "publish": ("tms.cli.publish", "Publish lines of standard input or files."),
     "consume": ("tms.cli.consume", "Print messages."),
+    "delayed": ("tms.cli.delayed", "List, count and cancel messages that are not due yet."),
     "tx": ("tms.cli.transactions", "List, show, abort and invalidate transactions."),
     "queue": ("tms.cli.queues.command", "Make queues, work on them, see their dead letters."),
     "group": ("tms.cli.group", "List, show and reset groups of consumers, with their lag."),

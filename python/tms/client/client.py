@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
 from tms.client.cursor import Cursor, Page, Start, start_positions
+from tms.client.delayed import DelayedCalls
 from tms.client.groups.calls import GroupCalls
 from tms.client.groups.consumer import MemberConsumer
 from tms.client.groups.options import DeliveryMode, Told, member_options
@@ -51,7 +52,7 @@ from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
 
 
-class Bus(TopicCalls, GroupCalls, QueueCalls, ViewCalls):
+class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 

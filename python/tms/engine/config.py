@@ -43,3 +43,5 @@ class EngineStats:
     partitions_blocked: int
     transactions_committed: int
     compaction: CompactionCounters
+    delayed_waiting: int
+    delayed_delivered: int

@@ -260,14 +260,16 @@ class Engine(EngineParts):
     # -- operating -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin cleaning, recovering and compacting in the background."""
+        """Begin cleaning, recovering, compacting and delivering what is due in the background."""
         self.maintenance.start()
         self.compaction.start()
         self.queues.start()
+        self.delayed.start()
 
     def confirm_clock(self) -> None:
-        """Let retention believe the wall clock after a jump."""
+        """Let retention and delayed messages believe the wall clock after a jump."""
         self._retention.confirm()
+        self.delayed.confirm_clock()
 
     def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection:
         """How a partition stands in the store, with its newest `limit` blocks."""
@@ -290,7 +292,7 @@ class Engine(EngineParts):
 
     def warnings(self) -> list[str]:
         """What is wrong although it stores, in sentences."""
-        return [] if self._closed else self._store.warnings()
+        return [] if self._closed else [*self._store.warnings(), *self.delayed.warnings()]
 
     def stats(self) -> EngineStats:
         """Counters and sizes, for metrics."""
@@ -317,6 +319,8 @@ class Engine(EngineParts):
             partitions_blocked=tx.partitions_blocked,
             transactions_committed=tx.committed,
             compaction=self.compaction.counters,
+            delayed_waiting=self.delayed.waiting,
+            delayed_delivered=self.delayed.lateness.messages,
         )
 
     def close(self) -> None:
@@ -326,6 +330,7 @@ class Engine(EngineParts):
                 return
             self._closed = True
         self.queues.close()
+        self.delayed.close()
         self._publisher.close()
         self._fetcher.close()
         self.maintenance.stop()

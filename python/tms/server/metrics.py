@@ -33,6 +33,7 @@ QUEUES_SHOWN = 100
 _OTHERS = ("(others)", "(others)")
 GROUP_PARTITIONS_MAX = 1_000
 _GAUGES = {
+    "delayed_waiting": "Delayed messages that are not due yet.",
     "partitions_open": "Partition logs that are open.",
     "cache_bytes": "Bytes of recent blocks in memory.",
     "in_flight_bytes": "Bytes handed to the engine that are not stored yet.",
@@ -49,6 +50,7 @@ _COUNTERS = {
     "bytes": "Bytes of blocks stored.",
     "writes": "Writes to the store; each takes all blocks that wait (group commit).",
     "syncs": "Writes that were synced to the disk.",
+    "delayed_delivered": "Delayed messages that became due and are in the log.",
     "transactions_committed": "Transactions committed.",
     "cache_hits": "Fetches answered from memory.",
     "cache_misses": "Fetches that read the store.",
@@ -87,6 +89,7 @@ class Metrics(Collector):
         watchdog: Watchdog,
         budgets: Iterable[Budget],
         queues: Callable[[], Sequence[QueueInfo]],
+        lateness: Callable[[], tuple[list[tuple[str, float]], float]],
     ) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()
         self.seconds = {"publish": Histogram(), "fetch": Histogram(), "commit": Histogram()}
@@ -95,6 +98,7 @@ class Metrics(Collector):
         self.long_polls = 0
         self.groups: Sequence[GroupInfo] = ()  # as of the last scrape
         self._stats = stats
+        self._lateness = lateness
         self._ready = ready
         self._watchdog = watchdog
         self._budgets = tuple(budgets)
@@ -165,6 +169,13 @@ class Metrics(Collector):
 
     def _of_engine(self) -> Iterator[Metric]:
         yield _gauge("tms_ready", "1 when the service is ready, see /readyz.", self._ready())
+        buckets, seconds = self._lateness()
+        yield HistogramMetricFamily(
+            "tms_delayed_lateness_seconds",
+            "How much later than it was due a delayed message came into the log.",
+            buckets=buckets,
+            sum_value=seconds,
+        )
         stats = self._stats()
         for field in fields(stats):
             name, value = field.name, getattr(stats, field.name)

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 from weakref import WeakSet
 
 from tms.client.aio.consumer import AsyncConsumer
+from tms.client.aio.delayed import AsyncDelayedCalls
 from tms.client.aio.groups import AsyncGroupCalls
 from tms.client.aio.lanes import AsyncDelivery, AsyncLane, retrying
 from tms.client.aio.member import AsyncMemberConsumer, AsyncTold
@@ -57,7 +58,9 @@ T = TypeVar("T")
 LANES_MAX = 64
 
 
-class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncQueueCalls, AsyncViewCalls):
+class AsyncBus(
+    AsyncTopicCalls, AsyncGroupCalls, AsyncQueueCalls, AsyncDelayedCalls, AsyncViewCalls
+):
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
