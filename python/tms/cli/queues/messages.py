@@ -164,7 +164,10 @@ def dead(session: Session, group: str, topic: str, count: int | None, template: 
     render = renderer(session.format, template, "%h\t%v\n")
     name, printed = TopicName.parse(topic), 0
     with session.bus() as bus:
-        letters = str(bus.queue_port.describe(group, name).dead_letter)
+        info = bus.queue_port.describe(group, name)
+        letters = str(info.dead_letter)
+        if info.dying:
+            session.say(f"{info.dying:,} messages are on their way to {letters}")
         try:
             start: dict[int, Start] = {
                 one.partition: "earliest" for one in bus.describe_topic(letters).partition_infos
