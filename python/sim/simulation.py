@@ -127,7 +127,7 @@ class Simulation:
                 quietly(engine.queues.tidy)
                 quietly(engine.groups.tidy)
             case 3:
-                world.clock.wall_ms += random.choice((-2_000, -1, 2_000))
+                world.jump(random.choice((-2_000, -1, 2_000)))
             case 4:
                 quietly(engine.maintenance.clean)
                 quietly(lambda: engine.transactions.shorten_journals(20, 5))
@@ -146,7 +146,9 @@ class Simulation:
     def _settle(self) -> None:
         self.world.settle()
         self._settle_all(self.actors)
-        self._settle_all(self.takers)  # of what the others published
+        self.world.clock.pass_ms(60_000)  # so that nothing is held back any more
+        self.world.engine.transactions.manager.expire()
+        self._settle_all(self.takers)
         self._conclude()
 
     def _settle_all(self, unsettled: Sequence[Actor]) -> None:
@@ -164,8 +166,6 @@ class Simulation:
 
     def _conclude(self) -> None:
         world, history = self.world, self.world.history
-        world.clock.pass_ms(60_000)
-        world.engine.transactions.manager.expire()
         for place in (*PLACES, OUTPUT, JOBS, HANDLED, DEAD, *SHARED, JOINED):
             history.add(Final(history.now(), place, self._all(place)))
         history.add(Drained(history.now(), WORKERS, JOBS, DEAD))

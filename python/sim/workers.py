@@ -82,7 +82,7 @@ class Worker:
             jobs = tuple(map(_job, found))
             lease_ms = round(LEASE_S * 1_000)
             history.add(
-                Taken(began, self._name, GROUP, jobs, history.now(), clock_ms, lease_ms, world.life)
+                Taken(began, self._name, GROUP, jobs, history.now(), clock_ms, lease_ms, world.era)
             )
         return found
 
