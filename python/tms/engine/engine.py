@@ -96,17 +96,20 @@ class Engine:
             clock,
             self.transactions.manager.watch_end,
         )
-        self.queues = Queues(
+        self.queues = self._make_queues()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def _make_queues(self) -> Queues:
+        return Queues(
             self,
             self._registry,
             Journal(QUEUES, self._registry, self._partitions, self._publisher),
             self.transactions,
-            clock,
+            self._clock,
             self._threads.submit,
             Random(),
         )
-        self._lock = threading.Lock()
-        self._closed = False
 
     def _tidy(self) -> None:
         self.transactions.tidy()
