@@ -240,9 +240,9 @@ class Queues:
 
     def ack(self, group: str, topic: TopicName, tokens: Sequence[str]) -> TokenResult:
         """Settle messages: they are never delivered again."""
-        parsed = parsed(tokens)
+        found = parsed(tokens)
         queue, _ = self._find(group, topic)
-        return queue.ack(parsed, self._durability(queue))
+        return queue.ack(found, self._durability(queue))
 
     def nack(
         self, group: str, topic: TopicName, tokens: Sequence[str], delay_s: float | None = None
@@ -251,10 +251,10 @@ class Queues:
         go to the dead letters if that was their last delivery."""
         if delay_s is not None:
             check_seconds("delay_s", delay_s, 0, DELAY_S_MAX)
-        parsed = parsed(tokens)
+        found = parsed(tokens)
         queue, _ = self._find(group, topic)
         delay_ms = None if delay_s is None else round(delay_s * 1_000)
-        return queue.nack(parsed, delay_ms, self._durability(queue))
+        return queue.nack(found, delay_ms, self._durability(queue))
 
     def extend(
         self, group: str, topic: TopicName, tokens: Sequence[str], lease_s: float | None = None
@@ -262,19 +262,19 @@ class Queues:
         """Let leases begin anew, for `lease_s` or as long as the queue's."""
         if lease_s is not None:
             check_seconds("lease_s", lease_s, LEASE_S_MIN, LEASE_S_MAX)
-        parsed = parsed(tokens)
+        found = parsed(tokens)
         queue, _ = self._find(group, topic)
         lease_ms = None if lease_s is None else max(1, round(lease_s * 1_000))
-        return queue.extend(parsed, lease_ms, Durability.WRITTEN)
+        return queue.extend(found, lease_ms, Durability.WRITTEN)
 
     def reject(
         self, group: str, topic: TopicName, tokens: Sequence[str], cause: str = ""
     ) -> TokenResult:
         """Send messages to the dead letters, with a cause."""
         check_cause(cause)
-        parsed = parsed(tokens)
+        found = parsed(tokens)
         queue, _ = self._find(group, topic)
-        return queue.reject(parsed, cause or "it was rejected", self._durability(queue))
+        return queue.reject(found, cause or "it was rejected", self._durability(queue))
 
     def redrive(self, group: str, topic: TopicName, limit: int = 1_000) -> int:
         """Publish dead letters to the topic again, up to `limit` of those that were not moved yet;
