@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import pytest
 
 from tests.clocks import ManualClock
-from tms.engine import Engine
+from tests.log_kit import until
+from tms.engine import Engine, EngineConfig
 from tms.errors import (
     Conflict,
     Fenced,
@@ -509,9 +510,25 @@ def test_a_message_dies_after_its_last_delivery(world: World) -> None:
 
 def test_dead_letters_are_moved_without_being_asked_for(world: World) -> None:
     world.publish(b"1")
+    world.queues.start()
     world.reject(*world.receive())
-    world.engine._threads.shutdown(wait=True)
-    assert world.info().dead == 1
+    until(lambda: world.info().dead == 1)
+    world.engine.close()
+
+
+def test_dead_letters_move_although_every_thread_of_the_engine_is_needed() -> None:
+    world = World()
+    world.engine.close()
+    world.engine = Engine(MemoryStore(shared=True), world.clock, EngineConfig(threads=1))
+    world.queues = world.engine.queues
+    world.engine.create_topic(JOBS, TopicSettings(1, durability=Durability.SYNCED))
+    world.declare()
+    world.publish(*(b"%d" % n for n in range(20)))
+    world.queues.start()
+    for message in world.receive():
+        world.reject(message)
+    until(lambda: world.info().dead == 20)
+    world.engine.close()
 
 
 def test_a_late_acknowledgement_saves_a_dying_message(world: World) -> None:

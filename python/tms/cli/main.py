@@ -39,6 +39,7 @@ FAILED, INTERRUPTED = 1, 130
 # What to do next, by error code. Where nothing fits, the error's own sentence has to do.
 _NEXT = {
     "topic-not-found": "`tms topic list` shows what is there, `tms topic create` makes one",
+    "queue-not-found": "`tms queue list TOPIC` shows what is there, `tms queue create` makes one",
     "transaction-not-found": "`tms tx list` shows those in progress",
     "topic-exists": "`tms topic describe` shows its settings, `tms topic update` changes them",
     "unavailable": "`tms doctor` finds out why; `tms serve` starts a service",
@@ -58,6 +59,7 @@ _COMMANDS = {
     "publish": ("tms.cli.publish", "Publish lines of standard input or files."),
     "consume": ("tms.cli.consume", "Print messages."),
     "tx": ("tms.cli.transactions", "List, show, abort and invalidate transactions."),
+    "queue": ("tms.cli.queues.command", "Make queues, work on them, see their dead letters."),
     "position": ("tms.cli.transactions:position", "Show and set where groups stand."),
     "inspect": ("tms.cli.operate.inspect", "Show what is stored: segments, blocks, ids, flags."),
     "fsck": ("tms.cli.operate.fsck", "Verify a data directory, and repair it with --repair."),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from tms.client.publish.known import Known, Publishing
-from tms.client.transport import LocalTransport, RemoteTransport, TransactionsPort
+from tms.client.transport import LocalTransport, QueuesPort, RemoteTransport, TransactionsPort
 from tms.clock import Clock
 from tms.model.topic import TopicName
 from tms.model.transaction import PositionChange
@@ -28,6 +28,11 @@ class BusCalls:
     def transactions(self) -> TransactionsPort:
         """All transactions, for those who look after them; to make one: `Bus.transaction`."""
         return self._transport.transactions
+
+    @property
+    def queue_port(self) -> QueuesPort:
+        """All queues, for those who look after them; to work on one: `Bus.queue`."""
+        return self._transport.queues
 
     def mover(self) -> Callable[[Sequence[PositionChange]], None]:
         """What moves positions of groups; for consumers."""

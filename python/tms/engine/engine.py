@@ -107,7 +107,6 @@ class Engine:
             Journal(QUEUES, self._registry, self._partitions, self._publisher),
             self.transactions,
             self._clock,
-            self._threads.submit,
             Random(),
         )
 

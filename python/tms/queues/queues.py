@@ -69,7 +69,6 @@ class Queues:
         journal: Journal,
         transactions: Transactions,
         clock: Clock,
-        run_in_background: Callable[[Callable[[], None]], object],
         random: Random,
     ) -> None:
         self._log = log
@@ -90,7 +89,7 @@ class Queues:
         )
         transactions.join(self._settling)
         self._dead = DeadLetters(log, log, transactions)
-        self._mover = Mover(self._dead, self._known_queues, clock, run_in_background)
+        self._mover = Mover(self._dead, self._known_queues, clock)
 
     # -- queues ------------------------------------------------------------------------------------
 

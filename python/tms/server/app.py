@@ -19,6 +19,8 @@ from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.messages.commit import Committing
 from tms.server.messages.fetch import Fetching
 from tms.server.messages.publish import Publishing
+from tms.server.queues import administration
+from tms.server.queues.messages import QueueMessages
 from tms.server.service import Service
 from tms.wire import routes
 from tms.wire.routes import MethodNotAllowed
@@ -37,11 +39,13 @@ class App:
         self._publish = Publishing(service)
         self._fetch = Fetching(service)
         self._commit = Committing(service)
+        self._queues = QueueMessages(service)
         self._cdap = Cdap(service)
         self._rest = Router(
             [
                 *topics.routes_of(service),
                 *transactions.routes_of(service),
+                *administration.routes_of(service),
                 *operating.routes_of(service),
             ],
             redirect_slashes=False,
@@ -66,6 +70,11 @@ class App:
                     await self._fetch(exchange, parts[3], parts[5])
                 else:
                     raise _not_allowed(scope["method"], _MESSAGES_METHODS)
+            elif self._queues.knows(parts):
+                route = parts[-1].decode()
+                if scope["method"] != "POST":
+                    raise _not_allowed(scope["method"], ("POST",))
+                await self._queues(exchange, parts)
             elif is_cdap(parts):
                 route = "cdap"
                 await self._cdap(exchange, parts)

@@ -1,12 +1,13 @@
 """What the service counts, in the text format of Prometheus.
 
 * Counting costs the hot path a few additions: the numbers are plain and become metrics when asked.
-* The number of series is fixed: labels are routes and statuses, never topics or clients.
+* The number of series is bounded: labels are routes and statuses, never topics or clients; of
+  queues the `QUEUES_SHOWN` that are oldest have series of their own, all others one together.
 """
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 
 from prometheus_client.core import (
@@ -21,10 +22,13 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from tms.engine import EngineStats
+from tms.model.queue import QueueInfo
 from tms.server.http.request import Budget
 from tms.server.http.watchdog import Watchdog
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+QUEUES_SHOWN = 100
+_OTHERS = ("(others)", "(others)")
 _GAUGES = {
     "partitions_open": "Partition logs that are open.",
     "cache_bytes": "Bytes of recent blocks in memory.",
@@ -79,6 +83,7 @@ class Metrics(Collector):
         ready: Callable[[], bool],
         watchdog: Watchdog,
         budgets: Iterable[Budget],
+        queues: Callable[[], Sequence[QueueInfo]],
     ) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()
         self.seconds = {"publish": Histogram(), "fetch": Histogram(), "commit": Histogram()}
@@ -89,6 +94,7 @@ class Metrics(Collector):
         self._ready = ready
         self._watchdog = watchdog
         self._budgets = tuple(budgets)
+        self._queues = queues
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -116,6 +122,7 @@ class Metrics(Collector):
             )
         yield from self._of_http()
         yield from self._of_engine()
+        yield from of_queues(self._queues())
 
     def _of_http(self) -> Iterator[Metric]:
         yield _counter("tms_http_received_bytes", "Bytes of published bodies.", self.bytes_in)
@@ -133,7 +140,9 @@ class Metrics(Collector):
         yield _gauge(
             "tms_http_connections", "Connections open now.", len(self._watchdog.connections)
         )
-        yield _gauge("tms_http_long_polls", "Fetches waiting for a message.", self.long_polls)
+        yield _gauge(
+            "tms_http_long_polls", "Fetches and receives that wait for a message.", self.long_polls
+        )
         held = GaugeMetricFamily(
             "tms_http_in_flight_bytes", "Bytes of bodies in memory.", labels=("kind",)
         )
@@ -158,6 +167,28 @@ class Metrics(Collector):
                 yield _counter(f"tms_{name}", _COUNTERS[name], value)
             elif name in _GAUGES:
                 yield _gauge(f"tms_{name}", _GAUGES[name], value)
+
+
+def of_queues(found: Sequence[QueueInfo]) -> Iterator[Metric]:
+    """How queues stand, and what became of their messages."""
+    series: dict[tuple[str, str], list[int]] = {}
+    oldest = sorted(found, key=lambda info: (info.created_ms, info.topic, info.group))
+    for number, info in enumerate(oldest):
+        labels = (info.group, str(info.topic)) if number < QUEUES_SHOWN else _OTHERS
+        mine = (info.leased, info.ready, info.redelivered, info.died)
+        sums = series.setdefault(labels, [0] * len(mine))
+        series[labels] = [a + b for a, b in zip(sums, mine, strict=True)]
+    names = ("group", "topic")
+    metrics: list[GaugeMetricFamily | CounterMetricFamily] = [
+        GaugeMetricFamily("tms_queue_leased", "Messages with workers.", labels=names),
+        GaugeMetricFamily("tms_queue_ready", "Messages to be delivered again.", labels=names),
+        CounterMetricFamily("tms_queue_redelivered", "Further deliveries.", labels=names),
+        CounterMetricFamily("tms_queue_dead", "Messages that became dead letters.", labels=names),
+    ]
+    for labels, counts in series.items():
+        for metric, count in zip(metrics, counts, strict=True):
+            metric.add_metric(labels, count)
+    yield from metrics
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

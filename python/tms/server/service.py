@@ -69,6 +69,7 @@ class Service:
             lambda: not self.reasons(),
             self.watchdog,
             (self.publishing, self.fetching),
+            engine.queues.stats,
         )
         self.draining = False
 

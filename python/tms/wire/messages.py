@@ -15,7 +15,7 @@ import binascii
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -163,6 +163,15 @@ def placed(packed: Packed, appended: Sequence[Appended]) -> bytes:
     return bodies.encode(PublishedBody(found))
 
 
+class Shown(NamedTuple):
+    """Key, value and headers of a message in JSON, and how they are encoded."""
+
+    key: str | None
+    value: str | None
+    headers: dict[str, str]
+    encoding: Literal["utf-8", "base64"]
+
+
 class Run(NamedTuple):
     """Consecutive messages of a block; id and offset are those of the first."""
 
@@ -264,22 +273,21 @@ def _message_out(
     value: bytes | None,
     headers: Mapping[str, bytes],
 ) -> MessageOut:
+    shown = as_text(key, value, headers)
+    return MessageOut(partition, str(id), offset, id.time_ms, *shown)
+
+
+def as_text(key: bytes | None, value: bytes | None, headers: Mapping[str, bytes]) -> Shown:
+    """Key, value and headers as JSON has them: all of them as text, or all as base64."""
     try:
-        return MessageOut(
-            partition,
-            str(id),
-            offset,
-            id.time_ms,
+        return Shown(
             None if key is None else _text(key),
             None if value is None else _text(value),
             {name: _text(cell) for name, cell in headers.items()},
+            "utf-8",
         )
     except ValueError:
-        return MessageOut(
-            partition,
-            str(id),
-            offset,
-            id.time_ms,
+        return Shown(
             None if key is None else b64encode(key).decode(),
             None if value is None else b64encode(value).decode(),
             {name: b64encode(cell).decode() for name, cell in headers.items()},

@@ -158,6 +158,17 @@ def positions_path(name: TopicName, group: str) -> str:
     return f"{topic_path(name)}/positions/{quote(group, safe='')}"
 
 
+def queues_path(name: TopicName) -> str:
+    """The queues of a topic: GET lists them."""
+    return f"{topic_path(name)}/queues"
+
+
+def queue_path(name: TopicName, group: str, what: str = "") -> str:
+    """One queue: PUT, GET, PATCH, DELETE; POST to its `receive`, `ack`, `nack`, `extend`, `reject`
+    or `redrive`."""
+    return f"{queues_path(name)}/{quote(group, safe='')}{'/' if what else ''}{what}"
+
+
 def offsets_path(name: TopicName, at: str, isolation: View) -> str:
     """GET tells which offsets a position is, by partition."""
     shown = Isolation.SNAPSHOT if isinstance(isolation, Snapshot) else isolation

@@ -214,6 +214,22 @@ class Calls:
             f"Accept: {routes.JSON}, {routes.PROBLEM}\r\nContent-Length: "
         ).encode("ascii")
 
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        read: Callable[[Buffer], T],
+        *,
+        accept: str = routes.JSON,
+    ) -> Call[T]:
+        """A request with JSON or nothing; `read` is given the body of its success."""
+        head = f"{method} {path}{self._common}Accept: {accept}, {routes.PROBLEM}\r\n"
+        if body is None:
+            return Call([f"{head}\r\n".encode("ascii")], lambda answer: read(self._good(answer)))
+        head += f"Content-Type: {routes.JSON}\r\nContent-Length: {len(body)}\r\n\r\n"
+        return Call([head.encode("ascii"), body], lambda answer: read(self._good(answer)))
+
     def _json(
         self, method: str, path: str, body: bytes | None, read: Callable[[Answer], T]
     ) -> Call[T]:

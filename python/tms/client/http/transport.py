@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from tms.client.http.answers import BODIES_KEPT
 from tms.client.http.connection import Connection, Target
 from tms.client.http.exchange import Answer, Call, Calls
+from tms.client.http.queues import HttpQueues
 from tms.client.http.transactions import HttpTransactions
 from tms.client.transport import TIMEOUT_S, Lane, Pending, attempt_s, is_retriable, retrying
 from tms.clock import Clock, SystemClock
@@ -122,9 +123,20 @@ class HttpTransport:
         """The service's transactions."""
         return HttpTransactions(self)
 
-    def call(self, call: Call[T], again: Callable[[BaseException], bool] = is_retriable) -> T:
-        """A request, repeated while its errors are retriable and the time lasts."""
-        return self._call(call, again)
+    @property
+    def queues(self) -> HttpQueues:
+        """The service's queues."""
+        return HttpQueues(self)
+
+    def call(
+        self,
+        call: Call[T],
+        again: Callable[[BaseException], bool] = is_retriable,
+        extra_s: float = 0,
+    ) -> T:
+        """A request, repeated while its errors are retriable and the time lasts; each attempt may
+        take `extra_s` besides."""
+        return self._call(call, again, extra_s)
 
     def attempt(self, call: Call[T], timeout_s: float) -> T:
         """A request, once."""

@@ -84,6 +84,11 @@ class Columns:
         return part
 
     @property
+    def origin(self) -> tuple[Buffer, int, int]:
+        """The block that they stand in, the place of the first of them, and how many it has."""
+        return self._block, self._first, self._layout.messages
+
+    @property
     def cell_bytes(self) -> int:
         """About how many bytes the messages take, not compressed; of a slice, its share."""
         size = decompressed_bytes(self._block, self._body, self._layout)

@@ -9,7 +9,7 @@ from tms.model.inspection import PartitionInspection
 from tms.model.topic import TopicInfo
 from tms.model.transaction import TransactionInfo
 from tms.wire import bodies, commits, routes
-from tms.wire.openapi import messages, operating, topics, transactions
+from tms.wire.openapi import messages, operating, queues, topics, transactions
 
 _JSON_SCHEMAS = (
     TopicInfo,
@@ -31,6 +31,7 @@ _JSON_SCHEMAS = (
     commits.PositionsBody,
     commits.PruneBody,
     commits.PrunedBody,
+    *queues.STRUCTS,
     routes.ProblemBody,
 )
 
@@ -50,6 +51,10 @@ def document(version: str) -> dict[str, Any]:
             "description": "An ordered, immutable message log. See docs/http.md.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": topics.pages() | messages.pages() | transactions.pages() | operating.pages(),
+        "paths": topics.pages()
+        | messages.pages()
+        | queues.pages()
+        | transactions.pages()
+        | operating.pages(),
         "components": {"schemas": schemas},
     }

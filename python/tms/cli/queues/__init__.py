@@ -1,0 +1,1 @@
+"""`tms queue …`: queues, and their messages for shell scripts."""

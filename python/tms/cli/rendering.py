@@ -1,0 +1,155 @@
+"""How messages are printed, one after another.
+
+In a pipe bytes go through as they are; on a terminal they are escaped (see `tms.cli.output`).
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import click
+
+from tms.cli.output import Format, csv_text, escape, json_message, json_text, text_of, yaml_item
+from tms.model.ids import MessageId
+
+
+class Shown(Protocol):
+    """A message, however it was come by."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def id(self) -> MessageId: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Mapping[str, bytes]: ...
+    @property
+    def timestamp_ms(self) -> int: ...
+
+
+Render = Callable[[Any], bytes]
+Fields = Mapping[str, Callable[[Any], bytes]]
+Facts = Callable[[Any], dict[str, Any]]
+
+_ESCAPE = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|%$", re.DOTALL)
+_BACKSLASHED = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+FIELDS: Fields = {
+    "v": lambda message: message.value or b"",
+    "s": lambda message: message.value or b"",
+    "k": lambda message: message.key or b"",
+    "h": lambda message: b",".join(
+        name.encode() + b"=" + value for name, value in message.headers.items()
+    ),
+    "t": lambda message: message.topic.encode(),
+    "T": lambda message: b"%d" % message.timestamp_ms,
+    "p": lambda message: b"%d" % message.partition,
+    "o": lambda message: b"%d" % message.offset,
+    "i": lambda message: str(message.id).encode(),
+    "S": lambda message: b"%d" % (-1 if message.value is None else len(message.value)),
+    "K": lambda message: b"%d" % (-1 if message.key is None else len(message.key)),
+    "%": lambda message: b"%",
+}
+
+
+def write_bytes(text: bytes) -> None:
+    """Bytes to standard output, at once."""
+    sys.stdout.buffer.write(text)
+    sys.stdout.buffer.flush()
+
+
+def facts_of(message: Shown) -> dict[str, Any]:
+    """What is known of a message besides what was published."""
+    return {
+        "partition": message.partition,
+        "id": str(message.id),
+        "offset": message.offset,
+        "timestamp_ms": message.timestamp_ms,
+    }
+
+
+def renderer(
+    form: Format,
+    template: str | None,
+    default: str = "%v\n",
+    facts: Facts = facts_of,
+    fields: Fields = FIELDS,
+) -> Render:
+    """How each message is printed: with `facts` as a document, with `fields` by a format."""
+    if template is not None and form is not Format.TABLE:
+        raise click.UsageError("Choose one of --format and --output.")
+    match form:
+        case Format.JSON:
+            return lambda message: (json_text(_document(message, facts)) + "\n").encode()
+        case Format.YAML:
+            return lambda message: (yaml_item(_document(message, facts)) + "\n").encode()
+        case Format.CSV:
+            return _Csv(facts)
+        case Format.TABLE:
+            chosen = default if template is None else template
+            return _template(chosen, fields, sys.stdout.isatty())
+
+
+def _document(message: Shown, facts: Facts) -> dict[str, Any]:
+    return json_message(facts(message), message.key, message.value, message.headers)
+
+
+class _Csv:
+    """CSV lines, the first one after the header line."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._begun = False
+
+    def __call__(self, message: Shown) -> bytes:
+        row = {
+            **self._facts(message),
+            "key": text_of(message.key),
+            "value": text_of(message.value),
+            "headers": ",".join(f"{name}={text_of(raw)}" for name, raw in message.headers.items()),
+        }
+        text = csv_text([row])
+        if self._begun:
+            text = text.partition("\r\n")[2]
+        self._begun = True
+        return text.encode()
+
+
+def _template(template: str, fields: Fields, safe: bool) -> Render:
+    """A format with escapes as a function; `safe` escapes what came from the messages."""
+    parts: list[bytes | Callable[[Shown], bytes]] = []
+    end = 0
+    for match in _ESCAPE.finditer(template):
+        parts.append(template[end : match.start()].encode(errors="surrogateescape"))
+        end = match.end()
+        field, character = match[1], match[2]
+        if field is not None and field in fields:
+            parts.append(fields[field])
+        elif character is not None and character in _BACKSLASHED:
+            parts.append(_BACKSLASHED[character])
+        elif character is not None and len(character) == 3:
+            parts.append(bytes.fromhex(character[1:]))
+        else:
+            raise click.BadParameter(
+                f"{match[0]!r} is no escape; docs/cli.md lists them.", param_hint="--format"
+            )
+    parts.append(template[end:].encode(errors="surrogateescape"))
+
+    def render(message: Shown) -> bytes:
+        made = []
+        for part in parts:
+            if isinstance(part, bytes):
+                made.append(part)
+            else:
+                raw = part(message)
+                made.append(escape(text_of(raw) or "").encode() if safe else raw)
+        return b"".join(made)
+
+    return render
