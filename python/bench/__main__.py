@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    delayed,
     design,
     group_commit,
+    groups,
     growth,
     hbase,
     latency,
@@ -34,6 +36,9 @@ BENCHMARKS = {
     "group_commit": group_commit.run,
     "transactions": transactions.run,
     "many": transactions_many.run,
+    "groups": groups.run,
+    "delayed": delayed.run,
+    "delayed_million": delayed.million,
     "memory": memory.run,
     "queues": queues.run,
     "queues_http": queues_http.run,
@@ -48,8 +53,8 @@ BENCHMARKS = {
     "spark_hour": _later("bench.spark.hour"),
     "spark_connector": _later("bench.spark.connector"),
 }
-# Only when asked for: they need Java, and minutes.
-ALONE = {"hbase", *(name for name in BENCHMARKS if name.startswith("spark"))}
+# Only when asked for: they need Java, or minutes.
+ALONE = {"hbase", "delayed_million", *(name for name in BENCHMARKS if name.startswith("spark"))}
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -161,6 +161,20 @@ def _keep_before_sync() -> list[Planted]:
     return [(JournaledState, "shorten", shorten)]
 
 
+def _expect_at_first_only() -> list[Planted]:
+    """What comes between the look and the place is not seen."""
+    from tms.log.writer import PartitionWriter
+
+    return [(PartitionWriter, "_unexpected", lambda self, expecting, *_: expecting.refusal)]
+
+
+def _expect_nothing() -> list[Planted]:
+    """Whatever is expected, it is stored."""
+    from tms.log.expecting import Expecting
+
+    return [(Expecting, "look", lambda self, blocks: None)]
+
+
 def _roll_back_nothing() -> list[Planted]:
     """What was taken back is still there."""
     return [(PartitionState, "roll_back", lambda self, *args: 0)]
@@ -171,6 +185,8 @@ BUGS: dict[str, Callable[[], list[Planted]]] = {
     "any-position": _any_position,
     "apply-before-journal": _apply_before_journal,
     "commit-before-store": _commit_before_store,
+    "expect-nothing": _expect_nothing,
+    "expect-at-first-only": _expect_at_first_only,
     "forget-tokens": _forget_tokens,
     "keep-before-sync": _keep_before_sync,
     "keep-without-invalid": _keep_without_invalid,

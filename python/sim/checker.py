@@ -12,6 +12,9 @@ The final content of the partitions is the truth that everything else is held ag
     id reuse              one id for two messages
     position regression   a group stands before where it certainly stood
     invented              a message or position that nobody sent
+    again                 delivered, settled or dead once more after it was settled
+    shared lease          with two workers at a time
+    lost update           what was stored only if a message was the newest, and it was not
 
 A power loss excuses what was acknowledged without a sync, and what was seen but not acknowledged;
 nothing else.
@@ -19,10 +22,9 @@ nothing else.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from itertools import pairwise
-from typing import NamedTuple
 
+from sim.findings import NEVER, Finding, Kind
 from sim.history import (
     Acknowledged,
     Asked,
@@ -36,29 +38,7 @@ from sim.history import (
     Read,
     Sent,
 )
-
-NEVER = 1 << 62
-
-
-class Kind(StrEnum):
-    """What can be wrong."""
-
-    LOST = "lost write"
-    DUPLICATE = "duplicate"
-    ABORTED = "aborted read"
-    INTERMEDIATE = "intermediate read"
-    TORN = "torn transaction"
-    UNSTABLE = "unstable order"
-    REUSED = "id reuse"
-    REGRESSION = "position regression"
-    INVENTED = "invented"
-
-
-class Finding(NamedTuple):
-    """Something that must not be."""
-
-    kind: Kind
-    what: str
+from sim.queue_rules import Queues
 
 
 class _Tx:
@@ -82,14 +62,19 @@ class Checker:
         self.found = history.of(Found)
         self.asked = history.of(Asked)
         self.done = history.of(Done)
+        self.queues = Queues(history)
+        self.dead = {one.dead for one in self.queues.drained}  # copies stand here
         self.power = [one.at for one in history.of(Crashed) if one.power]
         self.place: dict[str, Place] = {}
         self.transaction: dict[str, str] = {}
         self.source: dict[str, str] = {}
+        self.rests_on: dict[str, str] = {}
         self.transactions: dict[str, _Tx] = defaultdict(_Tx)
         for sent in history.of(Sent):
             for number, value in enumerate(sent.values):
                 self.place[value] = sent.place
+                if sent.rests_on is not None:
+                    self.rests_on[value] = sent.rests_on
                 if sent.sources:
                     self.source[value] = sent.sources[number]
                 if sent.transaction:
@@ -288,8 +273,24 @@ def _invented(run: Checker) -> Iterator[Finding]:
     sightings += list(run.final.items())
     for place, messages in sightings:
         for _, value in messages:
-            if run.place.get(value) != place:
+            if run.place.get(value) != place and not (value in run.place and place in run.dead):
                 yield Finding(Kind.INVENTED, f"{value} in {place}")
+
+
+def _updates(run: Checker) -> Iterator[Finding]:
+    for place, messages in run.final.items():
+        newest = ""
+        for _, value in messages:
+            expected = run.rests_on.get(value)
+            if expected is not None:
+                if expected != newest:
+                    what = f"{value} in {place} rests on {expected!r}, {newest!r} was the newest"
+                    yield Finding(Kind.UPDATE, what)
+                newest = value
+
+
+def _queues(run: Checker) -> Iterator[Finding]:
+    return run.queues.findings()
 
 
 RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
@@ -303,4 +304,6 @@ RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _ids,
     _positions,
     _invented,
+    _updates,
+    _queues,
 )

@@ -25,12 +25,15 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
 
 class Sent(_Event, frozen=True):
     """Messages are about to be published for the first time; `transaction` is a name that the run
-    gave it, empty for none. `sources` are the messages that these were made of, one each."""
+    gave it, empty for none. `sources` are the messages that these were made of, one each.
+    `rests_on` is the message that has to be the one before it of those that rest on one, empty:
+    it has to be the first."""
 
     place: Place
     values: tuple[str, ...]
     transaction: str = ""
     sources: tuple[str, ...] = ()
+    rests_on: str | None = None
 
 
 class Acknowledged(_Event, frozen=True):
@@ -103,7 +106,64 @@ class Done(_Event, frozen=True):
     output: str
 
 
-Event = Sent | Acknowledged | Asked | Ended | Read | Found | Crashed | Final | Done
+class Job(msgspec.Struct, frozen=True, array_like=True):
+    """A message that a queue handed out, for the how manieth time."""
+
+    value: str
+    deliveries: int
+
+
+class Taken(_Event, frozen=True):
+    """A worker got messages of a queue; `at` is when it asked. By the service's clock that was at
+    `clock_ms`, and nobody else gets them before `lease_ms` later, unless they are given back. Each
+    crash of the service begins another life."""
+
+    worker: str
+    queue: str
+    jobs: tuple[Job, ...]
+    ended: int
+    clock_ms: int
+    lease_ms: int
+    life: int
+
+
+class Handled(_Event, frozen=True):
+    """A worker was told what became of messages: `ack`, `reject`, `nack`, `extend`, or `made`, a
+    commit. `at` is when it asked for the first time; `done` and `late` are what it was told.
+    Without either it was never told."""
+
+    worker: str
+    queue: str
+    how: str
+    asked: tuple[Job, ...]
+    done: tuple[str, ...]
+    late: tuple[str, ...]
+    ended: int
+
+
+class Drained(_Event, frozen=True):
+    """At the end a queue had nothing left: each message of `place` was settled, or is in
+    `dead`."""
+
+    queue: str
+    place: Place
+    dead: Place
+
+
+Event = (
+    Sent
+    | Acknowledged
+    | Asked
+    | Ended
+    | Read
+    | Found
+    | Crashed
+    | Final
+    | Done
+    | Taken
+    | Handled
+    | Drained
+)
 E = TypeVar("E", bound=_Event)
 _DECODER = msgspec.json.Decoder(Event)
 

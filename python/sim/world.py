@@ -154,7 +154,7 @@ class World:
         waits, pending._passes = pending._passes, self.background.passes
         self._inside = True  # nobody reads while it opens
         try:
-            return Engine(self.store, self.clock, CONFIG, self.background)
+            return Engine(self.store, self.clock, CONFIG, self.background, self.random)
         finally:
             self._inside = False
             pending._passes = waits

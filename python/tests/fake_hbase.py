@@ -120,13 +120,20 @@ class FakeHBase:
             cells.setdefault(cell.qualifier, {})[stamp] = cell.value
 
     def _delete(self, table: bytes, gone: Any) -> None:
+        if gone.columns:
+            cells = self._rows[table].get(gone.row, {})
+            for column in gone.columns:
+                versions = cells.get(column.qualifier, {})
+                for stamp in [stamp for stamp in versions if stamp <= gone.timestamp]:
+                    del versions[stamp]
+            return
         key = table, gone.row
         self._hidden[key] = max(self._hidden.get(key, -1), gone.timestamp)
 
     def _read(self, table: bytes, row: bytes) -> list[Any]:
         found = []
         for qualifier, versions in sorted(self._rows[table].get(row, {}).items()):
-            stamp = max(versions)
+            stamp = max(versions, default=-1)
             if stamp > self._hidden.get((table, row), -1):
                 found.append(
                     types().TColumnValue(

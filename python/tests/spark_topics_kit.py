@@ -95,7 +95,7 @@ class Topics:
         tx = self.bus.transaction()
         for _ in range(random.randint(1, 4)):
             tx.send(topic, random.randbytes(30), key=b"staged", headers={"h": b"1"})
-        for batch in list(tx._batches):
+        for batch in list(tx._batches.all):
             tx._stage(batch.name, NewBlock(batch.partition, batch.block()), tx.id)
         tx.send(topic, b"with them", partition=random.randrange(partitions))
         if commit:

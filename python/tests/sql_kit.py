@@ -112,10 +112,11 @@ class World:
         self.engine._threads.shutdown()
 
     def restart(self) -> None:
-        """It dies and comes back."""
+        """It dies and comes back, and sessions begin anew."""
         self.end()
         self.clock.pass_ms(1)
         self.start()
+        self.clock.pass_ms(10_000)
 
     def time_out(self) -> None:
         """All that is open takes too long."""
@@ -136,5 +137,5 @@ class World:
             with self.database(steps) as engine:
                 work(tms.Bus(transport), engine)
         except Crash:
-            pass
+            self.clock.pass_ms(10_000)  # its session in the group ends
         return steps

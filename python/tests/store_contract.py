@@ -193,6 +193,39 @@ class StoreContract:
         one.delete([])
         assert [key[0] for key, _ in rows_of(one)] == [1, 3, 5, 6, 7, 8]
 
+    def test_reclaiming_changes_no_row_and_the_map_goes_on(self, one: Map) -> None:
+        random = Random(3)
+        rows = {b"%03d" % n: random.randbytes(random.choice([10, 6_000])) for n in range(1, 60)}
+        one.write([*rows.items()], WRITTEN)
+        for round in range(3):
+            gone = [key for key in rows if key[-1] % 4 == round]
+            one.delete(gone)
+            for key in gone:
+                del rows[key]
+            fresh = {key: random.randbytes(5_000) for key in rows if key[-1] % 3 == 0}
+            one.overwrite([*fresh.items()], SYNCED)
+            rows.update(fresh)
+            one.reclaim()
+            assert rows_of(one) == sorted(rows.items())
+            rows[b"x%d" % round] = b"later" * 2_000
+            one.write([(b"x%d" % round, b"later" * 2_000)], WRITTEN)
+            assert rows_of(one) == sorted(rows.items())
+
+    def test_readers_see_the_same_rows_while_space_is_reclaimed(self, one: Map) -> None:
+        rows = [(b"%03d" % n, Random(n).randbytes(6_000)) for n in range(40)]
+        one.write(rows, WRITTEN)
+
+        def reclaim() -> None:
+            for _ in range(5):
+                one.reclaim()
+
+        def read() -> None:
+            for _ in range(60):
+                assert rows_of(one) == rows
+                assert one.get(b"007") == rows[7][1]
+
+        run_together([reclaim, read, read])
+
     # Ranges
 
     @pytest.mark.parametrize("reverse", [False, True])

@@ -114,7 +114,7 @@ def test_bodies_are_those_of_cdap() -> None:
     assert avro.encode_rollback(DETAIL) == bytes.fromhex(DETAIL_HEX)
     assert avro.decode_rollback(bytes.fromhex(DETAIL_HEX)) == DETAIL
     array = avro.MessageArray(block_bytes=60_000)
-    assert list(array.add(MessageId(1_795_212_550_670, 0).run(2), [b"a", b"bc"])) == []
+    assert list(array.add(MessageId(1_795_212_550_670, 0).run(range(2)), [b"a", b"bc"])) == []
     assert array.end().hex() == (
         "04" "28" "000001a1fb01a20e" "0000" "0000000000000000" "0000" "0261"
         "28" "000001a1fb01a20e" "0001" "0000000000000000" "0000" "046263" "00"

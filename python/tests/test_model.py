@@ -14,7 +14,7 @@ from tms.model import keys
 from tms.model.block import Compression, check, decode, encode, place, read_header
 from tms.model.ids import TIME_MS_MAX, MessageId
 from tms.model.position import OFFSET_MAX, Position
-from tms.model.topic import TopicName, TopicSettings, parse_retention
+from tms.model.topic import TopicName, TopicSettings, parse_cleanup, parse_retention
 
 TIMES = st.integers(0, TIME_MS_MAX)
 SEQUENCES = st.integers(0, 65_535)
@@ -33,6 +33,7 @@ def test_the_vectors_are_what_the_code_makes(name: str) -> None:
 def test_the_vectors_of_blocks_are_what_the_code_makes_where_only_one_way_is_right() -> None:
     made = json.loads(text_of("blocks"))
     committed = json.loads((VECTORS / "blocks.json").read_text())
+    assert made["sparse"] == committed["sparse"]
     for vector in made["blocks"] + committed["blocks"]:
         if not vector["canonical"]:
             del vector["block"], vector["header"]["crc"]  # another version may compress otherwise
@@ -74,6 +75,15 @@ def test_a_canonical_block_of_the_vectors_is_what_a_producer_makes(vector: dict[
     )
     place(block, header["base_offset"])
     assert block.hex() == vector["block"]
+
+
+@pytest.mark.parametrize("vector", named(load("blocks")["sparse"]))
+def test_a_sparse_block_of_the_vectors_holds_what_is_left(vector: dict[str, Any]) -> None:
+    block = bytes.fromhex(vector["block"])
+    columns = decode(block)
+    assert read_header(block)._asdict() == vector["header"]
+    assert [*columns.index] == vector["index"]
+    assert (columns.values(), columns.keys(), columns.headers()) == cells_of(vector)
 
 
 @pytest.mark.parametrize("vector", named(load("blocks")["refused"]))
@@ -179,6 +189,17 @@ def test_a_retention_that_cannot_be_is_refused(text: str) -> None:
         parse_retention(text)
 
 
+@pytest.mark.parametrize("case", load("topics")["cleanups"].items())
+def test_a_cleanup_is_spelled_in_any_order(case: tuple[str, str]) -> None:
+    assert parse_cleanup(case[0]) == case[1]
+
+
+@pytest.mark.parametrize("text", load("topics")["refused_cleanups"])
+def test_a_cleanup_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_cleanup(text)
+
+
 @pytest.mark.parametrize(
     ("field", "wrong"),
     [
@@ -187,6 +208,8 @@ def test_a_retention_that_cannot_be_is_refused(text: str) -> None:
         ("retention_bytes", [0, (1 << 20) - 1, 2**63]),
         ("message_bytes_max", [0, (8 << 20) + 1, None]),
         ("durability", ["sync", "", "SYNCED"]),
+        ("cleanup", ["keep", "", "COMPACT", "compact,compact", None]),
+        ("tombstone_retention_ms", [999, 36_526 * 86_400_000, 1e6]),
     ],
 )
 def test_settings_outside_of_their_limits_are_refused_by_field(

@@ -2,19 +2,24 @@
 
 import pytest
 
-from sim.checker import Kind, check
+from sim.checker import check
+from sim.findings import Kind
 from sim.history import (
     Acknowledged,
     Asked,
     Crashed,
     Done,
+    Drained,
     Ended,
     Event,
     Final,
     Found,
+    Handled,
     History,
+    Job,
     Read,
     Sent,
+    Taken,
 )
 
 A, B, OUT = ("a", 0), ("b", 0), ("out", 0)
@@ -24,7 +29,8 @@ def right() -> list[Event]:
     """A run in which everything was as it must be: plain messages, a transaction over two
     partitions, one that was aborted, and a group that makes a message of each message."""
     return [
-        Sent(1, A, ("p0", "p1")),
+        Sent(1, A, ("p0",), rests_on=""),
+        Sent(1, A, ("p1",), rests_on="p0"),
         Acknowledged(2, A, (("01", "p0"), ("02", "p1")), synced=True),
         Sent(3, A, ("t0",), "t"),
         Sent(4, B, ("t1",), "t"),
@@ -48,9 +54,10 @@ def right() -> list[Event]:
 
 
 def without(events: list[Event], at: int, *instead: Event) -> list[Event]:
-    """The events, with others in place of the one at this moment."""
+    """The events, with others in place of those at this moment."""
     place = next(number for number, event in enumerate(events) if event.at == at)
-    return [*events[:place], *instead, *events[place + 1 :]]
+    after = [event for event in events[place:] if event.at != at]
+    return [*events[:place], *instead, *after]
 
 
 def kinds(events: list[Event]) -> set[Kind]:
@@ -142,6 +149,11 @@ CORRUPT: dict[str, tuple[Kind, int, tuple[Event, ...]]] = {
         2,
         (Acknowledged(2, A, (("01", "p0"), ("01", "p1")), synced=True),),
     ),
+    "a message rests on one that was not the newest": (
+        Kind.UPDATE,
+        1,
+        (Sent(1, A, ("p0",), rests_on=""), Sent(1, A, ("p1",), rests_on="")),
+    ),
     "a group went back": (Kind.REGRESSION, 20, (Found(20, "group", A, "", 21),)),
     "a group stands where nobody put it": (Kind.INVENTED, 20, (Found(20, "group", A, "09", 21),)),
     "a message came from nowhere": (
@@ -174,3 +186,75 @@ def test_a_power_loss_does_not_excuse_what_was_synced() -> None:
 def test_a_reader_may_wait_for_another_open_transaction() -> None:
     waiting = Read(13, "late", 0, B, True, "", (), 14, everything=True, held_by="other")
     assert kinds(without(right(), 13, waiting)) == set()
+
+
+JOBS, DEAD = ("jobs", 0), ("dead", 0)
+
+
+def handled(at: int, how: str, job: Job, done: bool = True) -> Handled:
+    told = (job.value,)
+    return Handled(at, "w", "q", how, (job,), told if done else (), () if done else told, at)
+
+
+def taken(at: int, clock_ms: int, *jobs: Job, worker: str = "w", life: int = 0) -> Taken:
+    return Taken(at, worker, "q", jobs, at, clock_ms, 1_000, life)
+
+
+def worked() -> list[Event]:
+    """A run of a queue: one message acknowledged, one given back and then settled by a commit, one
+    rejected, one that died of its deliveries."""
+    return [
+        Sent(1, JOBS, ("a", "b", "c", "d")),
+        taken(2, 0, Job("a", 1), Job("b", 1), Job("c", 1), Job("d", 1)),
+        handled(3, "ack", Job("a", 1)),
+        handled(4, "nack", Job("b", 1)),
+        handled(5, "reject", Job("c", 1)),
+        taken(6, 100, Job("b", 2), worker="v"),
+        handled(7, "made", Job("b", 2)),
+        taken(8, 1_000, Job("d", 2)),
+        Final(10, JOBS, (("01", "a"), ("02", "b"), ("03", "c"), ("04", "d"))),
+        Final(11, DEAD, (("01", "c"), ("02", "d"))),
+        Drained(12, "q", JOBS, DEAD),
+    ]
+
+
+def test_a_right_history_of_a_queue_has_no_findings() -> None:
+    assert check(History(worked())) == []
+
+
+QUEUES: dict[str, tuple[Kind, int, tuple[Event, ...]]] = {
+    "a message is settled twice": (Kind.AGAIN, 8, (handled(8, "ack", Job("b", 1)),)),
+    "a message comes again after it was settled": (Kind.AGAIN, 8, (taken(8, 2_000, Job("a", 2)),)),
+    "a message is with two workers": (Kind.SHARED, 8, (taken(8, 999, Job("d", 2)),)),
+    "a delivery has the number of another one": (
+        Kind.REGRESSION,
+        8,
+        (taken(8, 2_000, Job("d", 1)),),
+    ),
+    "a message was never delivered": (
+        Kind.LOST,
+        10,
+        (
+            Sent(0, JOBS, ("e",)),
+            Final(10, JOBS, (("01", "a"), ("02", "b"), ("03", "c"), ("04", "d"), ("05", "e"))),
+        ),
+    ),
+    "a message is dead twice": (
+        Kind.DUPLICATE,
+        11,
+        (Final(11, DEAD, (("01", "c"), ("02", "d"), ("03", "d"))),),
+    ),
+    "a settled message is dead": (
+        Kind.AGAIN,
+        11,
+        (Final(11, DEAD, (("01", "c"), ("02", "d"), ("03", "a"))),),
+    ),
+    "a rejected message is nowhere": (Kind.LOST, 11, (Final(11, DEAD, (("01", "d"),)),)),
+    "a message is gone": (Kind.LOST, 3, ()),
+}
+
+
+@pytest.mark.parametrize("what", QUEUES)
+def test_a_corrupted_history_of_a_queue_is_flagged(what: str) -> None:
+    kind, at, instead = QUEUES[what]
+    assert kind in kinds(without(worked(), at, *instead))

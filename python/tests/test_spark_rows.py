@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.block_kit import batch_of, block_of, body_of
 from tms.client.cursor import Batch
 from tms.errors import DataCorrupt
-from tms.model.block import Compression, decode, encode, place
+from tms.model.block import Compression, decode, encode, place, thin
 from tms.model.log import Buffer, StoredBlock
 from tms.spark.rows import Columns, arrow_schema, batches, spark_ddl
 
@@ -71,7 +71,8 @@ def as_rows(blocks: Sequence[StoredBlock], start: int, stop: int) -> list[dict[s
 
 @st.composite
 def partitions(draw: st.DrawFn) -> list[StoredBlock]:
-    """Blocks one behind the other: small ones, larger ones, compressed ones, with gaps."""
+    """Blocks one behind the other: small ones, larger ones, compressed and sparse ones, with
+    gaps."""
     made, offset = [], draw(st.integers(0, 1 << 40))
     for number in range(draw(st.integers(0, 5))):
         content = draw(st.lists(messages, min_size=1, max_size=4))
@@ -79,8 +80,16 @@ def partitions(draw: st.DrawFn) -> list[StoredBlock]:
         keys, values, headers = (list(column) for column in zip(*content, strict=True))
         with_headers = headers if draw(st.booleans()) else None
         compression = draw(st.sampled_from([*Compression]))
-        block = encode(values, keys, with_headers, compression=compression)
-        made.append(stored(block, offset, last=len(content) + 7, time_ms=TIME_MS + number))
+        one = stored(
+            encode(values, keys, with_headers, compression=compression),
+            offset,
+            last=len(content) + 7,
+            time_ms=TIME_MS + number,
+        )
+        if draw(st.booleans()):
+            kept = sorted(draw(st.sets(st.integers(0, len(content) - 1), min_size=1)))
+            one = one._replace(block=thin(one.block, kept))
+        made.append(one)
         offset += len(content) + draw(st.sampled_from([0, 0, 17]))
     return made
 
@@ -249,7 +258,7 @@ def test_a_reference_that_nobody_resolved_is_not_read_as_messages() -> None:
 
 
 def test_the_crc_is_computed_once_for_each_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tms.model import block as model
+    from tms.model.block import columns as model
 
     right, sizes = model.body_crc, list[int]()
     monkeypatch.setattr(model, "body_crc", lambda block: sizes.append(len(block)) or right(block))

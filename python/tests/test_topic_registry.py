@@ -17,7 +17,7 @@ from tms.errors import (
 )
 from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.model.topic import Cleanup, Durability, TopicName, TopicSettings
 
 OTHER = TopicName.parse("other")
 
@@ -148,8 +148,12 @@ def test_settings_change_at_once_and_for_good() -> None:
             "retention_bytes": 2 << 20,
             "durability": "written",
             "message_bytes_max": 77,
+            "cleanup": "delete,compact",
+            "tombstone_retention": "2h",
         }
-        expected = TopicSettings(3, 2 * DAY_MS, 2 << 20, Durability.WRITTEN, 77)
+        expected = TopicSettings(
+            3, 2 * DAY_MS, 2 << 20, Durability.WRITTEN, 77, Cleanup.BOTH, 7_200_000
+        )
         assert bench.engine.update_topic(NAME, changes).settings == expected
         bench.publish(b"w", partition=2)
         bench.restart()
@@ -169,6 +173,17 @@ def test_partitions_never_become_fewer() -> None:
         assert bench.engine.describe_topic(NAME).settings.partitions == 3
 
 
+def test_a_compacted_topic_has_no_retention_unless_both_are_asked_for() -> None:
+    with Bench() as bench:
+        changes = {"cleanup": "compact", "retention": "2d"}
+        found = bench.engine.update_topic(NAME, changes).settings
+        assert (found.cleanup, found.retention_ms) == (Cleanup.COMPACT, None)
+        both = {"cleanup": "compact,delete", "retention": "2d", "tombstone_retention": "forever"}
+        found = bench.engine.update_topic(NAME, both).settings
+        assert (found.cleanup, found.retention_ms) == (Cleanup.BOTH, 2 * DAY_MS)
+        assert found.tombstone_retention_ms is None
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -181,6 +196,8 @@ def test_partitions_never_become_fewer() -> None:
         {"retention_ms": 0},
         {"durability": "forever"},
         {"message_bytes_max": -1},
+        {"cleanup": "keep"},
+        {"tombstone_retention": "a while"},
     ],
 )
 def test_a_bad_change_is_refused_and_changes_nothing(changes: dict[str, object]) -> None:

@@ -339,6 +339,42 @@ def test_unpacking_stops_at_the_bound_of_bytes_after_at_least_one_message() -> N
     assert seen == [b"a", b"b", b"c", b"d", b"\xff", None]
 
 
+SPARSE = Fetched(
+    [
+        StoredBlock(
+            0, TIME_MS, 19, block.thin(block.encode([b"%d" % i for i in range(20)]), [3, 4, 9, 17])
+        )
+    ],
+    {0: Position.after(MessageId(TIME_MS, 19))},
+    {0: 20},
+)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+@pytest.mark.parametrize("start", [0, 3, 4, 5])
+def test_what_is_left_of_a_sparse_block_is_read_once_whatever_the_limit(
+    limit: int, start: int
+) -> None:
+    asked = {0: Position.offset(start)}
+    seen: list[tuple[int, int, bytes | None]] = []
+    for _ in range(5):
+        found, asked = messages.runs(SPARSE, asked, limit, 1 << 20)
+        for run in found:
+            sequences = [id.sequence for id in run.ids()]
+            seen += zip(run.offsets(), sequences, run.columns.values(), strict=True)
+    assert seen == [(i, i, b"%d" % i) for i in (3, 4, 9, 17) if i >= start]
+    assert asked == SPARSE.next
+
+
+def test_json_and_arrow_show_the_places_of_what_is_left() -> None:
+    found, following = messages.runs(SPARSE, {0: Position.earliest()}, 100, 1 << 20)
+    shown = json.loads(messages.as_json(found, following, SPARSE.ends))["messages"]
+    assert [message["offset"] for message in shown] == [3, 4, 9, 17]
+    rows = pa.ipc.open_stream(messages.as_arrow(found)).read_all().to_pylist()
+    assert [row["offset"] for row in rows] == [3, 4, 9, 17]
+    assert [row["id"] for row in rows] == [message["id"] for message in shown]
+
+
 def test_json_shows_text_as_text_and_bytes_as_base64() -> None:
     found, following = messages.runs(
         FETCHED, {0: Position.offset(3), 1: Position.earliest()}, 100, 1 << 20

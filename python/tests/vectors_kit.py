@@ -13,9 +13,9 @@ from tests.block_kit import LIMITS, batch_of, block_of, body_of, with_right_crc
 from tests.hbase_cases import hbase
 from tests.snapshot_cases import snapshots
 from tms.model import keys
-from tms.model.block import Compression, encode, place, read_header
+from tms.model.block import Compression, encode, place, read_header, thin
 from tms.model.ids import TIME_MS_MAX, MessageId
-from tms.model.topic import TopicName, parse_retention
+from tms.model.topic import TopicName, parse_cleanup, parse_retention
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
 
@@ -102,9 +102,11 @@ def topics() -> dict[str, Any]:
     """Names of topics and spellings of retention."""
     names = ["flights", "default:flights", "analytics:click-stream", "A_1:_", "a:b--", "9:9"]
     names += ["n" * 128 + ":" + "t" * 128]
+    cleanups = ["delete", "compact", "compact,delete", "delete, compact"]
     retentions = ["14d", "36h", "1s", "1000ms", "1000", "2w", "90m", " 14d ", "36525d", "forever"]
     return {
-        "about": "Names of topics and how long their messages are kept; null is forever.",
+        "about": "Names of topics, how long their messages are kept (null is forever), and what"
+        " becomes of older ones.",
         "names": [
             {"text": text, **TopicName.parse(text)._asdict(), "short": str(TopicName.parse(text))}
             for text in names
@@ -128,6 +130,8 @@ def topics() -> dict[str, Any]:
             *["n" * 129 + ":t", "n:" + "t" * 129, "\u0661"],
         ],
         "retentions": [{"text": text, "ms": parse_retention(text)} for text in retentions],
+        "cleanups": {text: parse_cleanup(text) for text in cleanups},
+        "refused_cleanups": ["", "keep", "COMPACT", "compact,", "compact,compact"],
         "refused_retentions": [
             "",
             "0",
@@ -165,7 +169,8 @@ def blocks() -> dict[str, Any]:
     place(placed, 1_000_000)
     return {
         "about": "Whole blocks in hexadecimal and their messages. `canonical` blocks are what a"
-        " producer of TMS makes of them, byte by byte; the others are to be read all the same.",
+        " producer of TMS makes of them, byte by byte; the others are to be read all the same."
+        " `sparse` blocks lack messages: `index` says which of the header's count are left.",
         "limits": LIMITS,
         "blocks": [
             _block("one value", ONE, lone, True),
@@ -178,7 +183,13 @@ def blocks() -> dict[str, Any]:
             _block("null maps of headers", NINE, _foreign(NINE, None), False),
             _block("another flatbuffer layout", NINE, _foreign(NINE, {"a": "b"}), False),
         ],
+        "sparse": [
+            _sparse("the last of nine is left", NINE, [8]),
+            _sparse("four of nine are left", NINE, [0, 3, 4, 7]),
+            _sparse("every third of forty is left", MANY, list(range(0, 40, 3))),
+        ],
         "refused": [
+            _refused("bad-block", "a sparse block", thin(_encoded(NINE), [1, 2])),
             _refused("bad-block", "another magic", _changed(lone, 0, b"TMSX")),
             _refused("bad-block", "a later format version", _changed(lone, 4, b"\x02")),
             _refused("bad-block", "flags that only the service sets", _changed(lone, 5, b"\x01")),
@@ -201,6 +212,14 @@ def blocks() -> dict[str, Any]:
             ),
         ],
     }
+
+
+def _sparse(name: str, rows: list[Row], index: list[int]) -> dict[str, Any]:
+    """What is left of a block of these messages, stored at an offset; canonical."""
+    whole = _encoded(rows)
+    place(whole, 1_000, 17, 2**60)
+    left = _block(name, [rows[at] for at in index], thin(whole, index), True)
+    return {"name": name, "index": index, **left}
 
 
 def _encoded(rows: list[Row], compression: Compression = Compression.NONE) -> bytearray:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tms.client.queues.queue import Queue
     from tms.engine import Engine
     from tms.errors import TMSError
+    from tms.model.delayed import DelayedId
     from tms.model.ids import MessageId
     from tms.model.log import Message
     from tms.model.position import Position
@@ -38,6 +39,7 @@ __all__ = [
     "Page",
     "Message",
     "MessageId",
+    "DelayedId",
     "Position",
     "TMSError",
     "__version__",
@@ -53,6 +55,7 @@ _HOMES = {
     "Delivered": "tms.model.received",
     "Batch": "tms.client.cursor",
     "Page": "tms.client.cursor",
+    "DelayedId": "tms.model.delayed",
     "Message": "tms.model.log",
     "MessageId": "tms.model.ids",
     "Position": "tms.model.position",
@@ -89,6 +92,7 @@ def open_engine(path: str | os.PathLike[str], **config: Any) -> "Engine":
         store = LevelDBStore(path, create=True, clock=clock)
     try:
         engine = Engine(store, clock, settings)
+        engine.groups.forget_members()  # they were in a process that is gone
         engine.start()
     except BaseException:
         store.close()

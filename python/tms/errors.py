@@ -187,6 +187,13 @@ class TopicExists(Conflict):
     code = "topic-exists"
 
 
+class WrongLastId(Conflict):
+    """The last message of a key, or of a partition, is not the one that a publish expected; details
+    carry `last` and `expected`. Nothing was stored: read on, and decide again."""
+
+    code = "wrong-last-id"
+
+
 class Fenced(Conflict):
     """What was to be done belongs to another one by now: a lease has ended, or an owner was
     replaced. Do not do it again; go on with what is there now."""
@@ -198,6 +205,12 @@ class QueueNotFound(NotFound):
     """The topic has no such queue. Declare it first."""
 
     code = "queue-not-found"
+
+
+class GroupNotFound(NotFound):
+    """No such group is known in the topic: it has neither members nor positions."""
+
+    code = "group-not-found"
 
 
 class TransactionNotFound(NotFound):
@@ -332,3 +345,10 @@ class Closed(TMSError):
     """The object was used after it was closed."""
 
     code, kind = "closed", Kind.CLOSED
+
+
+class ViewFailed(Closed):
+    """A view's own function failed, so that it cannot go on; the cause is attached. Mend it, and
+    make the view again."""
+
+    code = "view-failed"

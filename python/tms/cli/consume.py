@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     default="committed",
     help="Whether to stop at open transactions. [committed]",
 )
+@click.option(
+    "--filter", "where", help='Only what matches: "key ^= user- and header.kind = order".'
+)
 @click.pass_obj
 def command(
     session: Session,
@@ -48,6 +51,7 @@ def command(
     template: str | None,
     partitions: tuple[int, ...],
     isolation: str,
+    where: str | None,
 ) -> None:
     """Print the messages of TOPIC.
 
@@ -55,6 +59,7 @@ def command(
       tms consume flights --from earliest --exit-at-end --json
       tms consume flights --from -10 -e --format '%k %v\\n'
       tms consume flights --from 2026-11-01T00:00Z -n 1
+      tms consume flights --filter 'key ^= LH and header.kind = delay'
     """
     render = renderer(session.format, template)
     with session.bus() as bus:
@@ -65,6 +70,7 @@ def command(
             partitions=list(partitions) or None,
             stop_at_end=exit_at_end,
             isolation=isolation,
+            where=where,
         )
         with closing(consumer):
             printed = 0

@@ -14,7 +14,7 @@ import msgspec
 from tms.cli.output import Format, Row, table_text, write
 from tms.cli.session import LIMIT, RETENTION, SIZE, START, TOPIC, Group, Session, Shared
 from tms.model.position import Position
-from tms.model.topic import Durability, TopicInfo
+from tms.model.topic import Cleanup, Durability, TopicInfo
 
 _DAY_MS = 86_400_000
 _UNITS = ((_DAY_MS, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
@@ -29,7 +29,18 @@ def command() -> None:
 def _settings(function: _F) -> _F:
     """The options for a topic's settings; those that were not given are None."""
     durability = click.Choice([one.value for one in Durability])
+    cleanup = click.Choice([one.value for one in Cleanup])
     for option in (
+        click.option(
+            "--tombstone-retention",
+            type=RETENTION,
+            help="How long compaction keeps a tombstone: 24h, forever. [24h]",
+        ),
+        click.option(
+            "--cleanup",
+            type=cleanup,
+            help="compact keeps the newest message of each key, whatever its age. [delete]",
+        ),
         click.option("--message-bytes-max", type=SIZE, help="Largest message. [8M]"),
         click.option(
             "--durability",
@@ -176,6 +187,7 @@ def _row(info: TopicInfo) -> Row:
         "partitions": settings.partitions,
         "retention": duration_text(settings.retention_ms),
         "retention_bytes": settings.retention_bytes,
+        "cleanup": settings.cleanup.value,
         "durability": settings.durability.value,
         "message_bytes_max": settings.message_bytes_max,
         "created": time_text(info.created_ms),

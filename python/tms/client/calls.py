@@ -1,12 +1,25 @@
 """What the parts of a bus have in common."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+from weakref import WeakSet
 
+from tms.client.cursor import Page, asks, page
+from tms.client.groups.member import Member
+from tms.client.ports import QueuesPort, TransactionsPort
 from tms.client.publish.known import Known, Publishing
-from tms.client.transport import LocalTransport, QueuesPort, RemoteTransport, TransactionsPort
+from tms.client.transport import LocalTransport, RemoteTransport
 from tms.clock import Clock
+from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import PositionChange
+
+
+class Closing(Protocol):
+    """What a bus closes."""
+
+    def close(self) -> None: ...
 
 
 class BusCalls:
@@ -23,6 +36,8 @@ class BusCalls:
         self._publishing = publishing
         self._clock = clock
         self._timeout_s = timeout_s
+        self._open: WeakSet[Closing] = WeakSet()  # what was made and is to be closed
+        self._leavers: deque[Member] = deque()  # of groups, whose consumers were dropped
 
     @property
     def transactions(self) -> TransactionsPort:
@@ -43,3 +58,11 @@ class BusCalls:
         self._publishing.forget(topic)
         found = self._transport.describe_topic(TopicName.parse(topic))
         return self._publishing.learn(topic, found)
+
+    def _fetch(
+        self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float
+    ) -> Page:
+        turns = asks(positions)
+        each = max(1, bytes_max // max(1, len(turns)))
+        answers = (self._transport.fetch(name, turn, each, wait_s / len(turns)) for turn in turns)
+        return page(str(name), positions, answers)

@@ -13,15 +13,18 @@ Invariants
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
-from weakref import WeakSet
+from typing import Any, Literal, Self
 
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
-from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
+from tms.client.cursor import Cursor, Page, Start, start_positions
+from tms.client.delayed import DelayedCalls
 from tms.client.groups.calls import GroupCalls
+from tms.client.groups.consumer import MemberConsumer
+from tms.client.groups.options import DeliveryMode, Told, member_options
 from tms.client.publish.batching import REQUEST_BYTES, Headers
 from tms.client.publish.company import Lone, Together
 from tms.client.publish.delivery import Delivery, Numbering
+from tms.client.publish.expecting import Expect, packed
 from tms.client.publish.known import (
     Known,
     Publishing,
@@ -36,18 +39,20 @@ from tms.client.table import Table
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
 from tms.client.transport import TIMEOUT_S, LocalTransport, RemoteTransport, open_lane
+from tms.client.views.calls import ViewCalls
 from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound
 from tms.model.block import Compression
+from tms.model.filter import Filter, as_filter
+from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
 from tms.model.log import Appended
 from tms.model.position import Kind, Position
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
-from tms.model.transaction import check_group
 
 
-class Bus(TopicCalls, GroupCalls, QueueCalls):
+class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 
@@ -63,7 +68,6 @@ class Bus(TopicCalls, GroupCalls, QueueCalls):
         self._together = Together(
             self._publishing, transport, self._delivery, timeout_s, self._clock
         )
-        self._open: WeakSet[Producer | Consumer] = WeakSet()
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -76,15 +80,24 @@ class Bus(TopicCalls, GroupCalls, QueueCalls):
         partition: int | None = None,
         durability: str | None = None,
         timeout_s: float | None = None,
+        expect: Expect | None = None,
     ) -> MessageId | None:
         """Publish one message and wait for its acknowledgement; its id, or None with durability
         `none`.
 
         A key decides the partition, unless `partition` does; with neither, messages take turns.
         While another thread's publish to the topic is under way, messages gather and go together
-        in the next request. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`;
-        `TimedOut` when it is unknown whether the message is stored.
+        in the next request. With `expect`, the id of the last message of the key that the caller
+        knows or `"nothing"`, it is stored only if none of the key came after; without a key that
+        is about the partition, which is to be given. Raises `TopicNotFound`, `PartitionNotFound`,
+        `Invalid`, `TooLarge`, `WrongLastId`; `TimedOut` when it is unknown whether it is stored.
         """
+        if expect is not None:
+            some = None if key is None else [key], None if headers is None else [headers]
+            [id] = self.publish_many(
+                topic, [value], *some, partition, durability, timeout_s=timeout_s, expect=expect
+            )
+            return id
         known = self._publishing.known(topic) or self.look_up(topic)
         message = Lone(value, key, headers, partition)
         try:
@@ -103,13 +116,15 @@ class Bus(TopicCalls, GroupCalls, QueueCalls):
         durability: str | None = None,
         compression: str = Compression.NONE,
         timeout_s: float | None = None,
+        expect: Expect | None = None,
     ) -> list[MessageId]:
         """Publish messages and wait for all acknowledgements; their ids in this order, none with
         durability `none`.
 
         Messages without key go to one partition together. What goes to one partition is stored as
-        one block, all or nothing, up to 65,536 messages and 4 MiB. Errors carry `index` where one
-        message is the reason; then nothing of the request was sent, unless it is larger than that.
+        one block, all or nothing, up to 65,536 messages and 4 MiB; with `expect`, see `publish`,
+        all go as one. Errors carry `index` where one message is the reason; then nothing of the
+        request was sent, unless it is larger than that.
         """
         packing, publishing = as_compression(compression), self._publishing
         known = publishing.known(topic) or self.look_up(topic)
@@ -125,9 +140,11 @@ class Bus(TopicCalls, GroupCalls, QueueCalls):
         appended: list[Appended] = []
         try:
             for _ in batcher.add_many(values, keys, headers, partition):
-                appended += delivery.append(batcher.pack())
+                blocks = packed(batcher, expect, durability, full=True)
+                appended += delivery.append(blocks)
             if batcher.fillings:
-                appended += delivery.append(batcher.pack())
+                blocks = packed(batcher, expect, durability, full=False)
+                appended += delivery.append(blocks)
         except NotFound:
             publishing.forget(topic)
             raise
@@ -180,7 +197,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls):
         self,
         topic: str,
         start: Start | Mapping[int, Start] = "earliest",
-        partitions: Sequence[int] | None = None,
+        partitions: Sequence[int] | Literal["all"] | None = None,
         stop_at_end: bool = False,
         *,
         wait_s: float = WAIT_S,
@@ -188,34 +205,42 @@ class Bus(TopicCalls, GroupCalls, QueueCalls):
         timeout_s: float | None = None,
         isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
+        where: str | Filter | None = None,
+        delivery: str = DeliveryMode.EXPLICIT,
+        session_s: float = SESSION_S,
+        on_assigned: Told | None = None,
+        on_revoked: Told | None = None,
     ) -> Consumer:
-        """A consumer of all partitions, or of those named. With a group it begins where the group
-        stands, and moves its position with `acknowledge`.
+        """A consumer of all partitions, or of those named; with `where` of the messages that match,
+        see `Filter`. With a group it is a member, see docs/groups.md: the members share the
+        partitions, each beginning where the group stands; with `partitions` too (some, or `"all"`)
+        it reads them whoever else does. `delivery` says when the group's position moves: `explicit`
+        (by `acknowledge`), `at-most-once`, `at-least-once` or `exactly-once` (in a transaction).
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
-        with time zone, `"offset:N"`, any position's text, or a mapping of partitions to these, such
-        as `Consumer.positions()`. With `stop_at_end` the iteration ends behind the messages that
-        were there when it began. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
+        with time zone, any position's text, or a mapping of partitions to these. `stop_at_end`:
+        behind what was there when it began. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
-        name = TopicName.parse(topic)
-        positions = start_positions(start, partitions, lambda: self.look_up(topic).partitions)
-        stored = self._transport.transactions.positions(check_group(group), name) if group else {}
-        positions.update({p: there for p, there in stored.items() if p in positions})
-        latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
-        if latest:
-            positions.update(self._fetch(name, latest, 1, 0).next)
-        made = Consumer(
-            name,
-            open_lane(self._transport),
-            Cursor(str(name), positions, stop_at_end),
-            self._clock,
-            wait_s=wait_s,
-            fetch_bytes=fetch_bytes,
-            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-            isolation=as_view(isolation),
-            standing=Standing(group, name, stored),
-            move=self._transport.transactions.move,
-        )
+        name, wanted = TopicName.parse(topic), as_filter(where)
+        options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
+        stored = self.positions(group, topic) if group and options is None else {}
+        positions = self._starts(topic, start, partitions, stored)
+        cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)
+        more: dict[str, Any] = {
+            "wait_s": wait_s,
+            "fetch_bytes": fetch_bytes,
+            "timeout_s": self._timeout_s if timeout_s is None else timeout_s,
+            "isolation": as_view(isolation),
+            "standing": Standing(group, name, stored),
+            "move": self.mover(),
+        }
+        place = (name, open_lane(self._transport), cursor, self._clock)
+        if options is None:
+            made = Consumer(*place, **more)
+        else:
+            more["member"] = member = self.member(name, options)
+            member.begin(cursor, more["standing"], positions)
+            made = MemberConsumer(*place, **more)
         self._open.add(made)
         return made
 
@@ -287,13 +312,21 @@ class Bus(TopicCalls, GroupCalls, QueueCalls):
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def _fetch(
-        self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float
-    ) -> Page:
-        turns = asks(positions)
-        each = max(1, bytes_max // max(1, len(turns)))
-        answers = (self._transport.fetch(name, turn, each, wait_s / len(turns)) for turn in turns)
-        return page(str(name), positions, answers)
+    def _starts(
+        self,
+        topic: str,
+        start: Start | Mapping[int, Start],
+        partitions: Sequence[int] | Literal["all"] | None,
+        stored: Mapping[int, Position],
+    ) -> dict[int, Position]:
+        """Where a consumer begins; `latest` is meant as of now."""
+        wanted = None if partitions == "all" else partitions
+        positions = start_positions(start, wanted, lambda: self.look_up(topic).partitions)
+        positions.update({p: there for p, there in stored.items() if p in positions})
+        latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
+        if latest:
+            positions.update(self._fetch(TopicName.parse(topic), latest, 1, 0).next)
+        return positions
 
     def _delivery(
         self,

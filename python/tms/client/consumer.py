@@ -110,6 +110,7 @@ class Consumer:
                 if not self._cursor.finished:
                     ahead = self._begin()
                 yield from batches
+                self._cursor.settle()
         except Closed:
             if not self._closed:
                 raise
@@ -127,7 +128,12 @@ class Consumer:
     def _ask(self) -> Pending[Fetched]:
         positions, wait_s = self._cursor.ask(self._wait_s)
         return self._lane.begin_fetch(
-            self._name, positions, self._fetch_bytes, wait_s, self._isolation
+            self._name,
+            positions,
+            self._fetch_bytes,
+            wait_s,
+            self._isolation,
+            self._cursor.where,
         )
 
     def _answer(self, ahead: Pending[Fetched] | None) -> Fetched:

@@ -17,9 +17,11 @@ from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from tms.errors import Invalid
-from tms.model.block import Columns, decode, read_header
+from tms.model.block import SPARSE, Columns, decode, index_of, read_header
+from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.log import Fetched, Message, PartitionPosition, StoredBlock
+from tms.model.placing import place_of, skipped
 from tms.model.position import Kind, Position
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 Start = str | MessageId | datetime | Position
 
 PARTITIONS_PER_FETCH = 128  # their positions must fit into a URL of 8 KiB
+PARTITIONS_PER_FILTER = 64  # together with a filter
 
 
 def as_position(start: Start) -> Position:
@@ -72,13 +75,13 @@ def start_positions(
     return {partition: as_position(start[partition]) for partition in wanted}
 
 
-def asks(positions: Mapping[int, Position]) -> list[list[PartitionPosition]]:
+def asks(
+    positions: Mapping[int, Position], filtered: bool = False
+) -> list[list[PartitionPosition]]:
     """The positions as one fetch or, when they are many, several fetches take them."""
     all_of_them = [PartitionPosition(*there) for there in positions.items()]
-    return [
-        all_of_them[at : at + PARTITIONS_PER_FETCH]
-        for at in range(0, len(all_of_them), PARTITIONS_PER_FETCH)
-    ]
+    each = PARTITIONS_PER_FILTER if filtered else PARTITIONS_PER_FETCH
+    return [all_of_them[at : at + each] for at in range(0, len(all_of_them), each)]
 
 
 # Three times as fast as calling the classes, which name each field.
@@ -92,29 +95,50 @@ class Batch:
     """Messages of one partition that were published together, unpacked column by column when asked
     for.
 
-    `partition`, `base_offset` (of the first message), `timestamp_ms`, and `len(batch)`. Columns
-    have one cell per message, in order. Raises `DataCorrupt` when the bytes are not what was
-    stored.
+    `partition`, `base_offset` (of the first message), `end_offset` (where the next batch may
+    begin), `timestamp_ms`, and `len(batch)`. Columns have one cell per message, in order. Raises
+    `DataCorrupt` when the bytes are not what was stored.
     """
 
-    __slots__ = ("_block", "_columns", "_count", "_skip", "base_offset", "first_sequence", "topic")
+    __slots__ = (
+        "_block",
+        "_columns",
+        "_count",
+        "_index",
+        "_skip",
+        "base_offset",
+        "end_offset",
+        "first_sequence",
+        "topic",
+    )
 
     def __init__(self, topic: str, block: StoredBlock, skip: int = 0) -> None:
         header = read_header(block.block)
+        count, base_offset = header.count, header.base_offset
         self.topic = topic
+        self.end_offset = base_offset + count  # whatever is left of it
         self._block = block
-        self._skip = skip
-        self._count = header.count - skip
-        self.base_offset = header.base_offset + skip
-        self.first_sequence = block.last_sequence - header.count + 1 + skip
         self._columns: Columns | None = None
+        self._index: Sequence[int] | None = None  # of a sparse block, behind what is skipped
+        first = skip
+        if header.flags & SPARSE:
+            index = index_of(block.block, header)
+            skip = place_of(index, skip)
+            self._index = index[skip:]
+            first = self._index[0] if self._index else count
+            self._count = len(self._index)
+        else:
+            self._count = count - skip
+        self._skip = skip
+        self.base_offset = base_offset + first
+        self.first_sequence = block.last_sequence - count + 1 + first
 
     def __len__(self) -> int:
         return self._count
 
     def __repr__(self) -> str:
-        offsets = self.offsets()
-        return f"<Batch {self.topic}/{self.partition} {offsets.start}..{offsets.stop}>"
+        where = f"{self.topic}/{self.partition} {self.base_offset}..{self.end_offset}"
+        return f"<Batch {where}>" if self._index is None else f"<Batch {where} sparse>"
 
     @property
     def partition(self) -> int:
@@ -128,7 +152,7 @@ class Batch:
 
     @property
     def last_id(self) -> MessageId:
-        """The id of the last message: `Position.after` it is where to go on."""
+        """The id of the last message of the block: `Position.after` it is where to go on."""
         return MessageId(self._block.time_ms, self._block.last_sequence)
 
     def values(self) -> list[bytes | None]:
@@ -145,13 +169,13 @@ class Batch:
 
     def ids(self) -> list[MessageId]:
         """The ids."""
-        sequences = range(self.first_sequence, self.first_sequence + self._count)
+        sequences = self._from(self.first_sequence)
         cells = zip(repeat(self._block.time_ms), sequences, repeat(0), repeat(0))
         return list(map(_AS_ID, cells))
 
-    def offsets(self) -> range:
-        """The offsets."""
-        return range(self.base_offset, self.base_offset + self._count)
+    def offsets(self) -> Sequence[int]:
+        """The offsets; consecutive unless messages between them are gone."""
+        return self._from(self.base_offset)
 
     def to_arrow(self) -> "pa.RecordBatch":
         """The columns key, value and headers, without copying where they are not compressed."""
@@ -169,6 +193,12 @@ class Batch:
             self.headers(),
         )
         return list(map(_AS_MESSAGE, cells))
+
+    def _from(self, first: int) -> Sequence[int]:
+        """The first message's number, and those of the others."""
+        if self._index is None:
+            return range(first, first + self._count)
+        return [first - self._index[0] + distance for distance in self._index]
 
     def _unpacked(self) -> Columns:
         if self._columns is None:
@@ -190,23 +220,6 @@ class Page(NamedTuple):
             yield from batch.messages()
 
 
-def skipped(block: StoredBlock, position: Position) -> int:
-    """How many of the block's first messages lie before `position`."""
-    header = read_header(block.block)
-    count = header.count
-    if position.kind is Kind.OFFSET:
-        return min(count, max(0, position.number - header.base_offset))
-    if position.kind is Kind.TIME:
-        return count if block.time_ms < position.number else 0
-    if position.id is None or block.time_ms > position.id.time_ms:
-        return 0
-    if block.time_ms < position.id.time_ms:
-        return count
-    first = block.last_sequence - count + 1
-    wanted = position.id.sequence + (position.kind is Kind.AFTER)
-    return min(count, max(0, wanted - first))
-
-
 def page(topic: str, asked: Mapping[int, Position], answers: Iterable[Fetched]) -> Page:
     """What fetches from these positions brought together."""
     whole = Page([], {}, {})
@@ -222,7 +235,7 @@ def _page(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
     """What a fetch from these positions brought, without the messages before them."""
     batches = []
     for block in fetched.blocks:
-        skip = skipped(block, asked[block.partition])
+        skip = skipped(block, read_header(block.block), asked[block.partition])
         batch = Batch(topic, block, skip)
         if len(batch):
             batches.append(batch)
@@ -236,14 +249,22 @@ def _page(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
 
 class Cursor:
     """Where a consumer stands in each partition. Pure state, shared by the synchronous and the
-    asyncio consumer."""
+    asyncio consumer. `where`: only messages that match are fetched."""
 
-    def __init__(self, topic: str, positions: Mapping[int, Position], stop_at_end: bool) -> None:
+    def __init__(
+        self,
+        topic: str,
+        positions: Mapping[int, Position],
+        stop_at_end: bool,
+        where: Filter | None = None,
+    ) -> None:
         self.finished = not positions
         self.stop_at_end = stop_at_end
+        self.where = where
         self._topic = topic
         self._fetched = dict(positions)  # behind what was fetched
         self._handed = dict(positions)  # behind what the caller has
+        self._passed: dict[int, Position] = {}  # behind what the last answer was made of
         self._stops: dict[int, int] = {}  # end offsets at each partition's first answer
         self.message: Message | None = None  # the last one that the caller was handed, if by itself
         self._round = 0
@@ -253,7 +274,7 @@ class Cursor:
 
         When they are many they take turns, and each gets its part of the time.
         """
-        turns = asks(self._fetched)
+        turns = asks(self._fetched, self.where is not None)
         self._round += 1
         return turns[self._round % len(turns)], wait_s / len(turns)
 
@@ -265,9 +286,12 @@ class Cursor:
             for partition, there in found.next.items()
             if partition in self._fetched
         )
-        return self._until_the_end(found) if self.stop_at_end else found.batches
+        self._passed = dict(found.next)
+        if not self.stop_at_end:
+            return found.batches
+        return self._until_the_end(found, fetched.reached)
 
-    def _until_the_end(self, found: Page) -> list[Batch]:
+    def _until_the_end(self, found: Page, reached: Mapping[int, int]) -> list[Batch]:
         """The batches that began before the end of their partition, as it was at first."""
         wanted = []
         for partition, end in found.ends.items():
@@ -276,9 +300,16 @@ class Cursor:
             stop = self._stops[batch.partition]
             if batch.base_offset < stop:
                 wanted.append(batch)
-            if batch.base_offset + len(batch) >= stop:
+            else:
+                self._passed.pop(batch.partition, None)
+            if batch.end_offset >= stop:
                 self._fetched.pop(batch.partition, None)
-        if not found.batches:  # nothing more to be had in any of those that were asked for
+        for partition, offset in reached.items():
+            if offset >= self._stops[partition]:
+                self._fetched.pop(partition, None)
+        if (
+            not found.batches and not reached
+        ):  # nothing more to be had in any of those that were asked for
             for partition in found.next:
                 self._fetched.pop(partition, None)
         self.finished = not self._fetched
@@ -289,13 +320,62 @@ class Cursor:
         self.message = None
         self._handed[batch.partition] = Position.after(batch.last_id)
 
+    def settle(self) -> None:
+        """The caller has all batches of the last answer: what a filter passed over behind them is
+        done as well."""
+        if self.where is not None:
+            self._handed.update(
+                (partition, there)
+                for partition, there in self._passed.items()
+                if partition in self._handed
+            )
+
     def positions(self) -> dict[int, Position]:
         """Where to go on, for each partition."""
         if self.message is not None:
             self._handed[self.message.partition] = Position.after(self.message.id)
         return dict(self._handed)
 
-    def rewind(self) -> None:
-        """Forget what was fetched but not handed out."""
-        self._fetched = self.positions()
+    def rewind(self, partitions: Iterable[int] | None = None) -> None:
+        """Forget what was fetched but not handed out; go on with these partitions, or all."""
+        handed = self.positions()
+        wanted = handed if partitions is None else partitions
+        self._fetched = {partition: handed[partition] for partition in wanted}
         self.finished = not self._fetched
+
+    # Partitions that come and go
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is a partition to fetch from."""
+        return bool(self._fetched)
+
+    def give(self, partition: int, position: Position) -> None:
+        """Read a partition too, from there on."""
+        self.take(partition)
+        self._fetched[partition] = self._handed[partition] = position
+        self.finished = False
+
+    def take(self, partition: int) -> None:
+        """Know nothing of a partition any more."""
+        self.positions()
+        if self.message is not None and self.message.partition == partition:
+            self.message = None
+        for places in (self._fetched, self._handed, self._stops):
+            places.pop(partition, None)
+
+    def keep(self, partitions: Iterable[int]) -> set[int]:
+        """Fetch from no others than these; from which it did."""
+        others = self._fetched.keys() - set(partitions)
+        for partition in others:
+            del self._fetched[partition]
+        return others
+
+    def pause(self, partition: int) -> None:
+        """Fetch nothing from a partition for now; where it stands is kept."""
+        self._fetched.pop(partition, None)
+
+    def resume(self, partition: int) -> None:
+        """Go on behind what was handed out of a partition."""
+        self._fetched[partition] = self.positions()[partition]
+        self.finished = False

@@ -18,7 +18,7 @@ Invariants
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from tms.client.transport import TransactionsPort
+from tms.client.ports import TransactionsPort
 from tms.errors import (
     CommitUnfinished,
     Invalid,

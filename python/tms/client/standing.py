@@ -1,12 +1,12 @@
 """Where a consumer's group stands, as far as the consumer knows."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from tms.errors import Invalid
 from tms.model.position import Kind, Position
 from tms.model.topic import TopicName
-from tms.model.transaction import PositionChange, PositionKey
+from tms.model.transaction import Owner, PositionChange, PositionKey
 
 
 class Acknowledgement(NamedTuple):
@@ -21,12 +21,20 @@ class Acknowledgement(NamedTuple):
 
 
 class Standing:
-    """A group's positions in a topic. Not thread-safe."""
+    """A group's positions in a topic. Not thread-safe.
+
+    Of a member of the group `owners` says what makes its changes count, and `owed` has those that
+    it did not make before it lost the partition: they fail, and everything that goes with them.
+    `by_itself` says why nothing is to be acknowledged, if so.
+    """
 
     def __init__(self, group: str, name: TopicName, positions: Mapping[int, Position]) -> None:
         self.group = group
         self._name = name
         self._positions = {partition: str(at) for partition, at in positions.items()}
+        self.owners: dict[int, Owner] = {}
+        self.owed: dict[int, PositionChange] = {}
+        self.by_itself = ""
 
     def learn(self, positions: Mapping[int, Position]) -> None:
         """The group stands there."""
@@ -37,16 +45,36 @@ class Standing:
         stand. Raises `Invalid` without a group."""
         if not self.group:
             raise Invalid("The consumer has no group; make it with bus.consumer(topic, group=…).")
-        changes = [
+        if self.by_itself:
+            raise Invalid(self.by_itself)
+        left = {p: position for p, position in handed_out.items() if p not in self.owed}
+        return Acknowledgement(self, [*self.owed.values(), *self.changes(left)])
+
+    def changes(
+        self, to: Mapping[int, Position], kinds: Collection[Kind] = (Kind.AFTER,)
+    ) -> list[PositionChange]:
+        """What moves the group there, where the position is of such a kind and it is not there."""
+        return [
             PositionChange(
                 PositionKey(self.group, self._name, partition),
                 position,
                 self._positions.get(partition, ""),
+                self.owners.get(partition),
             )
-            for partition, position in handed_out.items()
-            if position.kind is Kind.AFTER and self._positions.get(partition) != str(position)
+            for partition, position in to.items()
+            if position.kind in kinds and self._positions.get(partition) != str(position)
         ]
-        return Acknowledgement(self, changes)
+
+    def known(self, partition: int) -> str:
+        """The position that the group is known to have; "" for none."""
+        return self._positions.get(partition, "")
+
+    def know(self, partition: int, position: Position | None) -> None:
+        """The group stands there in a partition."""
+        if position is None:
+            self._positions.pop(partition, None)
+        else:
+            self._positions[partition] = str(position)
 
     def note(self, changes: Iterable[PositionChange]) -> None:
         """These positions are so now."""

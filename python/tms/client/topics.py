@@ -8,10 +8,13 @@ from tms.model.inspection import PartitionInspection
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import (
     MESSAGE_BYTES_DEFAULT,
+    TOMBSTONE_RETENTION_MS_DEFAULT,
+    Cleanup,
     Durability,
     TopicInfo,
     TopicName,
     TopicSettings,
+    parse_cleanup,
     parse_durability,
     parse_retention,
 )
@@ -30,12 +33,16 @@ class TopicCalls(BusCalls):
         retention_bytes: int | None = None,
         durability: str = Durability.SYNCED,
         message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
+        cleanup: str = Cleanup.DELETE,
+        tombstone_retention: str | int | None = TOMBSTONE_RETENTION_MS_DEFAULT,
     ) -> TopicInfo:
         """Create a topic, `name` or `namespace:name`; one that exists with the same settings is
         left as it is.
 
-        `retention` is like `"36h"`, ms, or `"forever"`; `retention_bytes` is per partition. Raises
-        `TopicExists`, `Invalid`, `Forbidden`.
+        `retention` is like `"36h"`, ms, or `"forever"`; `retention_bytes` is per partition.
+        `cleanup` is `delete`; `compact` to keep the newest message of each key, without any
+        retention; or `compact,delete`. Compaction keeps a tombstone for `tombstone_retention`.
+        Raises `TopicExists`, `Invalid`, `Forbidden`.
         """
         settings = TopicSettings(
             partitions,
@@ -43,6 +50,8 @@ class TopicCalls(BusCalls):
             retention_bytes,
             parse_durability(durability),
             message_bytes_max,
+            parse_cleanup(cleanup),
+            parse_retention(tombstone_retention, "tombstone_retention"),
         )
         return self._transport.create_topic(TopicName.parse(topic), settings)
 
@@ -68,6 +77,8 @@ class TopicCalls(BusCalls):
         retention_bytes: int | str | None = None,
         durability: str | None = None,
         message_bytes_max: int | None = None,
+        cleanup: str | None = None,
+        tombstone_retention: str | int | None = None,
     ) -> TopicInfo:
         """Change what is given; None leaves it, `"forever"` and `retention_bytes="unlimited"` lift
         a limit.
@@ -85,6 +96,11 @@ class TopicCalls(BusCalls):
             changes["partitions"] = partitions
         if message_bytes_max is not None:
             changes["message_bytes_max"] = message_bytes_max
+        if cleanup is not None:
+            changes["cleanup"] = parse_cleanup(cleanup)
+        if tombstone_retention is not None:
+            kept_ms = parse_retention(tombstone_retention, "tombstone_retention")
+            changes["tombstone_retention_ms"] = kept_ms
         self._publishing.forget(topic)
         return self._transport.update_topic(TopicName.parse(topic), changes)
 

@@ -15,27 +15,28 @@ Invariants
 * What waits is bounded by `WAITING_BYTES`, all of it by `TRANSACTION_BYTES`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from secrets import token_hex
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
+from tms.client.batches import Batches, parts_of
 from tms.client.participants import Participant, Participants
 from tms.client.publish.batching import (
-    REQUEST_BYTES,
     Headers,
     check_partition,
     message_bytes,
     value_sizes,
 )
 from tms.client.publish.delivery import Numbering
+from tms.client.publish.expecting import Expect
 from tms.client.publish.known import Known
 from tms.client.queues.queue import Messages, Queue
 from tms.client.standing import Standing
 from tms.client.transport import Transport, retrying
 from tms.clock import Clock
 from tms.errors import Closed, TooLarge
-from tms.model.block import MESSAGES_MAX, encode
+from tms.model.expecting import as_expected
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.log import NewBlock
@@ -45,7 +46,6 @@ from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange, TopicBlock, TopicStaged
 
 C = TypeVar("C")
-MANY = 4_096
 WAITING_BYTES = 15 << 20  # a request has at most 16 MiB
 TRANSACTION_BYTES = 4 << 30
 _STAGING_S = 3_600.0  # how long a transaction may take that stages messages; nobody waits for it
@@ -55,32 +55,6 @@ class _Consumer(Protocol):
     standing: Standing
 
     def positions(self) -> dict[int, Position]: ...
-
-
-class _Batch:
-    """The messages for one partition; `keys` and `headers` are empty while none has any."""
-
-    __slots__ = ("bytes", "headers", "keys", "name", "number", "partition", "places", "values")
-
-    def __init__(self, name: TopicName, partition: int) -> None:
-        self.name = name
-        self.partition = partition
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []
-        self.headers: list[Headers | None] = []
-        self.places: list[int] = []
-        self.bytes = 0
-        self.number = (0, 0)  # producer id and sequence, once it is staged
-
-    def block(self) -> bytearray:
-        """All of them, packed."""
-        return encode(
-            self.values,
-            self.keys or None,
-            self.headers or None,
-            producer_id=self.number[0],
-            producer_sequence=self.number[1],
-        )
 
 
 class Transaction:
@@ -105,8 +79,7 @@ class Transaction:
         self._token = token_hex(16)
         self._topics: dict[str, Known] = {}
         self._sticky: dict[str, int] = {}  # where messages go that name no place
-        self._batches: list[_Batch] = []
-        self._newest: dict[tuple[str, int], _Batch] = {}
+        self._batches = Batches()
         self._acknowledged: list[_Consumer] = []
         self._settled: list[Settlement] = []
         self._participants = Participants(lambda: transport.transactions)
@@ -137,9 +110,11 @@ class Transaction:
         key: bytes | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
+        expect: Expect | None = None,
     ) -> None:
         """Add a message. Messages without key or partition go to one partition of a topic together.
-        Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`."""
+        `expect` as in `Bus.publish`: if it is not so, the commit fails with `WrongLastId`. Raises
+        `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`."""
         known = self._topics.get(topic) or self._learn(topic)
         size = message_bytes(value, key, headers, known.message_bytes_max)
         if partition is not None:
@@ -150,7 +125,10 @@ class Transaction:
             partition = self._sticky[topic]
         self._make_room(size)
         self._bytes += size
-        batch = self._room(known.name, topic, partition, size, 1)
+        if expect is None:
+            batch = self._batches.room(known.name, topic, partition, size, 1)
+        else:
+            batch = self._batches.begin(known.name, topic, partition, as_expected(expect))
         if key is not None or batch.keys:
             batch.keys += [None] * (len(batch.values) - len(batch.keys))
             batch.keys.append(key)
@@ -174,10 +152,10 @@ class Transaction:
         sizes = value_sizes(values, known.message_bytes_max)
         if self._bytes_staged + self._bytes + sum(sizes) > TRANSACTION_BYTES:
             raise _too_large()
-        for start, stop in _parts(sizes):
+        for start, stop in parts_of(sizes):
             part, size = values[start:stop], sum(sizes[start:stop])
             self._make_room(size)
-            batch = self._room(known.name, topic, partition, size, len(part))
+            batch = self._batches.room(known.name, topic, partition, size, len(part))
             batch.values += part
             if batch.keys:
                 batch.keys += [None] * len(part)
@@ -295,17 +273,22 @@ class Transaction:
             return
         if self._bytes_staged + self._bytes + size > TRANSACTION_BYTES:
             raise _too_large()
+        if any(one.expect is not None for one in self._batches.all):
+            raise TooLarge(
+                f"A transaction that expects something holds at most {WAITING_BYTES} bytes "
+                "of them. Commit more often."
+            )
         id = self._begin(_STAGING_S)
-        while self._batches:
-            batch = self._batches[0]
+        while self._batches.all:
+            batch = self._batches.all[0]
             if batch.number == (0, 0):  # one that is repeated keeps its number
                 batch.number = self._numbering.take((batch.name, batch.partition))
             self._stage(batch.name, NewBlock(batch.partition, batch.block()), id)
             self._staged.setdefault((batch.name, batch.partition), []).append(batch.places)
             self._bytes_staged += batch.bytes
             self._bytes -= batch.bytes
-            del self._batches[0]
-        self._newest.clear()
+            del self._batches.all[0]
+        self._batches.close()
 
     def _stage(self, name: TopicName, new: NewBlock, id: int) -> None:
         retrying(
@@ -319,7 +302,8 @@ class Transaction:
             self._id,
             "" if self._id else self._token,
             tuple(
-                TopicBlock(one.name, NewBlock(one.partition, one.block())) for one in self._batches
+                TopicBlock(one.name, NewBlock(one.partition, one.block(), one.expect))
+                for one in self._batches.all
             ),
             tuple(positions),
             tuple(sorted(self._changes | self._participants.changes(self._id))),
@@ -331,29 +315,10 @@ class Transaction:
     def _ids(self, result: CommitResult) -> list[MessageId]:
         found: list[tuple[int, MessageId]] = []
         places = [block for blocks in self._staged.values() for block in blocks]
-        places += [batch.places for batch in self._by_topic()]
+        places += [batch.places for batch in self._batches.by_topic()]
         for block, (_, place) in zip(places, result.appended, strict=False):
             found += zip(block, place.ids(), strict=True)
         return [id for _, id in sorted(found)]
-
-    def _room(self, name: TopicName, topic: str, partition: int, size: int, count: int) -> _Batch:
-        """The batch of a partition that takes so much more."""
-        batch = self._newest.get((topic, partition))
-        if (
-            batch is None
-            or batch.bytes + size > REQUEST_BYTES
-            or len(batch.values) + count > MESSAGES_MAX
-        ):
-            batch = self._newest[topic, partition] = _Batch(name, partition)
-            self._batches.append(batch)
-        return batch
-
-    def _by_topic(self) -> list[_Batch]:
-        """The batches as the answer has them: those of a topic together."""
-        order = {
-            name: number for number, name in enumerate(dict.fromkeys(b.name for b in self._batches))
-        }
-        return sorted(self._batches, key=lambda batch: order[batch.name])
 
     def _end(self) -> None:
         self._over = True
@@ -368,21 +333,6 @@ class Transaction:
     def _require_open(self) -> None:
         if self._over:
             raise Closed("The transaction is over; begin another one.")
-
-
-def _parts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of messages that fit into a block."""
-    if 0 < len(sizes) <= MANY and sum(sizes) <= REQUEST_BYTES:
-        yield 0, len(sizes)
-        return
-    start = size = 0
-    for number, one in enumerate(sizes):
-        if number > start and (size + one > REQUEST_BYTES or number - start == MANY):
-            yield start, number
-            start, size = number, 0
-        size += one
-    if sizes:
-        yield start, len(sizes)
 
 
 def _too_large() -> TooLarge:

@@ -11,16 +11,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from tms.client.ports import DelayedPort, GroupsPort, QueuesPort, TransactionsPort
 from tms.clock import Clock
 from tms.errors import Closed, TMSError
+from tms.model.filter import Filter
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.queue import RECEIVE_BYTES, QueueInfo, QueueSettings, TokenResult
-from tms.model.received import Received
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
-from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -44,74 +43,6 @@ class Pending(Protocol[T_co]):
         ...
 
 
-class TransactionsPort(Protocol):
-    """The engine's transactions; see `tms.transactions.Transactions` for what they promise."""
-
-    def begin(
-        self, *, long: bool = False, timeout_s: float | None = None, token: str = ""
-    ) -> TransactionInfo: ...
-
-    def describe(self, id: int) -> TransactionInfo: ...
-
-    def open(self) -> list[TransactionInfo]: ...
-
-    def abort(self, id: int) -> TransactionInfo: ...
-
-    def invalidate(self, id: int) -> TransactionInfo: ...
-
-    def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None: ...
-
-    def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult: ...
-
-    def positions(self, group: str, topic: TopicName) -> Mapping[int, Position]: ...
-
-    def move(self, changes: Sequence[PositionChange]) -> None: ...
-
-    def forget_positions(self, group: str, topic: TopicName) -> None: ...
-
-    def prune(self, before_ms: int) -> int: ...
-
-
-class QueuesPort(Protocol):
-    """The engine's queues; see `tms.queues.Queues` for what they promise. Each call for tokens says
-    which of them came too late; `receive` waits up to `wait_s` for the first message."""
-
-    def declare(self, group: str, topic: TopicName, settings: QueueSettings) -> QueueInfo: ...
-
-    def update(self, group: str, topic: TopicName, changes: Mapping[str, object]) -> QueueInfo: ...
-
-    def describe(self, group: str, topic: TopicName) -> QueueInfo: ...
-
-    def list_queues(self, topic: TopicName) -> list[QueueInfo]: ...
-
-    def delete(self, group: str, topic: TopicName) -> None: ...
-
-    def receive(
-        self,
-        group: str,
-        topic: TopicName,
-        limit: int = 1,
-        wait_s: float = 0,
-        bytes_max: int = RECEIVE_BYTES,
-    ) -> Received: ...
-
-    def ack(self, group: str, topic: TopicName, tokens: Sequence[str]) -> TokenResult: ...
-
-    def nack(
-        self, group: str, topic: TopicName, tokens: Sequence[str], delay_s: float | None = None
-    ) -> TokenResult: ...
-
-    def extend(
-        self, group: str, topic: TopicName, tokens: Sequence[str], lease_s: float | None = None
-    ) -> TokenResult: ...
-
-    def reject(
-        self, group: str, topic: TopicName, tokens: Sequence[str], cause: str = ""
-    ) -> TokenResult: ...
-
-    def redrive(self, group: str, topic: TopicName, limit: int = 1_000) -> int: ...
-
-
 class Transport(Protocol):
     """The engine's methods; see `tms.engine.Engine` for what they promise."""
 
@@ -120,6 +51,12 @@ class Transport(Protocol):
 
     @property
     def queues(self) -> QueuesPort: ...
+
+    @property
+    def groups(self) -> GroupsPort: ...
+
+    @property
+    def delayed(self) -> DelayedPort: ...
 
     def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo: ...
 
@@ -150,6 +87,7 @@ class Transport(Protocol):
         bytes_max: int,
         wait_s: float = 0,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Fetched: ...
 
     def offsets(
@@ -178,6 +116,7 @@ class Lane(Protocol):
         bytes_max: int,
         wait_s: float,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Pending[Fetched]:
         """Begin a fetch; the caller goes on while it is under way."""
         ...
@@ -252,8 +191,10 @@ class LocalLane:
         bytes_max: int,
         wait_s: float,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Pending[Fetched]:
-        return _LocalFetch(self, self._transport, name, positions, bytes_max, wait_s, isolation)
+        transport = self._transport
+        return _LocalFetch(self, transport, name, positions, bytes_max, wait_s, isolation, where)
 
     def reset(self) -> None:
         pass  # nothing of a fetch is under way before its result is asked for
@@ -275,6 +216,7 @@ class _LocalFetch:
         bytes_max: int,
         wait_s: float,
         isolation: View,
+        where: Filter | None,
     ) -> None:
         self._lane = lane
         self._transport = transport
@@ -283,6 +225,7 @@ class _LocalFetch:
         self._bytes_max = bytes_max
         self._wait_s = wait_s
         self._isolation = isolation
+        self._where = where
 
     def done(self) -> bool:
         return False
@@ -294,10 +237,10 @@ class _LocalFetch:
                 raise Closed("The consumer was closed while it waited.")
             slice_s = min(left_s, _LOCAL_WAIT_S)
             found = self._transport.fetch(
-                self._name, positions, self._bytes_max, slice_s, self._isolation
+                self._name, positions, self._bytes_max, slice_s, self._isolation, self._where
             )
             left_s -= slice_s
-            if found.blocks or left_s <= 0:
+            if found.blocks or found.reached or left_s <= 0:
                 return found
             positions = [PartitionPosition(*there) for there in found.next.items()]
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from tms.compact.compaction import CompactionCounters, CompactionLimits
 from tms.log.partition import LogLimits
 
 
@@ -17,6 +18,7 @@ class EngineConfig:
     cleaner_interval_s: float = 30.0
     transaction_lifetime_ms: int = 25 * 3_600_000  # of one whose manager is elsewhere
     log: LogLimits = field(default_factory=LogLimits)
+    compaction: CompactionLimits = field(default_factory=CompactionLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +42,6 @@ class EngineStats:
     transactions_invalid: int
     partitions_blocked: int
     transactions_committed: int
+    compaction: CompactionCounters
+    delayed_waiting: int
+    delayed_delivered: int

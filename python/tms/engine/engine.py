@@ -12,17 +12,17 @@ Invariants
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from random import Random
 
 from tms.clock import Clock
 from tms.engine.config import EngineConfig, EngineStats
+from tms.engine.parts import EngineParts
 from tms.errors import Closed, Invalid
-from tms.log.cache import BlockCache
-from tms.log.inflight import InFlight
+from tms.groups.groups import LogGroups
 from tms.log.pending import PendingAppend
 from tms.log.visibility import Judge
-from tms.model import keys
+from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
@@ -32,22 +32,17 @@ from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, Top
 from tms.queues import Queues
 from tms.queues.queues import QUEUES
 from tms.store.base import Store
-from tms.table.tables import Tables
-from tms.topic.fetching import Fetcher
 from tms.topic.inspection import inspect_partition
-from tms.topic.journal import Journal
-from tms.topic.maintenance import CLOSE_TIMEOUT_S, Maintenance
-from tms.topic.partitions import PartitionLog, Partitions
-from tms.topic.publishing import Publisher
-from tms.topic.registry import Registry, TopicRecord, topic_info
-from tms.topic.retention import RetentionClock, floor_by_time
-from tms.topic.sweep import open_metadata, sweep
-from tms.transactions.transactions import Transactions
+from tms.topic.maintenance import CLOSE_TIMEOUT_S
+from tms.topic.partitions import PartitionLog
+from tms.topic.registry import TopicRecord, topic_info
+from tms.topic.retention import floor_by_time
 
 
-class Engine:
+class Engine(EngineParts):
     """An ordered, durable message log over a store. Close it to release the store. `threads` run
-    what need not keep a caller waiting; the engine's own unless given."""
+    what need not keep a caller waiting, `random` is for what is spread; the engine's own unless
+    given."""
 
     def __init__(
         self,
@@ -55,76 +50,35 @@ class Engine:
         clock: Clock,
         config: EngineConfig | None = None,
         threads: Executor | None = None,
+        random: Random | None = None,
     ) -> None:
-        self._config = config or EngineConfig()
-        self._store = store
-        self._clock = clock
-        self._metadata = open_metadata(store)
-        sweep(store, self._metadata)
-        self._registry = Registry(store, self._metadata, clock, self._config.topics)
-        self._cache = BlockCache(self._config.cache_bytes)
-        self._in_flight = InFlight(self._config.in_flight_bytes)
-        self._threads = threads or ThreadPoolExecutor(self._config.threads, "tms-append")
-        self._partitions = self._make_partitions()
-        judged = self._metadata.get(keys.RETENTION_CLOCK)
-        self._retention = RetentionClock(clock, None if judged is None else int(judged))
-        self.maintenance = Maintenance(
-            self._metadata,
-            clock,
+        super().__init__(store, clock, config or EngineConfig(), threads)
+        self.queues = Queues(
+            self,
             self._registry,
-            self._partitions,
-            self._retention,
-            self._config.cleaner_interval_s,
-            self._tidy,
-        )
-        self._publisher = Publisher(self._registry, self._partitions, self._config.block_bytes)
-        self.transactions = Transactions(
-            self._registry,
-            self._partitions,
-            self._publisher,
+            self._journal(QUEUES),
+            self.transactions,
             clock,
-            self._threads.submit,
-            self._config.transaction_lifetime_ms,
-            self._metadata if store.shared else None,
-            store.cleaned_ms,
+            random or Random(),
         )
-        self.tables = Tables(store, self.transactions.manager)
-        self._fetcher = Fetcher(
-            self._registry,
-            self._partitions,
-            self._retention,
-            clock,
-            self.transactions.manager.watch_end,
-        )
-        self.queues = self._make_queues()
+        self.groups = self._make_groups()
         self._lock = threading.Lock()
         self._closed = False
 
-    def _make_queues(self) -> Queues:
-        return Queues(
-            self,
+    def _make_groups(self) -> LogGroups:
+        return LogGroups(
             self._registry,
-            Journal(QUEUES, self._registry, self._partitions, self._publisher),
-            self.transactions,
+            self._partitions,
+            self._publisher,
             self._clock,
-            Random(),
+            self.transactions,
+            lambda name, at, cached: (self.fetch_cached if cached else self.fetch)(name, [at], 1),
         )
 
     def _tidy(self) -> None:
-        self.transactions.tidy()
+        super()._tidy()
+        self.groups.tidy()
         self.queues.shorten_journal()
-
-    def _make_partitions(self) -> Partitions:
-        return Partitions(
-            self._store,
-            self._metadata,
-            self._clock,
-            self._registry,
-            self._cache,
-            self._config.log,
-            self._in_flight,
-            self._threads,
-        )
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -197,6 +151,19 @@ class Engine:
             log.reader.truncate(before, self._clock.now_ms())
         return self.describe_topic(name)
 
+    def erase(
+        self,
+        name: TopicName,
+        key: bytes | None = None,
+        id: MessageId | None = None,
+        partition: int | None = None,
+    ) -> int:
+        """Take the messages of a key, or the one with an id, out of topic and store for good; how
+        many there were. After a failure, repeat it. Raises `Invalid`, `TopicNotFound`,
+        `PartitionNotFound`."""
+        self._require_open()
+        return self.compaction.erase(name, key, id, partition)
+
     def delete_topic(self, name: TopicName) -> None:
         """Delete a topic and free its space; a later topic of this name never shows anything of
         it."""
@@ -237,11 +204,14 @@ class Engine:
         bytes_max: int,
         wait_s: float = 0.0,
         isolation: Isolation | Snapshot = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Fetched:
         """Blocks from these positions on, about `bytes_max` bytes of them but at least one if there
         is one; waits up to `wait_s` for the first. `isolation` says what is shown of transactions.
+        With a filter only what matches, and what was looked at is bounded: see `Fetched.reached`.
         Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
-        return self._fetcher.fetch(name, positions, bytes_max, wait_s, self._judge(isolation))
+        judge = self._judge(isolation)
+        return self._fetcher.fetch(name, positions, bytes_max, wait_s, judge, where)
 
     def fetch_cached(
         self,
@@ -290,13 +260,16 @@ class Engine:
     # -- operating -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin cleaning and recovering in the background."""
+        """Begin cleaning, recovering, compacting and delivering what is due in the background."""
         self.maintenance.start()
+        self.compaction.start()
         self.queues.start()
+        self.delayed.start()
 
     def confirm_clock(self) -> None:
-        """Let retention believe the wall clock after a jump."""
+        """Let retention and delayed messages believe the wall clock after a jump."""
         self._retention.confirm()
+        self.delayed.confirm_clock()
 
     def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection:
         """How a partition stands in the store, with its newest `limit` blocks."""
@@ -319,7 +292,7 @@ class Engine:
 
     def warnings(self) -> list[str]:
         """What is wrong although it stores, in sentences."""
-        return [] if self._closed else self._store.warnings()
+        return [] if self._closed else [*self._store.warnings(), *self.delayed.warnings()]
 
     def stats(self) -> EngineStats:
         """Counters and sizes, for metrics."""
@@ -345,6 +318,9 @@ class Engine:
             transactions_invalid=tx.invalid,
             partitions_blocked=tx.partitions_blocked,
             transactions_committed=tx.committed,
+            compaction=self.compaction.counters,
+            delayed_waiting=self.delayed.waiting,
+            delayed_delivered=self.delayed.lateness.messages,
         )
 
     def close(self) -> None:
@@ -354,9 +330,11 @@ class Engine:
                 return
             self._closed = True
         self.queues.close()
+        self.delayed.close()
         self._publisher.close()
         self._fetcher.close()
         self.maintenance.stop()
+        self.compaction.stop()
         self._partitions.close(CLOSE_TIMEOUT_S)
         self._threads.shutdown(wait=True)
         self.transactions.close()  # when nothing is committed any more

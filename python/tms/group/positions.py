@@ -9,7 +9,7 @@ Invariants
 * A change that expects another position than there is changes nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tms.errors import Conflict, DataCorrupt, TMSError
 from tms.model.position import Position
@@ -21,30 +21,28 @@ class Positions:
     """All positions. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._positions: dict[PositionKey, Position] = {}
+        self._positions: dict[tuple[str, TopicName], dict[int, Position]] = {}
 
     def of(self, group: str, topic: TopicName) -> Mapping[int, Position]:
         """A group's positions in a topic, by partition."""
-        return {
-            key.partition: position
-            for key, position in self._positions.items()
-            if key.group == group and key.topic == topic
-        }
+        return dict(self._positions.get((group, topic), {}))
 
     def groups(self) -> list[tuple[str, TopicName]]:
         """Which groups have positions in which topics, in order."""
-        return sorted({(key.group, key.topic) for key in self._positions})
+        return sorted(self._positions)
 
-    def all(self) -> Iterable[tuple[PositionKey, Position]]:
+    def all(self) -> Iterator[tuple[PositionKey, Position]]:
         """Every position."""
-        return self._positions.items()
+        for (group, topic), positions in self._positions.items():
+            for partition, position in positions.items():
+                yield PositionKey(group, topic, partition), position
 
     def check(self, changes: Iterable[PositionChange]) -> None:
         """Raises `Conflict` when a position is not the expected one."""
         for change in changes:
             if change.expected is None:
                 continue
-            found = self._positions.get(change.key)
+            found = self.of_key(change.key)
             now = "" if found is None else str(found)
             if now != change.expected:
                 key = change.key
@@ -58,12 +56,20 @@ class Positions:
                     position=now,
                 )
 
+    def of_key(self, key: PositionKey) -> Position | None:
+        """One position."""
+        return self._positions.get((key.group, key.topic), {}).get(key.partition)
+
     def apply(self, key: PositionKey, position: Position | None) -> None:
         """Move a position; None forgets it."""
+        place = (key.group, key.topic)
+        positions = self._positions.setdefault(place, {})
         if position is None:
-            self._positions.pop(key, None)
+            positions.pop(key.partition, None)
         else:
-            self._positions[key] = position
+            positions[key.partition] = position
+        if not positions:
+            del self._positions[place]
 
 
 def encode_key(key: PositionKey) -> bytes:

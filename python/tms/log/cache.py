@@ -40,6 +40,11 @@ class Tail:
             self._head = 0
         return len(block.block)
 
+    def evict_before(self, key: BlockKey) -> tuple[int, int]:
+        """Drop the blocks before a key; how many there were, and their bytes."""
+        count = bisect_left(self._keys, key, self._head) - self._head
+        return count, sum(self.evict() for _ in range(count))
+
     def replace(self, blocks: dict[BlockKey, StoredBlock]) -> None:
         """Take these, of the same size, in place of cached ones with the same keys."""
         for index in range(self._head, len(self._keys)):
@@ -97,6 +102,20 @@ class BlockCache:
                 finally:
                     if not mine:
                         its_lock.release()
+
+    def forget_before(self, tail: Tail, key: BlockKey) -> None:
+        """Drop a tail's blocks before a key, which are no longer as they were. The caller holds the
+        partition's lock."""
+        with self._lock:
+            count, size = tail.evict_before(key)
+            self.bytes -= size
+            kept = []
+            for entry in self._order:
+                if count and entry[0] is tail:
+                    count -= 1
+                else:
+                    kept.append(entry)
+            self._order = deque(kept)
 
     def forget(self, tail: Tail) -> None:
         """Drop all of a tail's blocks, e.g. before its partition is read again. The caller holds

@@ -8,6 +8,7 @@ import threading
 from typing import NamedTuple
 
 from tms.errors import TMSError
+from tms.log.expecting import Expecting
 from tms.log.pending import PendingAppend
 from tms.log.records import RememberedBlock
 from tms.model.block import BlockHeader, place
@@ -33,7 +34,7 @@ PLAIN = Stamp(0, 0)
 class Ticket:
     """One caller's blocks for one partition."""
 
-    __slots__ = ("bytes", "durability", "entries", "pending", "reserved", "stamp")
+    __slots__ = ("bytes", "durability", "entries", "expecting", "pending", "reserved", "stamp")
 
     def __init__(
         self, pending: PendingAppend, durability: Durability, stamp: Stamp = PLAIN
@@ -42,6 +43,7 @@ class Ticket:
         self.durability = durability
         self.stamp = stamp
         self.entries: list[Entry] = []
+        self.expecting: dict[int, Expecting] = {}  # by place in the pending append
         self.bytes = 0
         self.reserved = False  # whether room was made for it
 

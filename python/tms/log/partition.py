@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tms.errors import TMSError
+from tms.errors import StorageUnavailable, TMSError
 from tms.events import EventLog
 from tms.log import recovery
 from tms.log.cache import BlockCache, Tail
@@ -74,6 +74,9 @@ class PartitionState:
         self.limits = limits
         self.owner = threading.Lock()
         self.lock = threading.Lock()
+        self.rewriting = (
+            threading.Lock()
+        )  # held while rows are read and written thinned; before `owner`
         self.known = False
         self.loaded = False
         self.failed = False  # `loaded` went because of a failure; recovering may help
@@ -143,6 +146,18 @@ class PartitionState:
             watchers = self._take_watchers()
         _call(watchers)
 
+    def find_end(self) -> int:
+        """The end offset, also if another process has taken over and written on since it was
+        read."""
+        with self.owner:
+            if self.loaded:
+                try:
+                    self.chain.require_owned()
+                except StorageUnavailable:
+                    self.loaded = False
+            self.load()
+            return self.end_offset
+
     def prepare(self, now_ms: int) -> None:
         """Be ready to append: the end is known and a segment is open. The caller holds `owner`."""
         self.load()
@@ -193,6 +208,18 @@ class PartitionState:
         if watchers:
             _call(watchers)
 
+    def published_after(self, key: BlockKey) -> Iterator[list[StoredBlock]]:
+        """The blocks after a key, in order, some at a time. The caller holds `owner`."""
+        while key < self.last:
+            with self.lock:
+                blocks = self.tail.read(key_after(key), LOOK_BYTES)
+            if blocks is None:
+                blocks = self.chain.scan(key_after(key), key_after(self.last), LOOK_BYTES)
+            if not blocks:
+                return
+            yield blocks
+            key = (blocks[-1].time_ms, blocks[-1].last_sequence)
+
     def roll_back(self, first: BlockKey, last: BlockKey, write_pointer: int) -> int:
         """Mark the blocks of a transaction in [first, last] as rolled back, synced; how many there
         were. The caller holds `owner`."""
@@ -210,6 +237,12 @@ class PartitionState:
             with self.lock:
                 self.tail.replace({(one.time_ms, one.last_sequence): one for one in marked})
         return len(marked)
+
+    def forget_cached(self, before: BlockKey) -> None:
+        """Read what lies before a key from the store from now on."""
+        with self.lock:
+            if self.tail.covered_after < before:
+                self._cache.forget_before(self.tail, before)
 
     def _look(self) -> None:
         """See whether maintenance is due, and after how many bytes to see again."""

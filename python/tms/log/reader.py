@@ -13,7 +13,7 @@ Invariants
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tms.errors import Closed, NotFound, OffsetOutOfRange
+from tms.errors import Closed, DataCorrupt, NotFound, OffsetOutOfRange
 from tms.log.partition import PartitionState, again
 from tms.log.records import FIRST_KEY, BlockKey, key_after
 from tms.log.recovery import header_of
@@ -89,13 +89,29 @@ class PartitionReader:
                 self._references = references + _FEW
                 return Read(found, _after(found[-1]), read.end)
             if is_reference(stored):
-                [stored] = trimmed([self._staged.resolve(stored)], floor)
                 references += 1
+                there = self._resolve(stored)
+                if there is None:
+                    continue
+                shown = trimmed([there], floor)
+                if not shown:
+                    continue
+                [stored] = shown
             found.append(stored)
             bytes_max -= len(stored.block)
         if references:
             self._references = max(self._references or 0, 2 * references)
         return read._replace(blocks=found)
+
+    def _resolve(self, reference: StoredBlock) -> StoredBlock | None:
+        """What a reference names; None when compaction has taken both out since it was read."""
+        try:
+            return self._staged.resolve(reference)
+        except DataCorrupt:
+            key = (reference.time_ms, reference.last_sequence)
+            if self._scan(key, key_after(key), 1):
+                raise
+            return None
 
     def skip(self, position: Position) -> Read:
         """What `read` would answer if nothing had room: only `latest` is resolved."""
@@ -111,6 +127,13 @@ class PartitionReader:
             with state.owner:
                 if not state.known:
                     state.load()
+
+    def floor(self) -> BlockKey:
+        """Before this key messages may be gone without a newer one of their key: they were dropped,
+        or compaction has forgotten them."""
+        self.load()
+        record = self._state.chain.record
+        return max(record.floor, record.forgotten)
 
     def watch(self, position: Position, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when something is there at or after `position`, at once if it is.
@@ -138,16 +161,30 @@ class PartitionReader:
             state.raise_floor(floor)
 
     def start(self, floor: BlockKey) -> tuple[int, MessageId | None]:
-        """Offset and id of the first readable message; the end and None when there is none."""
+        """Offset and id of the first readable message; the end and None when there is none. Where
+        messages were compacted away, the offset is that from which on nothing else is missing."""
         last, end = self._end()
         start = max(floor, self._state.chain.record.floor)
         blocks = self._scan(start, key_after(last), 1) if start <= last else []
+        gaps = self._state.chain.record.gaps
         if not blocks:
-            return end, None
+            return (self._behind(start) if gaps and start <= last else end), None
         header = header_of(blocks[0])
         first = blocks[0].last_sequence - header.count + 1
         skipped = max(0, start[1] - first) if start[0] == blocks[0].time_ms else 0
-        return header.base_offset + skipped, MessageId(blocks[0].time_ms, first + skipped)
+        offset = header.base_offset + skipped
+        if gaps and not skipped:
+            offset = min(offset, self._behind(start))
+        return offset, MessageId(blocks[0].time_ms, first + skipped)
+
+    def _behind(self, key: BlockKey) -> int:
+        """The offset behind the last block before a key; where the first segment begins when there
+        is none."""
+        before = self._state.chain.before(key)
+        if before is None:
+            return self._state.chain.record.segments[0].base_offset
+        header = header_of(before)
+        return header.base_offset + header.count
 
     def offset_at(self, position: Position, floor: BlockKey) -> int:
         """The offset of the first readable message at or after a position; the end when there is
@@ -204,6 +241,8 @@ class PartitionReader:
             return Position.after(MessageId(*last))
         earliest, _ = self.start(floor)
         located = None if offset < earliest else self._locate(offset, last)
+        if located is None and offset >= earliest and self._state.chain.record.gaps:
+            return Position.after(MessageId(*last))  # nothing is left behind it
         if located is None:
             raise OffsetOutOfRange(
                 f"Offset {offset} of partition {self._state.chain.partition} is no longer kept; "

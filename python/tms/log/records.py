@@ -2,6 +2,7 @@
 `topic.registry`. JSON, so that people and
 Java read them; changed by compare-and-set, except where one writer is certain.
 
+    compaction/UID/PARTITION       CompactionRecord; absent while nothing was ever compacted
     partition/UID/PARTITION        PartitionRecord; absent while nothing was ever published to it
     producers/UID/PARTITION        ProducersRecord; a head start for recovery, never the truth
 """
@@ -46,13 +47,27 @@ class PartitionRecord(msgspec.Struct, frozen=True):
     """A partition's segments, oldest first; all but the last are sealed.
 
     Nothing before `floor` is readable. `last` is the greatest key given before the last segment
-    began: ids stay above it even when every segment is gone.
+    began: ids stay above it even when every segment is gone. `gaps`: messages were taken out of
+    sealed segments, so offsets may be missing there. Up to `forgotten` that may be the newest ones
+    of their keys.
     """
 
     epoch: int
     segments: tuple[SegmentRecord, ...]
     floor: BlockKey = FIRST_KEY
     last: BlockKey = FIRST_KEY
+    gaps: bool = False
+    forgotten: BlockKey = FIRST_KEY
+
+
+class CompactionRecord(msgspec.Struct, frozen=True):
+    """How far a partition is compacted: up to `clean` each key has at most one message, its newest.
+    `passes` are the ends of passes over it with when they were done, ms, oldest first. `reclaim`
+    are maps whose space is to be given back."""
+
+    clean: BlockKey = FIRST_KEY
+    passes: tuple[tuple[BlockKey, int], ...] = ()
+    reclaim: tuple[str, ...] = ()
 
 
 class RememberedBlock(msgspec.Struct, frozen=True, array_like=True):

@@ -12,6 +12,8 @@ Invariants
   acknowledged: a crash between creating a map and recording it, or between recording a drop and
   dropping, leaves such maps; they are swept at the next start.
 * Only the last segment is appended to. Before a segment is sealed everything in it is synced.
+* From a sealed segment messages may go (`rewrite`); those that are left stay as they are. The
+  record says so before (`gaps`).
 * The record changes by compare-and-set, so a second owner is noticed (`StorageUnavailable`), never
   overwritten.
 
@@ -24,6 +26,8 @@ paused, or a write whose answer was lost, may come back at any time:
   an earlier owner writes after the seal was never acknowledged.
 * Nothing behind a seal is ever read.
 """
+
+from collections.abc import Callable
 
 import msgspec
 
@@ -141,9 +145,7 @@ class SegmentChain:
             number=number, epoch=epoch, created_ms=created_ms, base_offset=end_offset
         )
         self._set(
-            PartitionRecord(
-                epoch=epoch, segments=(*segments, new), floor=self.record.floor, last=last
-            )
+            msgspec.structs.replace(self.record, epoch=epoch, segments=(*segments, new), last=last)
         )
 
     def _new_map(self, name: str) -> Map:
@@ -175,6 +177,55 @@ class SegmentChain:
             self._maps.pop(segment.number, None)
             self._store.drop(self._name(segment.number))
 
+    # -- messages that go ----------------------------------------------------------------------
+
+    def note_gaps(self, forgotten: BlockKey) -> None:
+        """Note that messages will be missing in sealed segments, up to a key perhaps the newest of
+        their keys."""
+        record = self.record
+        if not record.gaps or forgotten > record.forgotten:
+            forgotten = max(forgotten, record.forgotten)
+            self._set(msgspec.structs.replace(record, gaps=True, forgotten=forgotten))
+
+    def rewrite(
+        self, segment: SegmentRecord, blocks: list[StoredBlock], gone: list[BlockKey]
+    ) -> None:
+        """Put thinned blocks of a sealed segment in the place of the stored ones, and take blocks
+        out. `note_gaps` came before; each of the changes alone may survive a crash."""
+        self.require_owned()
+        rows = [(keys.block_key(one.time_ms, one.last_sequence), one.block) for one in blocks]
+        found = self._map(segment.number)
+        found.recover()  # what failed before is done again
+        if rows:
+            found.overwrite(rows, Durability.WRITTEN)
+        found.delete([keys.block_key(*key) for key in gone])
+
+    def reclaim(self, segment: SegmentRecord, pause: Callable[[], None]) -> None:
+        """Give back what a sealed segment took before it was rewritten, for good."""
+        found = self._map(segment.number)
+        found.recover()
+        found.reclaim(pause)
+
+    def resize(self, number: int) -> None:
+        """Note what a sealed segment takes now. One that is empty goes, and the next begins where
+        it began, if that is sealed: where an open one begins is where its first block begins."""
+        segments = self.record.segments
+        at = next((at for at, one in enumerate(segments) if one.number == number), None)
+        if at is None:
+            return
+        mine, behind = segments[at], segments[at + 1 :]
+        empty = bool(behind) and behind[0].sealed and not self._map(number).scan(None, None, 1)
+        if empty:
+            longer = msgspec.structs.replace(behind[0], base_offset=mine.base_offset)
+            behind = (longer, *behind[1:])
+        else:
+            stored_bytes = self._map(number).stored_bytes()
+            behind = (msgspec.structs.replace(mine, stored_bytes=stored_bytes), *behind)
+        self._set(msgspec.structs.replace(self.record, segments=(*segments[:at], *behind)))
+        if empty:
+            self._maps.pop(number, None)
+            self._store.drop(self._name(number))
+
     # -- reading -------------------------------------------------------------------------------
 
     def scan(self, start: BlockKey, stop: BlockKey, bytes_max: int) -> list[StoredBlock]:
@@ -201,6 +252,15 @@ class SegmentChain:
             StoredBlock(self.partition, *keys.split_block_key(key), value)
             for key, value in self._rows(segment, start, stop, bytes_max)
         ]
+
+    def before(self, key: BlockKey) -> StoredBlock | None:
+        """The last block before a key."""
+        for segment in reversed(self.record.segments):
+            stop = key if segment.last is None else min(key, key_after(segment.last))
+            rows = self._map(segment.number).scan(None, keys.block_key(*stop), 1, reverse=True)
+            if rows:
+                return StoredBlock(self.partition, *keys.split_block_key(rows[0][0]), rows[0][1])
+        return None
 
     def newest(self, count: int) -> list[tuple[int, StoredBlock]]:
         """The newest `count` blocks with their segment's number, newest first."""

@@ -18,7 +18,7 @@ Invariants
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tms.errors import DataCorrupt, NotFound, TMSError
@@ -29,7 +29,7 @@ from tms.model.block.header import HEADER_BYTES, write_header
 from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.log import Buffer, StoredBlock
 from tms.model.topic import Durability
-from tms.store.base import Map, Store
+from tms.store.base import Map, Row, Store
 
 TRANSACTIONS_KNOWN = 10_000
 _SCAN_BYTES = 4 << 20
@@ -134,8 +134,47 @@ class StagedBlocks:
                 f"{self._partition} was staged, but {name} does not have it. Run `tms fsck`."
             )
         block = bytearray(value)
-        place(block, header.base_offset, header.flags, header.write_pointer)
+        sparse = flags_of(value) & Flags.SPARSE
+        place(block, header.base_offset, header.flags | sparse, header.write_pointer)
         return reference._replace(block=block, payload=(time_ms, last - header.count + 1))
+
+    def map_of(self, stored: StoredBlock) -> str:
+        """The name of the map in which a staged block stands."""
+        pointer = header_of(stored).write_pointer
+        return keys.payload_map(self._uid, self._partition, pointer)
+
+    def rewrite(self, thinned: Sequence[StoredBlock], gone: Sequence[StoredBlock]) -> None:
+        """Put thinned blocks in the place of staged ones, and remove others; of all of them the
+        payload says where they stand. What is not there is left out."""
+        changes: dict[str, tuple[list[Row], list[bytes]]] = {}
+        for kept, blocks in ((True, thinned), (False, gone)):
+            for stored in blocks:
+                header = header_of(stored)
+                time_ms, first = stored.payload
+                pointer = header.write_pointer
+                key = keys.payload_key(pointer, time_ms, first + header.count - 1)
+                rows, keys_gone = changes.setdefault(self.map_of(stored), ([], []))
+                if kept:
+                    rows.append((key, stored.block))
+                else:
+                    keys_gone.append(key)
+        with self._lock:
+            for name, (rows, keys_gone) in changes.items():
+                found = self._map(name)
+                if found is not None:
+                    found.recover()
+                    if rows:
+                        found.overwrite(rows, Durability.SYNCED)
+                    found.delete(keys_gone)
+            self._known.clear()
+
+    def reclaim(self, name: str, pause: Callable[[], None]) -> None:
+        """Give back what rows of a map took that are gone; does nothing when it is dropped."""
+        with self._lock:
+            found = self._map(name)
+        if found is not None:
+            found.recover()
+            found.reclaim(pause)
 
     def drop(self, pointer: int, blocks: Sequence[Staged] | None = None) -> None:
         """Forget what a transaction staged that never commits, or these blocks of it."""
@@ -205,6 +244,12 @@ class StagedBlocks:
         except TMSError:
             self._failed.add(name)
             raise
+
+
+def named_by(reference: StoredBlock) -> StoredBlock:
+    """The reference itself, with the payload that says where the block stands that it names."""
+    time_ms, last = keys.split_block_key(bytes(reference.block[HEADER_BYTES:]))
+    return reference._replace(payload=(time_ms, last - header_of(reference).count + 1))
 
 
 def is_reference(stored: StoredBlock) -> bool:

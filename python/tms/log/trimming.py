@@ -4,10 +4,12 @@ Blocks are passed on as they are stored; this one kind is packed again, so that 
 whatever representation, is shown what was made unreadable.
 """
 
+from bisect import bisect_left
+
 from tms.log.records import BlockKey
 from tms.log.recovery import header_of
 from tms.log.staging import is_reference
-from tms.model.block import decode, encode, place
+from tms.model.block import Flags, decode, encode, place, thin
 from tms.model.log import StoredBlock
 
 
@@ -21,6 +23,10 @@ def trimmed(blocks: list[StoredBlock], floor: BlockKey) -> list[StoredBlock]:
     if skip <= 0:
         return blocks
     columns = decode(first.block)
+    if header.flags & Flags.SPARSE:
+        keep = range(bisect_left(columns.index, skip), columns.count)
+        thinned = [first._replace(block=thin(first.block, keep, columns))] if keep else []
+        return [*thinned, *blocks[1:]]
     block = encode(
         columns.values()[skip:],
         columns.keys()[skip:],

@@ -29,6 +29,7 @@ from contextlib import suppress
 from tms.clock import Clock
 from tms.errors import StorageUnavailable, TMSError
 from tms.events import EventLog
+from tms.log.expecting import Expecting
 from tms.log.groups import Group, Ticket
 from tms.log.inflight import Room
 from tms.log.partition import PartitionState, again
@@ -206,7 +207,7 @@ class PartitionWriter:
                 state.prepare(now_ms)
             group = Group(batch, state.end_offset, state.last)
         for ticket in batch:
-            self._place(ticket, now_ms, group)
+            self._place(ticket, now_ms, group, before)
         if group.rows or (group.durability is Durability.SYNCED and state.unsynced):
             state.write(group.rows, group.durability)
             group.written = True
@@ -283,7 +284,7 @@ class PartitionWriter:
         finally:
             self._maintaining = False
 
-    def _place(self, ticket: Ticket, now_ms: int, group: Group) -> None:
+    def _place(self, ticket: Ticket, now_ms: int, group: Group, before: Group | None) -> None:
         producers, partition = self._state.producers, self._state.chain.partition
         refused: TMSError | None = None
         for number, block, header in ticket.entries:
@@ -293,6 +294,8 @@ class PartitionWriter:
                     known = producers.find(header)
                 except TMSError as error:
                     refused = error
+            if known is None and number in ticket.expecting and refused is None:
+                refused = self._unexpected(ticket.expecting[number], group, before)
             if refused is not None:  # what follows in the same request came after a missing block
                 group.refused.append((ticket.pending, refused))
                 continue
@@ -314,3 +317,14 @@ class PartitionWriter:
             group.settled.append((ticket.pending, number, appended))
         if ticket.durability.rank > group.durability.rank:
             group.durability = ticket.durability
+
+    def _unexpected(
+        self, expecting: Expecting, group: Group, before: Group | None
+    ) -> TMSError | None:
+        """Why the next block of a group may not be stored."""
+        for blocks in self._state.published_after(expecting.checked):
+            expecting.look(blocks)
+        if before is not None:
+            expecting.look(before.stored)
+        expecting.look(group.stored)
+        return expecting.refusal

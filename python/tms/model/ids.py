@@ -13,7 +13,7 @@ Invariants
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
 from tms.errors import BadMessageId
@@ -39,11 +39,11 @@ class MessageId(NamedTuple):
     def __str__(self) -> str:
         return _ID.pack(*self).hex()
 
-    def run(self, count: int) -> Iterator[bytes]:
-        """The bytes of this id and of those that follow it in its block, `count` altogether."""
+    def run(self, distances: Iterable[int]) -> Iterator[bytes]:
+        """The bytes of the ids at these distances behind this one in its block."""
         time_ms, sequence, payload_time_ms, payload = self
         step = payload_time_ms > 0
-        for at in range(count):
+        for at in distances:
             yield _ID.pack(time_ms, sequence + at, payload_time_ms, payload + at * step)
 
     @classmethod

@@ -6,6 +6,7 @@ Maps, which the store opens by name; a uid names one life of a topic and is neve
     t0000002a/p00003/s00000001       segment 1 of partition 3 of the topic with uid 42 (2a in hex)
     └─ uid ─┘ └ part.┘ └ segment ┘
     t0000002a/p00003/y00019675       what transactions that began on day 19,675 since 1970 staged
+    t0000002a/delayed                messages that are not due yet; see `tms.delay.stored.entries`
     k/stock                          the table `stock`; see `tms.table.versions` for its keys
 
 Keys in a segment: the id of the block's LAST message without its payload half, so that a scan from
@@ -26,6 +27,7 @@ Keys in `metadata`, all ASCII:
     generation/{namespace}/{topic}         the last generation used; survives the topic's deletion
     partition/{uid:08x}/{partition:05d}    epoch and segments
     producers/{uid:08x}/{partition:05d}    snapshot of the idempotent producers' windows
+    compaction/{uid:08x}/{partition:05d}   how far a partition is compacted, what is left to do
     journal/{uid:08x}                      from where an internal topic is to be read
     counter/topic-uid                      the last topic uid given out
     deleted/{uid:08x}                      a deleted topic whose maps are still to be dropped
@@ -50,11 +52,13 @@ BLOCK_KEY_BYTES = 10
 TOPIC_UID_COUNTER = b"counter/topic-uid"
 DELETED_PREFIX = b"deleted/"
 PARTITION_PREFIX = b"partition/"
+COMPACTION_PREFIX = b"compaction/"
 RETENTION_CLOCK = b"clock/retention"
 TRANSACTIONS_IMAGE = b"transactions/image"
 TOPIC_UID_MAX = 2**32 - 1
 SEGMENT_MAX = 99_999_999
 
+_DELAYED = "delayed"
 _BLOCK_KEY = struct.Struct(">QH")
 _PAYLOAD_KEY = struct.Struct(">QQH")
 _POINTERS_PER_DAY = 86_400_000 * 1_000_000
@@ -103,6 +107,21 @@ def is_payload_map(name: str) -> bool:
     return name.startswith("t") and "/y" in name
 
 
+def delayed_map(topic_uid: int) -> str:
+    """The name of the map of a topic's messages that are not due yet."""
+    return f"{topic_prefix(topic_uid)}{_DELAYED}"
+
+
+def is_delayed_map(name: str) -> bool:
+    """Whether this is the name of a map of messages that are not due yet."""
+    return name.startswith("t") and name.endswith(f"/{_DELAYED}")
+
+
+def topic_of_map(name: str) -> int:
+    """The topic uid of a map of a topic."""
+    return int(name.partition("/")[0][1:], 16)
+
+
 def partition_for_key(key: bytes, partitions: int) -> int:
     """The partition of all messages with this key: CRC-32C modulo the number of partitions."""
     crc: int = google_crc32c.value(key)
@@ -149,6 +168,11 @@ def partition_key(topic_uid: int, partition: int) -> bytes:
 def producers_key(topic_uid: int, partition: int) -> bytes:
     """The key of a partition's snapshot of producers."""
     return b"producers/%08x/%05d" % (topic_uid, partition)
+
+
+def compaction_key(topic_uid: int, partition: int) -> bytes:
+    """The key of the record of how far a partition is compacted."""
+    return b"compaction/%08x/%05d" % (topic_uid, partition)
 
 
 def journal_key(topic_uid: int) -> bytes:

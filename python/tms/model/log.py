@@ -13,6 +13,7 @@ from tms.model.position import Position
 
 Buffer = bytes | bytearray | memoryview
 
+NOTHING = MessageId(0, 0)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,10 +42,15 @@ class Message(NamedTuple):
 
 class NewBlock(NamedTuple):
     """A producer's block for a partition; the service fills in flags, base offset and CRC stays
-    the producer's."""
+    the producer's.
+
+    With `expect` it is stored only if no message came after this id: none with one of the block's
+    keys or, if its messages have no keys, none at all in the partition. `NOTHING`: none whatsoever.
+    """
 
     partition: int
     block: Buffer
+    expect: MessageId | None = None
 
 
 class StoredBlock(NamedTuple):
@@ -96,9 +102,12 @@ class Fetched:
     messages. `next` is where to go on, per partition asked for (also when nothing was found, so
     that `latest` is resolved once). `ends` are the offsets after the last message, per partition;
     offsets give the lag. `held` are the open transactions that reading waits for, per partition.
+    `reached` are the offsets up to which a filter has looked where it ended early, per partition:
+    there may be more at once.
     """
 
     blocks: list[StoredBlock]
     next: dict[int, Position]
     ends: dict[int, int]
     held: dict[int, int] = field(default_factory=dict)
+    reached: dict[int, int] = field(default_factory=dict)

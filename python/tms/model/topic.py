@@ -23,6 +23,7 @@ RETENTION_MS_DEFAULT = 14 * 86_400_000
 RETENTION_MS_MIN = 1_000
 RETENTION_MS_MAX = 36_525 * 86_400_000  # 100 years
 RETENTION_BYTES_MIN = 1 << 20
+TOMBSTONE_RETENTION_MS_DEFAULT = 86_400_000
 MESSAGE_BYTES_DEFAULT = 8 << 20
 MESSAGE_BYTES_MAX = 8 << 20
 
@@ -41,6 +42,19 @@ class Durability(StrEnum):
         made._value_ = text
         made.rank = rank
         return made
+
+
+class Cleanup(StrEnum):
+    """What becomes of a topic's older messages."""
+
+    DELETE = "delete"  # retention drops them
+    COMPACT = "compact"  # compaction keeps the newest of each key; no retention
+    BOTH = "compact,delete"
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the topic is compacted."""
+        return self is not Cleanup.DELETE
 
 
 class TopicName(NamedTuple):
@@ -91,6 +105,8 @@ class TopicSettings:
     """What can be said of a topic. Checked when built; raises `Invalid`.
 
     `retention_ms` and `retention_bytes` are None for "no limit"; the byte limit is per partition.
+    With the cleanup `compact` both are None, whatever was given. `tombstone_retention_ms` is how
+    long compaction keeps a tombstone at least, None: for ever.
     """
 
     partitions: int = 1
@@ -98,6 +114,8 @@ class TopicSettings:
     retention_bytes: int | None = None
     durability: Durability = Durability.SYNCED
     message_bytes_max: int = MESSAGE_BYTES_DEFAULT
+    cleanup: Cleanup = Cleanup.DELETE
+    tombstone_retention_ms: int | None = TOMBSTONE_RETENTION_MS_DEFAULT
 
     def __post_init__(self) -> None:
         _between("partitions", self.partitions, 1, PARTITIONS_MAX)
@@ -108,6 +126,15 @@ class TopicSettings:
         _between("message_bytes_max", self.message_bytes_max, 1, MESSAGE_BYTES_MAX)
         if not isinstance(self.durability, Durability):
             object.__setattr__(self, "durability", parse_durability(self.durability))
+        if not isinstance(self.cleanup, Cleanup):
+            object.__setattr__(self, "cleanup", parse_cleanup(self.cleanup))
+        if self.cleanup is Cleanup.COMPACT:
+            object.__setattr__(self, "retention_ms", None)
+            object.__setattr__(self, "retention_bytes", None)
+        tombstones_ms = self.tombstone_retention_ms
+        if tombstones_ms is not None:
+            low, high = RETENTION_MS_MIN, RETENTION_MS_MAX
+            _between("tombstone_retention_ms", tombstones_ms, low, high)
 
 
 def _between(name: str, value: object, low: int, high: int) -> None:
@@ -125,7 +152,19 @@ def parse_durability(text: str) -> Durability:
     return found
 
 
-def parse_retention(value: str | int | None) -> int | None:
+def parse_cleanup(text: str) -> Cleanup:
+    """`delete`, `compact`, or both with a comma between. Raises `Invalid`."""
+    wanted = ",".join(sorted(part.strip() for part in str(text).split(",")))
+    found = next((one for one in Cleanup if one == wanted), None)
+    if found is None:
+        raise Invalid(
+            f"Cleanup is delete, compact or compact,delete, got {str(text)[:40]!r}.",
+            field="cleanup",
+        )
+    return found
+
+
+def parse_retention(value: str | int | None, field: str = "retention") -> int | None:
     """Retention in ms from `"14d"`, `"36h"`, `"forever"`, a number of ms, or None (forever).
     Raises `Invalid`."""
     if value is None or value == "forever":
@@ -136,10 +175,10 @@ def parse_retention(value: str | int | None) -> int | None:
             raise Invalid(
                 "Retention is a number with ms, s, m, h, d or w, or `forever`, "
                 f"got {value[:40]!r}.",
-                field="retention",
+                field=field,
             )
         value = int(match[1]) * _UNIT_MS[match[2] or "ms"]
-    _between("retention_ms", value, RETENTION_MS_MIN, RETENTION_MS_MAX)
+    _between(f"{field}_ms", value, RETENTION_MS_MIN, RETENTION_MS_MAX)
     return value
 
 

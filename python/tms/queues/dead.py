@@ -230,8 +230,11 @@ class DeadLetters:
         for stored in fetched.blocks:
             columns, header = decode(stored.block), read_header(stored.block)
             first = stored.last_sequence - header.count + 1
-            cells = zip(columns.keys(), columns.values(), columns.headers(), strict=True)
-            for sequence, (message_key, value, headers) in enumerate(cells, first):
+            cells = zip(
+                columns.index, columns.keys(), columns.values(), columns.headers(), strict=True
+            )
+            for distance, message_key, value, headers in cells:
+                sequence = first + distance
                 id = MessageId(stored.time_ms, sequence)
                 if start.id is not None and (id.time_ms, sequence) <= start.id[:2]:
                     continue

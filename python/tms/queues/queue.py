@@ -84,7 +84,9 @@ class OpenQueue:
 
     # -- receiving ---------------------------------------------------------------------------------
 
-    def receive(self, partitions: int, limit: int, bytes_max: int) -> Received | None:
+    def receive(
+        self, partitions: int, limit: int, bytes_max: int, durability: Durability
+    ) -> Received | None:
         """Up to `limit` messages, leased; None when there are none."""
         with self.lock:
             state = self.state
@@ -110,7 +112,7 @@ class OpenQueue:
             taking.take_new(self._scanner)
             if not taking.edits:
                 return None
-            batch = self._add(taking.edits, Durability.WRITTEN)
+            batch = self._add(taking.edits, durability)
             self.redelivered += taking.again
             more = bool(self._scanner.ahead) or state.has_ready or taking.full
             dying = state.has_dying

@@ -213,7 +213,8 @@ class Queues:
         deadline_s = self._clock.monotonic_s() + wait_s
         while True:
             queue, record = self._find(group, topic)
-            found = queue.receive(record.partitions, limit, max(1, bytes_max))
+            durability = self._durability(queue)  # a token is good once only, if that is synced
+            found = queue.receive(record.partitions, limit, max(1, bytes_max), durability)
             left_s = deadline_s - self._clock.monotonic_s()
             if found is not None or left_s <= 0:
                 return found or Received(queue.state.epoch)
@@ -264,7 +265,7 @@ class Queues:
         found = parsed(tokens)
         queue, _ = self._find(group, topic)
         lease_ms = None if lease_s is None else max(1, round(lease_s * 1_000))
-        return queue.extend(found, lease_ms, Durability.WRITTEN)
+        return queue.extend(found, lease_ms, self._durability(queue))
 
     def reject(
         self, group: str, topic: TopicName, tokens: Sequence[str], cause: str = ""

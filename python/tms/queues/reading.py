@@ -12,13 +12,15 @@ Invariants
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from tms.errors import OffsetOutOfRange, StorageUnavailable
 from tms.model.block import Columns, decode, read_header
 from tms.model.ids import MessageId
 from tms.model.log import Fetched, PartitionPosition, StoredBlock
+from tms.model.placing import dense
 from tms.model.position import Position
 from tms.model.received import Slice
 from tms.model.topic import TopicName
@@ -57,7 +59,7 @@ class MessageLog(Protocol):
 
 
 class Block:
-    """A block that was read, with its place."""
+    """A block that was read, with its place; of a sparse one, a run of messages without gaps."""
 
     __slots__ = (
         "_first",
@@ -70,16 +72,23 @@ class Block:
         "stop",
     )
 
-    def __init__(self, stored: StoredBlock) -> None:
+    def __init__(self, stored: StoredBlock, distance: int, columns: Columns) -> None:
         header = read_header(stored.block)
+        payload_ms, payload = stored.payload
         self.partition = stored.partition
-        self.base = header.base_offset
-        self.stop = header.base_offset + header.count
-        self.columns: Columns = decode(stored.block)
+        self.base = header.base_offset + distance
+        self.stop = self.base + columns.count
+        self.columns = columns
         self._time_ms = stored.time_ms
-        self._first = stored.last_sequence - header.count + 1
-        self._payload = stored.payload
+        self._first = stored.last_sequence - header.count + 1 + distance
+        self._payload = (payload_ms, payload + distance)
         self._hashes: list[bytes] = []
+
+    @classmethod
+    def all_of(cls, stored: StoredBlock) -> "Iterator[Block]":
+        """The runs of a stored block."""
+        for distance, columns in dense(decode(stored.block)):
+            yield cls(stored, distance, columns)
 
     def number(self, offset: int) -> int:
         """The id of a message as a number that grows with it."""
@@ -184,7 +193,7 @@ class Scanner:
             fetched = self._log.fetch(self._name, positions, AHEAD_BYTES)
         except OffsetOutOfRange:
             fetched = self._log.fetch(self._name, [*map(self._kept, positions)], AHEAD_BYTES)
-        return [Block(stored) for stored in fetched.blocks], fetched
+        return [*chain.from_iterable(map(Block.all_of, fetched.blocks))], fetched
 
     def _kept(self, there: PartitionPosition) -> PartitionPosition:
         """The same, or the beginning if its offset is no longer there."""
@@ -247,7 +256,11 @@ class Scanner:
             fetched = self._fetch(partition, Position.offset(offset), bytes_max)
         except OffsetOutOfRange:
             fetched = self._fetch(partition, Position.earliest(), bytes_max)
-        return self._reaching(fetched, offset)
+        while True:  # of a sparse block, what is left may lie before the offset
+            blocks = self._reaching(fetched, offset)
+            if blocks or not fetched.blocks:
+                return blocks
+            fetched = self._fetch(partition, fetched.next[partition], bytes_max)
 
     def _fetch(self, partition: int, position: Position | None, bytes_max: int) -> Fetched:
         there = PartitionPosition(partition, position or Position.earliest())
@@ -264,9 +277,10 @@ class Scanner:
         for stored in fetched.blocks:
             header = read_header(stored.block)
             if header.base_offset + header.count > offset:
-                block = Block(stored)
-                self._mark(block)
-                found.append(block)
+                runs = [block for block in Block.all_of(stored) if block.stop > offset]
+                for block in runs:
+                    self._mark(block)
+                found += runs
         return found
 
 

@@ -9,9 +9,10 @@ from starlette.routing import Route
 
 from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX
-from tms.model.transaction import PositionChange, PositionKey, check_group
+from tms.model.transaction import PositionChange, PositionKey
+from tms.server.groups import group_of
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import Body, content_type, header, parameters, path_text
+from tms.server.http.request import Body, content_type, header, parameters
 from tms.server.messages.commit import transaction_id
 from tms.server.service import Service
 from tms.server.topics import answer, json_body, json_parameters, topic_of
@@ -128,19 +129,24 @@ class Transactions:
 
     async def positions(self, request: Request) -> Response:
         """GET …/topics/{topic}/positions/{group}"""
-        name, group = topic_of(request), _group(request)
+        name, group = topic_of(request), group_of(request)
         json_parameters(request)
         found = await self._service.in_thread(self._transactions.positions, group, name)
         return answer(routes.OK, PositionsBody({str(p): str(at) for p, at in found.items()}))
 
     async def move(self, request: Request) -> Response:
         """PUT …/topics/{topic}/positions/{group}"""
-        name, group = topic_of(request), _group(request)
+        name, group = topic_of(request), group_of(request)
         json_parameters(request)
         asked = await json_body(self._service, request, _POSITIONS)
         await self._service.in_thread(self._service.engine.settings, name)
         changes = [
-            PositionChange(PositionKey(group, name, p), at, asked.expected.get(str(p)))
+            PositionChange(
+                PositionKey(group, name, p),
+                at,
+                asked.expected.get(str(p)),
+                commits.owner_of(asked.owners.get(str(p))),
+            )
             for p, at in commits.positions_of(asked.positions).items()
         ]
         await self._service.in_thread(self._transactions.move, changes)
@@ -148,7 +154,7 @@ class Transactions:
 
     async def forget(self, request: Request) -> Response:
         """DELETE …/topics/{topic}/positions/{group}"""
-        name, group = topic_of(request), _group(request)
+        name, group = topic_of(request), group_of(request)
         json_parameters(request)
         await self._service.in_thread(self._service.engine.settings, name)
         await self._service.in_thread(self._transactions.forget_positions, group, name)
@@ -158,7 +164,3 @@ class Transactions:
 def _id(request: Request) -> int:
     text: Any = request.path_params["id"]
     return transaction_id(text)
-
-
-def _group(request: Request) -> str:
-    return check_group(path_text(request.path_params["group"].encode()))

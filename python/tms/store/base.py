@@ -14,13 +14,13 @@ Invariants, held by every engine and checked by one contract suite (`tests/store
   `recover` has made it writable; reads go on wherever possible. Whether the rows of the failed
   write are there is unknown until then, and decided for good after it: so the owner calls
   `recover`, looks at what is stored, and only then writes again.
-* A key of a map of blocks is written once, perhaps overwritten, perhaps deleted, and then never
-  written again.
+* A key of a map of blocks is written once, perhaps overwritten, often if need be, perhaps deleted,
+  and then never written again.
 * Safe to call from any thread.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from tms.errors import Invalid, TooLarge
@@ -56,7 +56,7 @@ class Map(Protocol):
 
     def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
         """Store rows in place of stored ones with the same keys. A `write` of these keys that took
-        no effect yet, because it failed, takes none any more."""
+        no effect yet, because it failed, takes none any more, nor does an earlier overwriting."""
         ...
 
     def get(self, key: bytes) -> bytes | None:
@@ -83,6 +83,13 @@ class Map(Protocol):
         """Set `key` to `value` (None removes it) if it is `expected` now (None: absent); False if
         not. Synced. `StorageUnavailable` when that is unknown. On a map of blocks an engine may
         refuse it (`Invalid`)."""
+        ...
+
+    def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
+        """Give back what rows took that were deleted or replaced: when it returns, their bytes are
+        no more in the store. The rows stay as they are, durable like `synced`; nobody else may
+        write meanwhile, or waits. `pause` is called now and then, between pieces of the work.
+        Where the engine does it in its own time nothing happens."""
         ...
 
     def stored_bytes(self) -> int:

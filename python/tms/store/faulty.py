@@ -242,6 +242,12 @@ class FaultyMap:
         self._check([key for key, _ in rows])
         return rows
 
+    def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
+        """Give back space, or fail as scripted."""
+        with self._lock:
+            self._enter_writing("reclaim")
+            self._change([], lambda: self._inner.reclaim(pause), synced=True)
+
     def stored_bytes(self) -> int:
         """What the inner map says."""
         return self._inner.stored_bytes()

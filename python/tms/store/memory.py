@@ -12,7 +12,7 @@ Invariants
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tms.errors import Closed, Conflict, NotFound, TMSError
 from tms.model.topic import Durability
@@ -96,6 +96,11 @@ class MemoryMap:
             else:
                 self._put(key, bytes(value))
             return True
+
+    def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
+        """Nothing to do: what was replaced is gone."""
+        with self._lock:
+            self._require_open()
 
     def stored_bytes(self) -> int:
         """The bytes of all keys and values."""

@@ -13,12 +13,15 @@ from functools import partial
 
 from tms.clock import Clock
 from tms.errors import Closed
-from tms.log.reader import Read
+from tms.log.reader import PartitionReader, Read
+from tms.log.records import BlockKey
 from tms.log.staging import is_reference
 from tms.log.visibility import Judge, admit
+from tms.model.filter import Filter
 from tms.model.log import Fetched, PartitionPosition
 from tms.model.position import Kind, Position
 from tms.model.topic import TopicName
+from tms.topic.filtering import Bounds, Selection
 from tms.topic.partitions import Partitions
 from tms.topic.registry import Registry
 from tms.topic.retention import RetentionClock, floor_by_time
@@ -43,6 +46,7 @@ class Fetcher:
         self._closed = False
         self.hits = 0
         self.misses = 0
+        self.bounds = Bounds()  # of fetches with a filter
 
     def close(self) -> None:
         """Refuse everything from now on."""
@@ -55,15 +59,16 @@ class Fetcher:
         bytes_max: int,
         wait_s: float = 0.0,
         judge: Judge | None = None,
+        where: Filter | None = None,
     ) -> Fetched:
         """See `Engine.fetch`. A judge decides what is shown of transactions; None: everything."""
         bytes_max = max(1, bytes_max)
         deadline_s = self._clock.monotonic_s() + wait_s
         in_time = True
         while True:
-            fetched = self._fetch(name, positions, bytes_max, judge)
+            fetched = self._fetch(name, positions, bytes_max, judge, where)
             left_s = deadline_s - self._clock.monotonic_s()
-            if fetched.blocks or left_s <= 0 or not in_time:
+            if fetched.blocks or fetched.reached or left_s <= 0 or not in_time:
                 return fetched
             woken = threading.Event()
             positions = [PartitionPosition(p, fetched.next[p]) for p, _ in positions]
@@ -106,26 +111,32 @@ class Fetcher:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         judge: Judge | None,
+        where: Filter | None,
     ) -> Fetched:
-        cached = self.fetch_cached(name, positions, bytes_max, judge)
-        if cached is not None:
-            return cached
+        if where is None:
+            cached = self.fetch_cached(name, positions, bytes_max, judge)
+            if cached is not None:
+                return cached
         if self._closed:
             raise Closed("The engine is closed.")
         self.misses += 1
         topic = self._registry.find(name)
         floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
         fetched = Fetched([], {}, {})
+        selection: Selection | None = None
+        if where is not None:
+            selection = Selection(where, self.bounds, self._clock, len(positions))
         for partition, position in positions:
             reader = self._partitions.get(name, topic, partition).reader
-            read: Read | None = None
-            if bytes_max > 0:
-                bound = partial(reader.read, floor=floor, bytes_max=bytes_max)
-                read = _admitted(bound, position, judge)
-                if read is not None and any(map(is_reference, read.blocks)):
-                    read = reader.resolved(read, bytes_max)
-            if read is None:
+            if bytes_max <= 0:
                 read = reader.skip(position)
+            elif selection is None:
+                read = _shown(reader, position, bytes_max, floor, judge)
+            else:
+                show = partial(_shown, reader, floor=floor, judge=judge)
+                read, reached = selection.of(show, position, bytes_max)
+                if reached is not None:
+                    fetched.reached[partition] = reached
             bytes_max -= _add(fetched, partition, read)
         return fetched
 
@@ -178,6 +189,21 @@ class Fetcher:
                 each()
 
         return cancel
+
+
+def _shown(
+    reader: PartitionReader,
+    position: Position,
+    bytes_max: int,
+    floor: BlockKey,
+    judge: Judge | None,
+) -> Read:
+    """What a partition shows from `position` on, with what transactions staged."""
+    bound = partial(reader.read, floor=floor, bytes_max=bytes_max)
+    read = _admitted(bound, position, judge)
+    if read is None:
+        return reader.skip(position)
+    return reader.resolved(read, bytes_max) if any(map(is_reference, read.blocks)) else read
 
 
 def _admitted(

@@ -10,24 +10,33 @@ from collections.abc import Sequence
 
 from tms.errors import Closed, Invalid, TMSError
 from tms.events import EventLog
+from tms.log.expecting import Expecting
 from tms.log.groups import PLAIN, Stamp, Ticket
 from tms.log.pending import PendingAppend
-from tms.model.block import BlockHeader, check, read_header
-from tms.model.log import Appended, Buffer, NewBlock
+from tms.log.records import FIRST_KEY, key_after
+from tms.log.visibility import Judge
+from tms.model.block import BlockHeader, check, decode, read_header
+from tms.model.ids import MessageId
+from tms.model.log import NOTHING, Appended, Buffer, NewBlock
+from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
 from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.registry import Registry, TopicRecord
 
+LOOK_BYTES = 4 << 20
 _log = EventLog(__name__)
 
 
 class Publisher:
     """The way in. Thread-safe."""
 
-    def __init__(self, registry: Registry, partitions: Partitions, block_bytes: int) -> None:
+    def __init__(
+        self, registry: Registry, partitions: Partitions, block_bytes: int, judge: Judge
+    ) -> None:
         self._registry = registry
         self._partitions = partitions
         self._block_bytes = block_bytes
+        self._judge = judge
         self._closed = False
 
     def close(self) -> None:
@@ -57,7 +66,7 @@ class Publisher:
             raise Invalid("There is nothing to publish: give at least one block.")
         pending = PendingAppend(len(blocks))
         tickets: dict[PartitionLog, Ticket] = {}
-        for number, (partition, block) in enumerate(blocks):
+        for number, (partition, block, expect) in enumerate(blocks):
             log = self._partitions.get(name, topic, partition)
             header = read_header(block) if internal else self._checked(block, topic)
             ticket = tickets.get(log)
@@ -65,6 +74,8 @@ class Publisher:
                 ticket = tickets[log] = Ticket(pending, durability, stamp)
             ticket.entries.append((number, block, header))
             ticket.bytes += len(block)
+            if expect is not None:
+                ticket.expecting[number] = self._expecting(log, block, expect, stamp.write_pointer)
         if len(tickets) > 1:
             _reserve(tickets)
         strongest = None if durability is Durability.NONE else inline
@@ -73,6 +84,40 @@ class Publisher:
         if durability is Durability.NONE:
             return _acknowledged(pending, blocks, tickets)
         return pending
+
+    def look(self, name: TopicName, new: NewBlock, pointer: int) -> None:
+        """Raises `WrongLastId` if a block of a transaction is surely not what it expects to be."""
+        if new.expect is not None:
+            topic = self._registry.find(name)
+            log = self._partitions.get(name, topic, new.partition)
+            self._checked(new.block, topic)
+            found = self._expecting(log, new.block, new.expect, pointer).refusal
+            if found is not None:
+                raise found
+
+    def _expecting(
+        self, log: PartitionLog, block: Buffer, after: MessageId, pointer: int
+    ) -> Expecting:
+        """What a checked block expects, looked at as far as the log goes now. Raises `Invalid`."""
+        keys = decode(block).keys()
+        if None in keys and any(key is not None for key in keys):
+            raise Invalid(
+                "What is expected is about the keys of all messages, or, without keys, about the "
+                "partition: give all of them a key, or none.",
+                field="expect",
+            )
+        own = frozenset(key for key in keys if key is not None)
+        expecting = Expecting(own, after, pointer, self._judge, log.staged.resolve, after[:2])
+        if after != NOTHING and key_after(after[:2]) < log.reader.floor():
+            expecting.refuse_to_tell(log.partition)
+        position = Position.after(after)
+        while expecting.refusal is None:
+            read = log.reader.read(position, FIRST_KEY, LOOK_BYTES)
+            if not read.blocks:
+                break
+            expecting.look(read.blocks)
+            position = read.next
+        return expecting
 
     def check(self, name: TopicName, blocks: Sequence[NewBlock]) -> list[BlockHeader]:
         """The headers of blocks that could be stored in a topic. Raises what is wrong with one."""

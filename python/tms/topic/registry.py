@@ -27,11 +27,14 @@ from tms.errors import (
 from tms.log.records import decode, encode
 from tms.model import keys
 from tms.model.topic import (
+    TOMBSTONE_RETENTION_MS_DEFAULT,
+    Cleanup,
     Durability,
     TopicInfo,
     TopicName,
     TopicSettings,
     check_namespace,
+    parse_cleanup,
     parse_durability,
     parse_retention,
 )
@@ -55,6 +58,8 @@ class TopicRecord(msgspec.Struct, frozen=True):
     message_bytes_max: int
     properties: dict[str, str] = {}  # what CDAP's clients said of it
     has_foreign: bool = False  # transactions that were not begun here have written to it
+    cleanup: Cleanup = Cleanup.DELETE
+    tombstone_retention_ms: int | None = TOMBSTONE_RETENTION_MS_DEFAULT
 
     @property
     def settings(self) -> TopicSettings:
@@ -65,6 +70,8 @@ class TopicRecord(msgspec.Struct, frozen=True):
             self.retention_bytes,
             self.durability,
             self.message_bytes_max,
+            self.cleanup,
+            self.tombstone_retention_ms,
         )
 
     @classmethod
@@ -79,6 +86,8 @@ class TopicRecord(msgspec.Struct, frozen=True):
             s.retention_bytes,
             s.durability,
             s.message_bytes_max,
+            cleanup=s.cleanup,
+            tombstone_retention_ms=s.tombstone_retention_ms,
         )
 
 
@@ -230,7 +239,11 @@ class Registry:
             self._store.drop(map_name)
         gone = [
             key
-            for prefix in (keys.partition_key(uid, 0)[:-5], keys.producers_key(uid, 0)[:-5])
+            for prefix in (
+                keys.partition_key(uid, 0)[:-5],
+                keys.producers_key(uid, 0)[:-5],
+                keys.compaction_key(uid, 0)[:-5],
+            )
             for key, _ in self._metadata.scan(prefix, keys.prefix_stop(prefix), 64 << 20)
         ]
         noted = keys.deleted_key(uid)
@@ -297,12 +310,14 @@ def changed(settings: TopicSettings, changes: Mapping[str, object]) -> TopicSett
     """The settings with changes applied. Raises `Invalid`."""
     fields = {name: getattr(settings, name) for name in TopicSettings.__slots__}
     for key, value in changes.items():
-        if key == "retention":
+        if key in ("retention", "tombstone_retention"):
             if not isinstance(value, str | int | None):
                 raise Invalid(f"Retention is a text or a number, got {value!r}.", field=key)
-            fields["retention_ms"] = parse_retention(value)
+            fields[f"{key}_ms"] = parse_retention(value, key)
         elif key == "durability":
             fields[key] = parse_durability(str(value))
+        elif key == "cleanup":
+            fields[key] = parse_cleanup(str(value))
         elif key in fields:
             fields[key] = value
         else:

@@ -4,10 +4,12 @@ Invariants
 
 * What is here is what the journal has of plain changes and of committed transactions.
 * A change is checked, written and applied without another one in between.
+* A change by a member of a group counts only while the partition is that member's.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from tms.group.positions import Positions, decode_entry, encode_key
 from tms.log.groups import Stamp
@@ -22,12 +24,26 @@ from tms.tx.manager import WRITE_TIMEOUT_S
 CHUNK = 1_000
 
 
+class Fence(Protocol):
+    """Who knows the members of groups. They do not change while something is committed."""
+
+    @property
+    def known(self) -> bool:
+        """Whether `check` needs no reading."""
+        ...
+
+    def check(self, changes: Sequence[PositionChange]) -> None:
+        """Raises `Fenced` for a change by a member that has not the partition now."""
+        ...
+
+
 class GroupPositions:
     """Where groups stand. Thread-safe."""
 
     def __init__(self, journal: Journal, judge: Judge) -> None:
         self._journal = journal
         self._judge = judge
+        self.fence: Fence | None = None
         self._known: Positions | None = None
         self.length = 0  # of the journal, in entries
         self._lock = threading.RLock()
@@ -35,7 +51,7 @@ class GroupPositions:
     @property
     def known(self) -> bool:
         """Whether asking needs no reading."""
-        return self._known is not None
+        return self._known is not None and (self.fence is None or self.fence.known)
 
     def load(self) -> Positions:
         """All positions, read from the journal unless they are known. The caller holds the lock,
@@ -63,8 +79,11 @@ class GroupPositions:
             return self.load().groups()
 
     def check(self, changes: Sequence[PositionChange]) -> None:
-        """Raises `Conflict` when a position is not the expected one."""
+        """Raises `Conflict` when a position is not the expected one, `Fenced` when who moves it
+        has lost the partition."""
         if changes:
+            if self.fence is not None:
+                self.fence.check(changes)
             with self._lock:
                 self.load().check(changes)
 

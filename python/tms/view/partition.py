@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tms.errors import Closed, NotFound, OffsetOutOfRange, StorageUnavailable, TMSError
+from tms.errors import Closed, DataCorrupt, NotFound, OffsetOutOfRange, StorageUnavailable, TMSError
 from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after
 from tms.log.recovery import header_of
 from tms.log.staging import StagedBlocks, is_reference
@@ -193,13 +193,25 @@ class PartitionView:
             self._require(begin)
             try:
                 page = shown(found, self.floor, self._fates, self._staged.resolve)
-            except TMSError:
+            except TMSError as error:
                 self._require(begin)  # its staged blocks go with it
-                raise
+                left = self._left(found)
+                if not isinstance(error, DataCorrupt) or len(left) == len(found):
+                    raise
+                page = shown(left, self.floor, self._fates, self._staged.resolve) if left else []
             yield page
             begin = key_after(_key_of(found[-1]))
         if begin < stop and not unsure:
             self._require(begin)
+
+    def _left(self, found: list[StoredBlock]) -> list[StoredBlock]:
+        """Those of some blocks that compaction has not taken out since they were read."""
+
+        def is_there(one: StoredBlock) -> bool:
+            there = self.block_at(_key_of(one))
+            return there is not None and _key_of(there) == _key_of(one)
+
+        return [one for one in found if not is_reference(one) or is_there(one)]
 
     def block_at(self, key: BlockKey) -> StoredBlock | None:
         """The first stored block whose last message is at a key or behind it."""
@@ -303,14 +315,30 @@ class PartitionView:
     def _offset_from(self, start: BlockKey) -> int:
         start = max(start, self.floor)
         found = self.block_at(start)
+        gaps = self._record.gaps
         if found is None:
-            return self._stored_end().offset
+            end = self._stored_end()
+            return self._behind(start) if gaps and start < end.key else end.offset
         header = header_of(found)
         first = found.last_sequence - header.count + 1
         skipped = max(0, start[1] - first) if start[0] == found.time_ms else 0
         if not skipped:
             self._known.note(header.base_offset, (found.time_ms, first))
+        if gaps and not skipped:
+            return min(header.base_offset, self._behind(start))
         return header.base_offset + skipped
+
+    def _behind(self, key: BlockKey) -> int:
+        """The offset behind the last block before a key: where messages were compacted away, from
+        there on nothing else is missing."""
+        segments = self._record.segments
+        for segment in reversed(segments):
+            behind = self._stored_end().key if segment.last is None else key_after(segment.last)
+            before = self._rows.before(segment.number, min(key, behind))
+            if before is not None:
+                header = header_of(before)
+                return header.base_offset + header.count
+        return segments[0].base_offset
 
 
 def shown(

@@ -76,8 +76,13 @@ class PartitionRows:
 
     def newest(self, number: int) -> StoredBlock | None:
         """The last block of a segment, whether it counts or not."""
+        return self.before(number, None)
+
+    def before(self, number: int, key: BlockKey | None) -> StoredBlock | None:
+        """The last block of a segment before a key, whether it counts or not."""
+        stop = None if key is None else keys.block_key(*key)
         try:
-            found = self.segment(number).scan(None, None, 1, reverse=True)
+            found = self.segment(number).scan(None, stop, 1, reverse=True)
         except (NotFound, Closed) as exc:
             self._require_dropped(number, exc)
             return None

@@ -182,6 +182,8 @@ class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     retention_bytes: int | UnsetType | None = UNSET
     durability: str | UnsetType = UNSET
     message_bytes_max: int | UnsetType = UNSET
+    cleanup: str | UnsetType = UNSET
+    tombstone_retention: str | int | UnsetType | None = UNSET
 
     def changes(self) -> dict[str, Any]:
         """What was given, by the names of `TopicSettings`. Raises `Invalid`."""
@@ -192,6 +194,9 @@ class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
         }
         if "retention" in given:
             given["retention_ms"] = parse_retention(given.pop("retention"))
+        if "tombstone_retention" in given:
+            kept_ms = parse_retention(given.pop("tombstone_retention"), "tombstone_retention")
+            given["tombstone_retention_ms"] = kept_ms
         return given
 
     def settings(self) -> TopicSettings:
@@ -208,6 +213,8 @@ def settings_body(settings: TopicSettings) -> bytes:
             retention_bytes=settings.retention_bytes,
             durability=settings.durability,
             message_bytes_max=settings.message_bytes_max,
+            cleanup=settings.cleanup,
+            tombstone_retention=settings.tombstone_retention_ms,
         )
     )
 
@@ -216,7 +223,7 @@ def changes_body(changes: Mapping[str, object]) -> bytes:
     """The PATCH body for changes named as in `TopicSettings`."""
     return encode(
         {
-            ("retention" if name == "retention_ms" else name): value
+            (name.removesuffix("_ms") if name.endswith("retention_ms") else name): value
             for name, value in changes.items()
         }
     )

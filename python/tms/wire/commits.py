@@ -11,12 +11,13 @@ A commit is `application/vnd.tms.commit` (big-endian):
 
 import binascii
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from struct import Struct as Layout
 
 import msgspec
 
 from tms.errors import BadEncoding, Invalid, Malformed
+from tms.model.expecting import expected_text, parse_expected
 from tms.model.log import Appended, Buffer, NewBlock
 from tms.model.position import Position
 from tms.model.queue import TOKENS_MAX, Settlement, Token
@@ -25,6 +26,7 @@ from tms.model.transaction import (
     TOKEN_CHARS_MAX,
     Commit,
     CommitResult,
+    Owner,
     PositionChange,
     PositionKey,
     TopicAppended,
@@ -39,6 +41,13 @@ _LENGTH = Layout(">I")
 _HEAD_BYTES_MAX = 8 << 20
 
 
+class OwnerBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The member of a group that moves a position, and since when it has the partition."""
+
+    member: str
+    epoch: int
+
+
 class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A position that a commit moves; `expected` "" means that there is none yet."""
 
@@ -47,13 +56,16 @@ class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     partition: int
     position: str
     expected: str | None = None
+    owner: OwnerBody | None = None
 
 
-class TopicPart(msgspec.Struct, forbid_unknown_fields=True):
-    """How many of the blocks go to a topic."""
+class TopicPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How many of the blocks go to a topic, and what those expect that expect something, by their
+    number in the topic."""
 
     topic: str
     blocks: int
+    expect: dict[int, str] = {}
 
 
 class StagedPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -127,10 +139,11 @@ class PrunedBody(msgspec.Struct):
 
 
 class PositionsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A group's positions in a topic, by partition; `expected` when they are set."""
+    """A group's positions in a topic, by partition; `expected` and `owners` when they are set."""
 
     positions: dict[str, str]
     expected: dict[str, str] = {}
+    owners: dict[str, OwnerBody] = {}
 
 
 _head_decoder = msgspec.json.Decoder(CommitHead)
@@ -143,7 +156,7 @@ def encode_commit(commit: Commit) -> list[Buffer]:
         parts.setdefault(topic, []).append(new)
     head = bodies.encode(
         CommitHead(
-            [TopicPart(full_name(topic), len(blocks)) for topic, blocks in parts.items()],
+            [_topic_part(topic, blocks) for topic, blocks in parts.items()],
             [_position_body(change) for change in commit.positions],
             [b64encode(change).decode() for change in commit.changes],
             commit.token,
@@ -183,11 +196,7 @@ def decode_commit(body: Buffer, transaction_id: int) -> Commit:
         )
     check_token(head.token)
     following = iter(new)
-    blocks = tuple(
-        TopicBlock(topic, next(following))
-        for part in head.topics
-        for topic in [TopicName.parse(part.topic)] * _count(part.blocks)
-    )
+    blocks = tuple(one for part in head.topics for one in _blocks_of(part, following))
     return Commit(
         transaction_id,
         head.token,
@@ -209,10 +218,26 @@ def check_token(token: str) -> str:
     return token
 
 
-def _count(blocks: int) -> int:
-    if blocks < 0:
+def _topic_part(topic: TopicName, blocks: list[NewBlock]) -> TopicPart:
+    expect = {
+        number: expected_text(new.expect)
+        for number, new in enumerate(blocks)
+        if new.expect is not None
+    }
+    return TopicPart(full_name(topic), len(blocks), expect)
+
+
+def _blocks_of(part: TopicPart, following: Iterator[NewBlock]) -> Iterator[TopicBlock]:
+    if part.blocks < 0:
         raise Malformed("A number of blocks is negative.")
-    return blocks
+    if any(not 0 <= number < part.blocks for number in part.expect):
+        raise Malformed("`expect` names a block that the topic has not.")
+    topic = TopicName.parse(part.topic)
+    for number in range(part.blocks):
+        new = next(following)
+        if number in part.expect:
+            new = new._replace(expect=parse_expected(part.expect[number]))
+        yield TopicBlock(topic, new)
 
 
 def _change(text: str) -> bytes:
@@ -242,7 +267,12 @@ def _settlement(body: SettlementBody) -> Settlement:
 def _position_body(change: PositionChange) -> PositionBody:
     key = change.key
     return PositionBody(
-        key.group, full_name(key.topic), key.partition, str(change.position), change.expected
+        key.group,
+        full_name(key.topic),
+        key.partition,
+        str(change.position),
+        change.expected,
+        owner_body(change.owner),
     )
 
 
@@ -250,7 +280,17 @@ def _position_change(body: PositionBody) -> PositionChange:
     if not 0 <= body.partition < 1 << 16:
         raise Invalid(f"There is no partition {body.partition}.", field="partition")
     key = PositionKey(check_group(body.group), TopicName.parse(body.topic), body.partition)
-    return PositionChange(key, Position.parse(body.position), body.expected)
+    return PositionChange(key, Position.parse(body.position), body.expected, owner_of(body.owner))
+
+
+def owner_body(owner: Owner | None) -> OwnerBody | None:
+    """An owner as it is sent."""
+    return None if owner is None else OwnerBody(*owner)
+
+
+def owner_of(body: OwnerBody | None) -> Owner | None:
+    """The owner that was sent."""
+    return None if body is None else Owner(body.member, body.epoch)
 
 
 def encode_result(result: CommitResult) -> bytes:

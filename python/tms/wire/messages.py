@@ -24,8 +24,9 @@ from tms.errors import BadEncoding, Invalid, PartitionNotFound, TMSError, TooLar
 from tms.model import block
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
-from tms.model.log import Appended, Fetched, NewBlock, StoredBlock
-from tms.model.position import Kind, Position
+from tms.model.log import Appended, Fetched, NewBlock
+from tms.model.placing import offsets, place_of, skipped
+from tms.model.position import Position
 from tms.wire import bodies
 from tms.wire.bodies import FetchedBody, MessageIn, MessageOut, MessagePlace, PublishedBody
 
@@ -173,17 +174,23 @@ class Shown(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Consecutive messages of a block; id and offset are those of the first."""
+    """Messages of a block; `time_ms` is when they were published, `first_sequence` and
+    `base_offset` belong to the block's first message, from which their distances count."""
 
     partition: int
-    first_id: MessageId
+    time_ms: int
+    first_sequence: int
     base_offset: int
     columns: block.Columns
 
     def ids(self) -> list[MessageId]:
         """The ids of the messages, in order."""
-        time_ms, sequence = self.first_id.time_ms, self.first_id.sequence
-        return [MessageId(time_ms, sequence + i) for i in range(self.columns.count)]
+        first = self.first_sequence
+        return [MessageId(self.time_ms, first + distance) for distance in self.columns.index]
+
+    def offsets(self) -> Sequence[int]:
+        """The offsets of the messages, in order."""
+        return offsets(self.base_offset, self.columns.index)
 
 
 def runs(
@@ -203,20 +210,24 @@ def runs(
                 following[partition] = asked[partition]
             continue
         header = block.read_header(stored.block)
-        first = stored.last_sequence - header.count + 1
-        start = first_index(stored, header, asked[partition])
-        if start >= header.count:
+        distance = skipped(stored, header, asked[partition])
+        if distance >= header.count:
             continue
-        count = min(header.count - start, limit)
-        columns = _shortened(block.decode(stored.block).slice(start, start + count), bytes_max)
-        count = columns.count
-        id = MessageId(stored.time_ms, first + start)
-        found.append(Run(partition, id, header.base_offset + start, columns))
-        limit -= count
-        bytes_max -= columns.cell_bytes
-        following[partition] = Position.after(MessageId(stored.time_ms, first + start + count - 1))
-        if start + count < header.count:
+        columns = block.decode(stored.block)
+        start = place_of(columns.index, distance)
+        taken = _shortened(columns.slice(start, start + limit), bytes_max)
+        if not taken.count:
+            continue
+        first = stored.last_sequence - header.count + 1
+        found.append(Run(partition, stored.time_ms, first, header.base_offset, taken))
+        limit -= taken.count
+        bytes_max -= taken.cell_bytes
+        if start + taken.count < columns.count:
             cut.add(partition)
+            last = first + taken.index[-1]
+        else:
+            last = stored.last_sequence
+        following[partition] = Position.after(MessageId(stored.time_ms, last))
     for partition, position in fetched.next.items():
         if partition not in cut:
             following[partition] = position
@@ -230,35 +241,20 @@ def _shortened(columns: block.Columns, bytes_max: int) -> block.Columns:
     return columns
 
 
-def first_index(stored: StoredBlock, header: block.BlockHeader, asked: Position) -> int:
-    """The block's first message that was asked for; its count (or more) when none is."""
-    if asked.kind is Kind.OFFSET:
-        return max(0, asked.number - header.base_offset)
-    if asked.kind is Kind.TIME:
-        return 0 if stored.time_ms >= asked.number else header.count
-    if asked.id is None or stored.time_ms > asked.id.time_ms:
-        return 0
-    if stored.time_ms < asked.id.time_ms:
-        return header.count
-    first = stored.last_sequence - header.count + 1
-    return max(0, asked.id.sequence - first + (asked.kind is Kind.AFTER))
-
-
 def as_json(
     found: Sequence[Run], following: Mapping[int, Position], ends: Mapping[int, int]
 ) -> bytes:
     """The messages as a JSON body."""
     messages = [
-        _message_out(run.partition, id, run.base_offset + at, key, value, headers)
+        _message_out(run.partition, *cells)
         for run in found
-        for at, (id, key, value, headers) in enumerate(
-            zip(
-                run.ids(),
-                run.columns.keys(),
-                run.columns.values(),
-                run.columns.headers(),
-                strict=True,
-            )
+        for cells in zip(
+            run.ids(),
+            run.offsets(),
+            run.columns.keys(),
+            run.columns.values(),
+            run.columns.headers(),
+            strict=True,
         )
     ]
     text = bodies.positions_text(following)
@@ -295,6 +291,18 @@ def as_text(key: bytes | None, value: bytes | None, headers: Mapping[str, bytes]
         )
 
 
+def cells_in(
+    key: str | None, value: str | None, headers: Mapping[str, str], encoding: str
+) -> tuple[bytes | None, bytes | None, dict[str, bytes]]:
+    """The inverse. Raises `BadEncoding`."""
+    raw = _base64 if encoding == "base64" else str.encode
+    return (
+        None if key is None else raw(key),
+        None if value is None else raw(value),
+        {name: raw(cell) for name, cell in headers.items()},
+    )
+
+
 def _text(cell: bytes) -> str:
     """Raises ValueError for what is not UTF-8, and for large cells that would get much larger."""
     if len(cell) > _LARGE_BYTES:
@@ -325,12 +333,12 @@ def as_arrow(found: Sequence[Run]) -> Any:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, arrow_schema()) as writer:
         for run in found:
-            count, offset = run.columns.count, run.base_offset
+            count = run.columns.count
             columns = [
                 pa.array([str(id) for id in run.ids()], pa.utf8()),
                 pa.repeat(pa.scalar(run.partition, pa.int32()), count),
-                pa.array(range(offset, offset + count), pa.int64()),
-                pa.repeat(pa.scalar(run.first_id.time_ms, pa.timestamp("ms", tz="UTC")), count),
+                pa.array(run.offsets(), pa.int64()),
+                pa.repeat(pa.scalar(run.time_ms, pa.timestamp("ms", tz="UTC")), count),
                 *run.columns.record_batch().columns,
             ]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=arrow_schema()))

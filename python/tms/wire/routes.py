@@ -17,6 +17,9 @@ from urllib.parse import quote
 import msgspec
 
 from tms.errors import Kind, TMSError, TooLarge, from_code
+from tms.model.expecting import expected_text
+from tms.model.filter import Filter
+from tms.model.ids import MessageId
 from tms.model.snapshot import Isolation, Snapshot, View, encode_snapshot
 from tms.model.topic import Durability, TopicName
 
@@ -32,6 +35,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
 
 NEXT_HEADER = "TMS-Next"  # where to go on: usable as `from` of the next fetch
+REACHED_HEADER = "TMS-Reached"  # the same of where a filter has looked to, if that is not the end
 END_HEADER = "TMS-End"  # `0:123,1:456`: the offset after the last message, by partition
 REQUEST_ID_HEADER = "TMS-Request-Id"
 
@@ -121,10 +125,13 @@ def staged_path(name: TopicName, transaction: int) -> str:
     return f"{topic_path(name)}/staged?transaction={transaction}"
 
 
-def messages_path(name: TopicName, durability: Durability | None = None) -> str:
+def messages_path(
+    name: TopicName, durability: Durability | None = None, expect: MessageId | None = None
+) -> str:
     """POST publishes; see `fetch_path` for GET."""
-    query = "" if durability is None else f"?durability={durability}"
-    return f"{topic_path(name)}/messages{query}"
+    given = [] if durability is None else [f"durability={durability}"]
+    given += [] if expect is None else [f"expect={expected_text(expect)}"]
+    return f"{topic_path(name)}/messages{'?' * bool(given)}{'&'.join(given)}"
 
 
 def fetch_path(
@@ -135,6 +142,7 @@ def fetch_path(
     wait_ms: int = 0,
     limit: int | None = None,
     isolation: View = Isolation.COMMITTED,
+    where: Filter | None = None,
 ) -> str:
     """GET fetches; `start` is a position for all partitions or `bodies.positions_text`."""
     query = f"from={start}&max_bytes={bytes_max}&wait_ms={wait_ms}"
@@ -145,12 +153,35 @@ def fetch_path(
         query += f"&isolation={Isolation.SNAPSHOT}&snapshot={raw}"
     elif isolation is not Isolation.COMMITTED:
         query += f"&isolation={isolation}"
+    if where is not None:
+        query += f"&filter={quote(where.text, safe='')}"
     return f"{topic_path(name)}/messages?{query}"
 
 
 def transaction_path(id: int, what: str = "") -> str:
     """One transaction: GET describes, DELETE aborts; POST to its `commit` or `invalidate`."""
     return f"{TRANSACTIONS}/{id or NEW_TRANSACTION}{'/' if what else ''}{what}"
+
+
+def delayed_path(
+    name: TopicName, at_ms: int | None, delay_ms: int | None, durability: Durability | None
+) -> str:
+    """POST stores messages until they are due."""
+    query = f"delay_ms={delay_ms}" if at_ms is None else f"deliver_at_ms={at_ms}"
+    if durability is not None:
+        query += f"&durability={durability}"
+    return f"{topic_path(name)}/delayed?{query}"
+
+
+def waiting_path(name: TopicName, after: str, limit: int) -> str:
+    """GET shows what waits until it is due."""
+    query = f"limit={limit}" + (f"&after={after}" if after else "")
+    return f"{topic_path(name)}/delayed?{query}"
+
+
+def delayed_message_path(name: TopicName, id: str) -> str:
+    """DELETE cancels a delayed message."""
+    return f"{topic_path(name)}/delayed/{id}"
 
 
 def positions_path(name: TopicName, group: str) -> str:
@@ -167,6 +198,14 @@ def queue_path(name: TopicName, group: str, what: str = "") -> str:
     """One queue: PUT, GET, PATCH, DELETE; POST to its `receive`, `ack`, `nack`, `extend`, `reject`
     or `redrive`."""
     return f"{queues_path(name)}/{quote(group, safe='')}{'/' if what else ''}{what}"
+
+
+def groups_path(name: TopicName, group: str = "", member: str = "") -> str:
+    """The groups of a topic, one of them: GET; a member of it: POST, DELETE."""
+    path = f"{topic_path(name)}/groups"
+    if group:
+        path += "/" + quote(group, safe="")
+    return f"{path}/members/{quote(member, safe='')}" if member else path
 
 
 def offsets_path(name: TopicName, at: str, isolation: View) -> str:

@@ -86,7 +86,7 @@ def _rebuild_partition(store: Store, metadata: Map, uid: int, partition: int) ->
             continue
         segments.append(segment)
         last = max(last, segment.last)
-    new = PartitionRecord(old.epoch, tuple(segments), old.floor, last)
+    new = msgspec.structs.replace(old, segments=tuple(segments), last=last)
     if not metadata.compare_and_set(key, raw, encode(new)):
         raise TMSError(f"The record of partition {partition} changed meanwhile; run fsck again.")
 
@@ -98,7 +98,7 @@ def _segment(
     first: tuple[BlockKey, int] | None = None
     last, end_offset = FIRST_KEY, 0
     for key, raw in scan(rows):
-        place, header = read_block(key, raw, staged)
+        place, header, _ = read_block(key, raw, staged)
         first = first or (place, header.base_offset)
         last, end_offset = place, header.base_offset + header.count
     if first is None:

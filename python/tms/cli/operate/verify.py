@@ -1,8 +1,10 @@
 """Verifying a store: every record and every block is read and checked against all that is promised.
 
     metadata   each record can be read; the uid counter is ahead; no map is without its topic
-    segments   every one has its map; offsets are dense and ids ascend, also from one to the next
+    segments   every one has its map; offsets are dense, unless compaction left some out, and ids
+               ascend, also from one to the next
     blocks     key, header, CRC-32C, and as many messages behind it as the header says
+    delayed    the same of messages that are not due yet
 
 Nothing is changed: the store that is given is a copy.
 """
@@ -11,7 +13,9 @@ import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
+from tms.delay.stored.entries import entry_of
 from tms.errors import DataCorrupt, NotFound, TMSError
 from tms.log.records import (
     FIRST_KEY,
@@ -150,25 +154,26 @@ class Verifier:
         for segment in record.segments:
             where = f"{name}, partition {partition}, segment {segment.number}"
             map_name = keys.segment_map(uid, partition, segment.number)
+            gaps = record.gaps and segment.sealed
             if end is not None and end.offset != segment.base_offset:
                 yield self._gap(where, map_name, end.offset, segment.base_offset, segment)
             end = _End(segment.base_offset, FIRST_KEY if end is None else end.key)
             self.totals.segments += 1
-            yield from self._segment(where, map_name, segment, end)
+            yield from self._segment(where, map_name, segment, end, gaps)
             if segment.end_offset is not None and segment.last is not None:
-                if end.offset < segment.end_offset:
+                if end.offset < segment.end_offset and not gaps:
                     yield self._gap(where, map_name, end.offset, segment.end_offset, segment)
                 end = _End(segment.end_offset, segment.last)
 
     def _segment(
-        self, where: str, map_name: str, segment: SegmentRecord, end: _End
+        self, where: str, map_name: str, segment: SegmentRecord, end: _End, gaps: bool
     ) -> Iterator[Finding]:
         uid, partition, _ = SegmentMap.of(map_name) or (0, 0, 0)
         staged = StagedBlocks(self.store, uid, partition)
         try:
             for key, raw in scan(self.store.open(map_name, create=False)):
                 try:
-                    place, header = read_block(key, raw, staged)
+                    place, header, messages = read_block(key, raw, staged)
                 except TMSError as error:
                     yield _damage(
                         f"{where}, row {key.hex()}", error.message, Mend.ROW, map_name, key
@@ -177,11 +182,12 @@ class Verifier:
                 first = place[1] - header.count + 1
                 if first < 0 or (place[0], first) <= end.key:
                     yield _damage(f"{where}, row {key.hex()}", "its ids do not ascend")
-                if header.base_offset != end.offset:
+                missing = header.base_offset - end.offset
+                if missing < 0 or (missing and not gaps):
                     yield self._gap(where, map_name, end.offset, header.base_offset, segment)
                 end.offset, end.key = header.base_offset + header.count, place
                 self.totals.blocks += 1
-                self.totals.messages += header.count
+                self.totals.messages += messages
                 self.totals.bytes += len(raw)
         except (DataCorrupt, NotFound) as error:
             mend = Mend.PARTITION if isinstance(error, NotFound) else Mend.MAP
@@ -211,7 +217,10 @@ class Verifier:
             place = SegmentMap.of(map_name)
             if place is None:
                 if keys.is_payload_map(map_name):
-                    uids.add(keys.payload_place(map_name)[0])
+                    uids.add(keys.topic_of_map(map_name))
+                elif keys.is_delayed_map(map_name):
+                    uids.add(keys.topic_of_map(map_name))
+                    yield from self._delayed(map_name)
                 elif map_name != keys.METADATA_MAP and not map_name.startswith(keys.TABLES):
                     yield Finding(Severity.NOTE, map_name, "no map of TMS has such a name")
                 continue
@@ -231,6 +240,24 @@ class Verifier:
         if uids and self._counter < max(uids):
             what = f"the counter of topics is {self._counter}, but {max(uids)} are in use"
             yield _damage("metadata", what, Mend.COUNTER)
+
+    def _delayed(self, map_name: str) -> Iterator[Finding]:
+        """Messages that are not due yet."""
+        try:
+            for key, raw in scan(self.store.open(map_name, create=False)):
+                if key[:1] != b"d":
+                    continue
+                try:
+                    entry = entry_of(key, raw)
+                    self.totals.messages += decode_block(entry.block).count
+                except TMSError as error:
+                    where = f"{map_name}, row {key.hex()}"
+                    yield _damage(where, error.message, Mend.ROW, map_name, key)
+                    continue
+                self.totals.blocks += 1
+                self.totals.bytes += len(raw)
+        except DataCorrupt as error:
+            yield _damage(map_name, error.message, Mend.MAP, map_name)
 
     def _unrecorded(self, map_name: str) -> Iterator[Finding]:
         """A map is recorded before anything is written to it: with rows in it, its record was
@@ -255,17 +282,20 @@ def scan(source: Map) -> Generator[tuple[bytes, bytes], None, None]:
         start = rows[-1][0] + b"\0"
 
 
-def read_block(key: bytes, raw: bytes, staged: StagedBlocks) -> tuple[BlockKey, BlockHeader]:
-    """The place and header of a stored block that is whole, and so is what it refers to. Raises
-    `TMSError`."""
+def read_block(key: bytes, raw: bytes, staged: StagedBlocks) -> tuple[BlockKey, BlockHeader, int]:
+    """The place and header of a stored block that is whole, and so is what it refers to; and how
+    many messages it has. Raises `TMSError`."""
     if len(key) != keys.BLOCK_KEY_BYTES:
         raise DataCorrupt(f"A block's key has {keys.BLOCK_KEY_BYTES} bytes, this one {len(key)}.")
     stored = StoredBlock(0, *keys.split_block_key(key), raw)
-    columns = decode_block(staged.resolve(stored).block if is_reference(stored) else raw)
-    header = read_header(raw)
-    if columns.count != header.count:
-        raise DataCorrupt(f"The header says {header.count} messages, there are {columns.count}.")
-    return keys.split_block_key(key), header
+    named = staged.resolve(stored).block if is_reference(stored) else raw
+    columns, header = decode_block(named), read_header(raw)
+    whole = read_header(named).count
+    if whole != header.count:
+        raise DataCorrupt(f"The header says {header.count} messages, there are {whole}.")
+    if not isinstance(columns.index, range) and any(a >= b for a, b in pairwise(columns.index)):
+        raise DataCorrupt("The index of what is left of the block does not ascend.")
+    return keys.split_block_key(key), header, columns.count
 
 
 def _damage(

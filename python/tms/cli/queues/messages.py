@@ -23,7 +23,7 @@ from tms.model.received import Delivered
 from tms.model.topic import TopicName
 
 if TYPE_CHECKING:
-    from tms.client.transport import QueuesPort
+    from tms.client.ports import QueuesPort
 
 TOO_LATE = 4
 _DELIVERED_FIELDS: Fields = {

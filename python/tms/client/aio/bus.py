@@ -10,23 +10,28 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 from weakref import WeakSet
 
 from tms.client.aio.consumer import AsyncConsumer
+from tms.client.aio.delayed import AsyncDelayedCalls
 from tms.client.aio.groups import AsyncGroupCalls
 from tms.client.aio.lanes import AsyncDelivery, AsyncLane, retrying
+from tms.client.aio.member import AsyncMemberConsumer, AsyncTold
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue, AsyncQueueCalls
 from tms.client.aio.together import Together
 from tms.client.aio.topics import AsyncTopicCalls
 from tms.client.aio.transaction import AsyncTransaction
+from tms.client.aio.views import AsyncViewCalls
 from tms.client.client import Bus
 from tms.client.consumer import FETCH_BYTES, WAIT_S
 from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
+from tms.client.groups.options import DeliveryMode, member_options
 from tms.client.publish.batching import REQUEST_BYTES, Batcher, Headers
 from tms.client.publish.company import Lone
 from tms.client.publish.delivery import Numbering
+from tms.client.publish.expecting import Expect, packed
 from tms.client.publish.known import (
     Known,
     Publishing,
@@ -40,19 +45,22 @@ from tms.client.transport import TIMEOUT_S
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TMSError
 from tms.model.block import Compression
+from tms.model.filter import Filter, as_filter
+from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Kind, Position
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
-from tms.model.transaction import check_group
 
 T = TypeVar("T")
 
 LANES_MAX = 64
 
 
-class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncQueueCalls):
+class AsyncBus(
+    AsyncTopicCalls, AsyncGroupCalls, AsyncQueueCalls, AsyncDelayedCalls, AsyncViewCalls
+):
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
@@ -86,8 +94,15 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncQueueCalls):
         partition: int | None = None,
         durability: str | None = None,
         timeout_s: float | None = None,
+        expect: Expect | None = None,
     ) -> MessageId | None:
         """See `Bus.publish`. When it is cancelled, the message may or may not be stored."""
+        if expect is not None:
+            some = None if key is None else [key], None if headers is None else [headers]
+            [id] = await self.publish_many(
+                topic, [value], *some, partition, durability, timeout_s=timeout_s, expect=expect
+            )
+            return id
         known = self._publishing.known(topic) or await self._look_up(topic)
         message = Lone(value, key, headers, partition)
         try:
@@ -106,6 +121,7 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncQueueCalls):
         durability: str | None = None,
         compression: str = Compression.NONE,
         timeout_s: float | None = None,
+        expect: Expect | None = None,
     ) -> list[MessageId]:
         """See `Bus.publish_many`."""
         packing, publishing = as_compression(compression), self._publishing
@@ -123,9 +139,11 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncQueueCalls):
         try:
             async with self._lane() as lane:
                 for _ in batcher.add_many(values, keys, headers, partition):
-                    appended += await delivery.append(lane, batcher.pack())
+                    blocks = packed(batcher, expect, durability, full=True)
+                    appended += await delivery.append(lane, blocks)
                 if batcher.fillings:
-                    appended += await delivery.append(lane, batcher.pack())
+                    blocks = packed(batcher, expect, durability, full=False)
+                    appended += await delivery.append(lane, blocks)
         except NotFound:
             publishing.forget(topic)
             raise
@@ -175,7 +193,7 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncQueueCalls):
         self,
         topic: str,
         start: Start | Mapping[int, Start] = "earliest",
-        partitions: Sequence[int] | None = None,
+        partitions: Sequence[int] | Literal["all"] | None = None,
         stop_at_end: bool = False,
         *,
         wait_s: float = WAIT_S,
@@ -183,35 +201,37 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncQueueCalls):
         timeout_s: float | None = None,
         isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
+        where: str | Filter | None = None,
+        delivery: str = DeliveryMode.EXPLICIT,
+        session_s: float = SESSION_S,
+        on_assigned: AsyncTold | None = None,
+        on_revoked: AsyncTold | None = None,
     ) -> AsyncConsumer:
         """See `Bus.consumer`; `latest`, and where the group stands, are as of entering or
-        iterating."""
-        name = TopicName.parse(topic)
-        standing = Standing(check_group(group) if group else "", name, {})
+        iterating. The callbacks may be coroutine functions."""
+        name, wanted = TopicName.parse(topic), as_filter(where)
+        options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
+        standing = Standing(group, name, {})
 
         async def cursor() -> Cursor:
-            positions = await self._positions(topic, start, partitions)
-            if group:
-                stored = await self.positions(group, topic)
-                standing.learn(stored)
-                positions.update({p: there for p, there in stored.items() if p in positions})
-            latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
-            if latest:
-                positions.update((await self._fetch(name, latest, 1, 0)).next)
-            return Cursor(str(name), positions, stop_at_end)
+            alone = standing if group and options is None else None
+            positions = await self._starts(topic, start, partitions, alone)
+            return Cursor(str(name), positions, stop_at_end, wanted)
 
-        made = AsyncConsumer(
-            name,
-            self._open_lane(),
-            cursor,
-            self._clock,
-            wait_s=wait_s,
-            fetch_bytes=fetch_bytes,
-            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-            isolation=as_view(isolation),
-            standing=standing,
-            move=self._bus.mover(),
-        )
+        place = (name, self._open_lane(), cursor, self._clock)
+        more: dict[str, Any] = {
+            "wait_s": wait_s,
+            "fetch_bytes": fetch_bytes,
+            "timeout_s": self._timeout_s if timeout_s is None else timeout_s,
+            "isolation": as_view(isolation),
+            "standing": standing,
+            "move": self._bus.mover(),
+        }
+        if options is None:
+            made = AsyncConsumer(*place, **more)
+        else:
+            member = partial(self._bus.member, name, options)
+            made = AsyncMemberConsumer(*place, make_member=member, **more)
         self._open.add(made)
         return made
 
@@ -294,12 +314,32 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncQueueCalls):
                 answers.append(await retrying(fetch, self._clock, self._timeout_s))
         return page(str(name), positions, answers)
 
+    async def _starts(
+        self,
+        topic: str,
+        start: Start | Mapping[int, Start],
+        partitions: Sequence[int] | Literal["all"] | None,
+        standing: Standing | None,
+    ) -> dict[int, Position]:
+        """Where a consumer begins, who goes on where its group stands if it has one; `latest` is
+        meant as of now."""
+        positions = await self._positions(topic, start, partitions)
+        if standing is not None:
+            stored = await self.positions(standing.group, topic)
+            standing.learn(stored)
+            positions.update({p: there for p, there in stored.items() if p in positions})
+        latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
+        if latest:
+            positions.update((await self._fetch(TopicName.parse(topic), latest, 1, 0)).next)
+        return positions
+
     async def _positions(
         self,
         topic: str,
         start: Start | Mapping[int, Start],
-        partitions: Sequence[int] | None,
+        partitions: Sequence[int] | Literal["all"] | None,
     ) -> dict[int, Position]:
+        partitions = None if partitions == "all" else partitions
         needed = partitions is None and not isinstance(start, Mapping)
         known = await self._look_up(topic) if needed else None
         return start_positions(start, partitions, lambda: known.partitions if known else 0)

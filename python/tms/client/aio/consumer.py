@@ -126,6 +126,7 @@ class AsyncConsumer:
                     mine = self._ahead = asyncio.create_task(self._fetch(self._timeout_s))
                 for batch in batches:
                     yield batch
+                self._cursor.settle()
         except Closed:
             if not self._closed:
                 raise
@@ -158,7 +159,13 @@ class AsyncConsumer:
     async def _fetch(self, left_s: float) -> Fetched:
         positions, wait_s = self._cursor.ask(self._wait_s)
         return await self._lane.fetch(
-            self._name, positions, self._fetch_bytes, wait_s, left_s, self._isolation
+            self._name,
+            positions,
+            self._fetch_bytes,
+            wait_s,
+            left_s,
+            self._isolation,
+            self._cursor.where,
         )
 
 

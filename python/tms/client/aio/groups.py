@@ -5,11 +5,20 @@ from collections.abc import Mapping
 
 from tms.client.aio.calls import AsyncCalls
 from tms.client.cursor import Start
+from tms.model.group import GroupInfo, GroupSummary
 from tms.model.position import Position
 
 
 class AsyncGroupCalls(AsyncCalls):
     """The part of an asyncio bus that looks after groups."""
+
+    async def groups(self, topic: str) -> list[GroupSummary]:
+        """See `Bus.groups`."""
+        return await asyncio.to_thread(self._bus.groups, topic)
+
+    async def group(self, group: str, topic: str) -> GroupInfo:
+        """See `Bus.group`."""
+        return await asyncio.to_thread(self._bus.group, group, topic)
 
     async def positions(self, group: str, topic: str) -> dict[int, Position]:
         """See `Bus.positions`."""

@@ -10,17 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
+from tms.client.ports import QueuesPort
 from tms.client.publish.delivery import Numbering, Renewal, is_retriable_as_it_is
-from tms.client.transport import (
-    LocalTransport,
-    QueuesPort,
-    attempt_s,
-    is_retriable,
-    retry_options,
-)
+from tms.client.transport import LocalTransport, attempt_s, is_retriable, retry_options
 from tms.clock import Clock
 from tms.errors import Closed, OutOfOrderSequence, TimedOut, TMSError
 from tms.model.block import Compression
+from tms.model.filter import Filter
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.received import Received
 from tms.model.snapshot import Isolation, View
@@ -50,6 +46,7 @@ class AsyncLane(Protocol):
         wait_s: float,
         timeout_s: float,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Fetched: ...
 
     async def receive(
@@ -118,6 +115,7 @@ class AsyncLocalLane:
         wait_s: float,
         timeout_s: float,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Fetched:
         until_s = asyncio.get_running_loop().time() + wait_s
         held: Mapping[int, int] = {}
@@ -126,13 +124,15 @@ class AsyncLocalLane:
             wake = self._wake()
             cancel = self._engine.watch(name, positions, wake.fire, held)
             try:
-                found = self._engine.fetch_cached(name, positions, bytes_max, isolation)
+                found: Fetched | None = None
+                if where is None:
+                    found = self._engine.fetch_cached(name, positions, bytes_max, isolation)
                 if found is None:
                     found = await asyncio.to_thread(
-                        self._engine.fetch, name, positions, bytes_max, 0, isolation
+                        self._engine.fetch, name, positions, bytes_max, 0, isolation, where
                     )
                 left_s = until_s - asyncio.get_running_loop().time()
-                if found.blocks or left_s <= 0:
+                if found.blocks or found.reached or left_s <= 0:
                     return found
                 positions = [PartitionPosition(*there) for there in found.next.items()]
                 if found.held != held:  # what to wait for is only known now

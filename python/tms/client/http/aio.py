@@ -26,6 +26,7 @@ from tms.client.http.connection import (
 from tms.client.http.exchange import Answer, Call, Calls
 from tms.client.http.queues import receiving
 from tms.errors import Closed, TimedOut, TMSError, Unavailable
+from tms.model.filter import Filter
 from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.received import Received
 from tms.model.snapshot import Isolation, View
@@ -61,8 +62,9 @@ class AsyncHttpLane:
         wait_s: float,
         timeout_s: float,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Fetched:
-        call = self._calls.fetch(name, positions, bytes_max, wait_s, isolation)
+        call = self._calls.fetch(name, positions, bytes_max, wait_s, isolation, where)
         return await self._exchange(call, wait_s + timeout_s)
 
     async def receive(

@@ -12,13 +12,17 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tms.errors import ConfigError, Malformed, TMSError, Unavailable
 from tms.errors import Kind as ErrorKind
+from tms.model.delayed import Deferred, DelayedId, Due
+from tms.model.filter import Filter
+from tms.model.group import GroupInfo, GroupStanding, GroupSummary
+from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
-from tms.wire import bodies, commits, routes
+from tms.wire import bodies, commits, delayed, groups, routes
 
 T = TypeVar("T")
 
@@ -109,7 +113,9 @@ class Calls:
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
     ) -> Call[list[Appended]]:
         chunks = bodies.frame(blocks)
-        head = self._append_head(name, durability) + b"%d\r\n\r\n" % sum(map(len, chunks))
+        expect = blocks[0].expect if blocks else None
+        common = self._append_head if expect is None else self._make_append_head
+        head = common(name, durability, expect) + b"%d\r\n\r\n" % sum(map(len, chunks))
         return Call([head, *chunks], self._appended)
 
     def fetch(
@@ -119,6 +125,7 @@ class Calls:
         bytes_max: int,
         wait_s: float,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Call[Fetched]:
         start = bodies.positions_text(dict(positions))
         path = routes.fetch_path(
@@ -127,9 +134,46 @@ class Calls:
             bytes_max=bytes_max,
             wait_ms=max(0, round(wait_s * 1_000)),
             isolation=isolation,
+            where=where,
         )
         head = f"GET {path}{self._common}Accept: {routes.BLOCKS}, {routes.PROBLEM}\r\n\r\n"
         return Call([head.encode("ascii")], self._fetched)
+
+    def publish_later(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        due: Due,
+        durability: Durability | None,
+        token: str,
+    ) -> Call[list[Deferred]]:
+        chunks = bodies.frame(blocks)
+        head = (
+            f"POST {routes.delayed_path(name, due.at_ms, due.delay_ms, durability)}{self._common}"
+            f"Content-Type: {routes.BLOCKS}\r\nAccept: {routes.JSON}, {routes.PROBLEM}\r\n"
+            + (f"Idempotency-Key: {token}\r\n" if token else "")
+            + f"Content-Length: {sum(map(len, chunks))}\r\n\r\n"
+        )
+        return Call(
+            [head.encode("ascii"), *chunks],
+            lambda answer: bodies.decode(self._good(answer), delayed.DeferredBody).deferred,
+        )
+
+    def cancel(self, name: TopicName, id: DelayedId) -> Call[bool]:
+        return self._json(
+            "DELETE",
+            routes.delayed_message_path(name, str(id)),
+            None,
+            lambda answer: bodies.decode(self._good(answer), delayed.CancelledBody).cancelled,
+        )
+
+    def waiting(
+        self, name: TopicName, after: DelayedId | None, limit: int
+    ) -> Call[delayed.WaitingBody]:
+        path = routes.waiting_path(name, "" if after is None else str(after), limit)
+        return self._json(
+            "GET", path, None, lambda a: bodies.decode(self._good(a), delayed.WaitingBody)
+        )
 
     def begin(self, timeout_s: float | None, long: bool, token: str) -> Call[TransactionInfo]:
         body = bodies.encode(commits.BeginBody(timeout_s, long, token))
@@ -200,15 +244,58 @@ class Calls:
         body = commits.PositionsBody(
             {str(one.key.partition): str(one.position) for one in changes},
             {str(one.key.partition): one.expected for one in changes if one.expected is not None},
+            {
+                str(one.key.partition): body
+                for one in changes
+                if (body := commits.owner_body(one.owner)) is not None
+            },
         )
         path = routes.positions_path(name, group)
         return self._json("PUT", path, bodies.encode(body), self._nothing)
 
+    def poll(
+        self,
+        group: str,
+        name: TopicName,
+        member: str,
+        session_s: float,
+        holding: Mapping[int, int],
+        reading: bool,
+    ) -> Call[GroupStanding]:
+        return self._json(
+            "POST",
+            routes.groups_path(name, group, member),
+            groups.encode_poll(session_s, holding, reading),
+            lambda answer: groups.decode_standing(self._good(answer)),
+        )
+
+    def leave(self, group: str, name: TopicName, member: str) -> Call[None]:
+        path = routes.groups_path(name, group, member)
+        return self._json("DELETE", path, None, self._nothing)
+
+    def describe_group(self, group: str, name: TopicName) -> Call[GroupInfo]:
+        return self._json(
+            "GET",
+            routes.groups_path(name, group),
+            None,
+            lambda answer: bodies.decode(self._good(answer), GroupInfo),
+        )
+
+    def list_groups(self, name: TopicName) -> Call[list[GroupSummary]]:
+        return self._json(
+            "GET",
+            routes.groups_path(name),
+            None,
+            lambda answer: bodies.decode(self._good(answer), groups.GroupsBody).groups,
+        )
+
     def _transaction(self, answer: Answer) -> TransactionInfo:
         return bodies.decode(self._good(answer), TransactionInfo)
 
-    def _make_append_head(self, name: TopicName, durability: Durability | None) -> bytes:
-        path = routes.messages_path(name, durability)
+    def _make_append_head(
+        self, name: TopicName, durability: Durability | None, expect: MessageId | None
+    ) -> bytes:
+        path = routes.messages_path(name, durability, expect)
         return (
             f"POST {path}{self._common}Content-Type: {routes.BLOCKS}\r\n"
             f"Accept: {routes.JSON}, {routes.PROBLEM}\r\nContent-Length: "
@@ -281,4 +368,10 @@ class Calls:
         places = bodies.parse_positions(following.decode("ascii"))
         if isinstance(places, Position):
             raise Malformed(f"The header TMS-Next names no partitions: {following[:64]!r}.")
-        return Fetched(bodies.unframe(body), dict(places), bodies.parse_ends(ends.decode("ascii")))
+        reached = answer.headers.get(routes.REACHED_HEADER.lower().encode(), b"")
+        return Fetched(
+            bodies.unframe(body),
+            dict(places),
+            bodies.parse_ends(ends.decode("ascii")),
+            reached=bodies.parse_ends(reached.decode("ascii")) if reached else {},
+        )

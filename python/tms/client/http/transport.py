@@ -20,12 +20,15 @@ from typing import Any, Generic, TypeVar
 
 from tms.client.http.answers import BODIES_KEPT
 from tms.client.http.connection import Connection, Target
+from tms.client.http.delayed import HttpDelayed
 from tms.client.http.exchange import Answer, Call, Calls
+from tms.client.http.groups import HttpGroups
 from tms.client.http.queues import HttpQueues
 from tms.client.http.transactions import HttpTransactions
 from tms.client.transport import TIMEOUT_S, Lane, Pending, attempt_s, is_retriable, retrying
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TimedOut, TMSError, Unavailable
+from tms.model.filter import Filter
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Kind, Position
@@ -105,8 +108,9 @@ class HttpTransport:
         bytes_max: int,
         wait_s: float = 0,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Fetched:
-        call = self.calls.fetch(name, positions, bytes_max, wait_s, isolation)
+        call = self.calls.fetch(name, positions, bytes_max, wait_s, isolation, where)
         return self._call(call, is_retriable, wait_s)
 
     def append(
@@ -124,9 +128,19 @@ class HttpTransport:
         return HttpTransactions(self)
 
     @property
+    def delayed(self) -> HttpDelayed:
+        """The service's delayed messages."""
+        return HttpDelayed(self)
+
+    @property
     def queues(self) -> HttpQueues:
         """The service's queues."""
         return HttpQueues(self)
+
+    @property
+    def groups(self) -> HttpGroups:
+        """The service's log groups."""
+        return HttpGroups(self)
 
     def call(
         self,
@@ -274,9 +288,10 @@ class HttpLane:
         bytes_max: int,
         wait_s: float,
         isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
     ) -> Pending[Fetched]:
         calls = self._transport.calls
-        return self._begin(calls.fetch(name, positions, bytes_max, wait_s, isolation))
+        return self._begin(calls.fetch(name, positions, bytes_max, wait_s, isolation, where))
 
     def reset(self) -> None:
         self._drop(TimedOut("The request was given up.", outcome="unknown"))

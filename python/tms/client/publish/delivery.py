@@ -106,7 +106,7 @@ class Renewal:
             producer_sequence=sequence,
             compression=self._compression,
         )
-        return NewBlock(entry.partition, block)
+        return entry._replace(block=block)
 
 
 class Delivery:

@@ -14,7 +14,7 @@ Invariants
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from tms.client.transport import QueuesPort
+from tms.client.ports import QueuesPort
 from tms.errors import Invalid
 from tms.model.block import MESSAGES_MAX
 from tms.model.queue import (

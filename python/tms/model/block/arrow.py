@@ -69,6 +69,7 @@ class Layout(NamedTuple):
     nulls: tuple[int, ...]  # null keys, null values, null maps of headers
     buffers: tuple[int, ...]  # offset, length, offset, length, … behind the metadata
     body_bytes: int
+    compression: Compression
 
 
 class _Template(NamedTuple):
@@ -183,7 +184,7 @@ def _layout(metadata: bytes) -> Layout:
         and messages + entries <= SMALL_MAX
         and min(buffers[2 * NAME + 3], buffers[2 * HEADER_VALUE + 3]) > 0
     )
-    return Layout(small, compressed, messages, entries, nulls, buffers, body_bytes)
+    return Layout(small, compressed, messages, entries, nulls, buffers, body_bytes, compression)
 
 
 def _check_sizes(messages: int, entries: int, nulls: Sequence[int], sizes: Sequence[int]) -> None:

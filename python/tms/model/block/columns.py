@@ -5,7 +5,7 @@ A few messages are unpacked right here, many by pyarrow, which is imported when 
 Invariants
 
 * The block passed `checking` when it came in and its CRC is right, so its ends are true.
-* One cell per message. A null map of headers reads as an empty one.
+* One cell per message that the block has. A null map of headers reads as an empty one.
 """
 
 import struct
@@ -15,7 +15,8 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tms.errors import DataCorrupt
+from tms.errors import BadBlock, DataCorrupt
+from tms.model.block import arrow
 from tms.model.block.arrow import (
     HEADER_VALUE,
     HEADERS,
@@ -26,7 +27,14 @@ from tms.model.block.arrow import (
     Layout,
     decompressed_bytes,
 )
-from tms.model.block.header import HEADER_BYTES
+from tms.model.block.header import (
+    HEADER_BYTES,
+    SPARSE,
+    body_at,
+    body_crc,
+    index_of,
+    read_header,
+)
 from tms.model.log import Buffer
 
 if TYPE_CHECKING:
@@ -45,14 +53,35 @@ def schema() -> "pa.Schema":
     return pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", headers)])
 
 
-def record_batch(block: Buffer, layout: Layout) -> "pa.RecordBatch":
-    """The body as Arrow knows it. Raises `pyarrow.ArrowException` and `OSError`."""
+def decode(block: Buffer) -> "Columns":
+    """The messages of a stored block. Raises `DataCorrupt` if it is not as it was stored."""
+    try:
+        header = read_header(block)
+        crc = body_crc(block)
+        if crc != header.crc:
+            raise BadBlock(f"its body has the CRC-32C {crc:08x}, its header says {header.crc:08x}.")
+        index, start = None, HEADER_BYTES
+        count = header.count
+        if header.flags & SPARSE:
+            index = index_of(block, header)
+            start, count = body_at(header, index), len(index)
+        layout, body = arrow.read(block, start)
+        if layout.messages != count:
+            raise BadBlock(f"its header says {count} messages, its body {layout.messages}.")
+    except BadBlock as exc:
+        raise DataCorrupt(f"A stored block is damaged, run `tms fsck`: {exc.message}") from exc
+    return Columns(block, layout, body, start, index)
+
+
+def record_batch(block: Buffer, layout: Layout, start: int = HEADER_BYTES) -> "pa.RecordBatch":
+    """The body, which begins at `start`, as Arrow knows it. Raises `pyarrow.ArrowException` and
+    `OSError`."""
     import pyarrow as pa
 
     if not layout.compressed:
-        return pa.ipc.read_record_batch(pa.py_buffer(block).slice(HEADER_BYTES), schema())
+        return pa.ipc.read_record_batch(pa.py_buffer(block).slice(start), schema())
     # Only a stream can be told to decompress in this thread; handing over to others costs more.
-    stream = b"".join((schema().serialize(), memoryview(block)[HEADER_BYTES:]))
+    stream = b"".join((schema().serialize(), memoryview(block)[start:]))
     options = pa.ipc.IpcReadOptions(use_threads=False)
     return pa.ipc.open_stream(stream, options=options).read_next_batch()
 
@@ -63,13 +92,22 @@ class Columns:
     Raises `DataCorrupt` when a column cannot be unpacked.
     """
 
-    __slots__ = ("_batch", "_block", "_body", "_first", "_layout", "count")
+    __slots__ = ("_batch", "_block", "_body", "_first", "_index", "_layout", "_start", "count")
 
-    def __init__(self, block: Buffer, layout: Layout, body: int) -> None:
+    def __init__(
+        self,
+        block: Buffer,
+        layout: Layout,
+        body: int,
+        start: int = HEADER_BYTES,
+        index: Sequence[int] | None = None,
+    ) -> None:
         self.count = layout.messages
         self._block = block
         self._layout = layout
+        self._start = start  # of the body, whose buffers begin at `body`
         self._body = body
+        self._index = index
         self._first = 0
         self._batch: pa.RecordBatch | None = None
 
@@ -77,11 +115,27 @@ class Columns:
         """The messages from `start` up to, but not including, `stop`."""
         stop = min(stop, self.count)
         start = min(start, stop)
-        part = Columns(self._block, self._layout, self._body)
+        part = Columns(self._block, self._layout, self._body, self._start, self._index)
         part.count = stop - start
         part._first = self._first + start
         part._batch = self._batch
         return part
+
+    @property
+    def index(self) -> Sequence[int]:
+        """Of each message, its distance from the first one of the block as it was published."""
+        whole = range(self._layout.messages) if self._index is None else self._index
+        return whole[self._first : self._first + self.count]
+
+    @property
+    def has_tombstones(self) -> bool:
+        """Whether a message of the block has no value."""
+        return self._layout.nulls[1] > 0
+
+    @property
+    def compression(self) -> arrow.Compression:
+        """How the block is compressed."""
+        return self._layout.compression
 
     @property
     def origin(self) -> tuple[Buffer, int, int]:
@@ -142,7 +196,7 @@ class Columns:
             import pyarrow as pa
 
             try:
-                self._batch = record_batch(self._block, self._layout)
+                self._batch = record_batch(self._block, self._layout, self._start)
             except (pa.ArrowException, OSError) as exc:
                 raise DataCorrupt(f"A stored block cannot be unpacked: {exc}") from exc
         return self._batch

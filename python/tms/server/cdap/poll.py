@@ -16,6 +16,7 @@ from tms.errors import BadMessageId, NotAcceptable
 from tms.model.block import decode, read_header
 from tms.model.ids import TIME_MS_MAX, MessageId
 from tms.model.log import Fetched, PartitionPosition, StoredBlock
+from tms.model.placing import place_of, skipped
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, Snapshot, decode_snapshot
 from tms.model.topic import TopicName
@@ -25,7 +26,7 @@ from tms.server.cdap.publish import require_avro
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import accepted, header, received
 from tms.server.service import Service
-from tms.wire import avro, messages, routes
+from tms.wire import avro, routes
 from tms.wire.avro import ConsumeRequest
 
 FETCH_BYTES = 256 << 10
@@ -132,17 +133,17 @@ class _Poll:
             self.done = True
             return
         count = block_header.count
-        start = messages.first_index(stored, block_header, self.position)
-        stop = count if self._left is None else min(count, start + self._left)
-        if start < stop:
-            first = stored.last_sequence - count + 1 + start
-            time_ms, payload = stored.payload
-            half = (time_ms, payload + start) if time_ms else (0, 0)
-            ids = MessageId(stored.time_ms, first, *half).run(stop - start)
-            values = decode(stored.block).slice(start, stop).values()
-            yield from self._array.add(ids, (value or b"" for value in values))
+        distance = skipped(stored, block_header, self.position)
+        if distance < count:
+            columns = decode(stored.block)
+            start = place_of(columns.index, distance)
+            stop = columns.count if self._left is None else start + self._left
+            part = columns.slice(start, stop)
+            first = stored.last_sequence - count + 1
+            ids = MessageId(stored.time_ms, first, *stored.payload).run(part.index)
+            yield from self._array.add(ids, (value or b"" for value in part.values()))
             if self._left is not None:
-                self._left -= stop - start
+                self._left -= part.count
         self.done = self._left == 0 or block_header.base_offset + count >= end
 
     def _chunk(self, block: bytes, flush: int = zlib.Z_SYNC_FLUSH) -> bytes:

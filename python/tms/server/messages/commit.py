@@ -50,7 +50,8 @@ class Committing:
 
     async def _commit(self, asked: Commit, size: int) -> CommitResult:
         submit = self._transactions.submit_commit
-        new = not asked.transaction_id  # else its intention is journaled first
+        # Else its intention is journaled first, or the log is looked at.
+        new = not asked.transaction_id and all(one.new.expect is None for one in asked.blocks)
         immediate = self._service.engine.immediate
         quick = immediate is Durability.WRITTEN and self._transactions.is_ready(asked)
         if new and quick and size <= _INLINE_BYTES:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tms.errors import BadEncoding, Invalid
+from tms.model.filter import Filter, as_filter
 from tms.model.log import Buffer, Fetched, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, View, as_view
@@ -25,7 +26,7 @@ from tms.server.service import Service
 from tms.wire import bodies, messages, routes
 
 _MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM)
-_PARAMETERS = ("from", "max_bytes", "wait_ms", "limit", "isolation", "snapshot")
+_PARAMETERS = ("from", "max_bytes", "wait_ms", "limit", "isolation", "snapshot", "filter")
 FETCH_BYTES_DEFAULT = 1 << 20
 LIMIT_DEFAULT = 1_000
 LIMIT_MAX = 10_000
@@ -42,6 +43,7 @@ class _Request(NamedTuple):
     wait_s: float
     limit: int
     isolation: View
+    where: Filter | None
 
 
 class Fetching:
@@ -58,7 +60,7 @@ class Fetching:
         held = 0
         try:
             fetched = await self._fetch(request)
-            if not fetched.blocks and request.wait_s > 0:
+            if not fetched.blocks and not fetched.reached and request.wait_s > 0:
                 request, fetched = await self._wait(exchange, request, fetched)
             held = bodies.framed_bytes(fetched.blocks)
             budget.bytes += held
@@ -68,7 +70,7 @@ class Fetching:
                 following, body = await self._unpacked(request, fetched, held)
                 budget.bytes += len(body)
                 held += len(body)
-                head = _head(request.media, following, fetched.ends)
+                head = _head(request.media, following, fetched)
                 await self._send(exchange, head, body)
         finally:
             budget.give_back(held)
@@ -91,19 +93,22 @@ class Fetching:
             whole_number(given, "wait_ms", 0, 0, limits.fetch_wait_ms_max) / 1_000,
             whole_number(given, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX),
             _view(given),
+            as_filter(given.get("filter")),
         )
 
     async def _fetch(self, request: _Request) -> Fetched:
         engine, budget = self._service.engine, self._service.fetching
         free = budget.bytes_max - budget.bytes
         grant = min(request.bytes_max, max(free // 2, GRANT_BYTES_MIN))
-        fetched = engine.fetch_cached(request.name, request.positions, grant, request.isolation)
-        if fetched is not None:
-            return fetched
+        name, positions, isolation = request.name, request.positions, request.isolation
+        if request.where is None:  # looking at many messages would keep the event loop
+            fetched = engine.fetch_cached(name, positions, grant, isolation)
+            if fetched is not None:
+                return fetched
         budget.take(grant)
         try:
             return await self._service.in_thread(
-                engine.fetch, request.name, request.positions, grant, 0, request.isolation
+                engine.fetch, name, positions, grant, 0, isolation, request.where
             )
         finally:
             budget.give_back(grant)
@@ -116,7 +121,7 @@ class Fetching:
         deadline = loop.time() + request.wait_s
         service.metrics.long_polls += 1
         try:
-            while not fetched.blocks:
+            while not fetched.blocks and not fetched.reached:
                 positions = [PartitionPosition(p, fetched.next[p]) for p, _ in request.positions]
                 request = request._replace(positions=positions)
                 woken = loop.create_future()
@@ -136,7 +141,7 @@ class Fetching:
         return request, fetched
 
     async def _send_blocks(self, exchange: Exchange, fetched: Fetched, length: int) -> None:
-        head = _head(routes.BLOCKS, fetched.next, fetched.ends)
+        head = _head(routes.BLOCKS, fetched.next, fetched)
         self._service.metrics.bytes_out += length
         await exchange.stream(routes.OK, head, length, bodies.frames(fetched.blocks))
 
@@ -182,9 +187,12 @@ def _view(given: Mapping[str, str]) -> View:
 _NO_SNIFFING = "x-content-type-options: nosniff\r\n"  # a payload is never a page
 
 
-def _head(media: str, following: Mapping[int, Position], ends: Mapping[int, int]) -> bytes:
+def _head(media: str, following: Mapping[int, Position], fetched: Fetched) -> bytes:
+    reached = ""
+    if fetched.reached:
+        reached = f"{routes.REACHED_HEADER}: {bodies.ends_text(fetched.reached)}\r\n"
     return (
         f"content-type: {media}\r\n{_NO_SNIFFING}"
         f"{routes.NEXT_HEADER}: {bodies.positions_text(following)}\r\n"
-        f"{routes.END_HEADER}: {bodies.ends_text(ends)}\r\n"
+        f"{routes.END_HEADER}: {bodies.ends_text(fetched.ends)}\r\n{reached}"
     ).encode()

@@ -9,10 +9,13 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import count
+from typing import NamedTuple
 
 import msgspec
 
 from tms.errors import BadEncoding, Invalid, SequenceReused, TMSError
+from tms.model.expecting import ANSWERED, ONE_BLOCK, parse_expected
+from tms.model.ids import MessageId
 from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicName, parse_durability
 from tms.server.http.exchange import Exchange
@@ -42,7 +45,7 @@ class Publishing:
         """Raises what was wrong; nothing is stored then."""
         service = self._service
         name = topic_name(namespace, topic)
-        durability = _durability(exchange.scope["query_string"])
+        asked = _asked(exchange.scope["query_string"])
         media, coding, key = _content(exchange)
         name.require_writable()
         service.require_open()
@@ -53,18 +56,18 @@ class Publishing:
                 await body.decompress(coding, service.threads)
             service.metrics.bytes_in += len(body.data)
             if key is not None:
-                answer = await self._once(key, name, body, durability, media)
+                answer = await self._once(key, name, body, asked, media)
             elif media == routes.BLOCKS:
-                appended = await self._append(name, bodies.unframe_new(body.data), durability)
+                appended = await self._append(name, bodies.unframe_new(body.data), asked)
                 answer = bodies.encode(AppendedBody(appended))
             else:
-                answer = await self._json(name, body, durability)
+                answer = await self._json(name, body, asked)
         finally:
             body.release()
         exchange.respond(routes.OK, _HEAD, answer)
 
     async def _once(
-        self, key: str, name: TopicName, body: Body, durability: Durability | None, media: str
+        self, key: str, name: TopicName, body: Body, asked: "_Asked", media: str
     ) -> bytes:
         """Publish JSON under an Idempotency-Key."""
         producer = producer_id(key)
@@ -76,7 +79,7 @@ class Publishing:
             )
         self._recent_keys.remember(name, key, body.data)
         try:
-            return await self._json(name, body, durability, producer)
+            return await self._json(name, body, asked, producer)
         except SequenceReused as exc:
             raise reused(key) from exc
         except TMSError as error:
@@ -85,34 +88,54 @@ class Publishing:
             raise
 
     async def _append(
-        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
+        self, name: TopicName, blocks: Sequence[NewBlock], asked: "_Asked"
     ) -> list[Appended]:
-        return await self._service.outcome(self._service.engine.submit(name, blocks, durability))
+        service = self._service
+        submit = service.engine.submit
+        if asked.expect is None:
+            return await service.outcome(submit(name, blocks, asked.durability))
+        if len(blocks) > 1:
+            raise Invalid(ONE_BLOCK, field="expect")
+        expecting = [blocks[0]._replace(expect=asked.expect)]
+        pending = await service.in_thread(submit, name, expecting, asked.durability)
+        return await service.outcome(pending)
 
-    async def _json(
-        self, name: TopicName, body: Body, durability: Durability | None, producer: int = 0
-    ) -> bytes:
+    async def _json(self, name: TopicName, body: Body, asked: "_Asked", producer: int = 0) -> bytes:
         service = self._service
         settings = service.engine.settings(name)
         partitions = settings.partitions
         turn = (producer or next(self._turns)) % partitions
 
         def pack() -> messages.Packed:
-            asked = decode_strict(body.data, self._decoder).messages
-            return messages.pack(asked, partitions, turn, settings.message_bytes_max, producer)
+            new = decode_strict(body.data, self._decoder).messages
+            return messages.pack(new, partitions, turn, settings.message_bytes_max, producer)
 
         if len(body.data) <= _INLINE_BYTES:
             packed = pack()
         else:
             body.reserve(_UNPACKED_FACTOR * len(body.data))
             packed = await service.in_thread(pack)
-        return messages.placed(packed, await self._append(name, packed.blocks, durability))
+        return messages.placed(packed, await self._append(name, packed.blocks, asked))
+
+
+class _Asked(NamedTuple):
+    """The parameters of a publish."""
+
+    durability: Durability | None
+    expect: MessageId | None
 
 
 @lru_cache(maxsize=64)
-def _durability(query: bytes) -> Durability | None:
-    text = parameters(query, ("durability",)).get("durability")
-    return None if text is None else parse_durability(text)
+def _asked(query: bytes) -> _Asked:
+    given = parameters(query, ("durability", "expect"))
+    durability, expect = given.get("durability"), given.get("expect")
+    asked = _Asked(
+        None if durability is None else parse_durability(durability),
+        None if expect is None else parse_expected(expect),
+    )
+    if asked.expect is not None and asked.durability is Durability.NONE:
+        raise Invalid(ANSWERED, field="expect")
+    return asked
 
 
 def _content(exchange: Exchange) -> tuple[str, str, str | None]:

@@ -12,7 +12,8 @@ Invariants
 * No Python loop per message, but for blocks of so few that Arrow would take longer.
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from tms.model import block as blocks_of
 from tms.model.block import MESSAGES_MAX, BlockHeader
 from tms.model.ids import SEQUENCES_PER_MS, MessageId
 from tms.model.log import StoredBlock
+from tms.model.placing import offsets
 from tms.spark.rows.columns import HEADERS, LOG_APPEND_TIME, TIMESTAMP, Columns, arrow_schema
 
 SMALL_BYTES = 64 << 10  # a smaller block is joined with its neighbours
@@ -77,8 +79,11 @@ class _Offsets:
         self._first = 0
         self._rows = pa.array([], pa.int64())
 
-    def rows(self, first: int, count: int) -> pa.Array:
-        """Consecutive ones from `first`."""
+    def rows(self, base_offset: int, index: Sequence[int]) -> pa.Array:
+        """Those at these distances from `base_offset`."""
+        if not isinstance(index, range):
+            return pc.add(pa.array(index, pa.int64()), base_offset)
+        first, count = base_offset + index.start, len(index)
         if not self._first <= first <= self._first + len(self._rows) - count:
             self._first = first
             self._rows = pc.add(_numbers(), first)
@@ -119,18 +124,22 @@ class _Rows:
     ) -> list[pa.RecordBatch]:
         """Take the messages [first, behind) of a block; the batches that are ready now."""
         cells = blocks_of.decode(stored.block)
+        if header.flags & blocks_of.SPARSE:  # then to places among what is left
+            first, behind = (bisect_left(cells.index, at) for at in (first, behind))
         part = cells.slice(first, behind)
         size, count = part.cell_bytes, part.count
-        sequence = stored.last_sequence - header.count + 1 + first
-        if not 0 <= sequence <= SEQUENCES_PER_MS - count:
+        sequence = stored.last_sequence - header.count + 1
+        if not 0 <= sequence <= SEQUENCES_PER_MS - header.count:
             raise DataCorrupt(f"{header.count} messages cannot end at this place. Run `tms fsck`.")
+        if not count:
+            return []
         if size >= SMALL_BYTES:
             return [*self.joined(), self._whole(stored, header, cells, first, behind)]
         ready = []
         if self._waiting_bytes + size > JOINED_BYTES or self._waiting_rows + count > JOINED_ROWS:
             ready = self.joined()
         if cells.few:
-            self._gather(stored, header.base_offset + first, sequence, part)
+            self._gather(stored, header, part)
         else:
             self._end_gathered()
             self._waiting.append(self._whole(stored, header, cells, first, behind))
@@ -156,12 +165,12 @@ class _Rows:
         behind: int,
     ) -> pa.RecordBatch:
         """The rows of a block, made by Arrow."""
-        count = behind - first
+        count, part = behind - first, cells.slice(first, behind)
         arrays = [
-            *cells.slice(first, behind).arrays(),
+            *part.arrays(),
             self._topic.rows(count),
             self._partition(stored.partition).rows(count),
-            self._offsets.rows(header.base_offset + first, count),
+            self._offsets.rows(header.base_offset, part.index),
             pa.repeat(pa.scalar(stored.time_ms * 1_000, TIMESTAMP), count),
             self._time_type.rows(count),
         ]
@@ -171,13 +180,11 @@ class _Rows:
                 self._no_headers.rows(count) if headers is None else headers.slice(first, count)
             )
         if self._columns.message_id:
-            sequence = stored.last_sequence - header.count + 1 + first
-            arrays.append(_ids(stored.time_ms, sequence, count))
+            sequence = stored.last_sequence - header.count + 1
+            arrays.append(_ids(stored.time_ms, sequence, part.index))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _gather(
-        self, stored: StoredBlock, offset: int, sequence: int, part: blocks_of.Columns
-    ) -> None:
+    def _gather(self, stored: StoredBlock, header: BlockHeader, part: blocks_of.Columns) -> None:
         """Take the messages of a block with a few."""
         if self._gathered.partition != stored.partition:
             self._end_gathered()
@@ -185,12 +192,13 @@ class _Rows:
         gathered, count = self._gathered, part.count
         gathered.keys += part.keys()
         gathered.values += part.values()
-        gathered.offsets += range(offset, offset + count)
+        gathered.offsets += offsets(header.base_offset, part.index)
         gathered.times_us += [stored.time_ms * 1_000] * count
         if self._columns.headers:
             gathered.headers += part.headers()
         if self._columns.message_id:
-            gathered.ids += map(bytes.hex, MessageId(stored.time_ms, sequence).run(count))
+            first = MessageId(stored.time_ms, stored.last_sequence - header.count + 1)
+            gathered.ids += map(bytes.hex, first.run(part.index))
 
     def _end_gathered(self) -> None:
         gathered, count = self._gathered, len(self._gathered.offsets)
@@ -234,9 +242,12 @@ def _headers(maps: pa.MapArray) -> pa.Array | None:
     return pa.ListArray.from_arrays(ends, entries, type=HEADERS, mask=none)
 
 
-def _ids(time_ms: int, sequence: int, count: int) -> pa.Array:
-    """The ids of consecutive messages of one millisecond, as text."""
-    numbers = _sequences().slice(sequence, count)
+def _ids(time_ms: int, first: int, index: Sequence[int]) -> pa.Array:
+    """The ids at these distances from a sequence of a millisecond, as text."""
+    if isinstance(index, range):
+        numbers = _sequences().slice(first + index.start, len(index))
+    else:
+        numbers = _sequences().take(pc.add(pa.array(index, pa.int64()), first))
     return pc.binary_join_element_wise(f"{time_ms:016x}", numbers, _NO_PAYLOAD, "")
 
 

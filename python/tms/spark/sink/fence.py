@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tms.client.transport import TransactionsPort, Transport, retrying
+from tms.client.ports import TransactionsPort
+from tms.client.transport import Transport, retrying
 from tms.clock import Clock, SystemClock
 from tms.errors import Conflict, TimedOut, TMSError, TooLarge, TransactionEnded, TransactionNotFound
 from tms.model.position import Kind, Position

@@ -5,8 +5,10 @@ Invariants
 * A write can be repeated: the same row with the same timestamp and bytes changes nothing, however
   late it lands. So after a failed write `recover` writes the rows once more: then they are there,
   and no repeat of the failed one can surprise whoever looks next.
-* `overwrite` has a timestamp one higher, `delete` covers both: late repeats never win. A key that
-  was deleted is never written again (ids are given out once); it would stay hidden.
+* `overwrite` has a later timestamp than what is there, `delete` covers all of them: late repeats
+  never win. A key that was deleted is never written again (ids are given out once); it would stay
+  hidden.
+* What was replaced or deleted leaves HBase with its next major compaction of the region.
 * Rows written without a sync are kept, up to `UNSYNCED_BYTES_MAX`, and written again by the next
   synced write, before its own rows. A sync of HBase's log covers one file of one server, but the
   region may have moved since, or the log may have been rolled; this holds whatever happened. A
@@ -20,8 +22,8 @@ Invariants
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -37,8 +39,9 @@ from tms.errors import (
 from tms.model.log import Buffer
 from tms.model.topic import Durability
 from tms.store.base import Row, check_row
+from tms.store.hbase.overwriting import LATER_MAX, replacements
 from tms.store.hbase.records import Records
-from tms.store.hbase.rows import BLOCK_BYTES_MAX, FAMILY, BlockRows, block_of, pieces
+from tms.store.hbase.rows import BLOCK_BYTES_MAX, FAMILY, BlockRows, Stored, block_of, pieces
 from tms.store.hbase.thrift.connection import types
 from tms.store.hbase.thrift.pool import Pool
 from tms.store.hbase.thrift.scanning import (
@@ -68,12 +71,6 @@ class MapNote(msgspec.Struct, frozen=True):
     row_bytes_max: int = BLOCK_BYTES_MAX
 
 
-class _Stored(NamedTuple):
-    row: bytes
-    timestamp: int
-    value: bytes
-
-
 class BlockMap:
     """A map of blocks; made by `HBaseStore`."""
 
@@ -100,11 +97,11 @@ class BlockMap:
         self._largest = 1 if created else self._row_bytes_max
         self._usual = max(1, self._largest // 4)  # bytes of a row, from the newest page
         self._writing = threading.Lock()
-        self._unsynced: dict[tuple[bytes, int], _Stored] = {}
+        self._unsynced: dict[tuple[bytes, int], Stored] = {}
         self._unsynced_bytes = 0
         self._inherited = not created and rows.unsynced
         self._stored_bytes: int | None = 0 if created else None
-        self._doubtful: list[_Stored] = []
+        self._doubtful: list[Stored] = []
         self._failure: TMSError | None = None
         self._recovery_failed = False
         self._retry_at_s = float("-inf")
@@ -112,7 +109,7 @@ class BlockMap:
 
     def write(self, rows: Sequence[Row], durability: Durability) -> None:
         """Store these rows in the order of their keys; after a crash a first part may be there."""
-        stored = self._stored(rows, 0)
+        stored = self._stored(rows)
         with self._writing:
             self._require_writable()
             size = sum(len(one.value) for one in stored)
@@ -128,11 +125,20 @@ class BlockMap:
                 self._stored_bytes += size + len(stored) * self._rows.key_bytes
 
     def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
-        """Replace rows that are stored; synced."""
-        stored = self._stored(rows, 1)
+        """Replace rows that are stored; synced. One that is not there stays so."""
+        fresh = self._stored(rows)
         with self._writing:
             self._require_writable()
+            if not fresh:
+                return
+            stored, stale = replacements(self._pool, self._rows.table, fresh)
+            self._stored_bytes = None
             self._sync(stored)
+            self._remove(stale)
+
+    def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
+        """Nothing to do: HBase's major compactions give the space back."""
+        self._require_open()
 
     def recover(self) -> None:
         """Write the rows of a failed write once more, at most twice a second."""
@@ -210,13 +216,13 @@ class BlockMap:
 
     # -- writing; the caller holds `_writing` --------------------------------------------------
 
-    def _sync(self, stored: list[_Stored]) -> None:
+    def _sync(self, stored: list[Stored]) -> None:
         """Write what is not synced once more, then these rows, synced."""
         earlier = self._tail() if self._inherited else list(self._unsynced.values())
         self._put([*earlier, *stored], synced=True)
         self._unsynced, self._unsynced_bytes, self._inherited = {}, 0, False
 
-    def _put(self, stored: list[_Stored], synced: bool) -> None:
+    def _put(self, stored: list[Stored], synced: bool) -> None:
         durability = types().TDurability
         self._writes = True
         try:
@@ -252,10 +258,10 @@ class BlockMap:
             self._note, self._row_bytes_max = found, read_note(found).row_bytes_max
         self._largest = max(self._largest, size)
 
-    def _tail(self) -> list[_Stored]:
+    def _tail(self) -> list[Stored]:
         """The last rows, among which are all that the owner before did not sync."""
         left = UNSYNCED_BYTES_MAX
-        found: list[_Stored] = []
+        found: list[Stored] = []
         for _, one in self._each(None, None, UNSYNCED_BYTES_MAX, reverse=True):
             found.append(one)
             left -= len(one.value)
@@ -272,7 +278,7 @@ class BlockMap:
 
     def _each(
         self, start: bytes | None, stop: bytes | None, bytes_max: int, reverse: bool
-    ) -> Iterator[tuple[bytes, _Stored]]:
+    ) -> Iterator[tuple[bytes, Stored]]:
         """Rows of a range, in pages that fit `bytes_max` as far as that can be told."""
         self._renew_note()
         pages = Pages(self._pool, self._rows.table, *self._rows.range(start, stop), reverse)
@@ -298,7 +304,7 @@ class BlockMap:
                         skipped += 1
                         continue
                     size += len(block[0])
-                    yield key, _Stored(result.row, block[1], block[0])
+                    yield key, Stored(result.row, block[1], block[0])
                 left -= size
         finally:
             if skipped:
@@ -328,7 +334,7 @@ class BlockMap:
         count = min(trusted, wanted)
         return count, min(count * self._usual, PAGE_BYTES)
 
-    def _stored(self, rows: Sequence[Row], later: int) -> list[_Stored]:
+    def _stored(self, rows: Sequence[Row]) -> list[Stored]:
         """Rows as they are written, sorted; the last of equal keys."""
         values: dict[bytes, Buffer] = {}
         for key, value in rows:
@@ -340,14 +346,14 @@ class BlockMap:
                 )
             values[key] = value
         return [
-            _Stored(self._rows.row(key), self._rows.timestamp(key) + later, bytes(values[key]))
+            Stored(self._rows.row(key), self._rows.timestamp(key), bytes(values[key]))
             for key in sorted(values)
         ]
 
     def _deletion(self, key: bytes) -> Any:
         return types().TDelete(
             row=self._rows.row(key),
-            timestamp=self._rows.timestamp(key) + 1,
+            timestamp=self._rows.timestamp(key) + LATER_MAX,
             durability=types().TDurability.FSYNC_WAL,
         )
 
@@ -373,7 +379,7 @@ def _bytes_of(result: Any) -> int:
     return sum(len(cell.value) for cell in result.columnValues)
 
 
-def _put(one: _Stored, durability: int) -> Any:
+def _put(one: Stored, durability: int) -> Any:
     cell = types().TColumnValue
     return types().TPut(
         row=one.row,

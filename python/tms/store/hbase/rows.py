@@ -6,7 +6,7 @@
     metadata   every other map                            row  MAP ":" KEY, as they are
 
     cells of a block    m:b, and from 8 MiB on m:b01, m:b02 …, each of 8 MiB but the last
-                        timestamp: the time in the key, in ms; one more when the row is overwritten
+                        timestamp: the time in the key, in ms; more each time it is overwritten
     cells of a record   m:v the value; m:w who wrote it, 16 random bytes
                         timestamp: the region server's clock
 
@@ -20,7 +20,7 @@ Invariants
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 
@@ -46,6 +46,14 @@ _BLOCK_KEY_BYTES = {"s": 10, "y": 18}
 _TIME_AT = {"s": 0, "y": 8}
 _PIECES_MAX = 99
 MORE = tuple(b"b%02d" % number for number in range(1, BLOCK_BYTES_MAX // PIECE_BYTES))
+
+
+class Stored(NamedTuple):
+    """A block as it is written: its row, and the timestamp of its cells."""
+
+    row: bytes
+    timestamp: int
+    value: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +170,12 @@ def block_of(row: bytes, cells: list[Any]) -> tuple[bytes, int] | None:
     found = {cell.qualifier: cell for cell in cells if cell.qualifier[:1] == BLOCK}
     first = found.pop(BLOCK, None)
     if first is None:
-        if any(_is_piece(name) for name in found):
+        if any(is_more(name) for name in found):
             raise _damaged(row, "m:b is missing")
         return None
     parts = [first.value]
     left = {name for name, cell in found.items() if cell.timestamp == first.timestamp}
-    left = {name for name in left if _is_piece(name)}
+    left = {name for name in left if is_more(name)}
     for number in range(1, len(left) + 1):
         name = BLOCK + b"%02d" % number
         if name not in left:
@@ -187,7 +195,8 @@ def record_of(cells: list[Any]) -> tuple[bytes | None, bytes | None, int]:
     return value.value, None if writer is None else writer.value, value.timestamp
 
 
-def _is_piece(qualifier: bytes) -> bool:
+def is_more(qualifier: bytes) -> bool:
+    """Whether a cell is a piece of a block beyond the first."""
     return len(qualifier) == 3 and qualifier[1:].isdigit() and 0 < int(qualifier[1:]) <= _PIECES_MAX
 
 

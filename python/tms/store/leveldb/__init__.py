@@ -3,6 +3,8 @@
 store      maps by name
 map        one map: writes, reads, failing and recovering, at most so many databases open
 directory  the data directory: its format, its lock, how maps come and go in one step
+rows       rows of a database: put, walked through, with the values that they point to
+values     the file with the large values
 files      what LevelDB's files must look like, beyond what LevelDB checks itself
 rescue     for a data directory that nobody has open: look at a copy of it, mend a damaged map
 """

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
@@ -105,6 +106,20 @@ class Databases:
             f"The data directory {self._directory.path} belongs to the process from which this one "
             "was forked; write to it there."
         )
+
+    def prepare(self, path: Path, build: Callable[[Path], None]) -> Path:
+        """See `DataDirectory.prepare`."""
+        try:
+            return self._directory.prepare(path, build)
+        except OSError as exc:
+            raise translate(exc, path) from exc
+
+    def replace(self, path: Path, beside: Path) -> None:
+        """See `DataDirectory.replace`."""
+        try:
+            self._directory.replace(path, beside)
+        except OSError as exc:
+            raise translate(exc, path) from exc
 
     def opened(self, one: _Map) -> None:
         """Count a map as open, and let others rest if there are too many."""

@@ -4,6 +4,7 @@ go in one step.
     FORMAT       {"format": 2, "store": "leveldb"}; written last, so a directory with it is whole
     LOCK         held with flock by the process that has the directory open; contains its process id
     maps/NAME/   one map; the slashes of its name are written as +
+    maps/NAME~/  what takes its place in the next moment, whole
     temporary/   what is being made or removed; emptied whenever the directory is opened
 
 Invariants
@@ -12,6 +13,8 @@ Invariants
   (network file systems may grant flock to the same process twice).
 * A map appears and disappears by one rename, after its files and before its space is synced: a
   crash leaves either the whole map or none, and leftovers only in `temporary`.
+* One that takes the place of another stands beside it first, whole and synced: when a directory is
+  opened it is taken only if the other one is gone.
 * Nothing is created in a directory that holds something else.
 """
 
@@ -29,6 +32,7 @@ from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound
 
 FORMAT_VERSION = 2
 _FORMAT, _LOCK, _MAPS, _TEMPORARY = "FORMAT", "LOCK", "maps", "temporary"
+_NEXT = "~"  # behind the name of what takes a map's place
 _open_paths: set[str] = set()
 _open_paths_lock = threading.Lock()
 
@@ -66,7 +70,8 @@ class DataDirectory:
 
     def names(self, prefix: str) -> list[str]:
         """Names of the maps that begin with `prefix`, sorted."""
-        found = (entry.replace("+", "/") for entry in os.listdir(self.path / _MAPS))
+        entries = os.listdir(self.path / _MAPS)
+        found = (name.replace("+", "/") for name in entries if not name.endswith(_NEXT))
         return sorted(name for name in found if name.startswith(prefix))
 
     def add(self, name: str, build: Callable[[Path], None]) -> None:
@@ -81,6 +86,31 @@ class DataDirectory:
             shutil.rmtree(made, ignore_errors=True)
             raise
         self._sync_directory(self.path / _MAPS)
+
+    def prepare(self, map: Path, build: Callable[[Path], None]) -> Path:
+        """Let `build` make what is to take a map's place, beside it; it has no effect yet."""
+        made, beside = self._temporary_path(), map.with_name(map.name + _NEXT)
+        try:
+            build(made)
+            sync_tree(made)
+            made.rename(beside)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        self._sync_directory(self.path / _MAPS)
+        return beside
+
+    def replace(self, map: Path, beside: Path) -> None:
+        """Put what was prepared in the place of a map, which nobody has open."""
+        away = self._temporary_path()
+        map.rename(away)
+        try:
+            beside.rename(map)
+        except OSError:
+            away.rename(map)
+            raise
+        self._sync_directory(self.path / _MAPS)
+        shutil.rmtree(away, ignore_errors=True)
 
     def discard(self, name: str) -> Path | None:
         """Take the map away; the caller removes the returned directory. None if there is no such
@@ -142,6 +172,13 @@ class DataDirectory:
         temporary = self.path / _TEMPORARY
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(exist_ok=True)
+        for beside in (self.path / _MAPS).glob(f"*{_NEXT}"):
+            map = beside.with_name(beside.name.removesuffix(_NEXT))
+            if map.exists():
+                shutil.rmtree(beside, ignore_errors=True)
+            else:
+                beside.rename(map)
+                self._sync_directory(self.path / _MAPS)
 
     def _temporary_path(self) -> Path:
         return self.path / _TEMPORARY / str(next(self._numbers))

@@ -21,24 +21,25 @@ Invariants
 import contextlib
 import logging
 import os
+import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import plyvel
 
-from tms.errors import StorageFull, StorageUnavailable, TMSError
+from tms.errors import Closed, StorageFull, StorageUnavailable, TMSError
 from tms.model.log import Buffer
 from tms.model.topic import Durability
 from tms.store.base import VALUE_BYTES_MAX, Row, check_key, check_row
 from tms.store.leveldb.databases import RETRY_S, Databases, again, translate
-from tms.store.leveldb.files import LogTail
-from tms.store.leveldb.values import MARK_KEY, POINTER, SMALL, PointerRow, ValueFile, length
+from tms.store.leveldb.files import LogTail, write_empty
+from tms.store.leveldb.rows import FIRST_KEY, collect, every, put, value_of
+from tms.store.leveldb.values import MARK_KEY, SMALL, ValueFile
 
-RawIterator = Any  # plyvel does not export its class
+_COPY_BYTES = 4 << 20
 _DRAIN_S = 30.0
-_FIRST_KEY = b"\0"  # of a row; the empty key is the mark's
 _log = logging.getLogger("tms.store")
 
 
@@ -48,14 +49,16 @@ class _Open(NamedTuple):
 
 
 class LevelDBMap:
-    """A map; made by `LevelDBStore`."""
+    """A map; made by `LevelDBStore`. Values of at least `large_bytes` go to the file; None: none
+    does."""
 
     value_bytes_max = VALUE_BYTES_MAX
 
-    def __init__(self, databases: Databases, path: Path) -> None:
+    def __init__(self, databases: Databases, path: Path, large_bytes: int | None) -> None:
         self.used = 0
         self._databases = databases
         self._path = path
+        self._large_bytes = VALUE_BYTES_MAX + 1 if large_bytes is None else large_bytes
         self._open: _Open | None = None
         self._log_dirty = False  # whether rows stand in LevelDB's log only, unsynced
         self._tail = LogTail(path)
@@ -119,12 +122,27 @@ class LevelDBMap:
         found = self._pin()
         try:
             with contextlib.closing(found.db.raw_iterator(verify_checksums=True)) as rows:
-                stored = _collect(rows, start or _FIRST_KEY, stop, bytes_max, reverse)
-            return [(key, _value(found, row)) for key, row in stored]
+                stored = collect(rows, start or FIRST_KEY, stop, bytes_max, reverse)
+            return [(key, value_of(found.values, row)) for key, row in stored]
         except (plyvel.Error, OSError) as exc:
             raise translate(exc, self._path) from exc
         finally:
             self._unpin(found)
+
+    def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
+        """Copy the rows that there are to new files, and put these in the place of the old ones.
+        Readers go on meanwhile, but for the moment of the change."""
+        with self._writing:
+            found = self._writable()
+            beside = self._databases.prepare(
+                self._path, lambda path: self._copy(found, path, pause)
+            )
+            try:
+                self._close()
+                self._databases.replace(self._path, beside)
+            except BaseException:
+                shutil.rmtree(beside, ignore_errors=True)
+                raise
 
     def stored_bytes(self) -> int:
         """The sizes of the database's files, without opening it."""
@@ -191,7 +209,7 @@ class LevelDBMap:
         self, found: _Open, rows: Sequence[tuple[bytes, Buffer | None]], sync: bool
     ) -> None:
         """Put rows, or delete those whose value is None, in one step."""
-        values, large = found.values, self._databases.large_bytes
+        values, large = found.values, self._large_bytes
         try:
             if any(value is not None and len(value) >= large for _, value in rows):
                 self._put_apart(found, cast(Sequence[Row], rows), sync)
@@ -227,12 +245,32 @@ class LevelDBMap:
             values.sync()
         sync = sync and self._log_dirty
         before = self._tail.size() if sync else 0
-        _put(db, [*pointers, (MARK_KEY, values.mark())], sync)
+        put(db, [*pointers, (MARK_KEY, values.mark())], sync)
         if sync:
             self._log_dirty = False
             if self._tail.size() <= before:
                 self._tail.sync()
         self._databases.sync_behind(values)
+
+    def _copy(self, found: _Open, path: Path, pause: Callable[[], None]) -> None:
+        """Make a map of the rows that there are now."""
+        write_empty(path)
+        copy = LevelDBMap(self._databases, path, self._large_bytes)
+        try:
+            with contextlib.closing(found.db.raw_iterator(verify_checksums=True)) as rows:
+                start = FIRST_KEY
+                while some := collect(rows, start, None, _COPY_BYTES, reverse=False):
+                    copy.write(
+                        [(key, value_of(found.values, row)) for key, row in some],
+                        Durability.WRITTEN,
+                    )
+                    start = some[-1][0] + b"\0"
+                    pause()
+            copy.write([], Durability.SYNCED)
+        except (plyvel.Error, OSError) as exc:
+            raise translate(exc, self._path) from exc
+        finally:
+            copy.end(Closed("The copy of a map is used in its place."))
 
     def _get(self, found: _Open, key: bytes) -> bytes | None:
         try:
@@ -241,7 +279,7 @@ class LevelDBMap:
                 with contextlib.closing(found.db.raw_iterator(verify_checksums=True)) as rows:
                     rows.seek(key)
                     row = rows.value() if rows.valid() and rows.key() == key else None
-            return None if row is None else _value(found, row)
+            return None if row is None else value_of(found.values, row)
         except (plyvel.Error, OSError) as exc:
             raise translate(exc, self._path) from exc
 
@@ -310,7 +348,7 @@ class LevelDBMap:
                 )
             if values.lost:  # durably: what comes next goes to the places that these point to
                 with contextlib.closing(db.raw_iterator(verify_checksums=True)) as rows:
-                    gone = [row[0] for row in _all(rows) if values.behind_end(row[1])]
+                    gone = [row[0] for row in every(rows) if values.behind_end(row[1])]
                 batch = db.write_batch(sync=True)
                 for key in gone:
                     batch.delete(key)
@@ -318,7 +356,7 @@ class LevelDBMap:
                 batch.write()
                 self._tail.sync()
             if values.unrecorded:
-                _put(db, [*values.unrecorded, (MARK_KEY, values.mark())], sync=False)
+                put(db, [*values.unrecorded, (MARK_KEY, values.mark())], sync=False)
             return _Open(db, values)
         except BaseException as exc:
             if values is not None:
@@ -338,49 +376,3 @@ class LevelDBMap:
             found.db.close()
             found.values.close()
             self._databases.closed(self)
-
-
-def _put(db: plyvel.DB, rows: Iterable[PointerRow], sync: bool) -> None:
-    batch = db.write_batch(sync=sync)
-    for key, row in rows:
-        batch.put(key, row)
-    batch.write()
-
-
-def _value(found: _Open, row: bytes) -> bytes:
-    return found.values.read(row) if row[:1] == POINTER else row[1:]
-
-
-def _all(rows: RawIterator) -> Iterator[PointerRow]:
-    rows.seek(_FIRST_KEY)
-    while rows.valid():
-        yield rows.item()
-        rows.next()
-
-
-def _collect(
-    rows: RawIterator, start: bytes, stop: bytes | None, bytes_max: int, reverse: bool
-) -> list[PointerRow]:
-    if reverse:
-        if stop is not None:
-            rows.seek(stop)
-        if stop is not None and rows.valid():
-            rows.prev()
-        else:
-            rows.seek_to_last()
-    else:
-        rows.seek(start)
-    step = rows.prev if reverse else rows.next
-    found: list[PointerRow] = []
-    size = 0
-    while rows.valid():
-        row = rows.item()
-        key = row[0]
-        if (stop is not None and key >= stop) or key < start:
-            break
-        found.append(row)
-        size += len(key) + length(row[1])
-        if size >= bytes_max:
-            break
-        step()
-    return found

@@ -29,7 +29,8 @@ Invariants
   the end.
 * Opening changes nothing in the file; the first write cuts off what is behind the end.
 * After a failed sync nothing is known of what is on the disk: `rewrite` writes it again.
-* The space of a value that was deleted or replaced comes back when the map is dropped.
+* The space of a value that was deleted or replaced comes back when the map is dropped, or its rows
+  are copied to a new one (`LevelDBMap.reclaim`).
 """
 
 import os

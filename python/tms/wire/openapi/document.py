@@ -5,10 +5,13 @@ from typing import Any
 
 import msgspec
 
+from tms.model.group import GroupInfo
 from tms.model.inspection import PartitionInspection
 from tms.model.topic import TopicInfo
 from tms.model.transaction import TransactionInfo
-from tms.wire import bodies, commits, routes
+from tms.wire import bodies, commits, delayed, groups, routes
+from tms.wire.openapi import delayed as delayed_pages
+from tms.wire.openapi import groups as group_pages
 from tms.wire.openapi import messages, operating, queues, topics, transactions
 
 _JSON_SCHEMAS = (
@@ -32,6 +35,14 @@ _JSON_SCHEMAS = (
     commits.PruneBody,
     commits.PrunedBody,
     *queues.STRUCTS,
+    GroupInfo,
+    groups.GroupsBody,
+    groups.PollBody,
+    groups.StandingBody,
+    delayed.DelayedBody,
+    delayed.DeferredBody,
+    delayed.WaitingBody,
+    delayed.CancelledBody,
     routes.ProblemBody,
 )
 
@@ -54,7 +65,9 @@ def document(version: str) -> dict[str, Any]:
         "paths": topics.pages()
         | messages.pages()
         | queues.pages()
+        | delayed_pages.pages()
         | transactions.pages()
+        | group_pages.pages()
         | operating.pages(),
         "components": {"schemas": schemas},
     }

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tms.errors import Conflict, OffsetOutOfRange
+from tms.model.filter import FILTER_BYTES_MAX
 from tms.model.snapshot import Isolation
 from tms.model.topic import Durability
 from tms.wire import routes
@@ -48,6 +49,13 @@ def publish() -> dict[str, Any]:
                 type="string",
                 enum=[level.value for level in Durability],
             ),
+            query(
+                "expect",
+                "Store them only if no message of their keys, or without keys none of the "
+                "partition, came after this id; `nothing`: none whatsoever.",
+                type="string",
+                pattern="^(nothing|[0-9A-Fa-f]{40})$",
+            ),
             {
                 "name": "Idempotency-Key",
                 "in": "header",
@@ -77,6 +85,11 @@ def fetch() -> dict[str, Any]:
         "headers": {
             routes.NEXT_HEADER: {"description": "`from` of the next fetch.", **text},
             routes.END_HEADER: {"description": "PARTITION:OFFSET after the last message.", **text},
+            routes.REACHED_HEADER: {
+                "description": "PARTITION:OFFSET up to which a filter has looked, where it stopped "
+                "before the end: go on at once.",
+                **text,
+            },
         },
         "content": {
             **json_body("FetchedBody"),
@@ -105,6 +118,12 @@ def fetch() -> dict[str, Any]:
                 enum=[level.value for level in Isolation],
             ),
             query("snapshot", "With `snapshot`: base64 of TransactionCodec's.", type="string"),
+            query(
+                "filter",
+                "Only messages that match, such as `key ^= user- and header.kind = order`.",
+                type="string",
+                maxLength=FILTER_BYTES_MAX,
+            ),
             query("limit", "Messages in JSON or Arrow.", type="integer", minimum=1, maximum=10_000),
         ],
     )

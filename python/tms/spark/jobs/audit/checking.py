@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tms.errors import BadBlock, DataCorrupt
-from tms.model.block import BlockHeader, Flags, read_header
+from tms.model.block import BlockHeader, Flags, index_of, read_header
 from tms.model.log import StoredBlock
+from tms.model.placing import offsets
 from tms.spark.rows import Columns, batches
 
 NOTES_MAX = 100
@@ -113,8 +114,10 @@ class Checker:
         part, base, end = self.part, header.base_offset, header.base_offset + header.count
         part.blocks += 1
         part.bytes += len(stored.block)
-        part.messages += header.count
-        part.rolled_back += header.count if header.flags & Flags.ROLLED_BACK else 0
+        left = _left(stored, header)
+        part.messages += left
+        part.gaps += header.count - left
+        part.rolled_back += left if header.flags & Flags.ROLLED_BACK else 0
         if base > self.at:
             self._gap(self.at, base)
         elif base < self.at:
@@ -138,7 +141,7 @@ class Checker:
             made = self._rows(placed)
         except DataCorrupt:
             return False
-        offsets = [n for one in placed for n in _offsets(one.header)]
+        offsets = [n for one in placed for n in _offsets(one)]
         if made.column("offset").to_pylist() != offsets:
             return False
         ids = made.column("id").combine_chunks()
@@ -156,7 +159,7 @@ class Checker:
             self._note(base, base + count, f"{_place(one.stored)}: {what}")
             self.part.unreadable += count
             return
-        if made.column("offset").to_pylist() != [*_offsets(one.header)]:
+        if made.column("offset").to_pylist() != [*_offsets(one)]:
             self._note(base, base + count, "the rows have other offsets than the block")
         if not _times_agree(made):
             self._note(base, base + count, "the time of ids is not that of the rows")
@@ -184,8 +187,16 @@ class Checker:
             self.part.findings.append(finding)
 
 
-def _offsets(header: BlockHeader) -> range:
-    return range(header.base_offset, header.base_offset + header.count)
+def _offsets(one: _Placed) -> Sequence[int]:
+    return offsets(one.header.base_offset, index_of(one.stored.block, one.header))
+
+
+def _left(stored: StoredBlock, header: BlockHeader) -> int:
+    """How many messages a block has; of one whose index is damaged, how many it had."""
+    try:
+        return len(index_of(stored.block, header))
+    except BadBlock:
+        return header.count
 
 
 def _times_agree(rows: pa.Table) -> bool:

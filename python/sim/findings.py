@@ -1,0 +1,30 @@
+"""What a checker can find."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+NEVER = 1 << 62
+
+
+class Kind(StrEnum):
+    """What can be wrong."""
+
+    LOST = "lost write"
+    DUPLICATE = "duplicate"
+    ABORTED = "aborted read"
+    INTERMEDIATE = "intermediate read"
+    TORN = "torn transaction"
+    UNSTABLE = "unstable order"
+    REUSED = "id reuse"
+    REGRESSION = "position regression"
+    INVENTED = "invented"
+    UPDATE = "lost update"
+    AGAIN = "again"
+    SHARED = "shared lease"
+
+
+class Finding(NamedTuple):
+    """Something that must not be."""
+
+    kind: Kind
+    what: str

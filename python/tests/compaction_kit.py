@@ -1,0 +1,145 @@
+"""A compacted topic on an engine over a store that can fail, and what its readers see."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tests.clocks import ManualClock
+from tests.log_kit import KeptStore
+from tms.compact.compaction import CompactionLimits
+from tms.engine import Engine, EngineConfig
+from tms.log.partition import LogLimits
+from tms.model.block import decode, encode
+from tms.model.ids import MessageId
+from tms.model.log import NewBlock, PartitionPosition
+from tms.model.placing import places
+from tms.model.position import Position
+from tms.model.snapshot import Isolation
+from tms.model.topic import Cleanup, Durability, TopicName, TopicSettings
+from tms.model.transaction import Commit, TopicStaged
+from tms.store.base import Store
+from tms.store.faulty import FaultyStore
+from tms.topic.partitions import PartitionLog
+
+NAME = TopicName.parse("t")
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+
+
+class Seen(NamedTuple):
+    """A message as a reader sees it."""
+
+    offset: int
+    id: MessageId
+    key: bytes | None
+    value: bytes | None
+
+
+class World:
+    """One partition. `limits` of compaction; every pass is due that has anything to do."""
+
+    def __init__(
+        self,
+        settings: TopicSettings | None = None,
+        keys_max: int = 500,
+        inner: Store | None = None,
+    ) -> None:
+        self.clock = ManualClock()
+        self.store = FaultyStore(inner or KeptStore())
+        self._config = EngineConfig(
+            threads=2,
+            log=LogLimits(),
+            compaction=CompactionLimits(dirty_ratio=0.0, keys_max=keys_max),
+        )
+        self.open()
+        self.engine.create_topic(NAME, settings or compacted())
+
+    def open(self) -> None:
+        self.engine = Engine(self.store, self.clock, self._config)
+
+    def restart(self) -> None:
+        self.engine.close()
+        self.open()
+
+    def crash(self) -> None:
+        """The process dies, the machine does not."""
+        self.engine._threads.shutdown(wait=True)
+        self.store = FaultyStore(self.store.inner)
+        self.clock.pass_ms(1)
+        self.open()
+
+    @property
+    def log(self) -> PartitionLog:
+        engine = self.engine
+        return engine._partitions.get(NAME, engine._registry.find(NAME), 0)
+
+    def publish(
+        self, *messages: tuple[bytes | None, bytes | None], durability: Durability | None = None
+    ) -> list[int]:
+        """Publish pairs of key and value in one block; their offsets."""
+        block = encode([value for _, value in messages], [key for key, _ in messages])
+        (place,) = self.engine.append(NAME, [NewBlock(0, block)], durability)
+        self.clock.pass_ms(1)
+        return [*range(place.base_offset, place.base_offset + place.count)]
+
+    def stage(self, *messages: tuple[bytes | None, bytes | None]) -> int:
+        """Stage a block in a new transaction; its id."""
+        tx = self.engine.transactions
+        id = tx.begin(timeout_s=600).transaction_id
+        block = encode([value for _, value in messages], [key for key, _ in messages])
+        tx.stage(NAME, [NewBlock(0, block)], id)
+        return id
+
+    def commit(self, id: int, blocks: int = 1) -> None:
+        """Commit what was staged."""
+        staged = (TopicStaged(NAME, 0, blocks),)
+        self.engine.transactions.commit(Commit(id, staged=staged))
+        self.clock.pass_ms(1)
+
+    def seal(self) -> None:
+        """Nothing more goes to what is the open segment."""
+        state = self.log.state
+        with state.changing():
+            state.load()
+            if state.chain.active is not None and state.last > state.chain.record.last:
+                state.roll(self.clock.now_ms())
+
+    def compact(self) -> None:
+        self.engine.compaction.run()
+
+    def read(
+        self,
+        position: Position | None = None,
+        isolation: Isolation = Isolation.COMMITTED,
+        bytes_max: int = 1 << 20,
+    ) -> list[Seen]:
+        """Everything from a position on."""
+        found: list[Seen] = []
+        position = position or Position.earliest()
+        while True:
+            at = [PartitionPosition(0, position)]
+            fetched = self.engine.fetch(NAME, at, bytes_max, 0, isolation)
+            if not fetched.blocks:
+                return found
+            for stored in fetched.blocks:
+                columns = decode(stored.block)
+                cells = zip(places(stored), columns.keys(), columns.values(), strict=True)
+                found += [Seen(*place, key, value) for place, key, value in cells]
+            position = fetched.next[0]
+
+    def offsets(self) -> list[int]:
+        return [one.offset for one in self.read()]
+
+
+def compacted(
+    cleanup: Cleanup = Cleanup.COMPACT, tombstones_ms: int | None = DAY_MS, partitions: int = 1
+) -> TopicSettings:
+    return TopicSettings(
+        partitions,
+        durability=Durability.WRITTEN,
+        cleanup=cleanup,
+        tombstone_retention_ms=tombstones_ms,
+    )
+
+
+def newest(seen: Sequence[Seen]) -> dict[bytes, bytes | None]:
+    """The newest value of each key."""
+    return {one.key: one.value for one in seen if one.key is not None}

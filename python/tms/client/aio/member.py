@@ -1,0 +1,182 @@
+"""The asyncio consumer that is a member of a group: what `tms.client.groups.consumer` does. What
+the member asks the service runs in a thread; the callbacks run on the event loop.
+"""
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tms.client.aio.consumer import AsyncConsumer
+from tms.client.cursor import Batch
+from tms.client.groups.member import LOOK_S, Member
+from tms.client.groups.options import MemberOptions, Told
+from tms.errors import Closed
+from tms.model.log import Message
+
+AsyncTold = Callable[[Sequence[int]], Any]
+
+
+def on_this_loop(options: MemberOptions) -> MemberOptions:
+    """The same options; the callbacks, which may be coroutine functions, are called on the loop
+    that runs now, while a thread waits for them."""
+    loop = asyncio.get_running_loop()
+
+    def there(told: AsyncTold) -> Told:
+        async def call(partitions: Sequence[int]) -> None:
+            found = told(partitions)
+            if inspect.isawaitable(found):
+                await found
+
+        return lambda partitions: asyncio.run_coroutine_threadsafe(call(partitions), loop).result()
+
+    return replace(
+        options,
+        on_assigned=there(options.on_assigned),
+        on_revoked=there(options.on_revoked),
+    )
+
+
+class AsyncMemberConsumer(AsyncConsumer):
+    """Made by `AsyncBus.consumer` with a group; see `Bus.consumer` and docs/groups.md."""
+
+    def __init__(
+        self, *place: Any, make_member: Callable[[], Member], wait_s: float, **more: Any
+    ) -> None:
+        super().__init__(*place, wait_s=min(wait_s, LOOK_S), **more)
+        self._make_member = make_member
+        self._member_made: Member | None = None
+        self._waiting: deque[Batch] = deque()  # fetched, not handed out
+        self._ended = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """See `AsyncConsumer`."""
+        async for batch in self._fetched():
+            cursor, member = self._cursor, self._member
+            for message in batch.messages():
+                cursor.message = member.out = message
+                yield message
+                member.out = None
+                if member.due and batch.partition in await self._tend():
+                    break
+            else:
+                cursor.hand_out(batch)
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """See `AsyncConsumer`."""
+        async for batch in self._fetched():
+            member = self._member
+            self._cursor.hand_out(batch)
+            member.out = batch
+            yield batch
+            member.out = None
+            if member.due:
+                await self._tend()
+
+    async def acknowledge(self) -> None:
+        """See `Consumer.acknowledge`. Raises `Fenced` when a partition was lost before that, and
+        `Invalid` with exactly-once."""
+        if self._member_made is not None:
+            self._member_made.require_acknowledging()
+        await super().acknowledge()
+
+    async def close(self) -> None:
+        """Commit what was handled, if the consumer does that by itself, leave the group, and end
+        the iteration, also one that waits in another task. A second call does nothing."""
+        self._closed = True
+        self._ended.set()
+        try:
+            if self._member_made is not None:
+                await asyncio.to_thread(self._member_made.close)
+        finally:
+            await super().close()
+
+    def __del__(self) -> None:
+        member = getattr(self, "_member_made", None)
+        if member is not None and not self._closed:
+            member.abandon()
+
+    @property
+    def _member(self) -> Member:
+        assert self._member_made is not None, "every way in begins with _begin"
+        return self._member_made
+
+    async def _begin(self) -> None:
+        await super()._begin()
+        if self._member_made is None:
+            member = self._make_member()
+            member.options = on_this_loop(member.options)
+            starts = self._cursor.positions()
+            for partition in starts:
+                self._cursor.take(partition)
+            member.begin(self._cursor, self.standing, starts)
+            self._member_made = member
+
+    async def _fetched(self) -> AsyncIterator[Batch]:
+        self._abandon(self._ahead)
+        await self._begin()
+        member, cursor, done = self._member, self._cursor, False
+        member.rewind()
+        member.reading = cursor.stop_at_end
+        self._waiting.clear()
+        try:
+            while not self._closed and not await self._is_complete():
+                if member.due:
+                    await self._tend()
+                if not cursor.asks:
+                    await self._sleep(member.pause_s)
+                    continue
+                ahead = self._ahead
+                batches = cursor.accept(await self._answer(ahead))
+                if cursor.asks:
+                    self._ahead = asyncio.create_task(self._fetch(self._timeout_s))
+                self._waiting.extend(batches)
+                self._forget(await asyncio.to_thread(member.claim, batches))
+                while self._waiting:
+                    yield self._waiting.popleft()
+            done = True
+        except Closed:
+            if not self._closed:
+                raise
+        finally:
+            self._abandon(self._ahead)
+            if cursor.stop_at_end and not done:
+                member.abandon()
+        if cursor.stop_at_end:
+            await asyncio.to_thread(member.finish)
+
+    async def _is_complete(self) -> bool:
+        """Whether everything was read that had to be."""
+        member, cursor = self._member, self._cursor
+        if not cursor.stop_at_end:
+            return False
+        looked = member.due
+        if looked:
+            await self._tend()
+        if cursor.asks:
+            member.reading = True
+            return False
+        if member.reading or not looked:
+            member.reading = False
+            await self._tend()
+        return not cursor.asks and member.complete
+
+    async def _tend(self) -> set[int]:
+        touched = await asyncio.to_thread(self._member.tend)
+        self._forget(touched)
+        return touched
+
+    def _forget(self, touched: set[int]) -> None:
+        """Messages in hand of these partitions are void, and so may be those on their way."""
+        if touched:
+            self._waiting = deque(b for b in self._waiting if b.partition not in touched)
+            self._abandon(self._ahead)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,105 @@
+"""The messages of a transaction that wait for its commit, in batches that become a block each."""
+
+from collections.abc import Iterator, Sequence
+
+from tms.client.publish.batching import REQUEST_BYTES, Headers
+from tms.model.block import MESSAGES_MAX, encode
+from tms.model.ids import MessageId
+from tms.model.topic import TopicName
+
+MANY = 4_096
+
+
+class Batch:
+    """The messages for one partition; `keys` and `headers` are empty while none has any."""
+
+    __slots__ = (
+        "bytes",
+        "expect",
+        "headers",
+        "keys",
+        "name",
+        "number",
+        "partition",
+        "places",
+        "values",
+    )
+
+    def __init__(self, name: TopicName, partition: int) -> None:
+        self.name = name
+        self.partition = partition
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.headers: list[Headers | None] = []
+        self.places: list[int] = []
+        self.bytes = 0
+        self.expect: MessageId | None = None
+        self.number = (0, 0)  # producer id and sequence, once it is staged
+
+    def block(self) -> bytearray:
+        """All of them, packed."""
+        return encode(
+            self.values,
+            self.keys or None,
+            self.headers or None,
+            producer_id=self.number[0],
+            producer_sequence=self.number[1],
+        )
+
+
+class Batches:
+    """All that wait, in order. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.all: list[Batch] = []
+        self._newest: dict[tuple[str, int], Batch] = {}
+
+    def room(self, name: TopicName, topic: str, partition: int, size: int, count: int) -> Batch:
+        """The batch of a partition that takes so much more."""
+        batch = self._newest.get((topic, partition))
+        if (
+            batch is None
+            or batch.bytes + size > REQUEST_BYTES
+            or len(batch.values) + count > MESSAGES_MAX
+        ):
+            return self.begin(name, topic, partition)
+        return batch
+
+    def begin(
+        self, name: TopicName, topic: str, partition: int, expect: MessageId | None = None
+    ) -> Batch:
+        """Another batch; one that expects something stays by itself."""
+        batch = Batch(name, partition)
+        batch.expect = expect
+        self.all.append(batch)
+        if expect is None:
+            self._newest[topic, partition] = batch
+        else:
+            self._newest.pop((topic, partition), None)
+        return batch
+
+    def by_topic(self) -> list[Batch]:
+        """The batches as the answer has them: those of a topic together."""
+        order = {
+            name: number for number, name in enumerate(dict.fromkeys(b.name for b in self.all))
+        }
+        return sorted(self.all, key=lambda batch: order[batch.name])
+
+    def close(self) -> None:
+        """What comes next begins new batches."""
+        self._newest.clear()
+
+
+def parts_of(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of messages that fit into a block."""
+    if 0 < len(sizes) <= MANY and sum(sizes) <= REQUEST_BYTES:
+        yield 0, len(sizes)
+        return
+    start = size = 0
+    for number, one in enumerate(sizes):
+        if number > start and (size + one > REQUEST_BYTES or number - start == MANY):
+            yield start, number
+            start, size = number, 0
+        size += one
+    if sizes:
+        yield start, len(sizes)

@@ -1,0 +1,66 @@
+"""How a consumer takes part in its group."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tms.errors import Invalid
+from tms.model.group import SESSION_S, check_group, check_session
+
+
+class DeliveryMode(StrEnum):
+    """When the group's position moves behind a message."""
+
+    EXPLICIT = "explicit"  # by `acknowledge`
+    AT_MOST_ONCE = "at-most-once"  # before it is handed out
+    AT_LEAST_ONCE = "at-least-once"  # once the next one is asked for
+    EXACTLY_ONCE = "exactly-once"  # in the transaction that has what was made of it
+
+
+Told = Callable[[Sequence[int]], None]
+
+
+def _nobody(partitions: Sequence[int]) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberOptions:
+    """How a consumer takes part in its group. The callbacks are told which partitions it got, and
+    which it has to let go or has lost."""
+
+    delivery: DeliveryMode = DeliveryMode.EXPLICIT
+    session_s: float = SESSION_S
+    on_assigned: Told = _nobody
+    on_revoked: Told = _nobody
+
+
+def member_options(
+    group: str,
+    partitions: Sequence[int] | str | None,
+    delivery: str,
+    session_s: float,
+    on_assigned: Told | None,
+    on_revoked: Told | None,
+) -> MemberOptions | None:
+    """The options of a consumer that is a member of a group; None if it is none, because it has no
+    group, or names its partitions. Raises `Invalid` for what is wrong or does not go together."""
+    if group:
+        check_group(group)
+    if isinstance(partitions, str) and partitions != "all":
+        raise Invalid(
+            f'`partitions` are numbers, or "all", got {partitions!r}.', field="partitions"
+        )
+    if delivery not in list(DeliveryMode):
+        modes = ", ".join(DeliveryMode)
+        raise Invalid(f"A delivery is one of {modes}, got {delivery!r}.", field="delivery")
+    check_session(session_s)
+    if group and partitions is None:
+        mode = DeliveryMode(delivery)
+        return MemberOptions(mode, session_s, on_assigned or _nobody, on_revoked or _nobody)
+    if delivery != DeliveryMode.EXPLICIT:
+        raise Invalid(
+            f"The delivery {delivery} is for members of a group: name a group, and no partitions.",
+            field="delivery",
+        )
+    return None

@@ -1,0 +1,1 @@
+"""What the messages of a topic come to, by key, kept current from the log."""

@@ -1,0 +1,153 @@
+"""The groups of one engine: who is a member, who reads what, and how far they are behind."""
+
+import contextlib
+import threading
+from collections.abc import Mapping
+
+from tms.clock import Clock
+from tms.errors import GroupNotFound, TMSError, TopicNotFound
+from tms.events import EventLog
+from tms.group.membership import GroupKey, Membership, Poll
+from tms.groups.lag import Lags, Look
+from tms.groups.members import Members
+from tms.model.group import (
+    GroupInfo,
+    GroupPartition,
+    GroupStanding,
+    GroupSummary,
+    MemberInfo,
+    check_group,
+    check_member,
+    check_session,
+)
+from tms.model.topic import SYSTEM_NAMESPACE, TopicName
+from tms.model.transaction import PositionKey
+from tms.topic.journal import Journal
+from tms.topic.partitions import Partitions
+from tms.topic.publishing import Publisher
+from tms.topic.registry import Registry
+from tms.transactions.transactions import Transactions
+
+GROUPS = TopicName(SYSTEM_NAMESPACE, "_groups")
+_log = EventLog(__name__)
+
+
+class LogGroups:
+    """The groups of one engine. Thread-safe."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        partitions: Partitions,
+        publisher: Publisher,
+        clock: Clock,
+        transactions: Transactions,
+        look: Look,
+    ) -> None:
+        self._registry = registry
+        self._transactions = transactions
+        journal = Journal(GROUPS, registry, partitions, publisher)
+        self._members = Members(journal, registry, clock, transactions.manager.alone)
+        self._members.load()
+        self._lags = Lags(look, clock)
+        self._lock = threading.Lock()  # guards the lags
+        transactions.fence(self._members)
+
+    def poll(
+        self,
+        group: str,
+        topic: TopicName,
+        member: str,
+        session_s: float,
+        holding: Mapping[int, int],
+        *,
+        leaving: bool = False,
+        reading: bool = False,
+    ) -> GroupStanding:
+        """A member is there, holding these partitions with their epochs, or leaves; what it is
+        told. `reading`: it reads up to an end, and has not reached it. May be repeated. Raises
+        `TopicNotFound`, `Invalid`, `Overloaded`."""
+        key = GroupKey(check_group(group), topic)
+        poll = Poll(check_member(member), check_session(session_s), holding, leaving)
+        return self._members.poll(key, poll, reading and not leaving)
+
+    def describe(self, group: str, topic: TopicName) -> GroupInfo:
+        """How a group stands. Raises `TopicNotFound`, `GroupNotFound`."""
+        partitions = self._registry.find(topic).partitions
+        key = GroupKey(check_group(group), topic)
+        membership, left_s = self._members.look(key)
+        if not membership.sessions and not self._transactions.positions(group, topic):
+            raise GroupNotFound(
+                f"The topic {topic} has no group {group!r}: nobody is a member of it, and it has "
+                "no positions.",
+                group=group,
+                topic=str(topic),
+            )
+        return self._info(key, membership, left_s, partitions)
+
+    def of(self, topic: TopicName) -> list[GroupSummary]:
+        """The groups of a topic, by name. Raises `TopicNotFound`."""
+        partitions = self._registry.find(topic).partitions
+        return [
+            self._info(key, *self._members.look(key), partitions).summary()
+            for key in self._keys()
+            if key.topic == topic
+        ]
+
+    def all(self, partitions_max: int) -> list[GroupInfo]:
+        """How groups stand, for metrics: those that have together at most so many partitions, and
+        whose lag can be told."""
+        found: list[GroupInfo] = []
+        try:
+            for key in self._keys():
+                with contextlib.suppress(TopicNotFound):  # deleted, its positions are still here
+                    partitions = self._registry.find(key.topic).partitions
+                    if partitions <= partitions_max:
+                        found.append(self._info(key, *self._members.look(key), partitions))
+                        partitions_max -= partitions
+        except TMSError as error:
+            _log.warning("lag_unknown", why=str(error))
+        return found
+
+    def forget_members(self) -> None:
+        """Nobody who was a member before this start will come back: others need not wait for their
+        sessions."""
+        self._members.forget()
+
+    def tidy(self) -> None:
+        """What is to be done now and then."""
+        self._members.tidy()
+
+    def _keys(self) -> list[GroupKey]:
+        moved = (GroupKey(*place) for place in self._transactions.groups())
+        return sorted({*moved, *self._members.groups()})
+
+    def _info(
+        self,
+        key: GroupKey,
+        membership: Membership,
+        left_s: Mapping[str, float],
+        partitions: int,
+    ) -> GroupInfo:
+        positions = self._transactions.positions(*key)
+        members = [
+            MemberInfo(
+                member,
+                session_s,
+                round(left_s[member], 3),
+                tuple(sorted(p for p, o in membership.owners.items() if o.member == member)),
+            )
+            for member, session_s in membership.sessions.items()
+            if left_s.get(member, 0) > 0
+        ]
+        found = []
+        for partition in range(partitions):
+            owner, at = membership.owners.get(partition), positions.get(partition)
+            with self._lock:
+                lag = self._lags.of(PositionKey(*key, partition), at)
+            name, epoch = (None, 0) if owner is None else owner
+            text = None if at is None else str(at)
+            found.append(GroupPartition(partition, name, epoch, text, lag.messages, lag.ms))
+        return GroupInfo(
+            key.group, str(key.topic), membership.generation, tuple(members), tuple(found)
+        )

@@ -1,0 +1,96 @@
+"""How far groups are behind: in messages, and in time.
+
+* The lag counts from the first message that a reader of committed ones would get, so a group that
+  has read everything has none, whatever was rolled back behind it.
+* A block is read from the store once for each place at which a group stands; the tail is in memory.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tms.clock import Clock
+from tms.errors import OffsetOutOfRange
+from tms.log.recovery import header_of
+from tms.model.log import Fetched, PartitionPosition, StoredBlock
+from tms.model.position import Kind, Position
+from tms.model.topic import TopicName
+from tms.model.transaction import PositionKey
+
+PLACES_MAX = 10_000
+AGAIN_S = 60.0  # what stood there may have been dropped since
+Look = Callable[[TopicName, PartitionPosition, bool], Fetched | None]
+_AT_THE_END = Position.latest()
+
+
+class Lag(NamedTuple):
+    """Messages, and for how long the first of them has been there."""
+
+    messages: int
+    ms: int
+
+
+class _Place(NamedTuple):
+    position: Position
+    offset: int
+    time_ms: int
+    looked_s: float
+
+
+class Lags:
+    """Works out lags. `look` fetches about one block, or None when only memory is asked. For one
+    thread at a time."""
+
+    def __init__(self, look: Look, clock: Clock) -> None:
+        self._look = look
+        self._clock = clock
+        self._places: OrderedDict[PositionKey, _Place] = OrderedDict()
+
+    def of(self, key: PositionKey, position: Position | None) -> Lag:
+        """How far a group is behind in a partition; without a position it has everything before
+        it. Raises `TopicNotFound`."""
+        at = position or Position.earliest()
+        known, now_s = self._places.get(key), self._clock.monotonic_s()
+        found = self._look(key.topic, PartitionPosition(key.partition, at), True)
+        if found is None and known and known.position == at and now_s - known.looked_s < AGAIN_S:
+            end = self._end(key)
+            return self._lag(known, end)
+        if found is None:
+            found = self._read(key, at)
+        if not found.blocks:
+            self._places.pop(key, None)
+            return Lag(0, 0)
+        first = found.blocks[0]
+        place = _Place(at, _offset(first, at), first.time_ms, now_s)
+        self._places[key] = place
+        if len(self._places) > PLACES_MAX:
+            self._places.popitem(last=False)
+        return self._lag(place, found.ends[key.partition])
+
+    def _lag(self, place: _Place, end: int) -> Lag:
+        return Lag(max(0, end - place.offset), max(0, self._clock.now_ms() - place.time_ms))
+
+    def _end(self, key: PositionKey) -> int:
+        found = self._look(key.topic, PartitionPosition(key.partition, _AT_THE_END), False)
+        assert found is not None, "what may read the store always answers"
+        return found.ends[key.partition]
+
+    def _read(self, key: PositionKey, at: Position) -> Fetched:
+        try:
+            found = self._look(key.topic, PartitionPosition(key.partition, at), False)
+        except OffsetOutOfRange:
+            earliest = PartitionPosition(key.partition, Position.earliest())
+            found = self._look(key.topic, earliest, False)
+        assert found is not None, "what may read the store always answers"
+        return found
+
+
+def _offset(first: StoredBlock, at: Position) -> int:
+    """The offset of the first message of a block that is not before a position."""
+    header = header_of(first)
+    if at.kind is Kind.OFFSET:
+        return max(header.base_offset, at.number)
+    if at.id is None or at.id.time_ms != first.time_ms:
+        return header.base_offset
+    wanted = at.id.sequence + (at.kind is Kind.AFTER)
+    return header.base_offset + max(0, wanted - (first.last_sequence - header.count + 1))

@@ -1,0 +1,121 @@
+"""Groups of consumers: what a member is told, and how a group stands. Values that engine, wire and
+client share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tms.errors import Invalid
+from tms.model.transaction import check_group
+
+__all__ = [
+    "SESSION_S",
+    "GroupInfo",
+    "GroupPartition",
+    "GroupStanding",
+    "GroupSummary",
+    "MemberInfo",
+    "check_group",
+    "check_member",
+    "check_session",
+]
+
+SESSION_S = 10.0
+SESSION_S_MIN, SESSION_S_MAX = 1.0, 1_800.0
+MEMBER_CHARS_MAX = 128
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStanding:
+    """What a member is told by each poll.
+
+    `partitions` are its own, each with the epoch at which it was given; those in `release` are to
+    be let go: the member commits where it stands in them and polls without holding them. `coming`
+    is how many others will let go for it, `reading` how many of the others read up to an end that
+    they have not reached.
+    """
+
+    generation: int
+    partitions: Mapping[int, int]
+    release: frozenset[int]
+    members: int
+    coming: int = 0
+    reading: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """A member, and how long it may still be silent."""
+
+    member: str
+    session_s: float
+    left_s: float
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition:
+    """How a group stands in one partition. Without a position it has everything before it.
+
+    `lag` counts messages; `lag_ms` is for how long the first of them has been there.
+    """
+
+    partition: int
+    owner: str | None
+    epoch: int
+    position: str | None
+    lag: int
+    lag_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """How a group stands in a topic."""
+
+    group: str
+    topic: str
+    generation: int
+    members: tuple[MemberInfo, ...]
+    partitions: tuple[GroupPartition, ...]
+
+    def summary(self) -> "GroupSummary":
+        """The same in few numbers."""
+        return GroupSummary(
+            self.group,
+            self.topic,
+            len(self.members),
+            sum(one.lag for one in self.partitions),
+            max((one.lag_ms for one in self.partitions), default=0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """How many members a group has, how many messages before it in all partitions, and for how long
+    the oldest of them has been there."""
+
+    group: str
+    topic: str
+    members: int
+    lag: int
+    lag_ms: int
+
+
+def check_member(member: str) -> str:
+    """The member's name itself. Raises `Invalid`."""
+    if not 0 < len(member) <= MEMBER_CHARS_MAX or not member.isprintable() or "/" in member:
+        raise Invalid(
+            f"A member is 1 to {MEMBER_CHARS_MAX} printable characters without /, got "
+            f"{member[:80]!r}.",
+            field="member",
+        )
+    return member
+
+
+def check_session(session_s: float) -> float:
+    """The session time-out itself. Raises `Invalid`."""
+    if not SESSION_S_MIN <= session_s <= SESSION_S_MAX:
+        raise Invalid(
+            f"A session lasts {SESSION_S_MIN:g} to {SESSION_S_MAX:g} s, got {session_s!r}.",
+            field="session_s",
+        )
+    return session_s
