@@ -64,6 +64,8 @@ class Engine(EngineParts):
         self.groups = self._make_groups()
         self._lock = threading.Lock()
         self._closed = False
+        if not store.shared:  # what is stored there outlives its machines
+            self.queues.rewind()
 
     def _make_groups(self) -> LogGroups:
         return LogGroups(

@@ -88,6 +88,14 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="x"):
     cause: str
 
 
+class Rewound(msgspec.Struct, frozen=True, array_like=True, tag="w"):
+    """The log ended at `stop` when the service started, and `at` is the id of its last message:
+    what was known of offsets from there on was of messages that a power loss has taken."""
+
+    stop: int
+    at: int
+
+
 class Kept(msgspec.Struct, frozen=True, array_like=True, tag="K"):
     """Chunk `number` of the `chunks` of a snapshot of the partition: runs of what is not settled,
     with a value for each: left ms << 23 | state << 20 | deliveries. `held`: pointer, first offset
@@ -105,7 +113,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, tag="K"):
     held: list[tuple[int, int, int]] = []
 
 
-PartitionEdit = Advanced | Delivered | Settled | Returned | Extended | Rejected | Kept
+PartitionEdit = Advanced | Delivered | Settled | Returned | Extended | Rejected | Rewound | Kept
 _partition_decoder: msgspec.msgpack.Decoder[PartitionEdit] = msgspec.msgpack.Decoder(PartitionEdit)
 _queue_decoder = msgspec.msgpack.Decoder(Declared)
 encode = msgspec.msgpack.Encoder().encode

@@ -41,6 +41,7 @@ from tms.queue.entries import (
     PartitionEdit,
     Rejected,
     Returned,
+    Rewound,
     Settled,
 )
 from tms.queue.order import KeyOrder
@@ -254,8 +255,15 @@ class PartitionState:
                 for offset in offsets_in(edit.runs):
                     if offset in self.out:
                         self._die(offset, edit.cause, now_ms)
+            case Rewound(stop, at):
+                self._rewind(stop, at, now_ms)
             case Kept():
                 self._restore(edit, now_ms, passed_ms)
+
+    def _rewind(self, stop: int, at: int, now_ms: int) -> None:
+        self._settle(iter([offset for offset in self.out if offset >= stop]), now_ms)
+        if stop < self.frontier:
+            self.frontier, self.at, self._cursor = stop, at, min(self._cursor, stop)
 
     def _advance(self, edit: Advanced, now_ms: int, passed_ms: int) -> None:
         if edit.first > self.frontier:  # an entry before this one was never stored
@@ -269,15 +277,17 @@ class PartitionState:
             for offset, key in sorted(both):
                 if offset >= self.frontier:
                     self.order.add(offset, key)
-        for run in ranges(edit.leased):
-            if run.start >= self.frontier:
-                self._add(run, LEASED, until_ms, 1)
-                self._dues.add(until_ms, run, len(run))
-        for run in ranges(edit.blocked):
-            if run.start >= self.frontier:
-                self._add(run, BLOCKED, 0, 0)
+        for run in self._beyond(edit.leased):
+            self._add(run, LEASED, until_ms, 1)
+            self._dues.add(until_ms, run, len(run))
+        for run in self._beyond(edit.blocked):
+            self._add(run, BLOCKED, 0, 0)
         if edit.stop >= self.frontier:
             self.frontier, self.at = edit.stop, max(self.at, edit.at)
+
+    def _beyond(self, runs: Runs) -> list[range]:
+        """What of these was not looked at before; an entry may repeat another in part."""
+        return [range(max(run.start, self.frontier), run.stop) for run in ranges(runs)]
 
     def _add(self, run: range, state: int, time_ms: int, deliveries: int) -> None:
         value = time_ms << TIME_SHIFT | state << DELIVERIES_BITS | deliveries

@@ -342,6 +342,16 @@ class Queues:
         chosen = queue.state.settings.durability or self._registry.find(queue.topic).durability
         return chosen if chosen.rank > Durability.WRITTEN.rank else Durability.WRITTEN
 
+    def rewind(self) -> None:
+        """Go back to where the log ends, where a power loss took messages that a queue had seen:
+        their offsets are given again. Before anything is stored."""
+        self._load()
+        for queue in self.opened():
+            record = self._registry.peek(queue.topic)
+            if record is not None and record.uid == queue.state.declared.topic_uid:
+                infos = self._log.describe_topic(queue.topic).partition_infos
+                queue.rewind({one.partition: (one.end_offset, one.last_id) for one in infos})
+
     def _load(self) -> None:
         """Read the journal, unless it is known."""
         if not self._journal.broken:
