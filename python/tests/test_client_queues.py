@@ -170,6 +170,44 @@ def test_a_worker_that_waits_gets_what_becomes_ready(bus: Bus, why: str) -> None
     assert found == [b"1"]
 
 
+def test_every_worker_that_waits_is_served_although_the_others_do_not_come_back(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.queues.queues.LOOK_S", 60.0)
+    queue = bus.queue("jobs", "g")
+    found: list[bytes | None] = []
+    threads = [
+        threading.Thread(target=lambda: found.extend(m.value for m in queue.receive(2, 30)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    (opened,) = bus._transport.queues.opened()  # type: ignore[attr-defined]
+    until(lambda: len(opened.waiters) == 4)
+    for number in range(4):
+        bus.publish("jobs", b"%d" % number)
+        until(lambda number=number: len(found) == number + 1)  # type: ignore[misc]
+    assert sorted(v or b"" for v in found) == [b"0", b"1", b"2", b"3"]
+
+
+def test_who_waits_learns_of_what_ends_sooner_than_it_knew(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.queues.queues.LOOK_S", 60.0)
+    queue = bus.queue("jobs", "g", lease_s=60)
+    bus._transport.queues.close()  # type: ignore[attr-defined]  # nothing runs in the background
+    bus.publish("jobs", b"1")
+    messages = queue.receive()
+    found: list[bytes | None] = []
+    thread = threading.Thread(target=lambda: found.extend(m.value for m in queue.receive(2, 30)))
+    thread.start()
+    (opened,) = bus._transport.queues.opened()  # type: ignore[attr-defined]
+    until(lambda: len(opened.waiters) == 1)
+    queue.nack(messages, 0.05)
+    thread.join(5)
+    assert found == [b"1"]
+
+
 def test_a_worker_that_waits_is_told_when_the_bus_closes(tmp_path: Path) -> None:
     bus = tms.open(tmp_path)
     bus.create_topic("jobs")

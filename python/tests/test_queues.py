@@ -14,6 +14,7 @@ from tms.errors import (
     Forbidden,
     Invalid,
     QueueNotFound,
+    StorageUnavailable,
     TMSError,
     TopicNotFound,
 )
@@ -689,6 +690,40 @@ def test_tokens_that_are_none_are_refused(world: World) -> None:
         world.queues.receive("g", JOBS, 0)
     with pytest.raises(Invalid):
         world.queues.nack("g", JOBS, ["0.0.1.0"], -1)
+
+
+def test_what_could_not_be_read_is_delivered_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.publish(b"1", b"2")
+    world.nack(*world.receive(), delay_s=0)
+    (queue,) = world.queues.opened()
+
+    def fail(*args: object) -> object:
+        raise StorageUnavailable("The store cannot be read.")
+
+    for what in ("find", "read"):
+        monkeypatch.setattr(queue._scanner, what, fail)
+        with pytest.raises(StorageUnavailable):
+            world.receive()
+        monkeypatch.undo()
+    assert [(one.value, one.deliveries) for one in world.receive()] == [(b"1", 2), (b"2", 2)]
+
+
+def test_one_call_is_about_a_bounded_number_of_messages(world: World) -> None:
+    with pytest.raises(Invalid, match="at most"):
+        world.queues.ack("g", JOBS, ["0.0.1.0.10000"] * 2)
+
+
+def test_a_journal_of_many_bytes_is_shortened(world: World) -> None:
+    world.publish(*[b"%d" % i for i in range(100)])
+    world.receive()
+    world.queues.shorten_journal(bytes_max=10_000)
+    assert 0 < world.queues._journal.bytes < 10_000
+    world.queues.shorten_journal(bytes_max=10)
+    assert world.queues._journal.bytes == 0
+    world.reopen()
+    assert world.info().leased == 100
 
 
 def test_after_a_failed_write_the_journal_is_read_again(

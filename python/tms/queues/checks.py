@@ -12,7 +12,10 @@ def parsed(tokens: Sequence[str]) -> list[Token]:
     """The tokens of a call. Raises `Invalid`."""
     if isinstance(tokens, str) or not 0 < len(tokens) <= TOKENS_MAX:
         raise Invalid(f"Give a list of 1 to {TOKENS_MAX} tokens.", field="tokens")
-    return [Token.parse(text) for text in tokens]
+    found = [Token.parse(text) for text in tokens]
+    if sum(token.count for token in found) > TOKENS_MAX:
+        raise Invalid(f"One call is about at most {TOKENS_MAX} messages.", field="tokens")
+    return found
 
 
 def check_dead_letter(group: str, topic: TopicName, settings: QueueSettings) -> None:

@@ -49,7 +49,7 @@ from tms.topic.registry import Registry, TopicRecord
 from tms.transactions.transactions import Transactions
 
 QUEUES = TopicName(SYSTEM_NAMESPACE, "_queues")
-ENTRIES_MAX = 200_000  # of the journal that a start reads
+ENTRIES_MAX, BYTES_MAX = 200_000, 64 << 20  # of the journal that a start reads
 LOOK_S = 5.0  # how long one waits before looking again, whatever happens
 WAIT_S_MAX = 3_600.0
 REDRIVE_MAX = 1_000_000
@@ -293,10 +293,12 @@ class Queues:
         """Do what the background does: let leases end, move what is dying; how many."""
         return self._mover.tidy()
 
-    def shorten_journal(self, entries_max: int = ENTRIES_MAX) -> None:
-        """Keep the state in the journal if a start would have to read more than so many entries."""
-        if self._journal.length > entries_max and not self._journal.broken:
-            shorten(self._journal, self._manager, self.opened, self._clock)
+    def shorten_journal(self, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
+        """Keep the state in the journal if a start would have to read more than so many entries, or
+        bytes."""
+        journal = self._journal
+        if (journal.length > entries_max or journal.bytes > bytes_max) and not journal.broken:
+            shorten(journal, self._manager, self.opened, self._clock)
 
     def close(self) -> None:
         """End the background's work."""
