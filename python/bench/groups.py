@@ -61,6 +61,7 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _join(service: Service, queue: "Queue[Got]") -> Sample:
+    time.sleep(AROUND_S)  # who came or went before is forgotten
     began_s = time.monotonic()
     time.sleep(AROUND_S)
     mine: list[Got] = []

@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
 from tms.clock import Clock
-from tms.model.ids import MessageId
 from tms.model.log import PartitionPosition
 from tms.model.queue import QueueInfo, QueuePartition, Token, TokenResult
 from tms.model.received import Received
 from tms.model.topic import Durability, TopicName
-from tms.queue.entries import NOWHERE, PartitionEdit, Rewound, encode, queue_key
+from tms.queue.entries import encode, queue_key
 from tms.queue.partition import BLOCKED, DYING, LEASED, WAITING
 from tms.queue.state import Decision, Edits, QueueState
 from tms.queues.journal import Batch, QueueJournal
+from tms.queues.loading import rewound
 from tms.queues.reading import AHEAD_S, Found, MessageLog, Scanner
 from tms.queues.taking import Taking
 from tms.queues.waiting import Waiter, Waiters
@@ -87,13 +87,8 @@ class OpenQueue:
 
     def rewind(self, ends: Mapping[int, tuple[int, str | None]]) -> None:
         """The log ends at these offsets, with these messages; what lies behind is gone."""
-        edits: list[tuple[int, PartitionEdit]] = []
         with self.lock:
-            for number, (stop, last) in ends.items():
-                if self.state.partition(number).frontier > stop:
-                    time_ms, sequence = (0, 0) if last is None else MessageId.parse(last)[:2]
-                    at = NOWHERE if last is None else time_ms << 16 | sequence
-                    edits.append((number, Rewound(stop, at)))
+            edits = rewound(self.state, ends)
             batch = self._add(edits, Durability.SYNCED)
             self._scanner.reset()
         if edits:
