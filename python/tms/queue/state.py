@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
+from tms.model.ids import MessageId
 from tms.model.queue import QueueSettings, Token
 from tms.queue.entries import (
     NOWHERE,
@@ -18,6 +19,7 @@ from tms.queue.entries import (
     PartitionEdit,
     Rejected,
     Returned,
+    Rewound,
     Settled,
 )
 from tms.queue.partition import DYING, LEASED, WAITING, PartitionState
@@ -67,6 +69,16 @@ class QueueState:
     def outstanding(self) -> int:
         """How many messages were looked at and are not settled."""
         return sum(len(one.out) for one in self.partitions.values())
+
+    def rewound(self, ends: Mapping[int, tuple[int, str | None]]) -> Edits:
+        """What takes it back to where its log ends: the offset and the last id, by partition."""
+        edits: Edits = []
+        for number, (stop, last) in ends.items():
+            if self.partition(number).frontier > stop:
+                id = None if last is None else MessageId.parse(last)
+                at = NOWHERE if id is None else id.time_ms << 16 | id.sequence
+                edits.append((number, Rewound(stop, at)))
+        return edits
 
     def expire(self, now_ms: int) -> bool:
         """Leases and delays that are over end; whether something became ready or dying."""

@@ -6,21 +6,18 @@ Invariants
 * A queue that is not declared has no state: entries about it, before its snapshot, are passed over.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from tms.clock import Clock
-from tms.model.ids import MessageId
 from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
 from tms.queue.entries import (
-    NOWHERE,
     Advanced,
     Delivered,
     Extended,
     Kept,
     PartitionEdit,
     Returned,
-    Rewound,
     Settled,
     decode_edit,
     decode_key,
@@ -62,19 +59,6 @@ def replayed(
                 elif found is Fate.OPEN:
                     state.hold_runs(edit.runs, entry.write_pointer)
     return states, _judged(states, fate, now_ms)
-
-
-def rewound(
-    queue: QueueState, ends: Mapping[int, tuple[int, str | None]]
-) -> list[tuple[int, PartitionEdit]]:
-    """What takes a queue back to where its log ends, by partition: the offset and the last id."""
-    edits: list[tuple[int, PartitionEdit]] = []
-    for number, (stop, last) in ends.items():
-        if queue.partition(number).frontier > stop:
-            id = None if last is None else MessageId.parse(last)
-            at = NOWHERE if id is None else id.time_ms << 16 | id.sequence
-            edits.append((number, Rewound(stop, at)))
-    return edits
 
 
 def _judged(states: States, fate: Callable[[int], Fate], now_ms: int) -> set[int]:

@@ -24,7 +24,6 @@ from tms.queue.entries import encode, queue_key
 from tms.queue.partition import BLOCKED, DYING, LEASED, WAITING
 from tms.queue.state import Decision, Edits, QueueState
 from tms.queues.journal import Batch, QueueJournal
-from tms.queues.loading import rewound
 from tms.queues.reading import AHEAD_S, Found, MessageLog, Scanner
 from tms.queues.taking import Taking
 from tms.queues.waiting import Waiter, Waiters
@@ -88,7 +87,7 @@ class OpenQueue:
     def rewind(self, ends: Mapping[int, tuple[int, str | None]]) -> None:
         """The log ends at these offsets, with these messages; what lies behind is gone."""
         with self.lock:
-            edits = rewound(self.state, ends)
+            edits = self.state.rewound(ends)
             batch = self._add(edits, Durability.SYNCED)
             self._scanner.reset()
         if edits:
