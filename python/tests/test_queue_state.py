@@ -23,6 +23,7 @@ from tms.queue.entries import (
     Kept,
     PartitionEdit,
     Rejected,
+    Rewound,
     Settled,
     decode_edit,
     decode_key,
@@ -444,3 +445,20 @@ def test_an_entry_that_is_none_is_named(bad: bytes) -> None:
             decoder(b"g/t/0", bad)
     with pytest.raises(DataCorrupt):
         decode_key(b"no/topic/at/all")
+
+
+def test_an_entry_that_repeats_another_in_part_adds_what_is_new_in_it() -> None:
+    state = PartitionState()
+    state.apply(Advanced(0, 1, 5, [0, 1], 1_000, 0), 0)
+    state.apply(Advanced(0, 3, 7, [0, 3], 1_000, 0), 1)
+    assert (state.frontier, sorted(state.out)) == (3, [0, 1, 2])
+
+
+def test_where_the_log_ends_earlier_the_queue_goes_back() -> None:
+    state = PartitionState()
+    state.apply(Advanced(0, 6, 7, [0, 6], 1_000, 0), 0)
+    state.apply(Settled([0, 4]), 0)
+    state.apply(Rewound(3, 2), 0)
+    assert (state.frontier, state.at, state.cursor(), state.out) == (3, 2, 3, {})
+    state.apply(Rewound(5, 9), 0)
+    assert (state.frontier, state.at) == (3, 2), "it never goes on by that"

@@ -236,3 +236,27 @@ def test_a_message_that_kills_its_service_ends_in_the_dead_letters() -> None:
     assert [one.value for one in world.receive(1)] != [VALUES[0]]
     world.engine.queues.tidy()
     assert world.read(DEAD) == [VALUES[0]]
+
+
+def test_what_a_power_loss_took_from_the_log_is_unknown_to_the_queue_and_new_messages_come() -> (
+    None
+):
+    store = FaultyStore(MemoryStore())
+    engine = Engine(store, ManualClock())
+    engine.create_topic(JOBS, TopicSettings(durability=Durability.WRITTEN))
+    engine.queues.declare("g", JOBS, QueueSettings(durability=Durability.SYNCED, ordered_by="key"))
+    kept = [NewBlock(0, encode([b"kept"], [b"k"]))]
+    engine.append(JOBS, kept, Durability.SYNCED)
+    engine.append(JOBS, [NewBlock(0, encode([b"lost", b"lost too"], [b"k", b"l"]))])
+    [first, other] = engine.queues.receive("g", JOBS, 10).messages("jobs")
+    assert (first.value, other.value) == (b"kept", b"lost too")
+    assert engine.queues.ack("g", JOBS, [first.token]).done == 1
+
+    engine = Engine(FaultyStore(store.crash()), ManualClock())
+    assert engine.queues.describe("g", JOBS).partitions[0].frontier == 1
+    new = [NewBlock(0, encode([b"new", b"newer"], [b"k", b"l"]))]
+    engine.append(JOBS, new, Durability.SYNCED)
+    found = engine.queues.receive("g", JOBS, 10).messages("jobs")
+    assert [one.value for one in found] == [b"new", b"newer"], "their offsets were given before"
+    assert engine.queues.ack("g", JOBS, [other.token]).fenced, "it was of a message that is lost"
+    assert engine.queues.ack("g", JOBS, [one.token for one in found]).done == 2

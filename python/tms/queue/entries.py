@@ -25,13 +25,15 @@ NOWHERE = -1  # `at` while a partition was never looked at
 
 class Declared(msgspec.Struct, frozen=True, array_like=True, tag="D"):
     """The queue exists, with these settings. `starts`: partition, frontier and `at` of what begins
-    elsewhere than at the first message. Another epoch makes it a new queue."""
+    elsewhere than at the first message. Another epoch makes it a new queue. `losses`: how often a
+    power loss took messages that it had seen; tokens of before are late."""
 
     settings: QueueSettings
     epoch: int
     topic_uid: int
     created_ms: int
     starts: list[tuple[int, int, int]] = []
+    losses: int = 0
 
 
 class Advanced(msgspec.Struct, frozen=True, array_like=True, tag="a"):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
+import msgspec
+
 from tms.model.ids import MessageId
 from tms.model.queue import QueueSettings, Token
 from tms.queue.entries import (
@@ -26,6 +28,9 @@ from tms.queue.partition import DYING, LEASED, WAITING, PartitionState
 from tms.queue.runs import runs_of
 
 Edits = list[tuple[int, PartitionEdit]]  # with the partition
+
+
+EPOCH_MAX = (1 << 32) - 1
 
 
 class Decision(NamedTuple):
@@ -49,7 +54,7 @@ class QueueState:
     @property
     def epoch(self) -> int:
         """A part of every token."""
-        return self.declared.epoch
+        return self.declared.epoch + self.declared.losses & EPOCH_MAX
 
     def change(self, declared: Declared) -> None:
         """It has these settings from now on."""
@@ -79,6 +84,10 @@ class QueueState:
                 at = NOWHERE if id is None else id.time_ms << 16 | id.sequence
                 edits.append((number, Rewound(stop, at)))
         return edits
+
+    def after_loss(self) -> Declared:
+        """The queue, whose tokens are late from now on."""
+        return msgspec.structs.replace(self.declared, losses=self.declared.losses + 1)
 
     def expire(self, now_ms: int) -> bool:
         """Leases and delays that are over end; whether something became ready or dying."""

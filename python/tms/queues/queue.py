@@ -88,10 +88,14 @@ class OpenQueue:
         """The log ends at these offsets, with these messages; what lies behind is gone."""
         with self.lock:
             edits = self.state.rewound(ends)
+            if not edits:
+                return
+            declared = self.state.after_loss()
+            self._journal.add([(self.key(), encode(declared))], Durability.SYNCED)
+            self.state.change(declared)
             batch = self._add(edits, Durability.SYNCED)
             self._scanner.reset()
-        if edits:
-            self._journal.wait(batch)
+        self._journal.wait(batch)
 
     # -- receiving ---------------------------------------------------------------------------------
 

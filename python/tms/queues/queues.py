@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from tms.clock import Clock
-from tms.errors import Conflict, Invalid
+from tms.errors import Conflict, Invalid, TopicNotFound
 from tms.model.position import Kind, Position
 from tms.model.queue import (
     DELAY_S_MAX,
@@ -349,8 +349,11 @@ class Queues:
         their offsets are given again. Before anything is stored."""
         self._load()
         for queue in self.opened():
-            record = self._registry.peek(queue.topic)
-            if record is not None and record.uid == queue.state.declared.topic_uid:
+            try:
+                record = self._registry.find(queue.topic)
+            except TopicNotFound:
+                continue
+            if record.uid == queue.state.declared.topic_uid:
                 infos = self._log.describe_topic(queue.topic).partition_infos
                 queue.rewind({one.partition: (one.end_offset, one.last_id) for one in infos})
 
