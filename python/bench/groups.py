@@ -164,6 +164,7 @@ def _until_shared(bus: Bus, members: int) -> None:
     """Wait until so many members have everything in balance."""
     few, extra = divmod(PARTITIONS, members)
     deadline_s = time.monotonic() + QUIET_S
+    sizes: list[int] = []
     while True:
         try:
             info = bus.group(GROUP, TOPIC)
@@ -173,5 +174,5 @@ def _until_shared(bus: Bus, members: int) -> None:
         except tms.TMSError:
             pass
         if time.monotonic() > deadline_s:
-            raise RuntimeError("The members did not come to share the partitions.")
+            raise RuntimeError(f"The members did not come to share the partitions: {sizes}")
         time.sleep(0.05)
