@@ -8,10 +8,10 @@ from tests.log_kit import KeptStore
 from tms.compact.compaction import CompactionLimits
 from tms.engine import Engine, EngineConfig
 from tms.log.partition import LogLimits
-from tms.model.block import decode, encode
+from tms.model.block import decode, encode, read_header
 from tms.model.ids import MessageId
 from tms.model.log import NewBlock, PartitionPosition
-from tms.model.placing import places
+from tms.model.placing import places, skipped
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import Cleanup, Durability, TopicName, TopicSettings
@@ -120,9 +120,10 @@ class World:
             if not fetched.blocks:
                 return found
             for stored in fetched.blocks:
-                columns = decode(stored.block)
+                columns, header = decode(stored.block), read_header(stored.block)
+                first = header.base_offset + skipped(stored, header, position)
                 cells = zip(places(stored), columns.keys(), columns.values(), strict=True)
-                found += [Seen(*place, key, value) for place, key, value in cells]
+                found += [Seen(*at, key, value) for at, key, value in cells if at[0] >= first]
             position = fetched.next[0]
 
     def offsets(self) -> list[int]:
@@ -130,11 +131,12 @@ class World:
 
 
 def compacted(
-    cleanup: Cleanup = Cleanup.COMPACT, tombstones_ms: int | None = DAY_MS, partitions: int = 1
+    cleanup: Cleanup = Cleanup.COMPACT,
+    tombstones_ms: int | None = DAY_MS,
+    durability: Durability = Durability.WRITTEN,
 ) -> TopicSettings:
     return TopicSettings(
-        partitions,
-        durability=Durability.WRITTEN,
+        durability=durability,
         cleanup=cleanup,
         tombstone_retention_ms=tombstones_ms,
     )

@@ -13,6 +13,7 @@ import msgspec
 
 from tms.cli.output import Format, Row, table_text, write
 from tms.cli.session import LIMIT, RETENTION, SIZE, START, TOPIC, Group, Session, Shared
+from tms.model.ids import MessageId
 from tms.model.position import Position
 from tms.model.topic import Cleanup, Durability, TopicInfo
 
@@ -23,7 +24,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @click.group("topic", cls=Group)
 def command() -> None:
-    """Create, describe, list, update, truncate and delete topics."""
+    """Create, describe, list, update, truncate and delete topics, erase messages."""
 
 
 def _settings(function: _F) -> _F:
@@ -130,6 +131,46 @@ def truncate(
             session.confirm(what, topic, yes)
             info = bus.truncate_topic(topic, before)
     _show_topic(session, info)
+
+
+@command.command("erase", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@click.option("-k", "--key", help="Erase the messages with this key.")
+@click.option("--key-hex", help="The same, the key's bytes in hexadecimal.")
+@click.option("--id", "message_id", help="Erase the message with this id.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Only there. [all]")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def erase(
+    session: Session,
+    topic: str,
+    key: str | None,
+    key_hex: str | None,
+    message_id: str | None,
+    partition: int | None,
+    yes: bool,
+) -> None:
+    """Take the messages of a key, or one message, out of TOPIC and out of the store for good.
+
+    \b
+      tms topic erase orders --key user-17
+      tms topic erase orders --id 0000018bcfe56800000100000000000000000000 --partition 3
+    """
+    if sum(given is not None for given in (key, key_hex, message_id)) != 1:
+        raise click.UsageError("Give one of --key, --key-hex and --id.")
+    try:
+        raw = key.encode(errors="surrogateescape") if key is not None else None
+        raw = bytes.fromhex(key_hex) if key_hex is not None else raw
+    except ValueError as exc:
+        raise click.BadParameter("These are no pairs of digits.", param_hint="--key-hex") from exc
+    id = None if message_id is None else MessageId.parse(message_id)
+    what = f"the message {id}" if id is not None else f"every message with the key {raw!r}"
+    with session.bus() as bus:
+        bus.describe_topic(topic)
+        session.confirm(f"{what} of {topic} will be erased for good.", topic, yes)
+        erased = bus.erase(topic, key=raw, id=id, partition=partition)
+        session.say(f"erased {erased:,} messages")
+    session.show_result({"topic": topic, "erased": erased})
 
 
 @command.command("delete", cls=Shared)

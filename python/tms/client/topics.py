@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from tms.client.calls import BusCalls
 from tms.client.cursor import Start, as_position
+from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import (
@@ -20,6 +21,7 @@ from tms.model.topic import (
 )
 
 TOPICS_PER_PAGE = 1_000
+ERASE_S = 600.0
 
 
 class TopicCalls(BusCalls):
@@ -108,6 +110,25 @@ class TopicCalls(BusCalls):
         """Make the messages before a position unreadable, in all partitions. Raises
         `TopicNotFound`."""
         return self._transport.truncate_topic(TopicName.parse(topic), as_position(before))
+
+    def erase(
+        self,
+        topic: str,
+        *,
+        key: bytes | None = None,
+        id: MessageId | None = None,
+        partition: int | None = None,
+        timeout_s: float = ERASE_S,
+    ) -> int:
+        """Take the messages with a key, or the one with an id, out of a topic for good, also their
+        bytes out of the store; how many there were.
+
+        An id needs its partition, unless the topic has one only. What is published later, or comes
+        with a transaction that commits later, is not erased. It reads the topic; after `TimedOut`
+        or another failure repeat it. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
+        """
+        name = TopicName.parse(topic)
+        return self._transport.erase(name, key, id, partition, timeout_s)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its messages. Raises `TopicNotFound`."""

@@ -15,6 +15,7 @@ from tms.client.ports import DelayedPort, GroupsPort, QueuesPort, TransactionsPo
 from tms.clock import Clock
 from tms.errors import Closed, TMSError
 from tms.model.filter import Filter
+from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
@@ -69,6 +70,15 @@ class Transport(Protocol):
     def update_topic(self, name: TopicName, changes: Mapping[str, object]) -> TopicInfo: ...
 
     def truncate_topic(self, name: TopicName, before: Position) -> TopicInfo: ...
+
+    def erase(
+        self,
+        name: TopicName,
+        key: bytes | None = None,
+        id: MessageId | None = None,
+        partition: int | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> int: ...
 
     def delete_topic(self, name: TopicName) -> None: ...
 

@@ -47,16 +47,6 @@ class CompactionLimits:
     keys_max: int = 500_000
 
 
-@dataclass(slots=True)
-class CompactionCounters:
-    """What happened since the engine was opened."""
-
-    passes: int = 0
-    removed: int = 0  # messages
-    reclaimed_bytes: int = 0
-    erased: int = 0  # messages
-
-
 class Compaction:
     """Compacts and erases. `start` runs it in a thread, `run` makes one round."""
 
@@ -70,7 +60,7 @@ class Compaction:
         now_ms: Callable[[], int],
         limits: CompactionLimits,
     ) -> None:
-        self.counters = CompactionCounters()
+        self._passes = self._removed = self._reclaimed_bytes = self._erased = 0
         self._metadata = metadata
         self._clock = clock
         self._registry = registry
@@ -141,9 +131,19 @@ class Compaction:
             log = self._partitions.get(name, topic, number)
             now_ms = self._clock.now_ms()
             erased += Erasing(log, self._metadata, self._judge, wanted, now_ms).run().messages
-        self.counters.erased += erased
+        self._erased += erased
         _log.info("erased", topic=str(name), messages=erased)
         return erased
+
+    def counters(self) -> dict[str, int]:
+        """What happened since the engine was opened: passes, messages that compaction removed and
+        that were erased, bytes that were given back."""
+        return {
+            "compaction_passes": self._passes,
+            "compaction_removed": self._removed,
+            "compaction_reclaimed_bytes": self._reclaimed_bytes,
+            "erased": self._erased,
+        }
 
     def _partition(
         self,
@@ -180,9 +180,9 @@ class Compaction:
         )
 
     def _count(self, name: TopicName, partition: int, removed: Removed) -> None:
-        self.counters.passes += 1
-        self.counters.removed += removed.messages
-        self.counters.reclaimed_bytes += removed.bytes
+        self._passes += 1
+        self._removed += removed.messages
+        self._reclaimed_bytes += removed.bytes
         _log.info(
             "compacted",
             topic=str(name),

@@ -165,11 +165,11 @@ class Rewriter:
             self._write(segment, page)
 
     def _write(self, segment: SegmentRecord, page: _Page) -> None:
+        # Before: whether a write that fails took effect, nobody knows.
+        self._log.state.forget_cached(key_after(segment.last or self._log.state.last))
         self._chain.rewrite(segment, page.thinned, page.gone)
         if page.staged_thinned or page.staged_gone:
             self._log.staged.rewrite(page.staged_thinned, page.staged_gone)
-        last = segment.last or self._log.state.last
-        self._log.state.forget_cached(key_after(last))
         self.removed.messages += page.messages
         self.removed.blocks += len(page.gone)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tms.compact.compaction import CompactionCounters, CompactionLimits
+from tms.compact.compaction import CompactionLimits
 from tms.log.partition import LogLimits
 
 
@@ -42,6 +42,9 @@ class EngineStats:
     transactions_invalid: int
     partitions_blocked: int
     transactions_committed: int
-    compaction: CompactionCounters
+    compaction_passes: int
+    compaction_removed: int  # messages
+    compaction_reclaimed_bytes: int
+    erased: int  # messages
     delayed_waiting: int
     delayed_delivered: int

@@ -159,10 +159,11 @@ class Engine(EngineParts):
         key: bytes | None = None,
         id: MessageId | None = None,
         partition: int | None = None,
+        timeout_s: float = 30.0,
     ) -> int:
         """Take the messages of a key, or the one with an id, out of topic and store for good; how
-        many there were. After a failure, repeat it. Raises `Invalid`, `TopicNotFound`,
-        `PartitionNotFound`."""
+        many there were. After a failure, repeat it; here nothing ends it before it is done. Raises
+        `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
         self._require_open()
         return self.compaction.erase(name, key, id, partition)
 
@@ -320,9 +321,9 @@ class Engine(EngineParts):
             transactions_invalid=tx.invalid,
             partitions_blocked=tx.partitions_blocked,
             transactions_committed=tx.committed,
-            compaction=self.compaction.counters,
             delayed_waiting=self.delayed.waiting,
             delayed_delivered=self.delayed.lateness.messages,
+            **self.compaction.counters(),
         )
 
     def close(self) -> None:

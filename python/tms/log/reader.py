@@ -269,8 +269,9 @@ class PartitionReader:
         while low <= high:
             middle = (low + high) // 2
             blocks = self._scan(_key(middle), key_after(last), 1)
-            if not blocks:
-                return after
+            if not blocks:  # the last ones were cleaned away
+                high = middle - 1
+                continue
             block = blocks[0]
             header = header_of(block)
             if offset < header.base_offset:

@@ -27,7 +27,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from tms.engine import EngineConfig
+from tms.engine import CompactionLimits, EngineConfig
 from tms.errors import ConfigError
 from tms.log.partition import LogLimits
 from tms.server.http.watchdog import ConnectionLimits
@@ -36,6 +36,7 @@ from tms.server.tephra.frames import FrameLimits
 
 ENV_PREFIX = "TMS__"
 _SEPARATOR = "__"
+_COMPACTION = CompactionLimits()
 _ENGINE, _LOG, _REQUESTS, _CONNECTIONS, _CDAP, _FRAMES = (
     EngineConfig(),
     LogLimits(),
@@ -151,13 +152,22 @@ class EngineSection(_Section):
     segment_ms: int = Field(default=_LOG.segment_ms, ge=1_000)
     queue_bytes: int = Field(default=_LOG.queue_bytes, ge=_MIB)
     producers: int = Field(default=_LOG.producers, ge=1)
+    compaction_share: float = Field(default=_COMPACTION.share, gt=0, le=1)
+    compaction_dirty_ratio: float = Field(default=_COMPACTION.dirty_ratio, ge=0, le=1)
+    compaction_keys_max: int = Field(default=_COMPACTION.keys_max, ge=1_000)
 
     def config(self) -> EngineConfig:
         """As the engine wants it."""
         given = self.model_dump()
         names = {f.name for f in fields(LogLimits)}
         log = LogLimits(**{name: given.pop(name) for name in names & given.keys()})
-        return EngineConfig(**given, log=log)
+        compaction = CompactionLimits(
+            given["cleaner_interval_s"],
+            given.pop("compaction_share"),
+            given.pop("compaction_dirty_ratio"),
+            given.pop("compaction_keys_max"),
+        )
+        return EngineConfig(**given, log=log, compaction=compaction)
 
 
 class LevelDBSection(_Section):

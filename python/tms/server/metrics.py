@@ -52,6 +52,10 @@ _COUNTERS = {
     "syncs": "Writes that were synced to the disk.",
     "delayed_delivered": "Delayed messages that became due and are in the log.",
     "transactions_committed": "Transactions committed.",
+    "compaction_passes": "Passes of compaction over a partition.",
+    "compaction_removed": "Messages that compaction removed.",
+    "compaction_reclaimed_bytes": "Bytes that compaction gave back.",
+    "erased": "Messages erased.",
     "cache_hits": "Fetches answered from memory.",
     "cache_misses": "Fetches that read the store.",
 }

@@ -27,6 +27,7 @@ from tms.server.http.request import (
 from tms.server.service import Service
 from tms.wire import bodies, routes
 from tms.wire.bodies import OffsetsBody, SettingsBody, TopicsBody, TruncateBody
+from tms.wire.erasing import EraseBody, ErasedBody
 from tms.wire.strict import decode_strict
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -39,6 +40,7 @@ BLOCKS_MAX = 1_000
 BODY_BYTES_MAX = 64 << 10
 _JSON_ONLY = (routes.JSON,)
 _SETTINGS = msgspec.json.Decoder(SettingsBody)
+_ERASE = msgspec.json.Decoder(EraseBody)
 _TRUNCATE = msgspec.json.Decoder(TruncateBody)
 
 
@@ -69,6 +71,7 @@ def routes_of(service: Service) -> list[Route]:
         Route(topic, topics.update, methods=["PATCH"]),
         Route(topic, topics.delete, methods=["DELETE"]),
         Route(topic + "/truncate", topics.truncate, methods=["POST"]),
+        Route(topic + "/erase", topics.erase, methods=["POST"]),
         Route(topic + "/offsets", topics.offsets, methods=["GET"]),
         Route(topic + "/inspect", topics.inspect, methods=["GET"]),
     ]
@@ -140,6 +143,15 @@ class Topics:
         before = Position.parse((await json_body(self._service, request, _TRUNCATE)).before)
         info = await self._service.in_thread(self._engine.truncate_topic, name, before)
         return answer(routes.OK, info)
+
+    async def erase(self, request: Request) -> Response:
+        """POST …/topics/{topic}/erase"""
+        name = topic_of(request)
+        json_parameters(request)
+        name.require_writable()
+        wanted = (await json_body(self._service, request, _ERASE)).wanted()
+        erased = await self._service.in_thread(self._engine.erase, name, *wanted)
+        return answer(routes.OK, ErasedBody(erased))
 
     async def offsets(self, request: Request) -> Response:
         """GET …/topics/{topic}/offsets"""

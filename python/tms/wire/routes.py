@@ -120,6 +120,11 @@ def truncate_path(name: TopicName) -> str:
     return f"{topic_path(name)}/truncate"
 
 
+def erase_path(name: TopicName) -> str:
+    """POST takes messages out for good."""
+    return f"{topic_path(name)}/erase"
+
+
 def staged_path(name: TopicName, transaction: int) -> str:
     """POST stages blocks of a transaction."""
     return f"{topic_path(name)}/staged?transaction={transaction}"

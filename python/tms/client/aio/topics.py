@@ -37,6 +37,10 @@ class AsyncTopicCalls(AsyncCalls):
         """See `Bus.truncate_topic`."""
         return await asyncio.to_thread(self._bus.truncate_topic, topic, before)
 
+    async def erase(self, topic: str, **what: Any) -> int:
+        """See `Bus.erase`."""
+        return await asyncio.to_thread(self._bus.erase, topic, **what)
+
     async def delete_topic(self, topic: str) -> None:
         """See `Bus.delete_topic`."""
         self._publishing.forget(topic)

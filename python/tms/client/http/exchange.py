@@ -23,6 +23,7 @@ from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
 from tms.wire import bodies, commits, delayed, groups, routes
+from tms.wire.erasing import Erase, ErasedBody, erase_body
 
 T = TypeVar("T")
 
@@ -89,6 +90,14 @@ class Calls:
     def truncate_topic(self, name: TopicName, before: Position) -> Call[TopicInfo]:
         body = bodies.encode(bodies.TruncateBody(str(before)))
         return self._json("POST", routes.truncate_path(name), body, self._info)
+
+    def erase(self, name: TopicName, wanted: Erase) -> Call[int]:
+        return self._json(
+            "POST",
+            routes.erase_path(name),
+            erase_body(wanted),
+            lambda answer: bodies.decode(self._good(answer), ErasedBody).erased,
+        )
 
     def delete_topic(self, name: TopicName) -> Call[None]:
         return self._json("DELETE", routes.topic_path(name), None, self._nothing)

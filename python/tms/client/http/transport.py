@@ -29,11 +29,13 @@ from tms.client.transport import TIMEOUT_S, Lane, Pending, attempt_s, is_retriab
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TimedOut, TMSError, Unavailable
 from tms.model.filter import Filter
+from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Kind, Position
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
+from tms.wire.erasing import Erase
 
 T = TypeVar("T")
 
@@ -79,6 +81,16 @@ class HttpTransport:
         return self._call(
             self.calls.truncate_topic(name, before), _surely_not_done if moving else is_retriable
         )
+
+    def erase(
+        self,
+        name: TopicName,
+        key: bytes | None = None,
+        id: MessageId | None = None,
+        partition: int | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> int:
+        return self._attempt(self.calls.erase(name, Erase(key, id, partition)), timeout_s)
 
     def delete_topic(self, name: TopicName) -> None:
         unsure: list[bool] = []

@@ -9,7 +9,7 @@ from tms.model.group import GroupInfo
 from tms.model.inspection import PartitionInspection
 from tms.model.topic import TopicInfo
 from tms.model.transaction import TransactionInfo
-from tms.wire import bodies, commits, delayed, groups, routes
+from tms.wire import bodies, commits, delayed, erasing, groups, routes
 from tms.wire.openapi import delayed as delayed_pages
 from tms.wire.openapi import groups as group_pages
 from tms.wire.openapi import messages, operating, queues, topics, transactions
@@ -20,6 +20,8 @@ _JSON_SCHEMAS = (
     bodies.TopicsBody,
     bodies.SettingsBody,
     bodies.TruncateBody,
+    erasing.EraseBody,
+    erasing.ErasedBody,
     bodies.PublishBody,
     bodies.PublishedBody,
     bodies.AppendedBody,

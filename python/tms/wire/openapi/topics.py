@@ -30,6 +30,7 @@ def pages() -> dict[str, Any]:
         topics: {"parameters": [NAMESPACE], "get": list_topics()},
         topic: {"parameters": [NAMESPACE, TOPIC], **_one()},
         f"{topic}/truncate": {"parameters": [NAMESPACE, TOPIC], "post": truncate()},
+        f"{topic}/erase": {"parameters": [NAMESPACE, TOPIC], "post": erase()},
         f"{topic}/offsets": {"parameters": [NAMESPACE, TOPIC], "get": offsets()},
         f"{topic}/inspect": {"parameters": [NAMESPACE, TOPIC], "get": inspect()},
     }
@@ -87,6 +88,17 @@ def truncate() -> dict[str, Any]:
         {routes.OK: {"content": json_body("TopicInfo")}},
         ANY + BODY + NAMED + STORES,
         requestBody=request_body(json_body("TruncateBody")),
+    )
+
+
+def erase() -> dict[str, Any]:
+    return operation(
+        "erase",
+        "Take the messages with a key, or the one with an id, out of the topic and the store for "
+        "good. It may take minutes; after a failure, send it again.",
+        {routes.OK: {"content": json_body("ErasedBody")}},
+        ANY + BODY + NAMED + STORES,
+        requestBody=request_body(json_body("EraseBody")),
     )
 
 

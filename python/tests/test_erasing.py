@@ -1,0 +1,283 @@
+"""Erasing: the bytes of a message are gone from the disk, and everything else is as it was."""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import tms
+from tests.compaction_kit import NAME, World, compacted
+from tests.http_kit import Served, serving
+from tests.log_kit import KeptStore
+from tms.cli.operate.verify import Verifier
+from tms.errors import BadMessageId, Forbidden, Invalid, PartitionNotFound, TMSError, TopicNotFound
+from tms.model.block import encode
+from tms.model.log import NewBlock
+from tms.model.snapshot import Isolation
+from tms.model.topic import Cleanup, Durability
+from tms.store.faulty import FaultyStore
+from tms.store.leveldb import LevelDBStore
+
+SECRET, LARGE = b"the secret of user 17", b"a large secret " * 1_000
+KEY, OTHER = b"user-17", b"user-18"
+
+
+def on_disk(path: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
+
+
+def plain(inner: object = None) -> World:
+    settings = compacted(Cleanup.DELETE, durability=Durability.SYNCED)
+    return World(settings, inner=inner)  # type: ignore[arg-type]
+
+
+class EraseContract:
+    """What holds for every bus; `path` is where its data are."""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "data"
+
+    @pytest.fixture
+    def bus(self, path: Path) -> Iterator[tms.Bus]:
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("compression", ["none", "zstd"])
+    def test_the_bytes_of_a_key_are_gone_from_the_disk(
+        self, bus: tms.Bus, path: Path, compression: str
+    ) -> None:
+        bus.create_topic("t", partitions=2)
+        values = [b"%d" % number + bytes(50) for number in range(40)]
+        bus.publish_many("t", values, [b"%d" % number for number in range(40)], partition=0)
+        for secret in (SECRET, LARGE):
+            for partition in (0, 1):
+                bus.publish_many(
+                    "t",
+                    [b"before", secret, b"after"],
+                    [OTHER, KEY, OTHER],
+                    [{"h": b"1"}, {"name": SECRET}, None],
+                    partition=partition,
+                    compression=compression,
+                )
+                bus.publish("t", secret, KEY, partition=partition)
+        before = list(bus.consumer("t", stop_at_end=True))
+        if compression == "none":
+            assert SECRET in on_disk(path)
+        assert bus.erase("t", key=KEY) == 8
+        assert list(bus.consumer("t", stop_at_end=True)) == [m for m in before if m.key != KEY]
+        left = on_disk(path)
+        assert SECRET not in left and LARGE[:60] not in left and KEY not in left
+        assert bus.erase("t", key=KEY) == 0
+        id = bus.publish("t", b"again", KEY, partition=0)
+        assert [m.id for m in bus.consumer("t", stop_at_end=True) if m.key == KEY] == [id]
+
+    def test_one_message_is_erased_by_its_id_and_no_other(self, bus: tms.Bus, path: Path) -> None:
+        bus.create_topic("t")
+        ids = bus.publish_many("t", [b"1", SECRET, b"3"], [KEY, KEY, KEY])
+        bus.publish("t", b"4")
+        assert bus.erase("t", id=ids[1]) == 1
+        assert bus.erase("t", id=ids[1]) == 0
+        found = [(m.offset, m.value) for m in bus.consumer("t", stop_at_end=True)]
+        assert found == [(0, b"1"), (2, b"3"), (3, b"4")]
+        assert SECRET not in on_disk(path)
+
+    def test_what_is_in_a_transaction_counts_once_it_is_in_the_log(
+        self, bus: tms.Bus, path: Path
+    ) -> None:
+        bus.create_topic("t")
+        with bus.transaction() as tx:
+            tx.send("t", SECRET, KEY)
+            tx.send("t", b"other", OTHER)
+        with bus.transaction() as tx:
+            for _ in range(600):  # too much for one request: staged
+                tx.send("t", LARGE, KEY)
+            tx.send("t", b"staged", OTHER)
+        assert bus.erase("t", key=KEY) == 601
+        assert [m.value for m in bus.consumer("t", stop_at_end=True)] == [b"other", b"staged"]
+        left = on_disk(path)
+        assert SECRET not in left and LARGE[:60] not in left
+
+    def test_what_cannot_be_erased_is_refused(self, bus: tms.Bus) -> None:
+        bus.create_topic("t", partitions=2)
+        [id] = bus.publish_many("t", [b"v"], partition=1)
+        for what in ({}, {"key": b"k", "id": id}, {"id": id}):
+            with pytest.raises(Invalid):
+                bus.erase("t", **what)  # type: ignore[arg-type]
+        with pytest.raises(PartitionNotFound):
+            bus.erase("t", id=id, partition=2)
+        with pytest.raises(TopicNotFound):
+            bus.erase("missing", key=b"k")
+        with pytest.raises(Forbidden):
+            bus.erase("system:_transactions", key=b"k")
+        assert bus.erase("t", id=id, partition=0) == 0
+        assert bus.erase("t", id=id, partition=1) == 1
+        assert bus.erase("t", key=b"", partition=0) == 0
+
+
+class TestEmbedded(EraseContract):
+    @pytest.fixture
+    def bus(self, path: Path) -> Iterator[tms.Bus]:
+        with tms.open(path) as bus:
+            yield bus
+
+
+class TestHttp(EraseContract):
+    @pytest.fixture
+    def served(self, path: Path) -> Iterator[Served]:
+        with serving(store=LevelDBStore(path, create=True)) as served:
+            yield served
+
+    @pytest.fixture
+    def bus(self, served: Served) -> Iterator[tms.Bus]:
+        with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+            yield bus
+
+    def test_curl_can_erase(self, bus: tms.Bus, served: Served) -> None:
+        bus.create_topic("t")
+        id = bus.publish("t", SECRET, b"k")
+        bus.publish("t", SECRET, "Zürich".encode())
+        client, path = served.connect(), "/v2/namespaces/default/topics/t/erase"
+
+        def erase(**body: object) -> object:
+            answer = client.request("POST", path, json.dumps(body).encode())
+            return answer.json if answer.status == 200 else answer.problem
+
+        assert erase(key="Zürich") == {"erased": 1}
+        assert erase(id=str(id)) == {"erased": 1}
+        assert erase(key="a2s=", encoding="base64") == {"erased": 0}
+        assert erase(key="k", encoding="base64") == "bad-encoding"
+        assert erase(id="0") == BadMessageId.code
+        assert erase() == "invalid"
+
+
+def test_erasing_goes_through_sealed_open_and_truncated_segments() -> None:
+    world = plain()
+    world.publish((KEY, b"0"), (OTHER, b"1"))
+    world.seal()
+    world.publish((KEY, b"2"), (OTHER, b"3"))
+    world.engine.truncate_topic(NAME, tms.Position.offset(1))
+    assert world.engine.erase(NAME, key=KEY) == 2
+    assert world.offsets() == [1, 3]
+    world.restart()
+    assert world.offsets() == [1, 3]
+    assert world.publish((KEY, b"4")) == [4]
+
+
+def test_a_message_that_was_rolled_back_is_erased_and_one_that_is_open_too() -> None:
+    world = plain()
+    tx = world.engine.transactions
+    back, open = (tx.begin(timeout_s=600).transaction_id for _ in range(2))
+    for id in (back, open):
+        block = encode([SECRET, b"other"], [KEY, OTHER])
+        tx.submit(NAME, [NewBlock(0, block)], id).result(5)
+    tx.abort(back)
+    assert world.engine.erase(NAME, key=KEY) == 2
+    tx.abort(open)  # marks what is left of its block
+    raw = [value for value in everything(world) if SECRET in value]
+    assert raw == []
+    assert world.read(isolation=Isolation.COMMITTED) == []
+
+
+def everything(world: World) -> list[bytes]:
+    store = world.store.inner
+    names = store.names("")
+    return [
+        bytes(value)
+        for name in names
+        for _, value in store.open(name, create=False).scan(None, None, 1 << 30)
+    ]
+
+
+def test_the_cache_forgets_what_was_erased_and_readers_at_the_tail_go_on() -> None:
+    world = plain()
+    world.publish((KEY, SECRET), (OTHER, b"1"))
+    before = world.read()
+    world.engine.erase(NAME, key=KEY)
+    tail = world.log.state.tail
+    assert all(SECRET not in bytes(one.block) for one in tail._blocks)
+    world.publish((OTHER, b"2"))
+    after = tms.Position.after(before[-1].id)
+    assert [one.offset for one in world.read(after)] == [2]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("step", range(1, 12))
+def test_an_erasing_that_dies_anywhere_can_be_repeated(step: int, shared: bool) -> None:
+    world = plain(KeptStore(shared=shared))
+    world.publish((KEY, SECRET), (OTHER, b"1"))
+    world.seal()
+    world.commit(world.stage((OTHER, b"2"), (KEY, SECRET)))
+    world.publish((KEY, SECRET))
+    world.publish((OTHER, b"5"), (KEY, SECRET))
+    before = world.read()
+    left = step
+
+    class Crash(Exception):
+        pass
+
+    def crash(operation: str, name: str) -> None:
+        nonlocal left
+        if operation in ("overwrite", "delete", "reclaim", "compare_and_set", "write", "open"):
+            left -= 1
+            if left == 0:
+                raise Crash
+
+    world.store.before = crash
+    with suppress(Crash):
+        world.engine.erase(NAME, key=KEY)
+    world.store.before = lambda operation, name: None
+    world.crash()
+    world.engine.erase(NAME, key=KEY)
+    assert world.read() == [one for one in before if one.key != KEY]
+    assert not any(SECRET in value for value in everything(world))
+    assert world.publish((KEY, b"7")) == [7]
+
+
+def test_what_a_crash_left_to_reclaim_is_reclaimed_by_the_next_round(tmp_path: Path) -> None:
+    world = plain(LevelDBStore(tmp_path / "data", create=True))
+    world.publish((KEY, LARGE), (OTHER, LARGE[:10_000]))
+
+    def fail(operation: str, name: str) -> None:
+        if operation == "reclaim":
+            raise TMSError("it dies here")
+
+    world.store.before = fail
+    with pytest.raises(TMSError):
+        world.engine.erase(NAME, key=KEY)
+    assert KEY in on_disk(tmp_path)
+    world.engine.close()
+    store = LevelDBStore(tmp_path / "data", create=False)
+    assert [*Verifier(store).run()] == []
+    world.store = FaultyStore(store)
+    world.open()
+    world.compact()
+    assert KEY not in on_disk(tmp_path)
+    assert len(world.read()) == 1
+    world.engine.close()
+
+
+def test_a_publish_that_is_repeated_after_its_message_was_erased_is_not_stored_again() -> None:
+    world = plain()
+
+    def block() -> bytearray:
+        return encode([SECRET, b"1"], [KEY, OTHER], producer_id=9, producer_sequence=0)
+
+    first = world.engine.append(NAME, [NewBlock(0, block())])[0]
+    world.engine.erase(NAME, key=KEY)
+    world.restart()
+    again = world.engine.append(NAME, [NewBlock(0, block())])[0]
+    assert (again.duplicate, again.base_offset) == (True, first.base_offset)
+    assert world.offsets() == [1]
+
+
+def test_a_publish_that_expects_an_id_of_before_an_erasing_is_told_to_read_on() -> None:
+    world = plain()
+    world.publish((OTHER, b"0"))
+    [known] = world.read()
+    world.publish((OTHER, b"1"))
+    world.engine.erase(NAME, key=OTHER)
+    late = NewBlock(0, encode([b"2"], [OTHER]), known.id)
+    with pytest.raises(tms.errors.WrongLastId):
+        world.engine.append(NAME, [late])
