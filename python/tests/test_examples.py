@@ -44,7 +44,7 @@ def values(bus: Bus, topic: str) -> list[bytes | None]:
     return [message.value for message in bus.consumer(topic, stop_at_end=True)]
 
 
-@pytest.mark.parametrize("name", ["outbox", "inbox", "event_sourcing", "job_queue"])
+@pytest.mark.parametrize("name", ["outbox", "inbox", "event_sourcing", "job_queue", "fan_out"])
 def test_a_recipe_runs_as_its_readers_run_it(name: str) -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLES / f"{name}.py"], capture_output=True, text=True, timeout=60
