@@ -8,12 +8,16 @@ from pathlib import Path
 
 from bench import (
     compaction,
+    delayed,
     design,
     group_commit,
+    groups,
     growth,
     hbase,
     latency,
     memory,
+    queues,
+    queues_http,
     throughput,
     transactions,
     transactions_many,
@@ -34,7 +38,12 @@ BENCHMARKS = {
     "transactions": transactions.run,
     "many": transactions_many.run,
     "compaction": compaction.run,
+    "groups": groups.run,
+    "delayed": delayed.run,
+    "delayed_million": delayed.million,
     "memory": memory.run,
+    "queues": queues.run,
+    "queues_http": queues_http.run,
     "growth": growth.run,
     "design": design.run,
     "hbase": hbase.run,
@@ -46,8 +55,8 @@ BENCHMARKS = {
     "spark_hour": _later("bench.spark.hour"),
     "spark_connector": _later("bench.spark.connector"),
 }
-# Only when asked for: they need Java, and minutes.
-ALONE = {"hbase", *(name for name in BENCHMARKS if name.startswith("spark"))}
+# Only when asked for: they need Java, or minutes.
+ALONE = {"hbase", "delayed_million", *(name for name in BENCHMARKS if name.startswith("spark"))}
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -13,6 +13,7 @@ from sim.history import Acknowledged, Asked, Ended, Found, Place, Read, Seen, Se
 from sim.world import World, quietly
 from tms.errors import (
     Conflict,
+    Fenced,
     OutOfOrderSequence,
     SequenceReused,
     TMSError,
@@ -38,6 +39,8 @@ from tms.transactions.early import Range
 
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
 SOURCE: Place = ("a", 0)  # what groups consume
+SHARED = "shared"  # the topic that members of a group share
+JOBS: Place = ("jobs", 0)  # what a queue hands out
 OUTPUT: Place = ("made", 0)
 _COUNTS, _OVERTAKEN = 1, 2  # producers of what is staged: a commit names the first one only
 
@@ -70,7 +73,11 @@ def topic_of(place: Place) -> TopicName:
 def durability_at(world: World, place: Place) -> Durability:
     """How durably to publish to a place: what groups consume is synced, or they would stand after
     messages that a power loss took."""
-    return SYNCED if place == SOURCE else world.random.choice((WRITTEN, SYNCED))
+    return (
+        SYNCED
+        if place in (SOURCE, JOBS) or place[0] == SHARED
+        else world.random.choice((WRITTEN, SYNCED))
+    )
 
 
 def block(
@@ -226,7 +233,7 @@ def commit(world: World, work: Work) -> bool | None:
     try:
         world.engine.transactions.commit(work.request())
         done = True
-    except (TransactionConflict, TransactionEnded):
+    except (TransactionConflict, TransactionEnded, Fenced):
         done = False
     except Conflict as error:
         if "position" not in error.details:

@@ -175,6 +175,52 @@ def _expect_nothing() -> list[Planted]:
     return [(Expecting, "look", lambda self, blocks: None)]
 
 
+def _any_member() -> list[Planted]:
+    """A member that was replaced moves the group's positions all the same."""
+    from tms.groups.members import Members
+
+    return [(Members, "check", lambda self, changes: None)]
+
+
+def _late_tokens() -> list[Planted]:
+    """A token is good for every delivery of its message."""
+    from tms.queue.partition import DELIVERIES_MASK, PartitionState
+
+    right = PartitionState.split
+
+    def split(self: PartitionState, token: Any, *more: Any) -> Any:
+        now = self.out.get(token.offset, 0) & DELIVERIES_MASK
+        return right(self, token._replace(deliveries=now or 1), *more)
+
+    return [(PartitionState, "split", split)]
+
+
+def _deliveries_in_memory() -> list[Planted]:
+    """What is handed out again is in no journal."""
+    from tms.queue.entries import Delivered
+    from tms.queues.queue import OpenQueue
+
+    right = OpenQueue._add
+
+    def add(self: OpenQueue, edits: Any, durability: Any) -> Any:
+        silent = [edit for edit in edits if isinstance(edit[1], Delivered)]
+        for number, edit in silent:
+            self.state.partition(number).apply(edit, self.now_ms())
+        return right(self, [edit for edit in edits if edit not in silent], durability)
+
+    return [(OpenQueue, "_add", add)]
+
+
+def _settle_without_the_commit() -> list[Planted]:
+    """What a transaction settles is settled whatever becomes of it."""
+    from tms.queues import loading, queues
+
+    def replayed(entries: Any, fate: Any, clock: Any) -> Any:
+        return loading.replayed(entries, lambda pointer: Fate.VISIBLE, clock)
+
+    return [(queues, "replayed", replayed)]
+
+
 def _roll_back_nothing() -> list[Planted]:
     """What was taken back is still there."""
     return [(PartitionState, "roll_back", lambda self, *args: 0)]
@@ -182,20 +228,24 @@ def _roll_back_nothing() -> list[Planted]:
 
 BUGS: dict[str, Callable[[], list[Planted]]] = {
     "acknowledge-before-write": _acknowledge_before_write,
+    "any-member": _any_member,
     "any-position": _any_position,
     "apply-before-journal": _apply_before_journal,
     "commit-before-store": _commit_before_store,
+    "deliveries-in-memory": _deliveries_in_memory,
     "expect-nothing": _expect_nothing,
     "expect-at-first-only": _expect_at_first_only,
     "forget-tokens": _forget_tokens,
     "keep-before-sync": _keep_before_sync,
     "keep-without-invalid": _keep_without_invalid,
+    "late-tokens": _late_tokens,
     "no-fence": _no_fence,
     "pass-open-transactions": _pass_open_transactions,
     "prune-early": _prune_early,
     "read-journal-without-barrier": _read_journal_without_barrier,
     "read-uncommitted": _read_uncommitted,
     "roll-back-nothing": _roll_back_nothing,
+    "settle-without-the-commit": _settle_without_the_commit,
     "stage-without-sync": _stage_without_sync,
     "skip-deduplication": _skip_deduplication,
     "trust-after-failure": _trust_after_failure,

@@ -116,7 +116,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
 class Taken(_Event, frozen=True):
     """A worker got messages of a queue; `at` is when it asked. By the service's clock that was at
     `clock_ms`, and nobody else gets them before `lease_ms` later, unless they are given back. Each
-    crash of the service begins another life."""
+    crash of the service, and each jump of its clock, begins another era."""
 
     worker: str
     queue: str
@@ -124,7 +124,7 @@ class Taken(_Event, frozen=True):
     ended: int
     clock_ms: int
     lease_ms: int
-    life: int
+    era: int
 
 
 class Handled(_Event, frozen=True):

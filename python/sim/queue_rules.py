@@ -66,7 +66,7 @@ class Queues:
                 message = taken.queue, job.value
                 before = last.get(message)
                 last[message] = taken
-                if before is None or before.life != taken.life:
+                if before is None or before.era != taken.era:
                     continue
                 given_back = any(
                     before.at < one.at < taken.ended and one.how in ("nack", "extend")

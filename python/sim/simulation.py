@@ -3,9 +3,11 @@
 run(seed) ─▶ Outcome: the history, and what is wrong with it
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sim.actors import (
+    JOBS,
     OUTPUT,
     SOURCE,
     Actor,
@@ -22,14 +24,19 @@ from sim.actors import (
 from sim.checker import check
 from sim.deciders import Decider
 from sim.findings import Finding
-from sim.history import Crashed, Done, Final, History, Place, Seen
+from sim.history import Crashed, Done, Drained, Final, History, Place, Seen
+from sim.members import GROUP as MEMBERS
+from sim.members import JOINED, SHARED, Member
+from sim.workers import DEAD, HANDLED, SETTINGS, Worker
+from sim.workers import GROUP as WORKERS
 from sim.world import World, quietly
+from tms.errors import TopicNotFound
 from tms.model.log import PartitionPosition
 from tms.model.position import Position
 
-TOPICS = ("a", "b", "made")
+TOPICS = ("a", "b", "made", "jobs", "handled", "shared", "joined")
 PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
-STEPS = 160
+STEPS = 200
 SETTLE_ROUNDS = 60
 
 
@@ -61,18 +68,25 @@ class Simulation:
             *self.readers,
             Producer(world, "p0", SOURCE),
             Producer(world, "p1", random.choice(PLACES)),
-            Committer(world, "c0", PLACES),
-            Committer(world, "c1", PLACES),
+            Committer(world, "c0", (*PLACES, *SHARED)),
+            Committer(world, "c1", (*PLACES, JOBS)),
             Interactive(world, "i0", PLACES),
-            Interactive(world, "i1", PLACES),
+            Interactive(world, "i1", (*PLACES, JOBS)),
+            Producer(world, "p2", JOBS),
+            *(Producer(world, f"p{number + 3}", place) for number, place in enumerate(SHARED)),
             Transformer(world, "t0", SOURCE, OUTPUT),
             Transformer(world, "t1", SOURCE, OUTPUT),
+        ]
+        self.takers: list[Actor] = [
+            *(Worker(world, f"w{number}") for number in range(3)),
+            *(Member(world, f"m{number}") for number in range(3)),
         ]
         deciders = [Decider(world, f"d{number}", PLACES[2]) for number in range(2)]
         self.actors += deciders
         self.remembering: list[Remembering] = [*self.readers, *deciders]
         if random.random() < 0.3:
             self.actors.append(Foreign(world, "f0", random.choice(PLACES[1:])))
+        world.step(self._declare)
         world.between = self._glance
 
     def run(self) -> Outcome:
@@ -83,11 +97,14 @@ class Simulation:
             if random.random() < 0.25:
                 world.step(self._trouble)
             else:
-                world.step(random.choice(self.actors).step)
+                world.step(random.choice([*self.actors, *self.takers]).step)
             if world.life != crashes:
                 self._after_crash()
         world.step(self._settle)
         return Outcome(world.history, check(world.history))
+
+    def _declare(self) -> None:
+        self.world.engine.queues.declare(WORKERS, topic_of(JOBS), SETTINGS)
 
     def _glance(self) -> None:
         random = self.world.random
@@ -107,11 +124,14 @@ class Simulation:
             case 0 | 1 | 2:
                 world.clock.pass_ms(random.choice((0, 1, 5, 300, 3_000)))
                 quietly(engine.transactions.manager.expire)
+                quietly(engine.queues.tidy)
+                quietly(engine.groups.tidy)
             case 3:
-                world.clock.wall_ms += random.choice((-2_000, -1, 2_000))
+                world.jump(random.choice((-2_000, -1, 2_000)))
             case 4:
                 quietly(engine.maintenance.clean)
                 quietly(lambda: engine.transactions.shorten_journals(20, 5))
+                quietly(lambda: engine.queues.shorten_journal(10))
             case 5:
                 quietly(engine.maintenance.recover)
             case 6 | 7:
@@ -124,31 +144,46 @@ class Simulation:
             pass
 
     def _settle(self) -> None:
+        self.world.settle()
+        self._settle_all(self.actors)
+        self.world.clock.pass_ms(60_000)  # so that nothing is held back any more
+        self.world.engine.transactions.manager.expire()
+        self._settle_all(self.takers)
+        self._conclude()
+
+    def _settle_all(self, unsettled: Sequence[Actor]) -> None:
         world = self.world
-        world.settle()
-        unsettled: list[Actor] = self.actors
         for _ in range(SETTLE_ROUNDS):
             world.clock.pass_ms(1_000)
             world.engine.transactions.manager.expire()
+            quietly(world.engine.queues.tidy)
             unsettled = [actor for actor in unsettled if not actor.settle()]
             while world.background.run():
                 pass
             if not unsettled:
-                break
-        else:
-            raise Stuck(f"These do not finish: {unsettled}")
-        world.clock.pass_ms(60_000)
-        world.engine.transactions.manager.expire()
-        for place in (*PLACES, OUTPUT):
-            world.history.add(Final(world.history.now(), place, self._all(place)))
-        found = world.engine.transactions.positions(Transformer.GROUP, topic_of(SOURCE))
-        if (position := found.get(SOURCE[1])) is not None:
-            history = world.history
-            done = Done(history.now(), Transformer.GROUP, SOURCE, str(position.id), OUTPUT[0])
-            history.add(done)
+                return
+        raise Stuck(f"These do not finish: {unsettled}")
+
+    def _conclude(self) -> None:
+        world, history = self.world, self.world.history
+        for place in (*PLACES, OUTPUT, JOBS, HANDLED, DEAD, *SHARED, JOINED):
+            history.add(Final(history.now(), place, self._all(place)))
+        history.add(Drained(history.now(), WORKERS, JOBS, DEAD))
+        groups = [(Transformer.GROUP, SOURCE, OUTPUT[0])]
+        groups += [(MEMBERS, place, JOINED[0]) for place in SHARED]
+        for group, (topic, partition), output in groups:
+            found = world.engine.transactions.positions(group, topic_of((topic, partition)))
+            if (position := found.get(partition)) is not None:
+                place = topic, partition
+                history.add(Done(history.now(), group, place, str(position.id), output))
 
     def _all(self, place: Place) -> tuple[Seen, ...]:
+        try:
+            return self._read(place)
+        except TopicNotFound:  # nothing has died
+            return ()
 
+    def _read(self, place: Place) -> tuple[Seen, ...]:
         messages: list[Seen] = []
         position = Position.earliest()
         while True:

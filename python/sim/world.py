@@ -99,6 +99,7 @@ class World:
         self.history = History()
         self.background = Background()
         self.life = 0  # of the engine: a crash begins the next
+        self.era = 0  # in which leases can be told by the clock: no crash, no jump
         self.between: Callable[[], None] = lambda: None  # happens before operations of the store
         self._dies_in = -1
         self._with_power = False
@@ -114,6 +115,11 @@ class World:
         """Let the process die this many operations of the store later."""
         self._dies_in, self._with_power = operations, power
 
+    def jump(self, ms: int) -> None:
+        """Let the wall clock jump."""
+        self.clock.wall_ms += ms
+        self.era += 1
+
     def step(self, work: Callable[[], None]) -> None:
         """Do something; if the process dies of it, there is a new one after it."""
         waits, pending._passes = pending._passes, self.background.passes
@@ -128,6 +134,7 @@ class World:
         """The process is gone: start again on what the store still has."""
         while True:
             self.life += 1
+            self.era += 1
             self.background.waiting.clear()
             self.history.add(Crashed(self.history.now(), self._with_power))
             if self._with_power:

@@ -26,6 +26,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def served(clock: ManualClock) -> Iterator[Served]:
     with serving(clock=clock) as served:
+        served.service.engine.queues.start()
         yield served
 
 
@@ -35,7 +36,7 @@ def proxy(served: Served) -> Iterator[Proxy]:
     with Proxy(url) as proxy, tms.connect(url) as bus:
         bus.create_topic("jobs", durability="written")
         bus.publish_many("jobs", [b"0", b"1", b"2"])
-        bus.queues.declare(GROUP, NAME, QueueSettings(lease_s=LEASE_S))
+        bus.queue_port.declare(GROUP, NAME, QueueSettings(lease_s=LEASE_S))
         yield proxy
 
 
@@ -46,7 +47,7 @@ def bus(proxy: Proxy) -> Iterator[tms.Bus]:
 
 
 def received(bus: tms.Bus, limit: int = 10) -> list[tuple[bytes | None, int]]:
-    found = bus.queues.receive(GROUP, NAME, limit)
+    found = bus.queue_port.receive(GROUP, NAME, limit)
     return [(one.value, one.deliveries) for one in found.messages("jobs")]
 
 
@@ -56,7 +57,7 @@ def test_a_receive_whose_answer_is_lost_is_not_repeated_and_says_what_that_means
 ) -> None:
     proxy.script(fault)
     with pytest.raises((Unavailable, TimedOut), match="comes again when the leases") as caught:
-        bus.queues.receive(GROUP, NAME, 2)
+        bus.queue_port.receive(GROUP, NAME, 2)
     assert caught.value.details["outcome"] == "unknown"
     assert received(bus) == [(b"2", 1)]
     clock.pass_ms(round(LEASE_S * 1_000) + 200)
@@ -69,7 +70,7 @@ def test_a_receive_that_never_came_to_the_service_is_repeated(
     served.service.fetching.bytes += served.service.fetching.bytes_max  # no memory: refused
     try:
         with pytest.raises(tms.TMSError) as caught:
-            bus.queues.receive(GROUP, NAME)
+            bus.queue_port.receive(GROUP, NAME)
     finally:
         served.service.fetching.bytes -= served.service.fetching.bytes_max
     assert caught.value.code == "overloaded"
@@ -83,9 +84,9 @@ def test_a_receive_that_never_came_to_the_service_is_repeated(
 def test_a_call_with_tokens_whose_answer_is_lost_counts_as_done(
     fault: Fault, what: str, bus: tms.Bus, proxy: Proxy
 ) -> None:
-    tokens = bus.queues.receive(GROUP, NAME, 3).tokens()
+    tokens = bus.queue_port.receive(GROUP, NAME, 3).tokens()
     proxy.script(fault)
-    result = getattr(bus.queues, what)(GROUP, NAME, tokens)
+    result = getattr(bus.queue_port, what)(GROUP, NAME, tokens)
     assert (result.done, result.fenced) == (3, ())
     assert proxy.done
 
@@ -93,36 +94,36 @@ def test_a_call_with_tokens_whose_answer_is_lost_counts_as_done(
 def test_what_was_rejected_is_dead_once_although_the_answer_is_lost(
     bus: tms.Bus, proxy: Proxy
 ) -> None:
-    tokens = bus.queues.receive(GROUP, NAME, 3).tokens()
+    tokens = bus.queue_port.receive(GROUP, NAME, 3).tokens()
     proxy.script(Fault.LOSE_ANSWER)
-    result = bus.queues.reject(GROUP, NAME, tokens)  # repeated, when they may be moved already
+    result = bus.queue_port.reject(GROUP, NAME, tokens)  # repeated, when they may be moved already
     assert result.done + sum(Token.parse(token).count for token in result.fenced) == 3
-    until(lambda: bus.queues.describe(GROUP, NAME).dead == 3)
+    until(lambda: bus.queue_port.describe(GROUP, NAME).dead == 3)
 
 
 @pytest.mark.parametrize("fault", [Fault.TWICE, Fault.TRICKLE, Fault.LOSE_REQUEST])
 def test_an_ack_that_comes_twice_or_slowly_is_done_once(
     fault: Fault, bus: tms.Bus, proxy: Proxy
 ) -> None:
-    tokens = bus.queues.receive(GROUP, NAME, 2).tokens()
+    tokens = bus.queue_port.receive(GROUP, NAME, 2).tokens()
     proxy.script(fault)
-    assert bus.queues.ack(GROUP, NAME, tokens) == (2, ())
-    info = bus.queues.describe(GROUP, NAME)
+    assert bus.queue_port.ack(GROUP, NAME, tokens) == (2, ())
+    info = bus.queue_port.describe(GROUP, NAME)
     assert (info.leased, info.backlog) == (0, 1)
 
 
 def test_a_redrive_whose_answer_is_lost_is_not_repeated(bus: tms.Bus, proxy: Proxy) -> None:
     proxy.script(Fault.LOSE_ANSWER)
     with pytest.raises(Unavailable):
-        bus.queues.redrive(GROUP, NAME)
+        bus.queue_port.redrive(GROUP, NAME)
 
 
 def test_a_delete_whose_answer_is_lost_is_done(served: Served) -> None:
     url = f"http://127.0.0.1:{served.address[1]}"
     with Proxy(url, faulty_method=b"DELETE") as proxy, tms.connect(proxy.url, timeout_s=3) as bus:
         bus.create_topic("jobs")
-        bus.queues.declare(GROUP, NAME, QueueSettings())
+        bus.queue_port.declare(GROUP, NAME, QueueSettings())
         proxy.script(Fault.LOSE_ANSWER)
-        bus.queues.delete(GROUP, NAME)
+        bus.queue_port.delete(GROUP, NAME)
         with pytest.raises(QueueNotFound):
-            bus.queues.delete(GROUP, NAME)
+            bus.queue_port.delete(GROUP, NAME)

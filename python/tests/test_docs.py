@@ -62,6 +62,7 @@ def _snippets(page: str) -> list[Snippet]:
 def url() -> Iterator[str]:
     """A service."""
     with serving() as served:
+        served.service.engine.start()
         yield "http://{}:{}".format(*served.address)
 
 

@@ -44,7 +44,7 @@ def values(bus: Bus, topic: str) -> list[bytes | None]:
     return [message.value for message in bus.consumer(topic, stop_at_end=True)]
 
 
-@pytest.mark.parametrize("name", ["outbox", "inbox", "event_sourcing"])
+@pytest.mark.parametrize("name", ["outbox", "inbox", "event_sourcing", "job_queue", "fan_out"])
 def test_a_recipe_runs_as_its_readers_run_it(name: str) -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLES / f"{name}.py"], capture_output=True, text=True, timeout=60
@@ -133,3 +133,47 @@ def test_a_consumer_that_dies_before_its_position_moves_has_each_effect_once(
     with engine.connect() as connection:
         totals = {row.word: row.times for row in connection.execute(sa.select(inbox.TOTALS))}
     assert totals == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize("where", ["in the job", "before the commit", "after the commit"])
+def test_a_worker_that_dies_leaves_each_job_one_result(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    jobs: Any = load("job_queue")
+    queue = jobs.prepare(bus, lease_s=0.2)
+    bus.publish_many("images", [b"%d.png" % number for number in range(5)])
+    right = bus._transport.transactions.commit
+    calls = 0
+
+    def render(image: bytes) -> bytes:
+        nonlocal calls
+        calls += 1
+        if calls == 3 and where == "in the job":
+            raise Cut
+        return image
+
+    def commit(request: Any, timeout_s: float = 0) -> Any:
+        if calls == 3 and where != "in the job":
+            if where == "after the commit":
+                right(request)
+            raise Cut
+        return right(request)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bus._transport.transactions, "commit", commit)
+        with pytest.raises(Cut):
+            jobs.work(bus, queue, render)
+    jobs.work(bus, queue, lambda image: image)
+    assert sorted(map(str, values(bus, "thumbnails"))) == [f"b'{n}.png'" for n in range(5)]
+
+
+def test_a_worker_that_was_too_slow_publishes_nothing(bus: Bus) -> None:
+    jobs: Any = load("job_queue")
+    queue = jobs.prepare(bus)
+    bus.publish("images", b"1.png")
+    [late] = queue.receive()
+    queue.nack(late, delay_s=0)
+    [again] = queue.receive(1, 10)
+    assert not jobs.do(bus, queue, late, lambda image: b"late")
+    assert jobs.do(bus, queue, again, lambda image: b"again")
+    assert values(bus, "thumbnails") == [b"again"]

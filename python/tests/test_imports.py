@@ -36,10 +36,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "queues": _VALUES | {"clock", "events", "log", "topic", "tx", "transactions", "queue"},
     "groups": _VALUES | {"clock", "events", "topic", "log", "group", "transactions"},
     "table": _VALUES | {"store/base", "tx"},
+    "delay": _VALUES | {"clock", "events", "store/base", "topic", "log", "transactions"},
     "view": _VALUES | {"clock", "store/base", "topic", "log"},
     "engine": _VALUES
     | {"clock", "store/base", "topic", "log", "compact", "transactions", "table", "groups"}
-    | {"queues"},
+    | {"queues", "delay"},
     "server": _VALUES
     | {"clock", "events", "engine", "transactions", "queues", "topic", "log", "wire"},
     "server/main": _VALUES | {"clock", "events", "engine", "topic", "log", "wire", "store"},
@@ -64,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 EXCEPTIONS: dict[str, set[str]] = {
     "cli/operate/serve.py": {"server"},  # starts the service
     "cli/operate/inspect.py": {"store"},  # opens a copy of a data directory
-    "cli/operate/verify.py": {"topic", "log", "store"},  # reads a store below the engine
+    "cli/operate/verify.py": {"topic", "log", "store", "delay"},  # reads a store below the engine
     "cli/operate/repair.py": {"topic", "log", "store"},  # mends a store below the engine
     "cli/operate/fsck.py": {"store"},  # opens a copy of a data directory
     "cli/doctor/directory.py": {"store"},  # reads the format of a data directory

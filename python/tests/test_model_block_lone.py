@@ -3,7 +3,7 @@
 import pytest
 
 from tms.errors import TooLarge
-from tms.model.block import check, decode, encode
+from tms.model.block import check, decode, encode, unpack_lone
 from tms.model.block.header import HEADER_BYTES
 from tms.model.block.lone import LONE_BYTES_MAX, lone_bytes
 from tms.model.block.packing import pack
@@ -52,3 +52,22 @@ def test_a_lone_message_of_any_size_is_checked(size: int) -> None:
     assert check(block, message_bytes_max=size, decompressed_bytes_max=1 << 20).count == 1
     with pytest.raises(TooLarge):
         check(block, message_bytes_max=size - 1, decompressed_bytes_max=1 << 20)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("value", VALUES)
+def test_a_lone_message_is_unpacked_as_it_was_packed_and_never_when_it_is_damaged(
+    value: bytes, key: bytes | None
+) -> None:
+    block = lone(value, key)
+    assert unpack_lone(memoryview(bytes(block))) == (key, value)
+    for at in (0, 5, *range(HEADER_BYTES, len(block))):
+        broken = bytearray(block)
+        broken[at] ^= 1
+        assert unpack_lone(broken) is None or at == 5
+
+
+def test_other_blocks_are_no_lone_messages_to_unpack() -> None:
+    assert unpack_lone(encode([b"1", b"2"])) is None
+    assert unpack_lone(encode([b"1"], None, [{"h": b"x"}])) is None
+    assert unpack_lone(encode([None])) is None

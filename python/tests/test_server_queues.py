@@ -13,8 +13,10 @@ import pytest
 
 from tests.http_kit import Answer, Client, Served, request, serving
 from tests.log_kit import until
-from tms.model.queue import Token
+from tms.model.queue import QueueInfo, QueueSettings, Token
 from tms.model.received import Received
+from tms.model.topic import TopicName
+from tms.server.metrics import QUEUES_SHOWN, of_queues
 from tms.server.service import RequestLimits
 from tms.wire import queues, routes
 
@@ -339,3 +341,16 @@ def test_metrics_tell_how_queues_stand(client: Client, topic: str) -> None:
     assert f"tms_queue_ready{labels} 1.0" in text
     assert f"tms_queue_redelivered_total{labels} 1.0" in text
     assert f"tms_queue_dead_total{labels} 0.0" in text
+
+
+def test_the_number_of_series_is_bounded() -> None:
+    infos = [
+        QueueInfo(f"g{n}", TopicName.parse("jobs"), QueueSettings(), n, leased=n, died=1)
+        for n in range(QUEUES_SHOWN + 7)
+    ]
+    found = {metric.name: metric.samples for metric in of_queues(infos[::-1])}
+    assert set(map(len, found.values())) == {QUEUES_SHOWN + 1}
+    leased = {sample.labels["group"]: sample.value for sample in found["tms_queue_leased"]}
+    assert (leased["g0"], leased["g99"]) == (0, 99)  # the oldest have their own
+    assert leased["(others)"] == sum(range(QUEUES_SHOWN, QUEUES_SHOWN + 7))
+    assert sum(sample.value for sample in found["tms_queue_dead"]) == QUEUES_SHOWN + 7

@@ -198,3 +198,18 @@ def test_the_number_of_series_does_not_grow_with_topics(served: Served, client: 
     for _ in range(20):
         publish(client, served.create(f"t{next(_topics)}"), "a")
     assert series() <= before + 1
+
+
+def test_metrics_show_members_and_lag_of_groups(served: Served, client: Client) -> None:
+    path = served.create("watched", partitions=2)
+    client.request("POST", f"{path}/groups/g/members/m", b"{}")
+    messages = [{"value": "x", "partition": 1} for _ in range(3)]
+    client.request("POST", f"{path}/messages", json.dumps({"messages": messages}).encode())
+    text = client.request("GET", "/metrics").body.decode()
+    place = 'group="g",topic="watched"'
+    assert f"tms_group_members{{{place}}} 1.0" in text
+    lags = [f'tms_group_lag_messages{{group="g",partition="{p}",topic="watched"}}' for p in (0, 1)]
+    assert f"{lags[0]} 0.0" in text and f"{lags[1]} 3.0" in text
+    assert 'tms_group_lag_seconds{group="g",partition="1",topic="watched"} ' in text
+    client.request("DELETE", path)
+    assert "watched" not in client.request("GET", "/metrics").body.decode()

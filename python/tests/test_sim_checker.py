@@ -196,8 +196,8 @@ def handled(at: int, how: str, job: Job, done: bool = True) -> Handled:
     return Handled(at, "w", "q", how, (job,), told if done else (), () if done else told, at)
 
 
-def taken(at: int, clock_ms: int, *jobs: Job, worker: str = "w", life: int = 0) -> Taken:
-    return Taken(at, worker, "q", jobs, at, clock_ms, 1_000, life)
+def taken(at: int, clock_ms: int, *jobs: Job, worker: str = "w", era: int = 0) -> Taken:
+    return Taken(at, worker, "q", jobs, at, clock_ms, 1_000, era)
 
 
 def worked() -> list[Event]:

@@ -66,7 +66,7 @@ def write(
     blocks += filler.finish()
     written: Written = {}
     numbers: dict[tuple[str, int], int] = {}
-    for name, (partition, block) in blocks:
+    for name, (partition, block, _) in blocks:
         header = check(block, message_bytes_max=LIMIT, decompressed_bytes_max=1 << 24)
         place = (str(name), partition)
         assert (header.producer_id, header.producer_sequence) == (7, numbers.get(place, 0))

@@ -11,6 +11,7 @@ from tms.errors import (
     Conflict,
     Invalid,
     InvalidTruncateTime,
+    StorageUnavailable,
     TopicNotFound,
     TransactionConflict,
     TransactionEnded,
@@ -524,3 +525,15 @@ def test_commits_of_many_threads_go_on_while_journals_are_kept(world: World) -> 
     assert len(set(done)) == 320, "somebody waits for ever"
     world.reopen()
     assert len(world.read(A)) == len(world.read(B)) == 320
+
+
+def test_who_was_taken_over_does_not_take_the_commits_of_others_for_lost() -> None:
+    world = World(shared=True)
+    world.tx.commit(commit(b"1"))
+    other = Engine(world.store, world.clock)
+    other.transactions.commit(commit(b"2"))
+    with pytest.raises(StorageUnavailable):
+        world.tx.commit(commit(b"never"))
+    world.tx.abort(world.tx.begin().transaction_id)  # it reads the journal again
+    world.open()
+    assert world.read() == [b"1", b"2"]

@@ -25,6 +25,7 @@ from tms.model import block
 from tms.model.ids import MessageId
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
+from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicStaged
 from tms.wire import bodies, messages, routes, strict
@@ -483,6 +484,29 @@ def test_what_producers_staged_comes_back_as_it_was() -> None:
 def test_a_commit_that_names_no_producers_is_read_by_services_that_know_none() -> None:
     body = encoded(Commit(5, staged=(TopicStaged(TopicName("default", "orders"), 0, 3),)))
     assert b"producers" not in body
+
+
+def test_settlements_come_back_as_they_were_and_old_services_never_see_an_empty_list() -> None:
+    settlement = Settlement("a group", TopicName("other", "jobs"), ("0.1.1.a", "3.ff.2.b.7"))
+    commit = Commit(5, settlements=(settlement,))
+    assert decode_commit(encoded(commit), 5) == commit
+    assert b"settlements" not in encoded(Commit(5))
+
+
+@pytest.mark.parametrize(
+    "settlement",
+    [
+        b'{"group":"g/h","topic":"a","tokens":["0.0.1.0"]}',
+        b'{"group":"g","topic":"a b","tokens":["0.0.1.0"]}',
+        b'{"group":"g","topic":"a","tokens":[]}',
+        b'{"group":"g","topic":"a","tokens":["token"]}',
+        b'{"group":"g","topic":"a","tokens":["0.0.1.0"],"more":1}',
+    ],
+)
+def test_settlements_that_are_none_are_refused(settlement: bytes) -> None:
+    body = b'{"settlements":[%s]}' % settlement
+    with pytest.raises((Invalid, Malformed)):
+        decode_commit(len(body).to_bytes(4, "big") + body, 5)
 
 
 @pytest.mark.parametrize("producer", ["0", "-1", "18446744073709551616"])

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from tms.client.consumer import Consumer
     from tms.client.cursor import Batch, Page
     from tms.client.publish.producer import Producer
+    from tms.client.queues.queue import Queue
     from tms.engine import Engine
     from tms.errors import TMSError
+    from tms.model.delayed import DelayedId
     from tms.model.ids import MessageId
     from tms.model.log import Message
     from tms.model.position import Position
+    from tms.model.received import Delivered
     from tms.store.base import Store
 
 __all__ = [
@@ -30,10 +33,13 @@ __all__ = [
     "Bus",
     "Producer",
     "Consumer",
+    "Queue",
+    "Delivered",
     "Batch",
     "Page",
     "Message",
     "MessageId",
+    "DelayedId",
     "Position",
     "TMSError",
     "__version__",
@@ -45,8 +51,11 @@ _HOMES = {
     "Bus": "tms.client.client",
     "Producer": "tms.client.publish.producer",
     "Consumer": "tms.client.consumer",
+    "Queue": "tms.client.queues.queue",
+    "Delivered": "tms.model.received",
     "Batch": "tms.client.cursor",
     "Page": "tms.client.cursor",
+    "DelayedId": "tms.model.delayed",
     "Message": "tms.model.log",
     "MessageId": "tms.model.ids",
     "Position": "tms.model.position",

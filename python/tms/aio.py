@@ -13,11 +13,12 @@ from tms.client.aio.bus import AsyncBus
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.lanes import AsyncLocalLane
 from tms.client.aio.producer import AsyncProducer
+from tms.client.aio.queues import AsyncQueue
 from tms.client.client import Bus
 from tms.client.http.aio import AsyncHttpLane
 from tms.client.http.transport import HttpTransport
 
-__all__ = ["open", "connect", "AsyncBus", "AsyncProducer", "AsyncConsumer"]
+__all__ = ["open", "connect", "AsyncBus", "AsyncProducer", "AsyncConsumer", "AsyncQueue"]
 
 
 def open(path: str | os.PathLike[str], *, timeout_s: float = 30.0, **config: Any) -> AsyncBus:

@@ -9,19 +9,24 @@
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import click
 import msgspec
 
-from tms.cli.session import TOPIC, Session, Shared
+from tms.cli.output import Row
+from tms.cli.session import DELAY, TIME, TOPIC, Session, Shared
+from tms.cli.topics import time_text
 from tms.clock import Clock
 from tms.errors import Invalid, TooLarge
+from tms.model.delayed import DelayedId
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability
 
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _PROGRESS_EVERY = 1 << 18
+_LATER_LINES, _LATER_BYTES = 10_000, 1 << 20  # of one request
 
 
 class _Line:
@@ -46,6 +51,8 @@ class _Line:
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Instead of by key.")
 @click.option("--durability", type=click.Choice([one.value for one in Durability]))
 @click.option("--compression", type=click.Choice(_COMPRESSIONS), default="none", help="[none]")
+@click.option("--delay", type=DELAY, help="Deliver them after so long: 90s, 1h, 2d.")
+@click.option("--deliver-at", type=TIME, help="Deliver them then: 2026-11-01T00:00Z.")
 @click.pass_obj
 def command(
     session: Session,
@@ -56,9 +63,14 @@ def command(
     partition: int | None,
     durability: str | None,
     compression: str,
+    delay: timedelta | None,
+    deliver_at: int | None,
     **keying: Any,
 ) -> None:
     """Publish each line of FILES, or of standard input, to TOPIC.
+
+    With --delay or --deliver-at they wait until they are due, and the ids to cancel them with are
+    printed.
 
     \b
       echo hello | tms publish greetings
@@ -67,16 +79,32 @@ def command(
     """
     key_and_value = _Keying(**keying)
     fixed = dict(_header(text) for text in headers) or None
+    options: dict[str, Any] = {
+        "durability": durability,
+        "compression": compression,
+        "partition": partition,
+    }
+    lines = _Lines(files, key_and_value, fixed)
+    if delay is None and deliver_at is None:
+        _publish(session, topic, lines, **options)
+    else:
+        _publish_later(session, topic, lines, at=deliver_at, delay=delay, **options)
+
+
+def _publish(
+    session: Session, topic: str, lines: "_Lines", partition: int | None, **options: Any
+) -> None:
+    """Publish lines as they come."""
     count = size = 0
     began_s = session.clock.monotonic_s()
     with (
         session.bus() as bus,
-        bus.producer(topic, durability=durability, compression=compression) as producer,
-        _progress(session, files) as progress,
+        bus.producer(topic, **options) as producer,
+        _progress(session, lines.files) as progress,
     ):
-        for line in _lines(files):
-            key, value = key_and_value.split(line)
-            producer.send(value, key=key, headers=fixed, partition=partition)
+        for line in _lines(lines.files):
+            key, value = lines.keying.split(line)
+            producer.send(value, key=key, headers=lines.headers, partition=partition)
             count += 1
             size += len(line.raw) + 1
             progress.at(count, size)
@@ -88,6 +116,42 @@ def command(
     )
     facts = {"topic": topic, "messages": count, "bytes": size, "seconds": round(seconds, 3)}
     session.show_result(facts)
+
+
+def _publish_later(session: Session, topic: str, lines: "_Lines", **options: Any) -> None:
+    """Publish lines that wait until they are due."""
+    ids: list[DelayedId] = []
+    with session.bus() as bus:
+        for batch in _batches(_lines(lines.files)):
+            split = [lines.keying.split(line) for line in batch]
+            keys = [key for key, _ in split] if any(key is not None for key, _ in split) else None
+            each = None if lines.headers is None else [lines.headers] * len(split)
+            values = [value for _, value in split]
+            ids += bus.publish_later_many(topic, values, keys, each, **options)
+    rows: list[Row] = [{"id": str(id), "deliver_at": time_text(id.due_ms)} for id in ids]
+    session.say(f"{len(ids):,} messages wait in {topic}")
+    session.show(rows, rows)
+
+
+def _batches(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
+    batch: list[_Line] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line.raw)
+        if len(batch) == _LATER_LINES or size >= _LATER_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class _Lines(NamedTuple):
+    """Lines to publish: where they are, and what becomes of each."""
+
+    files: tuple[Path, ...]
+    keying: "_Keying"
+    headers: dict[str, bytes] | None
 
 
 class _Keying:

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 URL_DEFAULT = "http://127.0.0.1:7070"
 _FIRST_ANSWER_S = 5.0
 _SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(i?B?)", re.ASCII | re.IGNORECASE)
+_DELAY = re.compile(r"([0-9]{1,12})\s*(ms|s|m|h|d|w)?", re.ASCII)
+_DELAY_MS = {
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -278,6 +287,36 @@ class StartType(click.ParamType[Position | int]):
             )
 
 
+class DelayType(click.ParamType[timedelta]):
+    """`90s`, `1h`, `500ms`; a bare number is seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        match = _DELAY.fullmatch(value.strip())
+        if match is None:
+            self.fail(f"A delay is a number with ms, s, m, h, d or w, got {value!r}.", param, ctx)
+        return timedelta(milliseconds=int(match[1]) * _DELAY_MS[match[2] or "s"])
+
+
+class TimeType(click.ParamType[int]):
+    """`2026-11-01T00:00Z` in ms since 1970."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return _time_ms(value.removeprefix("@"))
+        except ValueError:
+            self.fail(f"A time is like 2026-11-01T00:00Z, got {value!r}.", param, ctx)
+
+
 def _time_ms(text: str) -> int:
     """ISO 8601, UTC unless it names a zone."""
     moment = datetime.fromisoformat(text)
@@ -287,4 +326,5 @@ def _time_ms(text: str) -> int:
 
 
 TOPIC, RETENTION, START = TopicType(), RetentionType(), StartType()
+DELAY, TIME = DelayType(), TimeType()
 SIZE, LIMIT = SizeType(), SizeType(limit=True)

@@ -1,4 +1,4 @@
-"""`tms tx …` and `tms position …`: transactions and the positions of groups.
+"""`tms tx …` and `tms position …`: transactions and single positions of groups.
 
 Making a transaction invalid and moving a group ask for a name first, show with `--dry-run` what
 they would do, and take `--yes`.
@@ -24,7 +24,7 @@ def command() -> None:
 
 @click.group("position", cls=Group)
 def position() -> None:
-    """Show, set and reset where groups stand."""
+    """Show and set where groups stand in single partitions; see also `tms group`."""
 
 
 @command.command("list", cls=Shared)
@@ -92,26 +92,6 @@ def prune(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
     session.show_result(done)
 
 
-@position.command("reset", cls=Shared)
-@click.argument("group")
-@click.argument("topic", type=TOPIC)
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.pass_obj
-def reset_position(session: Session, group: str, topic: str, dry_run: bool, yes: bool) -> None:
-    """Forget where GROUP stands in TOPIC: it begins anew."""
-    with session.bus() as bus:
-        standing = bus.positions(group, topic)
-        what = f"{group} will be forgotten in {len(standing)} partitions of {topic}."
-        if dry_run:
-            session.say(f"dry run, nothing was changed: {what}")
-        else:
-            session.confirm(what, group, yes)
-            bus.forget_positions(group, topic)
-    done: Row = {"group": group, "topic": topic, "reset": not dry_run}
-    session.show_result(done)
-
-
 @position.command("show", cls=Shared)
 @click.argument("group")
 @click.argument("topic", type=TOPIC)
@@ -141,7 +121,9 @@ def show_position(session: Session, group: str, topic: str) -> None:
 @click.argument("group")
 @click.argument("topic", type=TOPIC)
 @click.argument("to", type=START)
-@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True)
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, required=True
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
@@ -154,12 +136,11 @@ def set_position(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Move GROUP in TOPIC to a position, in all partitions or those named."""
+    """Move GROUP in TOPIC to a position, in the partitions named; all: `tms group reset --to`."""
     if isinstance(to, int):
-        raise click.UsageError("A position for all partitions is wanted, not a count.")
+        raise click.UsageError("A position is wanted, not a count.")
     with session.bus() as bus:
-        all_of_them = range(bus.describe_topic(topic).settings.partitions)
-        changes: dict[int, Position] = dict.fromkeys(partitions or all_of_them, to)
+        changes: dict[int, Position] = dict.fromkeys(partitions, to)
         what = f"{group} will go on at {to} in {len(changes)} partitions of {topic}."
         if dry_run:
             session.say(f"dry run, nothing was changed: {what}")

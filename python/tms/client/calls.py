@@ -45,7 +45,7 @@ class BusCalls:
         return self._transport.transactions
 
     @property
-    def queues(self) -> QueuesPort:
+    def queue_port(self) -> QueuesPort:
         """All queues, for those who look after them; to work on one: `Bus.queue`."""
         return self._transport.queues
 

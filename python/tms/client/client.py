@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
 from tms.client.cursor import Cursor, Page, Start, start_positions
+from tms.client.delayed import DelayedCalls
 from tms.client.groups.calls import GroupCalls
 from tms.client.groups.consumer import MemberConsumer
 from tms.client.groups.options import DeliveryMode, Told, member_options
@@ -32,6 +33,7 @@ from tms.client.publish.known import (
     ids_in_order,
 )
 from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, check_options
+from tms.client.queues.calls import QueueCalls
 from tms.client.standing import Standing
 from tms.client.table import Table
 from tms.client.topics import TopicCalls
@@ -50,7 +52,7 @@ from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
 
 
-class Bus(TopicCalls, GroupCalls, ViewCalls):
+class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 

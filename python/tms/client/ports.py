@@ -5,12 +5,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
 from tms.model.group import GroupInfo, GroupStanding, GroupSummary
 from tms.model.log import NewBlock
 from tms.model.position import Position
 from tms.model.queue import RECEIVE_BYTES, QueueInfo, QueueSettings, TokenResult
 from tms.model.received import Received
-from tms.model.topic import TopicName
+from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
 
 
@@ -100,3 +101,25 @@ class GroupsPort(Protocol):
     def describe(self, group: str, topic: TopicName) -> GroupInfo: ...
 
     def of(self, topic: TopicName) -> list[GroupSummary]: ...
+
+
+class DelayedPort(Protocol):
+    """The engine's delayed messages; see `tms.delay.delayed.Delayed` for what they promise."""
+
+    def publish(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        due: Due,
+        durability: Durability | None = None,
+        token: str = "",
+        timeout_s: float = 30.0,
+    ) -> list[Deferred]: ...
+
+    def cancel(self, name: TopicName, id: DelayedId, timeout_s: float = 30.0) -> bool: ...
+
+    def info(self, name: TopicName) -> DelayedInfo: ...
+
+    def messages(
+        self, name: TopicName, after: DelayedId | None = None, limit: int = 100
+    ) -> list[DelayedMessage]: ...

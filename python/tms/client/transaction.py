@@ -31,6 +31,7 @@ from tms.client.publish.batching import (
 from tms.client.publish.delivery import Numbering
 from tms.client.publish.expecting import Expect
 from tms.client.publish.known import Known
+from tms.client.queues.queue import Messages, Queue
 from tms.client.standing import Standing
 from tms.client.transport import Transport, retrying
 from tms.clock import Clock
@@ -40,6 +41,7 @@ from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.log import NewBlock
 from tms.model.position import Position
+from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange, TopicBlock, TopicStaged
 
@@ -79,6 +81,7 @@ class Transaction:
         self._sticky: dict[str, int] = {}  # where messages go that name no place
         self._batches = Batches()
         self._acknowledged: list[_Consumer] = []
+        self._settled: list[Settlement] = []
         self._participants = Participants(lambda: transport.transactions)
         self._changes: set[bytes] = set()
         self._bytes = 0  # of the messages that wait
@@ -171,6 +174,12 @@ class Transaction:
         if consumer not in self._acknowledged:
             self._acknowledged.append(consumer)
 
+    def settle(self, queue: Queue, messages: Messages) -> None:
+        """Acknowledge messages of a queue with the commit. One that was delivered to another worker
+        meanwhile makes the commit fail with `Fenced`."""
+        self._require_open()
+        self._settled.append(queue.settlement(messages))
+
     def change(self, key: bytes) -> None:
         """Name a key that this transaction changed elsewhere: of two transactions at a time that
         changed the same key, only one commits."""
@@ -201,7 +210,14 @@ class Transaction:
         joined = self._participants.all
         try:
             request = self._request([change for one in moved for change in one.changes])
-            if not (request.blocks or request.positions or request.changes or joined or self._id):
+            if not (
+                request.blocks
+                or request.positions
+                or request.changes
+                or request.settlements
+                or joined
+                or self._id
+            ):
                 self._end()
                 return CommitResult(0)
             result = self._participants.commit(request, self._send)
@@ -293,6 +309,7 @@ class Transaction:
             tuple(sorted(self._changes | self._participants.changes(self._id))),
             self._durability,
             tuple(TopicStaged(*place, len(blocks)) for place, blocks in self._staged.items()),
+            tuple(one for one in self._settled if one.tokens),
         )
 
     def _ids(self, result: CommitResult) -> list[MessageId]:

@@ -11,7 +11,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from tms.client.ports import GroupsPort, QueuesPort, TransactionsPort
+from tms.client.ports import DelayedPort, GroupsPort, QueuesPort, TransactionsPort
 from tms.clock import Clock
 from tms.errors import Closed, TMSError
 from tms.model.filter import Filter
@@ -55,6 +55,9 @@ class Transport(Protocol):
 
     @property
     def groups(self) -> GroupsPort: ...
+
+    @property
+    def delayed(self) -> DelayedPort: ...
 
     def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo: ...
 

@@ -46,3 +46,5 @@ class EngineStats:
     compaction_removed: int  # messages
     compaction_reclaimed_bytes: int
     erased: int  # messages
+    delayed_waiting: int
+    delayed_delivered: int

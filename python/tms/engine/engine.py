@@ -59,12 +59,13 @@ class Engine(EngineParts):
             self._journal(QUEUES),
             self.transactions,
             clock,
-            self._threads.submit,
             random or Random(),
         )
         self.groups = self._make_groups()
         self._lock = threading.Lock()
         self._closed = False
+        if not store.shared:  # what is stored there outlives its machines
+            self.queues.rewind()
 
     def _make_groups(self) -> LogGroups:
         return LogGroups(
@@ -262,14 +263,16 @@ class Engine(EngineParts):
     # -- operating -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin cleaning, recovering and compacting in the background."""
+        """Begin cleaning, recovering, compacting and delivering what is due in the background."""
         self.maintenance.start()
         self.compaction.start()
         self.queues.start()
+        self.delayed.start()
 
     def confirm_clock(self) -> None:
-        """Let retention believe the wall clock after a jump."""
+        """Let retention and delayed messages believe the wall clock after a jump."""
         self._retention.confirm()
+        self.delayed.confirm_clock()
 
     def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection:
         """How a partition stands in the store, with its newest `limit` blocks."""
@@ -292,7 +295,7 @@ class Engine(EngineParts):
 
     def warnings(self) -> list[str]:
         """What is wrong although it stores, in sentences."""
-        return [] if self._closed else self._store.warnings()
+        return [] if self._closed else [*self._store.warnings(), *self.delayed.warnings()]
 
     def stats(self) -> EngineStats:
         """Counters and sizes, for metrics."""
@@ -318,6 +321,8 @@ class Engine(EngineParts):
             transactions_invalid=tx.invalid,
             partitions_blocked=tx.partitions_blocked,
             transactions_committed=tx.committed,
+            delayed_waiting=self.delayed.waiting,
+            delayed_delivered=self.delayed.lateness.messages,
             **self.compaction.counters(),
         )
 
@@ -328,6 +333,7 @@ class Engine(EngineParts):
                 return
             self._closed = True
         self.queues.close()
+        self.delayed.close()
         self._publisher.close()
         self._fetcher.close()
         self.maintenance.stop()

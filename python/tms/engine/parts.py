@@ -4,6 +4,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 from tms.clock import Clock
 from tms.compact.compaction import Compaction
+from tms.delay.delayed import Delayed
 from tms.engine.config import EngineConfig
 from tms.log.cache import BlockCache
 from tms.log.inflight import InFlight
@@ -48,6 +49,7 @@ class EngineParts:
         self.maintenance = self._make_maintenance()
         self._publisher = self._make_publisher()
         self.transactions = self._make_transactions()
+        self.delayed = self._make_delayed()
         self.tables = Tables(store, self.transactions.manager)
         self.compaction = self._make_compaction()
         self._fetcher = Fetcher(
@@ -67,6 +69,17 @@ class EngineParts:
             self._retention,
             self._config.cleaner_interval_s,
             self._tidy,
+            lambda uid: self.delayed.forget(uid),
+        )
+
+    def _make_delayed(self) -> Delayed:
+        return Delayed(
+            self._store,
+            self._registry,
+            self._publisher,
+            self.transactions,
+            self._clock,
+            self._threads.submit,
         )
 
     def _make_transactions(self) -> Transactions:

@@ -1,10 +1,11 @@
 """The groups of one engine: who is a member, who reads what, and how far they are behind."""
 
+import contextlib
 import threading
 from collections.abc import Mapping
 
 from tms.clock import Clock
-from tms.errors import GroupNotFound, StorageUnavailable, TopicNotFound
+from tms.errors import GroupNotFound, TMSError, TopicNotFound
 from tms.events import EventLog
 from tms.group.membership import GroupKey, Membership, Poll
 from tms.groups.lag import Lags, Look
@@ -94,18 +95,18 @@ class LogGroups:
         ]
 
     def all(self, partitions_max: int) -> list[GroupInfo]:
-        """How groups stand, as many of them as have together at most so many partitions."""
-        found = []
-        for key in self._keys():
-            try:
-                partitions = self._registry.find(key.topic).partitions
-                partitions_max -= partitions
-                if partitions_max >= 0:
-                    found.append(self._info(key, *self._members.look(key), partitions))
-            except TopicNotFound:
-                continue  # deleted, and its positions are still here
-            except StorageUnavailable as error:
-                _log.warning("lag_unknown", group=key.group, topic=str(key.topic), why=str(error))
+        """How groups stand, for metrics: those that have together at most so many partitions, and
+        whose lag can be told."""
+        found: list[GroupInfo] = []
+        try:
+            for key in self._keys():
+                with contextlib.suppress(TopicNotFound):  # deleted, its positions are still here
+                    partitions = self._registry.find(key.topic).partitions
+                    if partitions <= partitions_max:
+                        found.append(self._info(key, *self._members.look(key), partitions))
+                        partitions_max -= partitions
+        except TMSError as error:
+            _log.warning("lag_unknown", why=str(error))
         return found
 
     def forget_members(self) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tms.errors import TMSError
+from tms.errors import StorageUnavailable, TMSError
 from tms.events import EventLog
 from tms.log import recovery
 from tms.log.cache import BlockCache, Tail
@@ -145,6 +145,18 @@ class PartitionState:
             self.known, self.loaded, self.failed = True, True, False
             watchers = self._take_watchers()
         _call(watchers)
+
+    def find_end(self) -> int:
+        """The end offset, also if another process has taken over and written on since it was
+        read."""
+        with self.owner:
+            if self.loaded:
+                try:
+                    self.chain.require_owned()
+                except StorageUnavailable:
+                    self.loaded = False
+            self.load()
+            return self.end_offset
 
     def prepare(self, now_ms: int) -> None:
         """Be ready to append: the end is known and a segment is open. The caller holds `owner`."""

@@ -6,6 +6,7 @@ Maps, which the store opens by name; a uid names one life of a topic and is neve
     t0000002a/p00003/s00000001       segment 1 of partition 3 of the topic with uid 42 (2a in hex)
     └─ uid ─┘ └ part.┘ └ segment ┘
     t0000002a/p00003/y00019675       what transactions that began on day 19,675 since 1970 staged
+    t0000002a/delayed                messages that are not due yet; see `tms.delay.stored.entries`
     k/stock                          the table `stock`; see `tms.table.versions` for its keys
 
 Keys in a segment: the id of the block's LAST message without its payload half, so that a scan from
@@ -57,6 +58,7 @@ TRANSACTIONS_IMAGE = b"transactions/image"
 TOPIC_UID_MAX = 2**32 - 1
 SEGMENT_MAX = 99_999_999
 
+_DELAYED = "delayed"
 _BLOCK_KEY = struct.Struct(">QH")
 _PAYLOAD_KEY = struct.Struct(">QQH")
 _POINTERS_PER_DAY = 86_400_000 * 1_000_000
@@ -103,6 +105,21 @@ def payload_place(name: str) -> tuple[int, int]:
 def is_payload_map(name: str) -> bool:
     """Whether this is the name of a map of staged blocks."""
     return name.startswith("t") and "/y" in name
+
+
+def delayed_map(topic_uid: int) -> str:
+    """The name of the map of a topic's messages that are not due yet."""
+    return f"{topic_prefix(topic_uid)}{_DELAYED}"
+
+
+def is_delayed_map(name: str) -> bool:
+    """Whether this is the name of a map of messages that are not due yet."""
+    return name.startswith("t") and name.endswith(f"/{_DELAYED}")
+
+
+def topic_of_map(name: str) -> int:
+    """The topic uid of a map of a topic."""
+    return int(name.partition("/")[0][1:], 16)
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:

@@ -81,12 +81,16 @@ class QueueSettings:
         if self.durability is not None and not isinstance(self.durability, Durability):
             object.__setattr__(self, "durability", parse_durability(self.durability))
 
+    @classmethod
+    def of(cls, chosen: Mapping[str, object]) -> "QueueSettings":
+        """These settings, the others at their defaults. Raises `Invalid`."""
+        _require_known(chosen)
+        return cls(**chosen)  # type: ignore[arg-type]  # checked when built
+
     def changed(self, changes: Mapping[str, object]) -> "QueueSettings":
         """The settings with these fields changed. Raises `Invalid`."""
-        known = {field.name for field in fields(self)}
+        _require_known(changes)
         for name, value in changes.items():
-            if name not in known:
-                raise Invalid(f"A queue has no setting {name[:40]!r}.", field=name[:40])
             if name in _FIXED and value != getattr(self, name):
                 raise Invalid(
                     f"{name} is fixed when a queue is made. Make another one, under another name.",
@@ -241,6 +245,13 @@ def check_cause(cause: str) -> str:
     if not isinstance(cause, str) or len(cause) > CAUSE_CHARS_MAX:
         raise Invalid(f"A cause is text of up to {CAUSE_CHARS_MAX} characters.", field="cause")
     return cause
+
+
+def _require_known(names: Iterable[str]) -> None:
+    known = {field.name for field in fields(QueueSettings)}
+    for name in names:
+        if name not in known:
+            raise Invalid(f"A queue has no setting {name[:40]!r}.", field=name[:40])
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tms.errors import Invalid
+from tms.errors import Forbidden, Invalid
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Position
 from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicName
 
 GROUP_CHARS_MAX = 255
+SYSTEM_GROUPS = "system:"  # what the names of TMS's own begin with
 TOKEN_CHARS_MAX = 64
 
 
@@ -115,7 +116,9 @@ class TransactionStats:
 
 
 def check_group(group: str) -> str:
-    """The group itself. Raises `Invalid`."""
+    """The group itself. Raises `Invalid`, `Forbidden` for one of TMS's own."""
+    if group.startswith(SYSTEM_GROUPS):
+        raise Forbidden(f"Groups that begin with `{SYSTEM_GROUPS}` belong to TMS.", field="group")
     if not 0 < len(group) <= GROUP_CHARS_MAX or not group.isprintable() or "/" in group:
         raise Invalid(
             f"A group is 1 to {GROUP_CHARS_MAX} printable characters without /, got "

@@ -25,13 +25,15 @@ NOWHERE = -1  # `at` while a partition was never looked at
 
 class Declared(msgspec.Struct, frozen=True, array_like=True, tag="D"):
     """The queue exists, with these settings. `starts`: partition, frontier and `at` of what begins
-    elsewhere than at the first message. Another epoch makes it a new queue."""
+    elsewhere than at the first message. Another epoch makes it a new queue. `losses`: how often a
+    power loss took messages that it had seen; tokens of before are late."""
 
     settings: QueueSettings
     epoch: int
     topic_uid: int
     created_ms: int
     starts: list[tuple[int, int, int]] = []
+    losses: int = 0
 
 
 class Advanced(msgspec.Struct, frozen=True, array_like=True, tag="a"):
@@ -88,6 +90,14 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="x"):
     cause: str
 
 
+class Rewound(msgspec.Struct, frozen=True, array_like=True, tag="w"):
+    """The log ended at `stop` when the service started, and `at` is the id of its last message:
+    what was known of offsets from there on was of messages that a power loss has taken."""
+
+    stop: int
+    at: int
+
+
 class Kept(msgspec.Struct, frozen=True, array_like=True, tag="K"):
     """Chunk `number` of the `chunks` of a snapshot of the partition: runs of what is not settled,
     with a value for each: left ms << 23 | state << 20 | deliveries. `held`: pointer, first offset
@@ -105,7 +115,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, tag="K"):
     held: list[tuple[int, int, int]] = []
 
 
-PartitionEdit = Advanced | Delivered | Settled | Returned | Extended | Rejected | Kept
+PartitionEdit = Advanced | Delivered | Settled | Returned | Extended | Rejected | Rewound | Kept
 _partition_decoder: msgspec.msgpack.Decoder[PartitionEdit] = msgspec.msgpack.Decoder(PartitionEdit)
 _queue_decoder = msgspec.msgpack.Decoder(Declared)
 encode = msgspec.msgpack.Encoder().encode

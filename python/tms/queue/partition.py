@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from tms.model.queue import Token
-from tms.queue.dues import Dues
+from tms.queue.dues import BUCKET_MS, Dues
 from tms.queue.entries import (
     NOWHERE,
     Advanced,
@@ -41,6 +41,7 @@ from tms.queue.entries import (
     PartitionEdit,
     Rejected,
     Returned,
+    Rewound,
     Settled,
 )
 from tms.queue.order import KeyOrder
@@ -162,7 +163,9 @@ class PartitionState:
 
     def _end(self, offset: int, now_ms: int, deliveries_max: int) -> bool:
         value = self.out.get(offset)
-        if value is None or value >> TIME_SHIFT > now_ms or offset in self.held:
+        if value is None or offset in self.held:
+            return False
+        if (value >> TIME_SHIFT) // BUCKET_MS >= now_ms // BUCKET_MS:  # it was extended meanwhile
             return False
         state, deliveries = value >> DELIVERIES_BITS & STATE_MASK, value & DELIVERIES_MASK
         if state == LEASED and 0 < deliveries_max <= deliveries:
@@ -236,46 +239,55 @@ class PartitionState:
             case Advanced():
                 self._advance(edit, now_ms, passed_ms)
             case Delivered():
-                until_ms = now_ms + max(0, edit.lease_ms - passed_ms)
+                until_ms = _until(now_ms, edit.lease_ms - passed_ms)
                 for run, deliveries in zip(ranges(edit.runs), edit.deliveries, strict=True):
                     self._lease(run, until_ms, deliveries)
             case Settled():
                 self._settle(offsets_in(edit.runs), now_ms)
             case Returned():
                 for run, delay_ms in zip(ranges(edit.runs), edit.delays_ms, strict=True):
-                    self._return(run, now_ms + max(0, delay_ms - passed_ms), now_ms)
+                    self._return(run, _until(now_ms, delay_ms - passed_ms), now_ms)
             case Extended():
-                until_ms = now_ms + max(0, edit.lease_ms - passed_ms)
+                until_ms = _until(now_ms, edit.lease_ms - passed_ms)
                 for run in ranges(edit.runs):
                     self._lease(run, until_ms, None)
             case Rejected():
                 for offset in offsets_in(edit.runs):
                     if offset in self.out:
                         self._die(offset, edit.cause, now_ms)
+            case Rewound(stop, at):
+                self._rewind(stop, at, now_ms)
             case Kept():
                 self._restore(edit, now_ms, passed_ms)
+
+    def _rewind(self, stop: int, at: int, now_ms: int) -> None:
+        self._settle(iter([offset for offset in self.out if offset >= stop]), now_ms)
+        if stop < self.frontier:
+            self.frontier, self.at, self._cursor = stop, at, min(self._cursor, stop)
 
     def _advance(self, edit: Advanced, now_ms: int, passed_ms: int) -> None:
         if edit.first > self.frontier:  # an entry before this one was never stored
             missed = range(self.frontier, edit.first)
             self._add(missed, WAITING, now_ms, 0)
             self.put_back(missed)
-        until_ms = now_ms + max(0, edit.lease_ms - passed_ms)
+        until_ms = _until(now_ms, edit.lease_ms - passed_ms)
         if self.order is not None:
             hashes = (edit.hashes[at : at + 8] for at in range(0, len(edit.hashes), 8))
             both = zip((*offsets_in(edit.leased), *offsets_in(edit.blocked)), hashes, strict=True)
             for offset, key in sorted(both):
                 if offset >= self.frontier:
                     self.order.add(offset, key)
-        for run in ranges(edit.leased):
-            if run.start >= self.frontier:
-                self._add(run, LEASED, until_ms, 1)
-                self._dues.add(until_ms, run, len(run))
-        for run in ranges(edit.blocked):
-            if run.start >= self.frontier:
-                self._add(run, BLOCKED, 0, 0)
+        for run in self._beyond(edit.leased):
+            self._add(run, LEASED, until_ms, 1)
+            self._dues.add(until_ms, run, len(run))
+        for run in self._beyond(edit.blocked):
+            self._add(run, BLOCKED, 0, 0)
         if edit.stop >= self.frontier:
             self.frontier, self.at = edit.stop, max(self.at, edit.at)
+
+    def _beyond(self, runs: Runs) -> list[range]:
+        """What of these was not looked at before; an entry may repeat another in part."""
+        return [range(max(run.start, self.frontier), run.stop) for run in ranges(runs)]
 
     def _add(self, run: range, state: int, time_ms: int, deliveries: int) -> None:
         value = time_ms << TIME_SHIFT | state << DELIVERIES_BITS | deliveries
@@ -375,9 +387,14 @@ class PartitionState:
 
     def _restore_run(self, run: range, value: int, now_ms: int, passed_ms: int) -> None:
         state = value >> DELIVERIES_BITS & STATE_MASK
-        time_ms = now_ms + max(0, (value >> TIME_SHIFT) - passed_ms)
+        time_ms = _until(now_ms, (value >> TIME_SHIFT) - passed_ms)
         self._add(run, state, time_ms, value & DELIVERIES_MASK)
         if state == DYING:
             self.dying.extend(run)
         elif state != BLOCKED:
             self._dues.add(time_ms, run, len(run))
+
+
+def _until(now_ms: int, left_ms: int) -> int:
+    """When it ends; what is over already is due at once."""
+    return now_ms + left_ms if left_ms > 0 else now_ms - BUCKET_MS

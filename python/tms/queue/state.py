@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
+import msgspec
+
+from tms.model.ids import MessageId
 from tms.model.queue import QueueSettings, Token
 from tms.queue.entries import (
     NOWHERE,
@@ -18,12 +21,16 @@ from tms.queue.entries import (
     PartitionEdit,
     Rejected,
     Returned,
+    Rewound,
     Settled,
 )
 from tms.queue.partition import DYING, LEASED, WAITING, PartitionState
 from tms.queue.runs import runs_of
 
 Edits = list[tuple[int, PartitionEdit]]  # with the partition
+
+
+EPOCH_MAX = (1 << 32) - 1
 
 
 class Decision(NamedTuple):
@@ -47,7 +54,7 @@ class QueueState:
     @property
     def epoch(self) -> int:
         """A part of every token."""
-        return self.declared.epoch
+        return self.declared.epoch + self.declared.losses & EPOCH_MAX
 
     def change(self, declared: Declared) -> None:
         """It has these settings from now on."""
@@ -67,6 +74,20 @@ class QueueState:
     def outstanding(self) -> int:
         """How many messages were looked at and are not settled."""
         return sum(len(one.out) for one in self.partitions.values())
+
+    def rewound(self, ends: Mapping[int, tuple[int, str | None]]) -> Edits:
+        """What takes it back to where its log ends: the offset and the last id, by partition."""
+        edits: Edits = []
+        for number, (stop, last) in ends.items():
+            if self.partition(number).frontier > stop:
+                id = None if last is None else MessageId.parse(last)
+                at = NOWHERE if id is None else id.time_ms << 16 | id.sequence
+                edits.append((number, Rewound(stop, at)))
+        return edits
+
+    def after_loss(self) -> Declared:
+        """The queue, whose tokens are late from now on."""
+        return msgspec.structs.replace(self.declared, losses=self.declared.losses + 1)
 
     def expire(self, now_ms: int) -> bool:
         """Leases and delays that are over end; whether something became ready or dying."""

@@ -47,6 +47,7 @@ class QueueJournal:
         self._broken = True  # it was not read yet
         self._doubts = 0
         self.length = 0  # in entries, since its last beginning
+        self.bytes = 0  # of these
 
     @property
     def name(self) -> TopicName:
@@ -95,7 +96,7 @@ class QueueJournal:
             if self._broken:
                 raise _unreadable()
             if batch.values:
-                self.length += len(batch.values)
+                self._grow(batch.keys, batch.values)
                 pending = self._journal.append(batch.values, batch.durability, batch.keys)
                 pending.result(TIMEOUT_S)
         except BaseException as error:
@@ -113,9 +114,13 @@ class QueueJournal:
         self, entries: Sequence[Cells], durability: Durability, stamp: Stamp, inline: Durability
     ) -> PendingAppend:
         """Write entries of a transaction; the calling thread writes what needs at most `inline`."""
-        self.length += len(entries)
-        values = [value for _, value in entries]
-        return self._journal.append(values, durability, [key for key, _ in entries], stamp, inline)
+        names, values = [key for key, _ in entries], [value for _, value in entries]
+        self._grow(names, values)
+        return self._journal.append(values, durability, names, stamp, inline)
+
+    def _grow(self, names: Iterable[bytes], values: Sequence[bytes | None]) -> None:
+        self.length += len(values)
+        self.bytes += sum(map(len, names)) + sum(len(value or b"") for value in values)
 
     def keep(self, entries: Sequence[Cells]) -> MessageId:
         """Write entries of a snapshot, synced; the id of the first."""
@@ -124,10 +129,10 @@ class QueueJournal:
         (place,) = pending.result(TIMEOUT_S)
         return MessageId(place.time_ms, place.sequence)
 
-    def begin_at(self, first: MessageId, length: int) -> None:
-        """Everything that is needed stands from there on, in so many entries."""
+    def begin_at(self, first: MessageId) -> None:
+        """Everything that is needed stands from there on; what was written since is little."""
         self._journal.begin_at(first)
-        self.length = length
+        self.length = self.bytes = 0
 
     @property
     def doubts(self) -> int:
@@ -140,12 +145,11 @@ class QueueJournal:
         with self._writing:
             if not all(pending.done() for pending in self._unfinished):
                 raise _unreadable()
-            length = 0
+            self.length = self.bytes = 0
             for entry in self._journal.replay():
-                length += 1
+                self._grow((entry.key or b"",), (entry.value,))
                 yield entry
             self._unfinished.clear()
-            self.length = length
 
     def mend(self, doubts: int) -> None:
         """Its entries are known again, unless it was distrusted more often since it was read. What

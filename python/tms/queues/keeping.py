@@ -17,9 +17,11 @@ from tms.clock import Clock
 from tms.model.ids import MessageId
 from tms.queue.entries import encode
 from tms.queue.keeping import chunks_of
-from tms.queues.journal import QueueJournal
+from tms.queues.journal import Cells, QueueJournal
 from tms.queues.queue import OpenQueue
 from tms.tx.manager import TransactionManager
+
+TOGETHER_BYTES = 2 << 20
 
 
 def shorten(
@@ -30,27 +32,32 @@ def shorten(
 ) -> None:
     """Let a start read the journal from here on."""
     first: MessageId | None = None
-    length, doubts = 0, journal.doubts
+    doubts = journal.doubts
     for queue in opened():
         with manager.alone(durable=True), queue.lock:
-            if queue.deleted:
-                continue
-            at, entries = _keep(journal, queue, clock.now_ms())
-        first = first or at
-        length += entries
+            if not queue.deleted:
+                kept = _keep(journal, queue, clock.now_ms())
+                first = first or kept
     if first is not None and doubts == journal.doubts:
-        journal.begin_at(first, length)
+        journal.begin_at(first)
 
 
-def _keep(journal: QueueJournal, queue: OpenQueue, when_ms: int) -> tuple[MessageId, int]:
-    """Write one queue, whose lock the caller holds."""
+def _keep(journal: QueueJournal, queue: OpenQueue, when_ms: int) -> MessageId:
+    """Write one queue, whose lock the caller holds; where it begins."""
     partitions = queue.state.partitions
     starts = [(number, one.frontier, one.at) for number, one in partitions.items() if one.frontier]
     declared = msgspec.structs.replace(queue.state.declared, starts=starts)
     first = journal.keep([(queue.key(), encode(declared))])
-    entries = 1
+    some: list[Cells] = []
+    size = 0
     for number, one in partitions.items():
         for chunk in chunks_of(one, queue.now_ms(), when_ms):
-            journal.keep([(queue.key(number), encode(chunk))])
-            entries += 1
-    return first, entries
+            entry = encode(chunk)
+            if some and size + len(entry) > TOGETHER_BYTES:
+                journal.keep(some)
+                some, size = [], 0
+            some.append((queue.key(number), entry))
+            size += len(entry)
+    if some:
+        journal.keep(some)
+    return first

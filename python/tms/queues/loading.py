@@ -43,7 +43,7 @@ def replayed(
             states.pop((group, topic), None)
         elif partition is None:
             declared = decode_queue(entry.key, entry.value)
-            if known is not None and known.epoch == declared.epoch:
+            if known is not None and known.declared.epoch == declared.epoch:
                 known.change(declared)
             else:
                 states[group, topic] = QueueState(declared)

@@ -2,7 +2,8 @@
 
 Invariants
 
-* One thread moves at a time. What fails is tried again after a while, not at once.
+* One thread moves at a time, and one of its own: it waits for commits, which threads of the engine
+  finish, so it must take none of those. What fails is tried again after a while, not at once.
 * Everything can also be called directly, which is what tests do with a clock of their own.
 """
 
@@ -28,16 +29,14 @@ class Mover:
         dead: DeadLetters,
         queues: Callable[[], Iterable[OpenQueue]],
         clock: Clock,
-        run_in_background: Callable[[Callable[[], None]], object],
     ) -> None:
         self._dead = dead
         self._queues = queues
         self._clock = clock
-        self._run_in_background = run_in_background
         self._stop = threading.Event()
+        self._news = threading.Event()
         self._thread: threading.Thread | None = None
         self._passing = threading.Lock()
-        self._kicked = False
         self._paused_until_s = 0.0
 
     def start(self) -> None:
@@ -48,20 +47,13 @@ class Mover:
     def stop(self) -> None:
         """End the thread and wait for its current pass."""
         self._stop.set()
+        self._news.set()
         if self._thread is not None:
             self._thread.join()
 
     def kick(self) -> None:
         """Something is dying: move it soon. Never waits."""
-        if self._kicked or self._stop.is_set():
-            return
-        if self._clock.monotonic_s() < self._paused_until_s:
-            return
-        self._kicked = True
-        try:
-            self._run_in_background(self._kicked_pass)
-        except RuntimeError:  # the engine is closing; the next start sees to it
-            self._kicked = False
+        self._news.set()
 
     def tidy(self) -> int:
         """One pass over all queues; how many messages went to the dead letters."""
@@ -71,10 +63,6 @@ class Mover:
                 if queue.expire():
                     moved += self._dead.move(queue)
         return moved
-
-    def _kicked_pass(self) -> None:
-        self._kicked = False
-        self._pass()
 
     def _pass(self) -> None:
         try:
@@ -89,6 +77,10 @@ class Mover:
             _log.exception("queues_not_tidied")
 
     def _run(self) -> None:
-        while not self._stop.wait(TICK_S):
+        while True:
+            self._news.wait(TICK_S)
+            self._news.clear()
+            if self._stop.is_set():
+                return
             if self._clock.monotonic_s() >= self._paused_until_s:
                 self._pass()

@@ -62,6 +62,8 @@ class OpenQueue:
         self._reading = threading.Lock()  # who reads ahead
         self._armed = False
         self._cancel: Callable[[], None] | None = None  # of the watch that was armed last
+        self._due_ms: int | None = None  # when the last that began to wait looks again
+        self._turn = 0
         self._is_full = False  # somebody found no room for more outstanding messages
         self._recent: deque[Token] = deque()
         self._recent_count = 0
@@ -82,26 +84,38 @@ class OpenQueue:
         self._recent.clear()
         self._recent_count = 0
 
+    def rewind(self, ends: Mapping[int, tuple[int, str | None]]) -> None:
+        """The log ends at these offsets, with these messages; what lies behind is gone."""
+        with self.lock:
+            edits = self.state.rewound(ends)
+            if not edits:
+                return
+            declared = self.state.after_loss()
+            self._journal.add([(self.key(), encode(declared))], Durability.SYNCED)
+            self.state.change(declared)
+            batch = self._add(edits, Durability.SYNCED)
+            self._scanner.reset()
+        self._journal.wait(batch)
+
     # -- receiving ---------------------------------------------------------------------------------
 
-    def receive(self, partitions: int, limit: int, bytes_max: int) -> Received | None:
+    def receive(
+        self, partitions: int, limit: int, bytes_max: int, durability: Durability
+    ) -> Received | None:
         """Up to `limit` messages, leased; None when there are none."""
         with self.lock:
-            state = self.state
-            state.expire(self.now_ms())
+            self.state.expire(self.now_ms())
             again = self._take_ready(limit)
-        found: list[tuple[int, Found]] = []
         try:
-            for number, offsets in again:
-                found.append((number, self.find(number, offsets)))
+            found = [(number, self.find(number, offsets)) for number, offsets in again]
+            if sum(len(offsets) for _, offsets in again) < limit:
+                self._read_ahead(partitions)
         except BaseException:
             with self.lock:
                 for number, offsets in again:
                     self.state.partition(number).put_back(offsets)
+            self.waiters.wake()
             raise
-        taken = sum(len(offsets) for _, offsets in again)
-        if taken < limit:
-            self._read_ahead(partitions)
         with self.lock:
             state = self.state
             taking = Taking(state, limit, bytes_max, self.now_ms(), self._clock.now_ms())
@@ -110,18 +124,31 @@ class OpenQueue:
             taking.take_new(self._scanner)
             if not taking.edits:
                 return None
-            batch = self._add(taking.edits, Durability.WRITTEN)
+            batch = self._add(taking.edits, durability)
             self.redelivered += taking.again
-            more = bool(self._scanner.ahead) or state.has_ready or taking.full
+            more = bool(self._scanner.ahead) or taking.full or self._is_news()
             dying = state.has_dying
         self._tell(more, dying)
         self._journal.wait(batch)
         return Received(state.epoch, tuple(taking.slices)) if taking.slices else None
 
+    def _is_news(self) -> bool:
+        """Whether the next one that waits has to look: something is ready, or would be before it
+        looks, or nobody would tell it. The caller holds the lock."""
+        if self.state.has_ready:
+            return True
+        if not self.waiters:
+            return False
+        next_ms = self.state.next_ms()
+        sooner = next_ms is not None and (self._due_ms is None or next_ms < self._due_ms)
+        return sooner or not self._armed
+
     def _take_ready(self, limit: int) -> list[tuple[int, list[int]]]:
         now_ms = self.now_ms()
         taken = []
-        for number, state in self.state.partitions.items():
+        places = list(self.state.partitions.items())
+        self._turn = (self._turn + 1) % max(1, len(places))
+        for number, state in (*places[self._turn :], *places[: self._turn]):
             if limit > 0 and state.has_ready and (offsets := state.take_ready(now_ms, limit)):
                 taken.append((number, offsets))
                 limit -= len(offsets)
@@ -153,7 +180,7 @@ class OpenQueue:
         case, if a lease or a delay ends. `unwatch` must follow."""
         waiter = self.waiters.add(callback)
         with self.lock:
-            next_ms = self.state.next_ms()
+            self._due_ms = next_ms = self.state.next_ms()
             left_ms = None if next_ms is None else next_ms - self.now_ms()
             at_once = self.deleted or self.state.has_ready or self._may_take_ahead()
             open_ones = self._may_look_at(range(partitions))
@@ -244,7 +271,7 @@ class OpenQueue:
             if remember:
                 late, repeated = self._not_repeated(late)
                 self._remember(tokens, decision.late)
-            news = self.state.has_ready or self._is_full
+            news = self._is_full or self._is_news()
             self._is_full = False
             dying = self.state.has_dying
         self._journal.wait(batch)
@@ -351,7 +378,8 @@ class OpenQueue:
                 counts = [a + b for a, b in zip(counts, one.counts, strict=True)]
                 ready += one.count_ready
                 end = max(end, one.frontier)
-                backlog += end - one.frontier
+                seen = max(one.frontier, self._scanner.nothing_before(number))
+                backlog += max(0, end - seen)
                 places.append(QueuePartition(number, one.cursor(), one.frontier, end))
             return QueueInfo(
                 self.group,

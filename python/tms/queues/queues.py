@@ -10,14 +10,13 @@ Invariants
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from random import Random
 from typing import Protocol
 
 import msgspec
 
 from tms.clock import Clock
-from tms.errors import Conflict, Invalid, QueueNotFound
+from tms.errors import Conflict, Invalid, TopicNotFound
 from tms.model.position import Kind, Position
 from tms.model.queue import (
     DELAY_S_MAX,
@@ -25,20 +24,18 @@ from tms.model.queue import (
     LEASE_S_MIN,
     RECEIVE_BYTES,
     RECEIVE_MAX,
-    TOKENS_MAX,
     QueueInfo,
     QueueSettings,
-    Token,
     TokenResult,
     check_cause,
     check_seconds,
-    dead_letter_topic,
 )
 from tms.model.received import Received
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import check_group
 from tms.queue.entries import NOWHERE, Declared, encode
 from tms.queue.state import QueueState
+from tms.queues.checks import check_dead_letter, differences, not_found, parsed
 from tms.queues.dead import DeadLetters, Topics
 from tms.queues.journal import QueueJournal
 from tms.queues.keeping import shorten
@@ -52,7 +49,7 @@ from tms.topic.registry import Registry, TopicRecord
 from tms.transactions.transactions import Transactions
 
 QUEUES = TopicName(SYSTEM_NAMESPACE, "_queues")
-ENTRIES_MAX = 200_000  # of the journal that a start reads
+ENTRIES_MAX, BYTES_MAX = 200_000, 64 << 20  # of the journal that a start reads
 LOOK_S = 5.0  # how long one waits before looking again, whatever happens
 WAIT_S_MAX = 3_600.0
 REDRIVE_MAX = 1_000_000
@@ -72,7 +69,6 @@ class Queues:
         journal: Journal,
         transactions: Transactions,
         clock: Clock,
-        run_in_background: Callable[[Callable[[], None]], object],
         random: Random,
     ) -> None:
         self._log = log
@@ -93,7 +89,7 @@ class Queues:
         )
         transactions.join(self._settling)
         self._dead = DeadLetters(log, log, transactions)
-        self._mover = Mover(self._dead, self._known_queues, clock, run_in_background)
+        self._mover = Mover(self._dead, self._known_queues, clock)
 
     # -- queues ------------------------------------------------------------------------------------
 
@@ -102,7 +98,7 @@ class Queues:
         `TopicNotFound`, `Invalid`, `Forbidden`."""
         check_group(group)
         topic.require_writable()
-        _check_dead_letter(group, topic, settings)
+        check_dead_letter(group, topic, settings)
         record = self._registry.find(topic)
         self._load()
         with self._lock:
@@ -113,7 +109,7 @@ class Queues:
         if queue.state.settings != settings:
             raise Conflict(
                 f"The queue {group} of {topic} exists with other settings: "
-                f"{_differences(queue.state.settings, settings)}. Update it, or choose another "
+                f"{differences(queue.state.settings, settings)}. Update it, or choose another "
                 "name.",
                 group=group,
                 topic=str(topic),
@@ -158,7 +154,7 @@ class Queues:
         queue, _ = self._find(group, topic)
         with queue.lock:
             settings = queue.state.settings.changed(changes)
-            _check_dead_letter(group, topic, settings)
+            check_dead_letter(group, topic, settings)
             declared = msgspec.structs.replace(queue.state.declared, settings=settings, starts=[])
             batch = self._journal.add([(queue.key(), encode(declared))], Durability.SYNCED)
             queue.state.change(declared)
@@ -183,7 +179,7 @@ class Queues:
         with self._lock:
             queue = self._queues.get((group, topic))
             if queue is None:
-                raise _not_found(group, topic)
+                raise not_found(group, topic)
             with queue.lock:
                 batch = self._journal.add([(queue.key(), None)], Durability.SYNCED)
                 queue.begin_anew(None)
@@ -217,7 +213,8 @@ class Queues:
         deadline_s = self._clock.monotonic_s() + wait_s
         while True:
             queue, record = self._find(group, topic)
-            found = queue.receive(record.partitions, limit, max(1, bytes_max))
+            durability = self._durability(queue)  # a token is good once only, if that is synced
+            found = queue.receive(record.partitions, limit, max(1, bytes_max), durability)
             left_s = deadline_s - self._clock.monotonic_s()
             if found is not None or left_s <= 0:
                 return found or Received(queue.state.epoch)
@@ -243,9 +240,9 @@ class Queues:
 
     def ack(self, group: str, topic: TopicName, tokens: Sequence[str]) -> TokenResult:
         """Settle messages: they are never delivered again."""
-        parsed = _parsed(tokens)
+        found = parsed(tokens)
         queue, _ = self._find(group, topic)
-        return queue.ack(parsed, self._durability(queue))
+        return queue.ack(found, self._durability(queue))
 
     def nack(
         self, group: str, topic: TopicName, tokens: Sequence[str], delay_s: float | None = None
@@ -254,10 +251,10 @@ class Queues:
         go to the dead letters if that was their last delivery."""
         if delay_s is not None:
             check_seconds("delay_s", delay_s, 0, DELAY_S_MAX)
-        parsed = _parsed(tokens)
+        found = parsed(tokens)
         queue, _ = self._find(group, topic)
         delay_ms = None if delay_s is None else round(delay_s * 1_000)
-        return queue.nack(parsed, delay_ms, self._durability(queue))
+        return queue.nack(found, delay_ms, self._durability(queue))
 
     def extend(
         self, group: str, topic: TopicName, tokens: Sequence[str], lease_s: float | None = None
@@ -265,19 +262,19 @@ class Queues:
         """Let leases begin anew, for `lease_s` or as long as the queue's."""
         if lease_s is not None:
             check_seconds("lease_s", lease_s, LEASE_S_MIN, LEASE_S_MAX)
-        parsed = _parsed(tokens)
+        found = parsed(tokens)
         queue, _ = self._find(group, topic)
         lease_ms = None if lease_s is None else max(1, round(lease_s * 1_000))
-        return queue.extend(parsed, lease_ms, Durability.WRITTEN)
+        return queue.extend(found, lease_ms, self._durability(queue))
 
     def reject(
         self, group: str, topic: TopicName, tokens: Sequence[str], cause: str = ""
     ) -> TokenResult:
         """Send messages to the dead letters, with a cause."""
         check_cause(cause)
-        parsed = _parsed(tokens)
+        found = parsed(tokens)
         queue, _ = self._find(group, topic)
-        return queue.reject(parsed, cause or "it was rejected", self._durability(queue))
+        return queue.reject(found, cause or "it was rejected", self._durability(queue))
 
     def redrive(self, group: str, topic: TopicName, limit: int = 1_000) -> int:
         """Publish dead letters to the topic again, up to `limit` of those that were not moved yet;
@@ -296,10 +293,12 @@ class Queues:
         """Do what the background does: let leases end, move what is dying; how many."""
         return self._mover.tidy()
 
-    def shorten_journal(self, entries_max: int = ENTRIES_MAX) -> None:
-        """Keep the state in the journal if a start would have to read more than so many entries."""
-        if self._journal.length > entries_max and not self._journal.broken:
-            shorten(self._journal, self._manager, self.opened, self._clock)
+    def shorten_journal(self, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
+        """Keep the state in the journal if a start would have to read more than so many entries, or
+        bytes."""
+        journal = self._journal
+        if (journal.length > entries_max or journal.bytes > bytes_max) and not journal.broken:
+            shorten(journal, self._manager, self.opened, self._clock)
 
     def close(self) -> None:
         """End the background's work."""
@@ -322,7 +321,7 @@ class Queues:
             self._load()
         queue = self._queues.get((group, topic))
         if queue is None:
-            raise _not_found(group, topic)
+            raise not_found(group, topic)
         if queue.state.declared.topic_uid != record.uid:
             self._renew(queue, record)
         return queue, record
@@ -344,6 +343,19 @@ class Queues:
     def _durability(self, queue: OpenQueue) -> Durability:
         chosen = queue.state.settings.durability or self._registry.find(queue.topic).durability
         return chosen if chosen.rank > Durability.WRITTEN.rank else Durability.WRITTEN
+
+    def rewind(self) -> None:
+        """Go back to where the log ends, where a power loss took messages that a queue had seen:
+        their offsets are given again. Before anything is stored."""
+        self._load()
+        for queue in self.opened():
+            try:
+                record = self._registry.find(queue.topic)
+            except TopicNotFound:
+                continue
+            if record.uid == queue.state.declared.topic_uid:
+                infos = self._log.describe_topic(queue.topic).partition_infos
+                queue.rewind({one.partition: (one.end_offset, one.last_id) for one in infos})
 
     def _load(self) -> None:
         """Read the journal, unless it is known."""
@@ -368,34 +380,3 @@ class Queues:
             self._journal.mend(doubts)
         for pointer in pointers:
             self._settling.follow(pointer)
-
-
-def _parsed(tokens: Sequence[str]) -> list[Token]:
-    if isinstance(tokens, str) or not 0 < len(tokens) <= TOKENS_MAX:
-        raise Invalid(f"Give a list of 1 to {TOKENS_MAX} tokens.", field="tokens")
-    return [Token.parse(text) for text in tokens]
-
-
-def _check_dead_letter(group: str, topic: TopicName, settings: QueueSettings) -> None:
-    if dead_letter_topic(group, topic, settings.dead_letter) == topic:
-        raise Invalid(
-            f"The dead letters of a queue of {topic} cannot go to {topic} itself.",
-            field="dead_letter",
-        )
-
-
-def _differences(there: QueueSettings, asked: QueueSettings) -> str:
-    return ", ".join(
-        f"{field.name} is {getattr(there, field.name)!r}, not {getattr(asked, field.name)!r}"
-        for field in fields(there)
-        if getattr(there, field.name) != getattr(asked, field.name)
-    )
-
-
-def _not_found(group: str, topic: TopicName) -> QueueNotFound:
-    return QueueNotFound(
-        f"The topic {topic} has no queue {group[:255]!r}. Declare it, or list the queues to find "
-        "it.",
-        group=group,
-        topic=str(topic),
-    )

@@ -163,6 +163,7 @@ class Scanner:
         self._next: dict[int, Position] = {}  # beyond what was read ahead
         self._marks: dict[int, Marks] = {}
         self._turn = 0
+        self._ends: dict[int, int] = {}
         self.held: dict[int, int] = {}
         self.ahead: deque[Block] = deque()
         self.read_s = 0.0  # when
@@ -171,6 +172,7 @@ class Scanner:
         """Forget what was read ahead; go on at the frontier."""
         self.ahead.clear()
         self._next.clear()
+        self._ends.clear()
         self.held.clear()
 
     def positions(
@@ -206,9 +208,15 @@ class Scanner:
         for block in blocks:
             self.ahead.append(block)
             self._mark(block)
+        if not blocks:
+            self._ends.update((p, end) for p, end in fetched.ends.items() if p not in fetched.held)
         self._next.update(fetched.next)
         self.held = dict(fetched.held)
         self.read_s = now_s
+
+    def nothing_before(self, partition: int) -> int:
+        """The offset up to which, from the frontier on, nothing is to be seen."""
+        return self._ends.get(partition, 0)
 
     def _mark(self, block: Block) -> None:
         self._marks.setdefault(block.partition, Marks()).note(block)

@@ -24,6 +24,7 @@ from tms.queue.entries import Settled, encode
 from tms.queue.partition import PartitionState
 from tms.queue.runs import runs_of
 from tms.queue.state import Decision
+from tms.queues.checks import parsed
 from tms.queues.journal import Cells, QueueJournal
 from tms.queues.queue import OpenQueue
 from tms.tx.manager import TransactionManager
@@ -148,7 +149,7 @@ def end(state: PartitionState, pointer: int, settle: bool, now_ms: int) -> None:
 
 
 def _tokens(settlement: Settlement) -> list[Token]:
-    return [Token.parse(text) for text in settlement.tokens]
+    return parsed(settlement.tokens)
 
 
 def _places(queue: OpenQueue, tokens: Iterable[Token]) -> Iterator[tuple[PartitionState, int]]:

@@ -13,7 +13,7 @@ from starlette.routing import Router
 
 from tms.errors import Kind, NotFound, TMSError
 from tms.events import EventLog
-from tms.server import groups, operating, topics, transactions
+from tms.server import delayed, groups, operating, topics, transactions
 from tms.server.cdap.app import Cdap, is_cdap
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.messages.commit import Committing
@@ -47,6 +47,7 @@ class App:
                 *transactions.routes_of(service),
                 *administration.routes_of(service),
                 *groups.routes_of(service),
+                *delayed.routes_of(service),
                 *operating.routes_of(service),
             ],
             redirect_slashes=False,

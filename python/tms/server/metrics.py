@@ -1,8 +1,9 @@
 """What the service counts, in the text format of Prometheus.
 
 * Counting costs the hot path a few additions: the numbers are plain and become metrics when asked.
-* The number of series is bounded: labels are routes and statuses, never topics or clients; of
-  queues the `QUEUES_SHOWN` that are oldest have series of their own, all others one together.
+* The number of series is bounded: labels are routes and statuses, never clients; of queues the
+  `QUEUES_SHOWN` that are oldest have series of their own, all others one together; of groups those
+  of at most `GROUP_PARTITIONS_MAX` partitions.
 """
 
 from bisect import bisect_left
@@ -22,6 +23,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from tms.engine import EngineStats
+from tms.model.group import GroupInfo
 from tms.model.queue import QueueInfo
 from tms.server.http.request import Budget
 from tms.server.http.watchdog import Watchdog
@@ -29,7 +31,9 @@ from tms.server.http.watchdog import Watchdog
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 QUEUES_SHOWN = 100
 _OTHERS = ("(others)", "(others)")
+GROUP_PARTITIONS_MAX = 1_000
 _GAUGES = {
+    "delayed_waiting": "Delayed messages that are not due yet.",
     "partitions_open": "Partition logs that are open.",
     "cache_bytes": "Bytes of recent blocks in memory.",
     "in_flight_bytes": "Bytes handed to the engine that are not stored yet.",
@@ -46,6 +50,7 @@ _COUNTERS = {
     "bytes": "Bytes of blocks stored.",
     "writes": "Writes to the store; each takes all blocks that wait (group commit).",
     "syncs": "Writes that were synced to the disk.",
+    "delayed_delivered": "Delayed messages that became due and are in the log.",
     "transactions_committed": "Transactions committed.",
     "compaction_passes": "Passes of compaction over a partition.",
     "compaction_removed": "Messages that compaction removed.",
@@ -88,13 +93,16 @@ class Metrics(Collector):
         watchdog: Watchdog,
         budgets: Iterable[Budget],
         queues: Callable[[], Sequence[QueueInfo]],
+        lateness: Callable[[], tuple[list[tuple[str, float]], float]],
     ) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()
         self.seconds = {"publish": Histogram(), "fetch": Histogram(), "commit": Histogram()}
         self.bytes_in = 0
         self.bytes_out = 0
         self.long_polls = 0
+        self.groups: Sequence[GroupInfo] = ()  # as of the last scrape
         self._stats = stats
+        self._lateness = lateness
         self._ready = ready
         self._watchdog = watchdog
         self._budgets = tuple(budgets)
@@ -127,6 +135,7 @@ class Metrics(Collector):
         yield from self._of_http()
         yield from self._of_engine()
         yield from of_queues(self._queues())
+        yield from self._of_groups()
 
     def _of_http(self) -> Iterator[Metric]:
         yield _counter("tms_http_received_bytes", "Bytes of published bodies.", self.bytes_in)
@@ -164,6 +173,13 @@ class Metrics(Collector):
 
     def _of_engine(self) -> Iterator[Metric]:
         yield _gauge("tms_ready", "1 when the service is ready, see /readyz.", self._ready())
+        buckets, seconds = self._lateness()
+        yield HistogramMetricFamily(
+            "tms_delayed_lateness_seconds",
+            "How much later than it was due a delayed message came into the log.",
+            buckets=buckets,
+            sum_value=seconds,
+        )
         stats = self._stats()
         for field in fields(stats):
             name, value = field.name, getattr(stats, field.name)
@@ -171,6 +187,25 @@ class Metrics(Collector):
                 yield _counter(f"tms_{name}", _COUNTERS[name], value)
             elif name in _GAUGES:
                 yield _gauge(f"tms_{name}", _GAUGES[name], value)
+
+    def _of_groups(self) -> Iterator[Metric]:
+        members = GaugeMetricFamily(
+            "tms_group_members", "Members of a group.", labels=("group", "topic")
+        )
+        labels = ("group", "topic", "partition")
+        lag = GaugeMetricFamily(
+            "tms_group_lag_messages", "Messages that a group has before it.", labels=labels
+        )
+        age = GaugeMetricFamily(
+            "tms_group_lag_seconds", "For how long the first of them has been there.", labels=labels
+        )
+        for group in self.groups:
+            members.add_metric((group.group, group.topic), len(group.members))
+            for one in group.partitions:
+                place = (group.group, group.topic, str(one.partition))
+                lag.add_metric(place, one.lag)
+                age.add_metric(place, one.lag_ms / 1_000)
+        yield from (members, lag, age)
 
 
 def of_queues(found: Sequence[QueueInfo]) -> Iterator[Metric]:

@@ -6,6 +6,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import tms
+from tms.server.metrics import GROUP_PARTITIONS_MAX
 from tms.server.service import Service
 from tms.wire import bodies, routes
 from tms.wire.bodies import ReadinessBody, RootBody
@@ -38,6 +39,8 @@ def routes_of(service: Service) -> list[Route]:
         return Response(body, status, media_type=routes.JSON)
 
     async def metrics(request: Request) -> Response:
+        groups = service.engine.groups
+        service.metrics.groups = await service.in_thread(groups.all, GROUP_PARTITIONS_MAX)
         body, media = service.metrics.exposition(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": media})
 

@@ -70,6 +70,7 @@ class Service:
             self.watchdog,
             (self.publishing, self.fetching),
             engine.queues.stats,
+            lambda: engine.delayed.lateness.buckets(),
         )
         self.draining = False
 

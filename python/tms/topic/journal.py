@@ -16,11 +16,12 @@ from tms.log.groups import PLAIN, Stamp
 from tms.log.pending import PendingAppend
 from tms.log.records import FIRST_KEY
 from tms.log.recovery import header_of
-from tms.log.visibility import Judge, admit
-from tms.model.block import decode, encode
+from tms.log.visibility import Judge
+from tms.model.block import BlockHeader, Flags, decode, encode
 from tms.model.ids import MessageId
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Position
+from tms.model.snapshot import Fate
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability, TopicName, TopicSettings
 from tms.topic.partitions import Partitions
 from tms.topic.publishing import Publisher
@@ -103,12 +104,24 @@ class Journal:
         position = start or (Position.earliest() if kept is None else Position.parse(kept))
         while (read := reader.read(position, FIRST_KEY, READ_BYTES)).blocks:
             position = read.next
-            shown = read.blocks if judge is None else admit(read.blocks, judge).blocks
-            for stored in shown:
-                pointer = header_of(stored).write_pointer
+            for stored in read.blocks:
+                header = header_of(stored)
+                pointer = header.write_pointer
+                if judge is not None and not _counts(header, judge):
+                    continue
                 columns = decode(stored.block)
                 for key, value in zip(columns.keys(), columns.values(), strict=True):
                     yield Entry(key, value, pointer)
+
+
+def _counts(header: BlockHeader, judge: Judge) -> bool:
+    """Whether an entry is true by now. One in progress is not, and holds nothing back: whoever
+    commits it tells it to those who replayed before."""
+    if header.flags & Flags.ROLLED_BACK:
+        return False
+    if not header.flags & Flags.TRANSACTIONAL:
+        return True
+    return judge(header.write_pointer, bool(header.flags & Flags.ISSUED)) is Fate.VISIBLE
 
 
 def end_of(place: Appended) -> int:

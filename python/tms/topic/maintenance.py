@@ -39,6 +39,7 @@ class Maintenance:
         retention: RetentionClock,
         interval_s: float,
         expire: Callable[[], object],
+        forget: Callable[[int], None] = lambda uid: None,
     ) -> None:
         self._metadata = metadata
         self._clock = clock
@@ -47,6 +48,7 @@ class Maintenance:
         self._retention = retention
         self._interval_s = interval_s
         self._expire = expire
+        self._forget = forget
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -88,6 +90,7 @@ class Maintenance:
     def finish_deletion(self, uid: int) -> None:
         """Close the partitions of a deleted topic and free its space; what fails is tried again
         by the next pass."""
+        self._forget(uid)
         self._partitions.forget(uid, CLOSE_TIMEOUT_S)
         try:
             self._registry.drop_maps(uid)

@@ -39,7 +39,11 @@ def sweep(store: Store, metadata: Map) -> int:
     dropped: another process may be about to record it."""
     if store.shared:
         return 0
-    left = {name for name in store.names(_SEGMENTS) if not keys.is_payload_map(name)}
+    left = {
+        name
+        for name in store.names(_SEGMENTS)
+        if not keys.is_payload_map(name) and not keys.is_delayed_map(name)
+    }
     floors: dict[str, BlockKey] = {}
     start = keys.PARTITION_PREFIX
     while rows := metadata.scan(start, keys.prefix_stop(keys.PARTITION_PREFIX), _SCAN_BYTES):

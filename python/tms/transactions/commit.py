@@ -66,8 +66,10 @@ class CommitUnderWay:
         durability: Durability,
         inline: Durability,
         committed: Callable[[CommitResult], None],
+        begun: Callable[[], None] | None = None,
     ) -> None:
         self._parts = parts
+        self._begun = begun
         self._id = id
         self._request = request
         self._changes = changes
@@ -96,12 +98,14 @@ class CommitUnderWay:
         for topic, new in request.blocks:
             by_topic.setdefault(topic, []).append(new)
         try:
+            if self._begun is not None:
+                self._begun()
             self._unnamed = parts.early.unnamed(self._id, request.staged)
             for staged in request.staged:
                 self._refer(staged, stamp)
             for topic, blocks in by_topic.items():
                 pending = parts.publisher.submit(
-                    topic, blocks, self._durability, self._inline, stamp
+                    topic, blocks, self._durability, self._inline, stamp, self._begun is not None
                 )
                 self._under_way.append((topic, pending))
             for part in self._others:

@@ -20,6 +20,7 @@ from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS, TransactionType
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import (
+    SYSTEM_GROUPS,
     Commit,
     CommitResult,
     PositionChange,
@@ -184,9 +185,13 @@ class Transactions:
         being stored; nothing is ever seen of it then."""
         return self.submit_commit(request, Durability.SYNCED).result(timeout_s)[0]
 
-    def submit_commit(self, request: Commit, inline: Durability) -> Pending[CommitResult]:
+    def submit_commit(
+        self, request: Commit, inline: Durability, begun: Callable[[], None] | None = None
+    ) -> Pending[CommitResult]:
         """Begin a commit; the calling thread itself writes what needs at most `inline`, and waits
-        for others only with `synced`. Raises, or answers with, what `commit` raises."""
+        for others only with `synced`. Raises, or answers with, what `commit` raises. With `begun`
+        its blocks are the engine's own, which are not checked again; it is called once the
+        transaction has begun, and may raise what keeps it from being done."""
         done = self._done(request)
         if done is not None:
             answer: Pending[CommitResult] = Pending(1)
@@ -208,7 +213,7 @@ class Transactions:
             else:
                 id = self.manager.begin_intended(request.token)
             one = CommitUnderWay(
-                self._parts, id, request, changes, durability, inline, self._committed
+                self._parts, id, request, changes, durability, inline, self._committed, begun
             )
             one.ends(writes, ending.pop_all())
         one.start()
@@ -256,7 +261,8 @@ class Transactions:
             return True
         log = self._partitions.get(name, self._registry.find(name), block.partition)
         log.reader.load()
-        return log.state.end_offset >= block.end_offset
+        end_offset = log.state.end_offset
+        return end_offset >= block.end_offset or log.state.find_end() >= block.end_offset
 
     def _make_durable(self, places: Iterable[tuple[int, int]]) -> None:
         """Sync what was stored in these partitions, by topic uid. Owns none of them: who owns one
@@ -365,9 +371,15 @@ class Transactions:
         """A group's positions in a topic."""
         return self._positions.of(group, topic)
 
+    def settle(self) -> None:
+        """Find out what became of every commit that came to its end: what is asked of positions
+        then is the truth."""
+        self.manager.look(lambda _: None)
+
     def groups(self) -> list[tuple[str, TopicName]]:
-        """Which groups have positions in which topics."""
-        return self._positions.groups()
+        """Which groups have positions in which topics, but for TMS's own."""
+        found = self._positions.groups()
+        return [one for one in found if not one[0].startswith(SYSTEM_GROUPS)]
 
     def move(
         self, changes: Sequence[PositionChange], durability: Durability = Durability.SYNCED

@@ -291,6 +291,18 @@ def as_text(key: bytes | None, value: bytes | None, headers: Mapping[str, bytes]
         )
 
 
+def cells_in(
+    key: str | None, value: str | None, headers: Mapping[str, str], encoding: str
+) -> tuple[bytes | None, bytes | None, dict[str, bytes]]:
+    """The inverse. Raises `BadEncoding`."""
+    raw = _base64 if encoding == "base64" else str.encode
+    return (
+        None if key is None else raw(key),
+        None if value is None else raw(value),
+        {name: raw(cell) for name, cell in headers.items()},
+    )
+
+
 def _text(cell: bytes) -> str:
     """Raises ValueError for what is not UTF-8, and for large cells that would get much larger."""
     if len(cell) > _LARGE_BYTES:

@@ -168,6 +168,27 @@ def transaction_path(id: int, what: str = "") -> str:
     return f"{TRANSACTIONS}/{id or NEW_TRANSACTION}{'/' if what else ''}{what}"
 
 
+def delayed_path(
+    name: TopicName, at_ms: int | None, delay_ms: int | None, durability: Durability | None
+) -> str:
+    """POST stores messages until they are due."""
+    query = f"delay_ms={delay_ms}" if at_ms is None else f"deliver_at_ms={at_ms}"
+    if durability is not None:
+        query += f"&durability={durability}"
+    return f"{topic_path(name)}/delayed?{query}"
+
+
+def waiting_path(name: TopicName, after: str, limit: int) -> str:
+    """GET shows what waits until it is due."""
+    query = f"limit={limit}" + (f"&after={after}" if after else "")
+    return f"{topic_path(name)}/delayed?{query}"
+
+
+def delayed_message_path(name: TopicName, id: str) -> str:
+    """DELETE cancels a delayed message."""
+    return f"{topic_path(name)}/delayed/{id}"
+
+
 def positions_path(name: TopicName, group: str) -> str:
     """A group's positions in a topic: GET, PUT."""
     return f"{topic_path(name)}/positions/{quote(group, safe='')}"

@@ -4,6 +4,7 @@
     segments   every one has its map; offsets are dense, unless compaction left some out, and ids
                ascend, also from one to the next
     blocks     key, header, CRC-32C, and as many messages behind it as the header says
+    delayed    the same of messages that are not due yet
 
 Nothing is changed: the store that is given is a copy.
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
+from tms.delay.stored.entries import entry_of
 from tms.errors import DataCorrupt, NotFound, TMSError
 from tms.log.records import (
     FIRST_KEY,
@@ -215,7 +217,10 @@ class Verifier:
             place = SegmentMap.of(map_name)
             if place is None:
                 if keys.is_payload_map(map_name):
-                    uids.add(keys.payload_place(map_name)[0])
+                    uids.add(keys.topic_of_map(map_name))
+                elif keys.is_delayed_map(map_name):
+                    uids.add(keys.topic_of_map(map_name))
+                    yield from self._delayed(map_name)
                 elif map_name != keys.METADATA_MAP and not map_name.startswith(keys.TABLES):
                     yield Finding(Severity.NOTE, map_name, "no map of TMS has such a name")
                 continue
@@ -235,6 +240,24 @@ class Verifier:
         if uids and self._counter < max(uids):
             what = f"the counter of topics is {self._counter}, but {max(uids)} are in use"
             yield _damage("metadata", what, Mend.COUNTER)
+
+    def _delayed(self, map_name: str) -> Iterator[Finding]:
+        """Messages that are not due yet."""
+        try:
+            for key, raw in scan(self.store.open(map_name, create=False)):
+                if key[:1] != b"d":
+                    continue
+                try:
+                    entry = entry_of(key, raw)
+                    self.totals.messages += decode_block(entry.block).count
+                except TMSError as error:
+                    where = f"{map_name}, row {key.hex()}"
+                    yield _damage(where, error.message, Mend.ROW, map_name, key)
+                    continue
+                self.totals.blocks += 1
+                self.totals.bytes += len(raw)
+        except DataCorrupt as error:
+            yield _damage(map_name, error.message, Mend.MAP, map_name)
 
     def _unrecorded(self, map_name: str) -> Iterator[Finding]:
         """A map is recorded before anything is written to it: with rows in it, its record was

@@ -36,7 +36,7 @@ def _settings(function: _F) -> _F:
     """The options for what can be changed of a queue; those that were not given are None."""
     levels = click.Choice([one.value for one in Durability])
     for option in (
-        click.option("--durability", type=levels, help="Of leases and acks. [the topic's]"),
+        click.option("--durability", type=levels, help="Of acks. [the topic's]"),
         click.option("--outstanding-max", type=int, help="Messages not settled. [1,000,000]"),
         click.option("--dead-letter", type=TOPIC, help="Topic of dead letters. [TOPIC-GROUP-dead]"),
         click.option("--jitter", type=float, help="Share by which a back-off varies. [0.2]"),
@@ -64,7 +64,9 @@ def create(
         raise click.UsageError("--from takes one position for all partitions, not a count.")
     given = _given(settings) | ({} if start is None else {"start": str(start)})
     with session.bus() as bus:
-        _show(session, bus.queues.declare(group, TopicName.parse(topic), QueueSettings(**given)))
+        _show(
+            session, bus.queue_port.declare(group, TopicName.parse(topic), QueueSettings(**given))
+        )
 
 
 @command.command("update", cls=Shared)
@@ -78,7 +80,7 @@ def update(session: Session, /, group: str, topic: str, **settings: Any) -> None
     if not changes:
         raise click.UsageError("Nothing to change was given.")
     with session.bus() as bus:
-        _show(session, bus.queues.update(group, TopicName.parse(topic), changes))
+        _show(session, bus.queue_port.update(group, TopicName.parse(topic), changes))
 
 
 @command.command("list", cls=Shared)
@@ -87,7 +89,7 @@ def update(session: Session, /, group: str, topic: str, **settings: Any) -> None
 def list_(session: Session, topic: str) -> None:
     """The queues of TOPIC."""
     with session.bus() as bus:
-        found = bus.queues.list_queues(TopicName.parse(topic))
+        found = bus.queue_port.list_queues(TopicName.parse(topic))
     if not found and session.format is Format.TABLE:
         session.say(f"No queues on {topic}; `tms queue create GROUP {topic}` makes one.")
     session.show([_document(info) for info in found], [_row(info) for info in found])
@@ -100,7 +102,7 @@ def list_(session: Session, topic: str) -> None:
 def show(session: Session, group: str, topic: str) -> None:
     """How a queue stands, and its settings."""
     with session.bus() as bus:
-        info = bus.queues.describe(group, TopicName.parse(topic))
+        info = bus.queue_port.describe(group, TopicName.parse(topic))
     _show(session, info)
     if session.format is Format.TABLE and info.partitions:
         write("\n" + table_text([one._asdict() for one in info.partitions]))
@@ -114,7 +116,7 @@ def show(session: Session, group: str, topic: str) -> None:
 def redrive(session: Session, group: str, topic: str, limit: int) -> None:
     """Move dead letters of a queue back to TOPIC."""
     with session.bus() as bus:
-        moved = bus.queues.redrive(group, TopicName.parse(topic), limit)
+        moved = bus.queue_port.redrive(group, TopicName.parse(topic), limit)
     session.say(f"{moved:,} dead letters were moved back to {topic}")
     done: Row = {"group": group, "topic": topic, "moved": moved}
     session.show_result(done)
@@ -130,14 +132,14 @@ def delete(session: Session, group: str, topic: str, dry_run: bool, yes: bool) -
     """Delete a queue: what was settled is forgotten. The messages of TOPIC stay."""
     name = TopicName.parse(topic)
     with session.bus() as bus:
-        info = bus.queues.describe(group, name)
+        info = bus.queue_port.describe(group, name)
         left = info.backlog + info.leased + info.ready + info.delayed + info.blocked + info.dying
         what = f"The queue {group} of {topic} will be forgotten ({left:,} messages not settled)."
         if dry_run:
             session.say(f"dry run, nothing was changed: {what}")
         else:
             session.confirm(what, group, yes)
-            bus.queues.delete(group, name)
+            bus.queue_port.delete(group, name)
     done: Row = {"group": group, "topic": topic, "deleted": not dry_run}
     session.show_result(done)
 

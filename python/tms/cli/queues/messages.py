@@ -53,7 +53,7 @@ def receive(
     render = renderer(session.format, template, "%a\t%v\n", _facts, _DELIVERED_FIELDS)
     name = TopicName.parse(topic)
     with session.bus() as bus:
-        found = bus.queues.receive(group, name, limit, wait).messages(str(name))
+        found = bus.queue_port.receive(group, name, limit, wait).messages(str(name))
     write_bytes(b"".join(map(render, found)))
     session.say(f"{len(found):,} messages")
 
@@ -142,7 +142,7 @@ def _done(
     if not given:
         return 0
     with session.bus() as bus:
-        result = work(bus.queues, given)
+        result = work(bus.queue_port, given)
     session.say(f"{result.done:,} {what}")
     if result.fenced:
         session.say(f"too late: {' '.join(result.fenced)}")
@@ -164,7 +164,10 @@ def dead(session: Session, group: str, topic: str, count: int | None, template: 
     render = renderer(session.format, template, "%h\t%v\n")
     name, printed = TopicName.parse(topic), 0
     with session.bus() as bus:
-        letters = str(bus.queues.describe(group, name).dead_letter)
+        info = bus.queue_port.describe(group, name)
+        letters = str(info.dead_letter)
+        if info.dying:
+            session.say(f"{info.dying:,} messages are on their way to {letters}")
         try:
             start: dict[int, Start] = {
                 one.partition: "earliest" for one in bus.describe_topic(letters).partition_infos

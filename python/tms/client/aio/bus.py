@@ -14,10 +14,12 @@ from typing import Any, Literal, Self, TypeVar
 from weakref import WeakSet
 
 from tms.client.aio.consumer import AsyncConsumer
+from tms.client.aio.delayed import AsyncDelayedCalls
 from tms.client.aio.groups import AsyncGroupCalls
 from tms.client.aio.lanes import AsyncDelivery, AsyncLane, retrying
 from tms.client.aio.member import AsyncMemberConsumer, AsyncTold
 from tms.client.aio.producer import AsyncProducer
+from tms.client.aio.queues import AsyncQueue, AsyncQueueCalls
 from tms.client.aio.together import Together
 from tms.client.aio.topics import AsyncTopicCalls
 from tms.client.aio.transaction import AsyncTransaction
@@ -56,7 +58,9 @@ T = TypeVar("T")
 LANES_MAX = 64
 
 
-class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncViewCalls):
+class AsyncBus(
+    AsyncTopicCalls, AsyncGroupCalls, AsyncQueueCalls, AsyncDelayedCalls, AsyncViewCalls
+):
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
@@ -77,7 +81,7 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncViewCalls):
         self._lanes: deque[AsyncLane] = deque()
         self._closed = False
         self._places = asyncio.Semaphore(LANES_MAX)
-        self._open: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
+        self._open: WeakSet[AsyncProducer | AsyncConsumer | AsyncQueue] = WeakSet()
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -236,6 +240,13 @@ class AsyncBus(AsyncTopicCalls, AsyncGroupCalls, AsyncViewCalls):
     ) -> AsyncTransaction:
         """See `Bus.transaction`: `async with bus.transaction() as tx: await tx.send(…)`."""
         return AsyncTransaction(self._bus.transaction(durability=durability, timeout_s=timeout_s))
+
+    async def queue(self, topic: str, group: str, **settings: Any) -> AsyncQueue:
+        """See `Bus.queue`."""
+        queue = await asyncio.to_thread(self._bus.queue, topic, group, **settings)
+        made = AsyncQueue(queue, self._open_lane, self._clock, self._timeout_s)
+        self._open.add(made)
+        return made
 
     async def fetch(
         self,

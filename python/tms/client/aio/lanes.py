@@ -7,8 +7,10 @@ disk otherwise runs in a thread, and waiting is done by callbacks.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
+from tms.client.ports import QueuesPort
 from tms.client.publish.delivery import Numbering, Renewal, is_retriable_as_it_is
 from tms.client.transport import LocalTransport, attempt_s, is_retriable, retry_options
 from tms.clock import Clock
@@ -16,10 +18,13 @@ from tms.errors import Closed, OutOfOrderSequence, TimedOut, TMSError
 from tms.model.block import Compression
 from tms.model.filter import Filter
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.received import Received
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
 
 T = TypeVar("T")
+
+DUE_S_MIN = 0.02  # leases that end within this time end together
 
 
 class AsyncLane(Protocol):
@@ -44,6 +49,16 @@ class AsyncLane(Protocol):
         where: Filter | None = None,
     ) -> Fetched: ...
 
+    async def receive(
+        self,
+        group: str,
+        name: TopicName,
+        limit: int,
+        wait_s: float,
+        bytes_max: int,
+        timeout_s: float,
+    ) -> Received: ...
+
     def reset(self) -> None:
         """Give up on everything under way; its outcome is unknown. The lane stays usable."""
         ...
@@ -53,10 +68,25 @@ class AsyncLane(Protocol):
         ...
 
 
+class LocalQueues(QueuesPort, Protocol):
+    """What the queues of an engine can do besides."""
+
+    def watch(
+        self, group: str, topic: TopicName, callback: Callable[[], None]
+    ) -> tuple[Callable[[bool], None], float | None]: ...
+
+
+class AsyncLocalTransport(LocalTransport, Protocol):
+    """An engine in this process."""
+
+    @property
+    def queues(self) -> LocalQueues: ...
+
+
 class AsyncLocalLane:
     """A lane on an engine in this process."""
 
-    def __init__(self, engine: LocalTransport) -> None:
+    def __init__(self, engine: AsyncLocalTransport) -> None:
         self._engine = engine
         self._waiting: set[asyncio.Future[None]] = set()
         self._closed = False
@@ -112,6 +142,31 @@ class AsyncLocalLane:
             finally:
                 cancel()
 
+    async def receive(
+        self,
+        group: str,
+        name: TopicName,
+        limit: int,
+        wait_s: float,
+        bytes_max: int,
+        timeout_s: float,
+    ) -> Received:
+        loop, queues = asyncio.get_running_loop(), self._engine.queues
+        until_s = loop.time() + wait_s
+        while True:
+            self._check_open()
+            found = await _leased(queues, group, name, limit, bytes_max)
+            left_s = until_s - loop.time()
+            if found.slices or left_s <= 0:
+                return found
+            wake, looks = self._wake(), False
+            end_watch, due_s = queues.watch(group, name, wake.fire)
+            try:
+                await wake.wait(left_s if due_s is None else min(left_s, max(due_s, DUE_S_MIN)))
+                looks = True
+            finally:
+                end_watch(looks)
+
     def reset(self) -> None:
         pass  # an append under way in the engine ends by itself
 
@@ -157,6 +212,21 @@ class _Wake:
     def _set(self) -> None:
         if not self._fired.done():
             self._fired.set_result(None)
+
+
+async def _leased(
+    queues: QueuesPort, group: str, name: TopicName, limit: int, bytes_max: int
+) -> Received:
+    """What is there now. What was leased for a call that was cancelled is given back."""
+    work = asyncio.create_task(asyncio.to_thread(queues.receive, group, name, limit, 0, bytes_max))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        with suppress(TMSError):  # then the leases end by themselves
+            found = await work
+            if found.slices:
+                await asyncio.to_thread(queues.nack, group, name, found.tokens(), 0)
+        raise
 
 
 async def retrying(

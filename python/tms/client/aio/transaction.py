@@ -6,6 +6,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from tms.client.aio.consumer import AsyncConsumer
+from tms.client.aio.queues import AsyncQueue
+from tms.client.queues.queue import Messages
 from tms.client.transaction import Transaction
 from tms.model.ids import MessageId
 
@@ -37,6 +39,10 @@ class AsyncTransaction:
     def acknowledge(self, consumer: AsyncConsumer) -> None:
         """See `Transaction.acknowledge`."""
         self._transaction.acknowledge(consumer)
+
+    def settle(self, queue: AsyncQueue, messages: Messages) -> None:
+        """See `Transaction.settle`."""
+        self._transaction.settle(queue.queue, messages)
 
     async def commit(self) -> list[MessageId]:
         """See `Transaction.commit`."""

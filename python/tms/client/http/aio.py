@@ -24,9 +24,11 @@ from tms.client.http.connection import (
     exchange_error,
 )
 from tms.client.http.exchange import Answer, Call, Calls
+from tms.client.http.queues import receiving
 from tms.errors import Closed, TimedOut, TMSError, Unavailable
 from tms.model.filter import Filter
 from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
+from tms.model.received import Received
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
 
@@ -63,6 +65,18 @@ class AsyncHttpLane:
         where: Filter | None = None,
     ) -> Fetched:
         call = self._calls.fetch(name, positions, bytes_max, wait_s, isolation, where)
+        return await self._exchange(call, wait_s + timeout_s)
+
+    async def receive(
+        self,
+        group: str,
+        name: TopicName,
+        limit: int,
+        wait_s: float,
+        bytes_max: int,
+        timeout_s: float,
+    ) -> Received:
+        call = receiving(self._calls, group, name, limit, wait_s, bytes_max)
         return await self._exchange(call, wait_s + timeout_s)
 
     def reset(self) -> None:

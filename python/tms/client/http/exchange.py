@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tms.errors import ConfigError, Malformed, TMSError, Unavailable
 from tms.errors import Kind as ErrorKind
+from tms.model.delayed import Deferred, DelayedId, Due
 from tms.model.filter import Filter
 from tms.model.group import GroupInfo, GroupStanding, GroupSummary
 from tms.model.ids import MessageId
@@ -21,7 +22,7 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
-from tms.wire import bodies, commits, groups, routes
+from tms.wire import bodies, commits, delayed, groups, routes
 from tms.wire.erasing import Erase, ErasedBody, erase_body
 
 T = TypeVar("T")
@@ -146,6 +147,42 @@ class Calls:
         )
         head = f"GET {path}{self._common}Accept: {routes.BLOCKS}, {routes.PROBLEM}\r\n\r\n"
         return Call([head.encode("ascii")], self._fetched)
+
+    def publish_later(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        due: Due,
+        durability: Durability | None,
+        token: str,
+    ) -> Call[list[Deferred]]:
+        chunks = bodies.frame(blocks)
+        head = (
+            f"POST {routes.delayed_path(name, due.at_ms, due.delay_ms, durability)}{self._common}"
+            f"Content-Type: {routes.BLOCKS}\r\nAccept: {routes.JSON}, {routes.PROBLEM}\r\n"
+            + (f"Idempotency-Key: {token}\r\n" if token else "")
+            + f"Content-Length: {sum(map(len, chunks))}\r\n\r\n"
+        )
+        return Call(
+            [head.encode("ascii"), *chunks],
+            lambda answer: bodies.decode(self._good(answer), delayed.DeferredBody).deferred,
+        )
+
+    def cancel(self, name: TopicName, id: DelayedId) -> Call[bool]:
+        return self._json(
+            "DELETE",
+            routes.delayed_message_path(name, str(id)),
+            None,
+            lambda answer: bodies.decode(self._good(answer), delayed.CancelledBody).cancelled,
+        )
+
+    def waiting(
+        self, name: TopicName, after: DelayedId | None, limit: int
+    ) -> Call[delayed.WaitingBody]:
+        path = routes.waiting_path(name, "" if after is None else str(after), limit)
+        return self._json(
+            "GET", path, None, lambda a: bodies.decode(self._good(a), delayed.WaitingBody)
+        )
 
     def begin(self, timeout_s: float | None, long: bool, token: str) -> Call[TransactionInfo]:
         body = bodies.encode(commits.BeginBody(timeout_s, long, token))

@@ -12,7 +12,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tms.client.http.exchange import Call
+from tms.client.http.exchange import Call, Calls
 from tms.client.transport import is_retriable
 from tms.errors import NotFound, StorageUnavailable, TimedOut, TMSError, from_code
 from tms.model.log import Buffer
@@ -57,7 +57,7 @@ class HttpQueues:
         unsure: list[bool] = []
 
         def again(error: BaseException) -> bool:
-            unsure.append(not _surely_not_done(error))
+            unsure.append(not surely_not_done(error))
             return is_retriable(error)
 
         path = routes.queue_path(topic, group)
@@ -79,21 +79,13 @@ class HttpQueues:
         until_s = clock.monotonic_s() + wait_s
         while True:
             left_s = max(0.0, min(WAIT_S_MAX, until_s - clock.monotonic_s()))
-            call = self.receiving(group, topic, limit, left_s, bytes_max)
+            call = receiving(self._calls, group, topic, limit, left_s, bytes_max)
             try:
-                found = self._transport.call(call, _surely_not_done, left_s)
+                found = self._transport.call(call, surely_not_done, left_s)
             except TMSError as error:
                 raise explained(error) from error
             if found.slices or clock.monotonic_s() >= until_s:
                 return found
-
-    def receiving(
-        self, group: str, topic: TopicName, limit: int, wait_s: float, bytes_max: int
-    ) -> Call[Received]:
-        """One request for messages."""
-        body = bodies.encode(queues.ReceiveBody(limit, round(wait_s, 3), bytes_max))
-        path = routes.queue_path(topic, group, "receive")
-        return self._calls.request("POST", path, body, queues.decode_received, accept=routes.BLOCKS)
 
     def ack(self, group: str, topic: TopicName, tokens: Sequence[str]) -> TokenResult:
         return self._settle(group, topic, "ack", queues.AckBody([*tokens]))
@@ -119,7 +111,7 @@ class HttpQueues:
 
         body = bodies.encode(queues.RedriveBody(limit))
         path = routes.queue_path(topic, group, "redrive")
-        return self._transport.call(self._calls.request("POST", path, body, read), _surely_not_done)
+        return self._transport.call(self._calls.request("POST", path, body, read), surely_not_done)
 
     def _settle(self, group: str, topic: TopicName, what: str, body: object) -> TokenResult:
         path = routes.queue_path(topic, group, what)
@@ -136,15 +128,25 @@ class HttpQueues:
         return self._calls.request(method, routes.queue_path(topic, group), body, read)
 
 
+def receiving(
+    calls: Calls, group: str, topic: TopicName, limit: int, wait_s: float, bytes_max: int
+) -> Call[Received]:
+    """One request for messages."""
+    body = bodies.encode(queues.ReceiveBody(limit, round(wait_s, 3), bytes_max))
+    path = routes.queue_path(topic, group, "receive")
+    return calls.request("POST", path, body, queues.decode_received, accept=routes.BLOCKS)
+
+
 def explained(error: TMSError) -> TMSError:
     """The error of a receive; it says so if messages may have been leased that nobody saw."""
-    if _surely_not_done(error) or not is_retriable(error):
+    if surely_not_done(error) or not is_retriable(error):
         return error
     text = f"{error.message} What it may have leased comes again when the leases have ended."
     return from_code(error.code, text, {**error.details, "outcome": "unknown"})
 
 
-def _surely_not_done(error: BaseException) -> bool:
+def surely_not_done(error: BaseException) -> bool:
+    """Whether a receive that failed like this may be repeated: nothing was leased by it."""
     return (
         isinstance(error, TMSError)
         and is_retriable(error)

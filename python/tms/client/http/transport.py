@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from tms.client.http.answers import BODIES_KEPT
 from tms.client.http.connection import Connection, Target
+from tms.client.http.delayed import HttpDelayed
 from tms.client.http.exchange import Answer, Call, Calls
 from tms.client.http.groups import HttpGroups
 from tms.client.http.queues import HttpQueues
@@ -137,6 +138,11 @@ class HttpTransport:
     def transactions(self) -> HttpTransactions:
         """The service's transactions."""
         return HttpTransactions(self)
+
+    @property
+    def delayed(self) -> HttpDelayed:
+        """The service's delayed messages."""
+        return HttpDelayed(self)
 
     @property
     def queues(self) -> HttpQueues:

@@ -34,7 +34,7 @@ from tms.model.block.header import (
     read_header,
     write_header,
 )
-from tms.model.block.lone import lone_bytes, pack_lone
+from tms.model.block.lone import lone_bytes, lone_cells, pack_lone
 from tms.model.block.packing import (
     HEADER_VALUE_BYTES_MAX,
     HEADERS_MAX,
@@ -71,6 +71,7 @@ __all__ = [
     "read_header",
     "schema",
     "thin",
+    "unpack_lone",
 ]
 
 
@@ -130,3 +131,13 @@ def check(block: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int)
             return header
     check_body(block, header.count, message_bytes_max, decompressed_bytes_max)
     return header
+
+
+def unpack_lone(block: Buffer) -> tuple[bytes | None, bytes] | None:
+    """Key and value of a stored block that is a lone message without headers, in a fraction of the
+    time of `decode`; None for any other block, and for a damaged one."""
+    found = lone_cells(block)
+    try:
+        return found if found is not None and body_crc(block) == read_header(block).crc else None
+    except BadBlock:
+        return None

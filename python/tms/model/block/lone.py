@@ -61,6 +61,18 @@ def lone_bytes(block: Buffer) -> int | None:
     return int(key_bytes + value_bytes)
 
 
+def lone_cells(block: Buffer) -> tuple[bytes | None, bytes] | None:
+    """Key and value of the message in a block of the kind, None for any other block. Its checksum
+    is not looked at."""
+    if lone_bytes(block) is None:
+        return None
+    key_bytes, value_bytes, null_keys = _SIZES.unpack_from(block, HEADER_BYTES)
+    before, between, _ = _pieces(_NO_KEY if null_keys else key_bytes, value_bytes)
+    value_at = len(before) + key_bytes + len(between)
+    value = bytes(block[value_at : value_at + value_bytes])
+    return (None if null_keys else bytes(block[len(before) : len(before) + key_bytes])), value
+
+
 @lru_cache(LONES_CACHED_MAX)
 def _pieces(key_bytes: int, value_bytes: int) -> tuple[bytes, bytes, bytes]:
     """What stands before the key, between it and the value, and behind the value."""

@@ -59,7 +59,7 @@ _B = TypeVar("_B")
 _MADE = (routes.JSON, routes.BLOCKS)
 _JSON_ONLY = (routes.JSON,)
 _HEAD = f"content-type: {routes.JSON}\r\n".encode()
-_BLOCKS_HEAD = f"content-type: {routes.BLOCKS}\r\nx-content-type-options: nosniff\r\n".encode()
+_NO_SNIFFING = b"x-content-type-options: nosniff\r\n"  # a payload is never a page
 _INLINE_BYTES = 32 << 10  # JSON up to this size is read by the event loop itself
 _UNPACKED_FACTOR = 4  # JSON as Python strings, and messages as text, take so many times their size
 _ACK, _NACK = msgspec.json.Decoder(AckBody), msgspec.json.Decoder(NackBody)
@@ -133,7 +133,7 @@ class QueueMessages:
             budget.bytes += held
             if not exchange.disconnected:
                 self._service.metrics.bytes_out += held
-                head = _BLOCKS_HEAD if media == routes.BLOCKS else _HEAD
+                head = f"content-type: {media}\r\n".encode() + _NO_SNIFFING
                 await exchange.stream(routes.OK, head, held, answer.chunks)
         finally:
             budget.give_back(held)

@@ -49,14 +49,16 @@ class _Open(NamedTuple):
 
 
 class LevelDBMap:
-    """A map; made by `LevelDBStore`."""
+    """A map; made by `LevelDBStore`. Values of at least `large_bytes` go to the file; None: none
+    does."""
 
     value_bytes_max = VALUE_BYTES_MAX
 
-    def __init__(self, databases: Databases, path: Path) -> None:
+    def __init__(self, databases: Databases, path: Path, large_bytes: int | None) -> None:
         self.used = 0
         self._databases = databases
         self._path = path
+        self._large_bytes = VALUE_BYTES_MAX + 1 if large_bytes is None else large_bytes
         self._open: _Open | None = None
         self._log_dirty = False  # whether rows stand in LevelDB's log only, unsynced
         self._tail = LogTail(path)
@@ -207,7 +209,7 @@ class LevelDBMap:
         self, found: _Open, rows: Sequence[tuple[bytes, Buffer | None]], sync: bool
     ) -> None:
         """Put rows, or delete those whose value is None, in one step."""
-        values, large = found.values, self._databases.large_bytes
+        values, large = found.values, self._large_bytes
         try:
             if any(value is not None and len(value) >= large for _, value in rows):
                 self._put_apart(found, cast(Sequence[Row], rows), sync)
@@ -253,7 +255,7 @@ class LevelDBMap:
     def _copy(self, found: _Open, path: Path, pause: Callable[[], None]) -> None:
         """Make a map of the rows that there are now."""
         write_empty(path)
-        copy = LevelDBMap(self._databases, path)
+        copy = LevelDBMap(self._databases, path, self._large_bytes)
         try:
             with contextlib.closing(found.db.raw_iterator(verify_checksums=True)) as rows:
                 start = FIRST_KEY

@@ -8,6 +8,7 @@ Invariants
 """
 
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -20,13 +21,16 @@ from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import write_empty
 from tms.store.leveldb.map import LevelDBMap
 
+_COME_AND_GO = re.compile(r"t[0-9a-f]{8}/delayed", re.ASCII)
+
 
 class LevelDBStore:
     """Maps in a data directory, one LevelDB database each.
 
     With `create` the directory is made if nothing is there. A map keeps up to `write_buffer_bytes`,
     twice that at worst, in memory before it makes a file of them; less when many maps are open.
-    Values of at least `large_bytes` are written once, to a file beside the database.
+    Values of at least `large_bytes` are written once, to a file beside the database, but for maps
+    whose rows come and go one by one: there the space of a value comes back without the map.
     Without `sync_directories` making
     and dropping maps costs no syncs, and may not survive power loss. Raises `NotFound`,
     `ConfigError`, `DataCorrupt`, `AlreadyRunning`.
@@ -73,7 +77,8 @@ class LevelDBStore:
             elif found is None and not path.exists():
                 raise NotFound(f"There is no map {name} in {self._directory.path}.")
             if found is None:
-                found = self._maps[name] = LevelDBMap(self._databases, path)
+                apart = None if _COME_AND_GO.fullmatch(name) else self._databases.large_bytes
+                found = self._maps[name] = LevelDBMap(self._databases, path, apart)
         found.load()
         return found
 

@@ -9,7 +9,8 @@ from tms.model.group import GroupInfo
 from tms.model.inspection import PartitionInspection
 from tms.model.topic import TopicInfo
 from tms.model.transaction import TransactionInfo
-from tms.wire import bodies, commits, erasing, groups, routes
+from tms.wire import bodies, commits, delayed, erasing, groups, routes
+from tms.wire.openapi import delayed as delayed_pages
 from tms.wire.openapi import groups as group_pages
 from tms.wire.openapi import messages, operating, queues, topics, transactions
 
@@ -40,6 +41,10 @@ _JSON_SCHEMAS = (
     groups.GroupsBody,
     groups.PollBody,
     groups.StandingBody,
+    delayed.DelayedBody,
+    delayed.DeferredBody,
+    delayed.WaitingBody,
+    delayed.CancelledBody,
     routes.ProblemBody,
 )
 
@@ -62,7 +67,7 @@ def document(version: str) -> dict[str, Any]:
         "paths": topics.pages()
         | messages.pages()
         | queues.pages()
-        | transactions.pages()
+        | delayed_pages.pages()
         | transactions.pages()
         | group_pages.pages()
         | operating.pages(),

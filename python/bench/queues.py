@@ -1,0 +1,140 @@
+"""Queues: receive and acknowledge, embedded; what leases cost in memory, and a backlog in time.
+
+* Receiving and acknowledging is measured through the whole engine on the disk, with the journal
+  written, and synced for each acknowledgement where the topic is `synced`.
+* Memory is that of the state alone, by the process's resident size; what an acknowledgement costs
+  is measured on an engine in memory, with few and with many messages waiting, in turns.
+"""
+
+import gc
+from collections.abc import Callable
+from functools import partial
+
+from bench.report import Goal, Report, Sample, interleaved, measured, median, ratio
+from bench.targets import TOPIC, Embedded, Setup, values
+from tms.client.client import Bus
+from tms.client.queues.queue import Queue
+from tms.clock import SystemClock
+from tms.engine import Engine
+from tms.model.block import MESSAGES_MAX, encode
+from tms.model.log import NewBlock
+from tms.model.queue import OUTSTANDING_MAX, QueueSettings
+from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.queue.entries import Advanced
+from tms.queue.partition import PartitionState
+from tms.store.memory import MemoryStore
+
+BATCH = 100
+LEASES = 1_000_000
+FEW, MANY = 10, 10_000_000
+_LEASE_MS = 30_000
+_NAME = TopicName.parse(TOPIC)
+
+
+def run(setup: Setup, report: Report) -> None:
+    """Benchmark 9."""
+    report.title("Queues")
+    _memory(report)
+    _backlog(setup, report)
+    for durability in ("written", "synced"):
+        _pairs(setup, report, durability)
+
+
+def _pairs(setup: Setup, report: Report, durability: str) -> None:
+    count = 10_000 if setup.quick else 50_000
+    with setup.directory() as path, Embedded.open(path) as target:
+        target.bus.create_topic(TOPIC, durability=durability)
+        queue = target.bus.queue(TOPIC, "bench")
+
+        def pairs(size: int, count: int) -> Sample:
+            _publish(target.bus, count)
+            return measured(lambda: _work(queue, size, count))
+
+        works: dict[str, Callable[[], Sample]] = {
+            f"{BATCH} at a time": partial(pairs, BATCH, count),
+            "one by one": partial(pairs, 1, count // 20),
+        }
+        samples = interleaved(works, setup.runs)
+    for what, its in samples.items():
+        goal = Goal(at_least=20_000) if what.startswith("1") else None
+        rate = median(its, lambda s: s.per_s)
+        report.line(
+            "9", f"receive and ack, {what}, {durability}", rate, "pairs/s", goal, {what: its}
+        )
+
+
+def _publish(bus: Bus, count: int) -> None:
+    cells = values(100)
+    for at in range(0, count, 10_000):
+        part = min(10_000, count - at)
+        bus.publish_many(TOPIC, (cells * (part // len(cells) + 1))[:part], durability="written")
+
+
+def _work(queue: Queue, size: int, count: int) -> int:
+    done = 0
+    while done < count:
+        done += queue.ack(queue.receive(size)).done
+    return done
+
+
+def _leased(count: int, run: int = BATCH) -> PartitionState:
+    state = PartitionState()
+    for first in range(0, count, run):
+        some = min(run, count - first)
+        edit = Advanced(first, first + some, first, [first, some], _LEASE_MS + first, 0)
+        state.apply(edit, first)
+    return state
+
+
+def _memory(report: Report) -> None:
+    for what, run in (("leased 100 at a time", BATCH), ("leased one by one", 1)):
+        gc.collect()
+        before = _resident_mib()
+        state = _leased(LEASES, run)
+        taken = _resident_mib() - before
+        assert len(state.out) == LEASES
+        report.line("9", f"{LEASES:,} outstanding, {what}", taken, "MiB", Goal(at_most=200))
+        del state
+
+
+def _resident_mib() -> float:
+    with open("/proc/self/status") as file:
+        lines = dict(line.split(":", 1) for line in file)
+    return int(lines["VmRSS"].split()[0]) / 1_024
+
+
+def _backlog(setup: Setup, report: Report) -> None:
+    """Acknowledge one by one while so many messages wait to be looked at."""
+    count = 1_000 if setup.quick else 4_000
+    engines = {backlog: _waiting(backlog, setup.runs * count) for backlog in (FEW, MANY)}
+
+    def acks(backlog: int) -> Sample:
+        queues = engines[backlog].queues
+        tokens = [
+            message.token
+            for _ in range(count // BATCH)
+            for message in queues.receive("bench", _NAME, BATCH).messages(TOPIC)
+        ]
+        return measured(lambda: sum(queues.ack("bench", _NAME, [one]).done for one in tokens))
+
+    try:
+        samples = interleaved({f"{n:,} wait": partial(acks, n) for n in engines}, setup.runs)
+    finally:
+        for engine in engines.values():
+            engine.close()
+    value = ratio(samples, f"{MANY:,} wait", f"{FEW} wait", lambda s: s.cpu_s / s.messages)
+    report.line("9", f"ack: {MANY:,} wait ÷ {FEW}, CPU", value, "×", Goal(at_most=1.3), samples)
+
+
+def _waiting(backlog: int, count: int) -> Engine:
+    """An engine in memory with a queue in which so many messages wait, and `count` before them."""
+    engine = Engine(MemoryStore(), SystemClock())
+    engine.create_topic(_NAME, TopicSettings(durability=Durability.WRITTEN))
+    settings = QueueSettings(outstanding_max=OUTSTANDING_MAX)
+    engine.queues.declare("bench", _NAME, settings)
+    left = backlog + count
+    while left:
+        size = min(left, MESSAGES_MAX)
+        engine.append(_NAME, [NewBlock(0, encode([b"x"] * size))])
+        left -= size
+    return engine

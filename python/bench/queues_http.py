@@ -1,0 +1,68 @@
+"""Queues through HTTP: one worker, and several, receive and acknowledge in batches."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from bench.report import Goal, Report, Sample, interleaved, measured, median
+from bench.targets import TOPIC, Service, Setup, values
+from tms.client.client import Bus
+from tms.client.queues.queue import Queue
+
+BATCH = 100
+WORKERS = 8
+
+
+def run(setup: Setup, report: Report) -> None:
+    """Benchmark 9, the part with a service."""
+    report.title(f"Queues through HTTP, {BATCH} messages of 100 B at a time")
+    for durability in ("written", "synced"):
+        _pairs(setup, report, durability)
+
+
+def _pairs(setup: Setup, report: Report, durability: str) -> None:
+    count = 10_000 if setup.quick else 40_000
+    with setup.directory() as path, Service.start(path) as target:
+        target.bus.create_topic(TOPIC, durability=durability)
+        queue = target.bus.queue(TOPIC, "bench")
+
+        def pairs(workers: int) -> Sample:
+            _publish(target.bus, count)
+            return measured(lambda: _by_all(queue, workers, count), target.pid)
+
+        works: dict[str, Callable[[], Sample]] = {
+            "1 worker": partial(pairs, 1),
+            f"{WORKERS} workers": partial(pairs, WORKERS),
+        }
+        samples = interleaved(works, setup.runs)
+    for what, its in samples.items():
+        rate = median(its, lambda s: s.per_s)
+        label = f"receive and ack through HTTP, {durability}, {what}"
+        report.line("9", label, rate, "pairs/s", Goal(at_least=5_000), {what: its})
+
+
+def _publish(bus: Bus, count: int) -> None:
+    cells = values(100)
+    for at in range(0, count, 10_000):
+        part = min(10_000, count - at)
+        bus.publish_many(TOPIC, (cells * (part // len(cells) + 1))[:part], durability="written")
+
+
+def _by_all(queue: Queue, workers: int, count: int) -> int:
+    done: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: done.append(_work(queue, count // workers)))
+        for _ in range(workers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(done)
+
+
+def _work(queue: Queue, count: int) -> int:
+    done = 0
+    while done < count:
+        done += queue.ack(queue.receive(min(BATCH, count - done), wait_s=10)).done
+    return done

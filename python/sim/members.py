@@ -1,0 +1,132 @@
+"""Members of a log group, each of whom makes messages of those in the partitions that it has.
+
+Nothing but the fence keeps two of them from doing the same: a position is moved whatever it was.
+"""
+
+from sim.actors import SHARED as TOPIC
+from sim.actors import Work, block, commit, seen, topic_of
+from sim.history import Asked, Place, Sent
+from sim.world import World, quietly
+from tms.errors import TMSError
+from tms.model.ids import MessageId
+from tms.model.log import NewBlock, PartitionPosition
+from tms.model.position import Position
+from tms.model.topic import Durability, TopicName
+from tms.model.transaction import Commit, Owner, PositionChange, PositionKey, TopicBlock
+
+GROUP = "members"
+SHARED: tuple[Place, ...] = ((TOPIC, 0), (TOPIC, 1))
+JOINED: Place = ("joined", 0)
+SESSION_S = 5.0
+
+
+class Member:
+    """One member."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._lives = 0
+        self._made = 0
+        self._topic = TopicName.parse(SHARED[0][0])
+        self._work: Work | None = None
+        self._begin_anew()
+
+    def step(self) -> None:
+        """Look who has what, or process a little; seldom be silent for good and come back under
+        another name."""
+        quietly(self._step)
+
+    def settle(self) -> bool:
+        """Until everything was answered and nothing is left."""
+        if self._work is not None:
+            quietly(self._finish)
+        if self._work is None:
+            quietly(self._poll)
+            for partition in list(self._holding):
+                quietly(lambda p=partition: self._process(p))  # type: ignore[misc]
+        return self._work is None and not self._left()
+
+    def _begin_anew(self) -> None:
+        self._lives += 1
+        self._holding: dict[int, int] = {}
+        self._positions: dict[int, Position] = {}
+        self._work = None
+
+    def _step(self) -> None:
+        random = self._world.random
+        if self._work is not None:
+            self._finish()
+        elif random.random() < 0.03:
+            self._begin_anew()
+        elif random.random() < 0.4 or not self._holding:
+            self._poll()
+        else:
+            self._process(random.choice(sorted(self._holding)))
+
+    def _poll(self) -> None:
+        engine = self._world.engine
+        standing = engine.groups.poll(
+            GROUP, self._topic, f"{self._name}-{self._lives}", SESSION_S, self._holding
+        )
+        mine = dict(standing.partitions)
+        for partition in standing.release:
+            mine.pop(partition, None)
+        if mine != self._holding:
+            found = engine.transactions.positions(GROUP, self._topic)
+            for partition, epoch in mine.items():
+                if self._holding.get(partition) != epoch:
+                    self._positions[partition] = found.get(partition, Position.earliest())
+            self._holding = mine
+
+    def _left(self) -> bool:
+        """Whether there is something that nobody processed."""
+        try:
+            ends = self._world.engine.groups.describe(GROUP, self._topic).partitions
+        except TMSError:
+            return True
+        return any(one.lag for one in ends)
+
+    def _process(self, partition: int) -> None:
+        world, random = self._world, self._world.random
+        start = self._positions[partition]
+        at = [PartitionPosition(partition, start)]
+        fetched = world.engine.fetch(self._topic, at, random.choice((1, 400)))
+        messages = seen(fetched, start)
+        if not messages:
+            return
+        self._made += 1
+        name = f"{self._name}-{self._made}"
+        sources = tuple(value for _, value in messages)
+        values = tuple(f"{name}.{number}" for number in range(len(sources)))
+        last = Position.after(MessageId.parse(messages[-1][0]))
+        owner = Owner(f"{self._name}-{self._lives}", self._holding[partition])
+        change = PositionChange(PositionKey(GROUP, self._topic, partition), last, None, owner)
+        place = (SHARED[0][0], partition)
+        history = world.history
+        history.add(Sent(history.now(), JOINED, values, name, sources))
+        history.add(Asked(history.now(), name, ((GROUP, place, str(last.id)),)))
+
+        def request() -> Commit:
+            new = NewBlock(JOINED[1], block(values))
+            return Commit(
+                token=name,
+                blocks=(TopicBlock(topic_of(JOINED), new),),
+                positions=(change,),
+                durability=Durability.SYNCED,
+            )
+
+        self._work, self._next = Work(name, request, synced=True), (partition, last)
+        self._finish()
+
+    def _finish(self) -> None:
+        assert self._work is not None
+        done = commit(self._world, self._work)
+        if done is None:
+            return
+        self._work = None
+        if done:
+            partition, last = self._next
+            self._positions[partition] = last
+        else:
+            self._holding = {}

@@ -1,0 +1,174 @@
+"""Workers of a queue: they take messages and acknowledge them, give them back, reject them, settle
+them in a transaction with what they made of them, or are never heard of again.
+"""
+
+from collections.abc import Callable, Sequence
+
+from sim.actors import JOBS, Work, block, commit, topic_of
+from sim.history import Asked, Handled, Job, Place, Sent, Taken
+from sim.world import World, quietly
+from tms.errors import TMSError
+from tms.model.log import NewBlock
+from tms.model.queue import QueueSettings, Settlement, Token, TokenResult
+from tms.model.received import Delivered
+from tms.model.topic import Durability, TopicName
+from tms.model.transaction import Commit, TopicBlock
+
+GROUP = "workers"
+HANDLED: Place = ("handled", 0)
+DEAD: Place = ("jobs-workers-dead", 0)
+LEASE_S = 4.0
+HOWS = ("ack", "ack", "made", "made", "nack", "extend", "reject")
+SETTINGS = QueueSettings(
+    lease_s=LEASE_S,
+    deliveries_max=5,
+    backoff_first_s=0.5,
+    backoff_max_s=3.0,
+    durability=Durability.SYNCED,
+)
+
+
+class Worker:
+    """One of several workers of one queue."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._topic = TopicName.parse(JOBS[0])
+        self._made = 0
+        self._jobs: list[Delivered] = []
+        self._again: Callable[[], bool] | None = None  # what was asked and not answered
+
+    def step(self) -> None:
+        """Take messages, or do something with those that were taken."""
+        quietly(self._step)
+
+    def settle(self) -> bool:
+        """Until nothing is left in the queue."""
+        try:
+            if self._again is not None:
+                self._repeat()
+            else:
+                self._jobs = self._jobs or self._take(10)
+                if self._jobs:
+                    self._ask("ack", self._jobs)
+            info = self._world.engine.queues.describe(GROUP, self._topic)
+            left = info.backlog + info.leased + info.ready + info.delayed + info.blocked
+            return self._again is None and left + info.dying == 0
+        except TMSError:
+            return False
+
+    def _step(self) -> None:
+        random = self._world.random
+        if self._again is not None:
+            if random.random() < 0.1:
+                self._again, self._jobs = None, []  # never heard of again
+            else:
+                self._repeat()
+        elif not self._jobs:
+            self._jobs = self._take(random.choice((1, 2, 5)))
+        else:
+            chosen = [job for job in self._jobs if random.random() < 0.7]
+            self._ask(random.choice(HOWS), chosen)
+            if random.random() < 0.05:
+                self._jobs = []
+
+    def _take(self, limit: int) -> list[Delivered]:
+        world, history = self._world, self._world.history
+        began, clock_ms = history.now(), world.clock.passed_ms
+        received = world.engine.queues.receive(GROUP, self._topic, limit)
+        found = received.messages(JOBS[0])
+        if found:
+            jobs = tuple(map(_job, found))
+            lease_ms = round(LEASE_S * 1_000)
+            history.add(
+                Taken(began, self._name, GROUP, jobs, history.now(), clock_ms, lease_ms, world.era)
+            )
+        return found
+
+    def _ask(self, how: str, jobs: Sequence[Delivered]) -> None:
+        if not jobs:
+            return
+        if how == "made":
+            self._make(jobs)
+            return
+        world, tokens = self._world, [job.token for job in jobs]
+        began = self._note(0, how, jobs)
+
+        def attempt() -> bool:
+            result = _call(world, how, self._topic, tokens)
+            late = {str(one) for text in result.fenced for one in Token.parse(text).each()}
+            self._note(began, how, jobs, late)
+            return True
+
+        if how != "extend":
+            self._jobs = [job for job in self._jobs if job not in jobs]
+        self._again = attempt
+        self._repeat()
+
+    def _note(
+        self, began: int, how: str, jobs: Sequence[Delivered], late: set[str] | None = None
+    ) -> int:
+        """Note what is asked, or what the answer is: these tokens came too late, None: unknown."""
+        history, asked = self._world.history, tuple(map(_job, jobs))
+        began = began or history.now()
+        done = tuple(_value(job) for job in jobs if late is not None and job.token not in late)
+        fenced = tuple(_value(job) for job in jobs if late is not None and job.token in late)
+        history.add(Handled(began, self._name, GROUP, how, asked, done, fenced, history.now()))
+        return began
+
+    def _repeat(self) -> None:
+        assert self._again is not None
+        if self._again():
+            self._again = None
+
+    def _make(self, jobs: Sequence[Delivered]) -> None:
+        """Settle them in one transaction with what was made of them."""
+        world, history = self._world, self._world.history
+        self._made += 1
+        name = f"{self._name}-{self._made}"
+        values = tuple(f"{name}.{number}" for number in range(len(jobs)))
+        began = self._note(0, "made", jobs)
+        history.add(Sent(history.now(), HANDLED, values, name, tuple(map(_value, jobs))))
+        history.add(Asked(history.now(), name))
+        settlement = Settlement(GROUP, self._topic, tuple(job.token for job in jobs))
+
+        def request() -> Commit:
+            new = NewBlock(HANDLED[1], block(values))
+            return Commit(
+                token=name,
+                blocks=(TopicBlock(topic_of(HANDLED), new),),
+                settlements=(settlement,),
+                durability=Durability.SYNCED,
+            )
+
+        def attempt() -> bool:
+            done = commit(world, Work(name, request, synced=True))
+            if done:
+                self._note(began, "made", jobs, set())
+            return done is not None
+
+        self._jobs = [job for job in self._jobs if job not in jobs]
+        self._again = attempt
+        self._repeat()
+
+
+def _call(world: World, how: str, topic: TopicName, tokens: Sequence[str]) -> TokenResult:
+    queues = world.engine.queues
+    match how:
+        case "ack":
+            return queues.ack(GROUP, topic, tokens)
+        case "nack":
+            return queues.nack(GROUP, topic, tokens)
+        case "extend":
+            return queues.extend(GROUP, topic, tokens)
+        case _:
+            return queues.reject(GROUP, topic, tokens, "bad")
+
+
+def _job(message: Delivered) -> Job:
+    return Job(_value(message), message.deliveries)
+
+
+def _value(message: Delivered) -> str:
+    return (message.value or b"").decode()

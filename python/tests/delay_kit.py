@@ -1,0 +1,132 @@
+"""What the tests of delayed messages share: an engine on a store that can fail, with one clock, and
+a look at what was delivered."""
+
+import threading
+from collections.abc import Callable
+from itertools import count
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from tests.clocks import ManualClock
+from tests.log_kit import KeptStore
+from tms.engine import Engine, EngineConfig
+from tms.model.block import decode, encode
+from tms.model.delayed import Deferred, DelayedId, Due
+from tms.model.log import NewBlock, PartitionPosition
+from tms.model.position import Position
+from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.store.base import Store
+from tms.store.faulty import FaultyStore
+
+A = TopicName("default", "a")
+PARTITIONS = 2
+CONFIG = EngineConfig(threads=2)
+
+
+class World:
+    """An engine with a topic over a store that survives it."""
+
+    def __init__(
+        self,
+        shared: bool = False,
+        durability: Durability = Durability.SYNCED,
+        inner: Store | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.clock = clock or ManualClock()
+        self.store = FaultyStore(inner or KeptStore(shared=shared))
+        self.open()
+        settings = TopicSettings(PARTITIONS, durability=durability)
+        if all(info.name != A for info in self.engine.list_topics(A.namespace)):
+            self.engine.create_topic(A, settings)
+
+    def open(self) -> None:
+        self.engine = Engine(self.store, self.clock, CONFIG)
+        self.delayed = self.engine.delayed
+
+    def restart(self) -> None:
+        """Close the engine and start again."""
+        self.engine.close()
+        self.open()
+
+    def kill(self) -> None:
+        """Go on with what was written, as after a crash of the process."""
+        self.engine._threads.shutdown(wait=True)
+        self.store.crashed = True
+        self.store = FaultyStore(self.store.inner)
+        self.open()
+
+    def lose_power(self, random: Random | None = None) -> None:
+        """Go on with what was synced, and with what chance has left of the rest."""
+        self.engine._threads.shutdown(wait=True)
+        self.store = FaultyStore(self.store.crash(random))
+        self.open()
+
+    def later(
+        self,
+        *values: bytes,
+        delay_ms: int | None = None,
+        at_ms: int | None = None,
+        partition: int = 0,
+        token: str = "",
+        key: bytes | None = None,
+        name: TopicName = A,
+    ) -> list[DelayedId]:
+        """Publish one block."""
+        due = Due(at_ms, delay_ms)
+        block = encode(list(values), [key] * len(values) if key else None)
+        (place,) = self.delayed.publish(name, [NewBlock(partition, block)], due, None, token)
+        return place.ids()
+
+    def together(self, values: dict[int, list[bytes]], due: Due, token: str) -> list[Deferred]:
+        """Publish a block for each of several partitions."""
+        blocks = [NewBlock(partition, encode(some)) for partition, some in values.items()]
+        return self.delayed.publish(A, blocks, due, None, token)
+
+    def read(self, partition: int | None = None, name: TopicName = A) -> list[bytes | None]:
+        """What was delivered to a partition, or to all, one after another."""
+        if partition is None:
+            return [value for one in range(PARTITIONS) for value in self.read(one, name)]
+        found: list[bytes | None] = []
+        position = Position.earliest()
+        while True:
+            fetched = self.engine.fetch(name, [PartitionPosition(partition, position)], 1 << 20)
+            if not fetched.blocks:
+                return found
+            for stored in fetched.blocks:
+                found += decode(stored.block).values()
+            position = fetched.next[partition]
+
+
+class AtStep:
+    """Does something in a thread of its own when the store is asked the nth time; whoever asks goes
+    on once it is done, or waits itself for something."""
+
+    def __init__(self, store: FaultyStore, step: int, do: Callable[[], object]) -> None:
+        self.came = False
+        self._store = store
+        self._step = step
+        self._steps = count()
+        self._thread = threading.Thread(target=do)
+
+    def __enter__(self) -> Self:
+        self._store.before = self._before
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._store.before = lambda operation, name: None
+        if self.came:
+            self._thread.join(10)
+            assert not self._thread.is_alive()
+
+    def _before(self, operation: str, name: str) -> None:
+        if next(self._steps) == self._step:
+            self.came = True
+            self._thread.start()
+            self._thread.join(0.02)

@@ -1,0 +1,99 @@
+"""A process that is a member of the group `g` of the topic `in`, until it is killed.
+
+    python member.py URL SESSION_S exactly-once|at-least-once
+
+Exactly once, it makes a message in `out` of each message, in a transaction; at least once, it only
+says what it got. A line on standard output for each: `did VALUE`, `fenced VALUE` when its commit
+came too late. Then it begins anew, as another member.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import tms
+from tms.client.client import Bus
+from tms.errors import Conflict, Fenced
+
+WAIT_S = 30.0
+
+
+def say(what: str, value: bytes | None) -> None:
+    os.write(1, b"%s %s\n" % (what.encode(), value or b""))
+
+
+def work(bus: Bus, session_s: float, delivery: str) -> None:
+    with bus.consumer("in", group="g", delivery=delivery, session_s=session_s) as consumer:
+        for message in consumer:
+            if delivery == "exactly-once":
+                try:
+                    with bus.transaction() as tx:
+                        tx.send("out", message.value)
+                        tx.acknowledge(consumer)
+                except Fenced:
+                    say("fenced", message.value)
+                    return
+                except Conflict:  # its answer came late: who has the partition now was told before
+                    say("conflict", message.value)
+                    return
+            say("did", message.value)
+
+
+class Process:
+    """One of them; what it said so far is in `said`."""
+
+    def __init__(self, url: str, session_s: float, delivery: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, url, str(session_s), delivery],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        self.said: list[tuple[str, str]] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            what, _, value = line.decode().rstrip("\n").partition(" ")
+            with self._changed:
+                self.said.append((what, value))
+                self._changed.notify_all()
+
+    def values(self, what: str = "did") -> list[str]:
+        return [value for said, value in list(self.said) if said == what]
+
+    def until(self, true: Callable[["Process"], bool]) -> None:
+        """Wait until it has said enough."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: true(self), WAIT_S), self.said[-5:]
+
+    def send(self, signal: int) -> None:
+        self._process.send_signal(signal)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join(WAIT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+
+if __name__ == "__main__":
+    with tms.connect(sys.argv[1], timeout_s=60) as connected:
+        while True:
+            work(connected, float(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,352 @@
+"""What a queue promises, whatever is below the bus: a class of tests that every kind of bus runs.
+
+`test_queue_contract.py` runs it on an engine in this process and through HTTP. A subclass gives the
+fixture `bus`.
+"""
+
+import threading
+import time
+from collections import Counter, defaultdict
+from itertools import islice
+
+import pytest
+
+import tms
+from tests.log_kit import until
+from tms import Bus, Delivered, Queue
+from tms.errors import (
+    Conflict,
+    Fenced,
+    Forbidden,
+    Invalid,
+    QueueNotFound,
+    TopicNotFound,
+    TransactionEnded,
+)
+from tms.model.queue import Token
+
+WAIT_S = 10.0
+
+
+def prepared(bus: Bus, *values: bytes, partitions: int = 1, **settings: object) -> Queue:
+    """The queue `workers` on the topic `jobs`, with these messages."""
+    bus.create_topic("jobs", partitions=partitions, durability="written")
+    queue = bus.queue("jobs", "workers", **{"jitter": 0.0, **settings})
+    for value in values:
+        bus.publish("jobs", value)
+    return queue
+
+
+def got(messages: list[Delivered]) -> list[tuple[bytes | None, int]]:
+    return [(one.value, one.deliveries) for one in messages]
+
+
+def everything(bus: Bus, topic: str) -> list[tms.Message]:
+    return list(bus.consumer(topic, stop_at_end=True))
+
+
+class QueueContract:
+    """Queues."""
+
+    # -- queues ------------------------------------------------------------------------------------
+
+    def test_a_queue_has_the_settings_that_were_asked_for(self, bus: Bus) -> None:
+        queue = prepared(bus, lease_s=2.5, deliveries_max=3, dead_letter="morgue")
+        info = queue.describe()
+        assert (info.group, str(info.topic)) == ("workers", "jobs")
+        assert (info.settings.lease_s, info.settings.deliveries_max) == (2.5, 3)
+        assert info.settings == queue.settings
+        assert str(info.dead_letter) == "morgue"
+        assert bus.queue("jobs", "workers").settings == queue.settings
+
+    def test_making_it_again_changes_nothing_and_with_other_settings_is_refused(
+        self, bus: Bus
+    ) -> None:
+        first = prepared(bus, lease_s=5).describe()
+        again = bus.queue("jobs", "workers", lease_s=5, jitter=0).describe()
+        assert first == again
+        with pytest.raises(Conflict):
+            bus.queue("jobs", "workers", lease_s=6)
+
+    def test_settings_can_be_changed_one_by_one(self, bus: Bus) -> None:
+        queue = prepared(bus, lease_s=5)
+        queue.update(lease_s=7.0, durability="synced")
+        settings = bus.queue("jobs", "workers").settings
+        assert (settings.lease_s, settings.durability, settings.jitter) == (7, "synced", 0)
+        for changes in ({"ordered_by": "key"}, {"start": "latest"}, {"lease_s": 0}, {"leases": 1}):
+            with pytest.raises(Invalid):
+                queue.update(**changes)
+
+    def test_queues_are_listed_by_name_and_deleted(self, bus: Bus) -> None:
+        prepared(bus)
+        bus.queue("jobs", "a b:ü")
+        assert [info.group for info in bus.queues("jobs")] == ["a b:ü", "workers"]
+        queue = bus.queue("jobs", "workers")
+        queue.delete()
+        assert [info.group for info in bus.queues("jobs")] == ["a b:ü"]
+        for call in (queue.describe, queue.receive, queue.delete, queue.redrive):
+            with pytest.raises(QueueNotFound):
+                call()
+
+    def test_what_is_not_there_or_not_allowed_is_an_error(self, bus: Bus) -> None:
+        with pytest.raises(TopicNotFound):
+            bus.queue("nowhere", "workers")
+        with pytest.raises(TopicNotFound):
+            bus.queues("nowhere")
+        queue = prepared(bus)
+        for group in ("", "a/b", "x" * 256, "a\nb"):
+            with pytest.raises(Invalid):
+                bus.queue("jobs", group)
+        with pytest.raises((Invalid, Forbidden)):
+            bus.queue("jobs", "others", dead_letter="system:mine")
+        with pytest.raises(Invalid):
+            bus.queue("jobs", "others", dead_letter="jobs")
+        for limit in (0, 10_001):
+            with pytest.raises(Invalid):
+                queue.receive(limit)
+        with pytest.raises(Invalid):
+            queue.ack("no token")
+
+    # -- leases ------------------------------------------------------------------------------------
+
+    def test_each_message_goes_to_one_worker_with_everything_it_has(self, bus: Bus) -> None:
+        queue = prepared(bus)
+        id = bus.publish("jobs", b"\xff\0", key=b"\xfe", headers={"h": b"\xfd", "n": b""})
+        bus.publish("jobs", None)
+        first, second = queue.receive(5)
+        assert (first.value, first.key) == (b"\xff\0", b"\xfe")
+        assert (first.headers, first.id) == ({"h": b"\xfd", "n": b""}, id)
+        assert (first.topic, first.partition, first.offset) == ("jobs", 0, 0)
+        assert (second.value, second.key, second.headers) == (None, None, {})
+        assert first.timestamp_ms == first.id.time_ms
+        assert queue.receive(5) == []
+
+    def test_what_is_acknowledged_never_comes_again(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a", b"b", b"c", lease_s=0.2)
+        messages = queue.receive(3)
+        assert queue.ack(messages[:2]) == (2, ())
+        assert got(queue.receive(3, WAIT_S)) == [(b"c", 2)]
+
+    def test_messages_tokens_and_what_was_received_are_all_taken(self, bus: Bus) -> None:
+        queue = prepared(bus, *(b"%d" % n for n in range(6)))
+        one, two, three = queue.receive(3)
+        assert queue.ack(one).done == 1
+        assert queue.ack([two.token, three]).done == 2
+        rest = queue.receive_slices(10)
+        assert len(rest) == 3
+        assert queue.ack(rest) == (3, ())
+        assert queue.describe().partitions[0].cursor == 6
+
+    def test_a_lease_ends_and_the_old_token_is_too_late(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a", lease_s=0.2)
+        [late] = queue.receive()
+        [again] = queue.receive(1, WAIT_S)
+        assert again.deliveries == 2
+        assert queue.ack(late) == (0, (late.token,))
+        assert queue.ack(again) == (1, ())
+
+    def test_an_extended_lease_lasts(self, bus: Bus) -> None:
+        queue = prepared(bus, b"kept", b"lost", lease_s=0.3)
+        kept, _ = queue.receive(2)
+        assert queue.extend(kept, 60).done == 1
+        assert got(queue.receive(5, WAIT_S)) == [(b"lost", 2)]
+        assert queue.ack(kept).done == 1
+
+    def test_what_is_given_back_comes_after_its_delay(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a", b"b", backoff_first_s=0.2)
+        a, b = queue.receive(2)
+        queue.nack(b)
+        queue.nack(a, delay_s=0)
+        assert got(queue.receive(5)) == [(b"a", 2)]
+        assert queue.describe().delayed == 1
+        assert got(queue.receive(5, WAIT_S)) == [(b"b", 2)]
+
+    def test_an_ack_that_is_repeated_counts_as_done(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a")
+        messages = queue.receive()
+        assert queue.ack(messages) == queue.ack(messages) == (1, ())
+
+    def test_a_receive_waits_for_the_first_message(self, bus: Bus) -> None:
+        queue = prepared(bus, partitions=2)
+        found: list[Delivered] = []
+        waiter = threading.Thread(target=lambda: found.extend(queue.receive(5, WAIT_S)))
+        started = time.monotonic()
+        waiter.start()
+        bus.publish("jobs", b"a", partition=1)
+        waiter.join(WAIT_S)
+        assert got(found) == [(b"a", 1)]
+        assert time.monotonic() - started < WAIT_S / 2
+        assert queue.receive(5, 0.05) == []
+
+    def test_a_receive_is_bounded_in_messages_and_bytes(self, bus: Bus) -> None:
+        queue = prepared(bus)
+        bus.publish_many("jobs", [bytes(1_000)] * 50)
+        assert len(queue.receive(7)) == 7
+        assert 1 <= len(queue.receive(50, 0, 10_000)) <= 10
+        assert len(queue.receive(50, 0, 1)) == 1
+
+    def test_a_queue_from_latest_misses_what_was_there_and_nothing_else(self, bus: Bus) -> None:
+        bus.create_topic("jobs", partitions=2)
+        bus.publish_many("jobs", [b"old"] * 3, partition=0)
+        queue = bus.queue("jobs", "workers", start="latest")
+        bus.publish("jobs", b"new", partition=0)
+        bus.publish("jobs", b"new", partition=1)
+        assert [one.value for _ in range(2) for one in queue.receive(5)] == [b"new", b"new"]
+
+    def test_queues_and_consumers_of_a_topic_do_not_disturb_each_other(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a", b"b")
+        other = bus.queue("jobs", "others")
+        queue.ack(queue.receive(5))
+        assert got(other.receive(5)) == [(b"a", 1), (b"b", 1)]
+        assert [one.value for one in everything(bus, "jobs")] == [b"a", b"b"]
+
+    def test_counts_tell_how_a_queue_stands(self, bus: Bus) -> None:
+        queue = prepared(bus, *(b"%d" % n for n in range(10)))
+        messages = queue.receive(6)
+        queue.ack(messages[0])
+        queue.nack(messages[1], delay_s=60)
+        queue.nack(messages[2], delay_s=0)
+        info = queue.describe()
+        assert (info.backlog, info.leased, info.ready, info.delayed) == (4, 3, 1, 1)
+        assert (info.blocked, info.dying, info.dead) == (0, 0, 0)
+        assert info.partitions == ((0, 1, 6, 10),)
+
+    def test_many_workers_settle_each_message_once(self, bus: Bus) -> None:
+        queue = prepared(bus, partitions=2, lease_s=30)
+        bus.publish_many("jobs", [b"%d" % n for n in range(400)])
+        seen: list[tuple[bytes | None, int]] = []
+        lock = threading.Lock()
+
+        def work() -> None:
+            while messages := queue.receive(7, 0.3):
+                assert queue.ack(messages).done == len(messages)
+                with lock:
+                    seen.extend(got(messages))
+
+        workers = [threading.Thread(target=work) for _ in range(8)]
+        for one in workers:
+            one.start()
+        for one in workers:
+            one.join(60)
+        assert sorted(seen) == sorted((b"%d" % n, 1) for n in range(400))
+
+    # -- dead letters ------------------------------------------------------------------------------
+
+    def test_what_is_rejected_is_a_dead_letter_with_its_cause_and_can_come_back(
+        self, bus: Bus
+    ) -> None:
+        queue = prepared(bus)
+        bus.publish("jobs", b"bad", key=b"k", headers={"h": b"1"})
+        [bad] = queue.receive()
+        assert queue.reject(bad, "no such file").done == 1
+        until(lambda: queue.describe().dead == 1)
+        [letter] = everything(bus, str(queue.describe().dead_letter))
+        assert (letter.value, letter.key) == (b"bad", b"k")
+        assert letter.headers == {
+            "h": b"1",
+            "tms-dead-cause": b"no such file",
+            "tms-dead-deliveries": b"1",
+            "tms-dead-group": b"workers",
+            "tms-dead-origin": f"default:jobs/0/0/{bad.id}".encode(),
+        }
+        assert (queue.redrive(), queue.redrive()) == (1, 0)
+        [back] = queue.receive(1, WAIT_S)
+        assert (back.value, back.headers, back.deliveries) == (b"bad", {"h": b"1"}, 1)
+        assert queue.describe().dead == 0
+
+    def test_what_was_delivered_too_often_is_dead(self, bus: Bus) -> None:
+        queue = prepared(bus, b"poison", b"good", deliveries_max=2, lease_s=0.2)
+        deliveries: Counter[bytes | None] = Counter()
+        until_s = time.monotonic() + WAIT_S
+        while queue.describe().dead == 0 and time.monotonic() < until_s:
+            for one in queue.receive(5, 0.1):
+                deliveries[one.value] += 1
+                if one.value == b"good":
+                    queue.ack(one)
+        assert deliveries == {b"poison": 2, b"good": 1}
+        [letter] = everything(bus, "jobs-workers-dead")
+        assert letter.headers["tms-dead-deliveries"] == b"2"
+
+    # -- order -------------------------------------------------------------------------------------
+
+    def test_of_each_key_only_the_first_is_with_a_worker(self, bus: Bus) -> None:
+        queue = prepared(bus, ordered_by="key", backoff_first_s=0)
+        keys = [b"a", b"a", b"b", b"a", b"b"]
+        bus.publish_many("jobs", [b"%d" % n for n in range(5)], keys=keys)
+        first = queue.receive(10)
+        assert got(first) == [(b"0", 1), (b"2", 1)]
+        assert queue.describe().blocked == 3
+        queue.ack(first[1])
+        queue.nack(first[0])
+        assert sorted(got(queue.receive(10))) == [(b"0", 2), (b"4", 1)]
+
+    def test_the_order_of_each_key_is_that_of_the_log(self, bus: Bus) -> None:
+        queue = prepared(bus, partitions=2, ordered_by="key", backoff_first_s=0)
+        keys = [b"%d" % (n % 7) for n in range(100)]
+        bus.publish_many("jobs", [b"%d" % n for n in range(100)], keys=keys)
+        done: dict[bytes | None, list[int]] = defaultdict(list)
+        failed: set[bytes | None] = set()
+        while messages := queue.receive(5, 0.2):
+            for one in messages:
+                if one.offset % 3 == 0 and one.value not in failed:
+                    failed.add(one.value)
+                    queue.nack(one)
+                else:
+                    done[one.key].append(int(one.value or b""))
+                    queue.ack(one)
+        assert sum(map(len, done.values())) == 100
+        assert all(found == sorted(found) for found in done.values())
+
+    # -- transactions ------------------------------------------------------------------------------
+
+    def test_an_acknowledgement_and_its_outputs_commit_together(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a", b"b")
+        bus.create_topic("out", durability="written")
+        a, b = queue.receive(2)
+        with bus.transaction() as tx:
+            tx.send("out", b"A")
+            tx.settle(queue, a)
+        with pytest.raises(RuntimeError), bus.transaction() as tx:
+            tx.send("out", b"B")
+            tx.settle(queue, b)
+            raise RuntimeError
+        assert [one.value for one in everything(bus, "out")] == [b"A"]
+        assert queue.describe().leased == 1
+        assert queue.ack(b) == (1, ())
+
+    def test_a_commit_that_comes_too_late_leaves_nothing(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a")
+        bus.create_topic("out", durability="written")
+        [late] = queue.receive()
+        queue.nack(late, delay_s=0)
+        [again] = queue.receive()
+        with pytest.raises((Fenced, TransactionEnded)), bus.transaction() as tx:
+            tx.send("out", b"late")
+            tx.settle(queue, late)
+        with bus.transaction() as tx:
+            tx.send("out", b"again")
+            tx.settle(queue, again)
+        assert [one.value for one in everything(bus, "out")] == [b"again"]
+        assert queue.receive() == []
+
+    # -- ways to use it ----------------------------------------------------------------------------
+
+    def test_a_queue_is_iterated_and_messages_are_settled_by_blocks(self, bus: Bus) -> None:
+        queue = prepared(bus, b"good", b"bad", backoff_first_s=0)
+        seen = []
+        for message in islice(queue, 3):
+            try:
+                with queue.settling(message):
+                    seen.append((message.value, message.deliveries))
+                    if seen[-1] == (b"bad", 1):
+                        raise RuntimeError
+            except RuntimeError:
+                continue
+        assert seen == [(b"good", 1), (b"bad", 1), (b"bad", 2)]
+        assert queue.describe().partitions[0].cursor == 2
+
+    def test_tokens_are_texts_that_can_be_sent_elsewhere(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a", b"b")
+        tokens = [one.token for one in queue.receive(2)]
+        assert all(str(Token.parse(token)) == token for token in tokens)
+        assert bus.queue("jobs", "workers").ack(tokens).done == 2

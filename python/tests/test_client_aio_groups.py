@@ -1,0 +1,216 @@
+"""Groups with the asyncio client, over an engine in this process and through HTTP."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tms
+import tms.aio
+from tests.http_kit import serving
+from tms.aio import AsyncBus
+from tms.errors import Fenced, Invalid
+
+Open = Callable[[], AsyncBus]
+WAIT_S = 20.0
+PARTITIONS = 4
+
+
+def run(open_bus: Open, work: Callable[[AsyncBus], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        async with open_bus() as bus:
+            await bus.create_topic("in", partitions=PARTITIONS, durability="written")
+            await bus.create_topic("out", durability="written")
+            await work(bus)
+
+    asyncio.run(all_of_it())
+
+
+class Worker:
+    """A member in a task of its own."""
+
+    def __init__(self, bus: AsyncBus, **more: Any) -> None:
+        more = {"group": "g", "delivery": "at-least-once", **more}
+        self.consumer = bus.consumer("in", **more)
+        self.values: list[bytes | None] = []
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async for message in self.consumer:
+            self.values.append(message.value)
+
+    async def stop(self) -> None:
+        await self.consumer.close()
+        async with asyncio.timeout(WAIT_S):
+            await self.task
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something is so."""
+    for _ in range(int(WAIT_S / 0.02)):
+        if await true():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it never was")
+
+
+async def publish(bus: AsyncBus, first: int, count: int) -> list[bytes]:
+    values = [b"%d" % number for number in range(first, first + count)]
+    for number, value in enumerate(values, first):
+        await bus.publish("in", value, partition=number % PARTITIONS)
+    return values
+
+
+def sizes(bus: AsyncBus, *wanted: int) -> Callable[[], Awaitable[bool]]:
+    """Whether the members have so many partitions."""
+
+    async def look() -> bool:
+        try:
+            found = await bus.group("g", "in")
+        except tms.TMSError:
+            return False
+        return sorted(len(one.partitions) for one in found.members) == sorted(wanted)
+
+    return look
+
+
+class AsyncGroupContract:
+    def test_members_share_the_partitions_and_each_message_goes_to_one(
+        self, open_bus: Open
+    ) -> None:
+        async def work(bus: AsyncBus) -> None:
+            workers = [Worker(bus) for _ in range(3)]
+            await until(sizes(bus, 1, 1, 2))
+            values = await publish(bus, 0, 40)
+
+            async def all_there() -> bool:
+                return Counter(v for one in workers for v in one.values) == Counter(values)
+
+            await until(all_there)
+            for worker in workers:
+                await worker.stop()
+            assert (await bus.group("g", "in")).summary().lag <= 3
+            (summary,) = await bus.groups("in")
+            assert summary.members == 0
+
+        run(open_bus, work)
+
+    def test_who_leaves_is_replaced_at_once(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            stays, leaves = Worker(bus, session_s=600), Worker(bus, session_s=600)
+            await until(sizes(bus, 2, 2))
+            await leaves.stop()
+            await until(sizes(bus, 4))
+            await stays.stop()
+
+        run(open_bus, work)
+
+    def test_callbacks_run_on_the_loop_and_may_be_coroutines(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            told: list[tuple[str, list[int]]] = []
+            loop = asyncio.get_running_loop()
+
+            async def assigned(partitions: Sequence[int]) -> None:
+                assert asyncio.get_running_loop() is loop
+                told.append(("got", sorted(partitions)))
+
+            def revoked(partitions: Sequence[int]) -> None:
+                assert asyncio.get_running_loop() is loop
+                told.append(("lost", sorted(partitions)))
+
+            first = Worker(bus, on_assigned=assigned, on_revoked=revoked)
+            await until(sizes(bus, 4))
+            second = Worker(bus)
+            await until(sizes(bus, 2, 2))
+            await second.stop()
+            await until(sizes(bus, 4))
+
+            async def told_all() -> bool:
+                return told == [("got", [0, 1, 2, 3]), ("lost", [2, 3]), ("got", [2, 3])]
+
+            await until(told_all)
+            await first.stop()
+
+        run(open_bus, work)
+
+    def test_exactly_once_moves_with_the_transaction_only(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            values = await publish(bus, 0, 12)
+            for _ in range(2):
+                async with bus.consumer(
+                    "in", group="g", delivery="exactly-once", stop_at_end=True
+                ) as consumer:
+                    async for batch in consumer.batches():
+                        async with bus.transaction() as tx:
+                            await tx.send_many("out", batch.values())
+                            tx.acknowledge(consumer)
+                    with pytest.raises(Invalid):
+                        await consumer.acknowledge()
+            found = [m.value async for m in bus.consumer("out", stop_at_end=True)]
+            assert sorted(found) == sorted(values)  # type: ignore[type-var]
+
+        run(open_bus, work)
+
+    def test_a_late_commit_of_a_member_that_was_replaced_is_refused(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            values = await publish(bus, 0, 8)
+            late = bus.consumer("in", group="g", session_s=1)
+            async for _ in late:
+                break
+            worker = Worker(bus, session_s=1)
+
+            async def all_there() -> bool:
+                return len(worker.values) == 8
+
+            await until(all_there)
+            with pytest.raises(Fenced):
+                await late.acknowledge()
+            assert sorted(worker.values) == sorted(values)  # type: ignore[type-var]
+            await worker.stop()
+            await late.close()
+
+        run(open_bus, work)
+
+    def test_at_most_once_leaves_to_others_what_it_has_not_handed_out(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            values = await publish(bus, 0, 16)
+            seen: list[bytes | None] = []
+            async with bus.consumer("in", group="g", delivery="at-most-once") as consumer:
+                async for message in consumer:
+                    seen.append(message.value)
+                    if len(seen) == 3:
+                        break
+            rest = bus.consumer("in", group="g", delivery="at-most-once", stop_at_end=True)
+            seen += [message.value async for message in rest]
+            assert sorted(seen) == sorted(values)  # type: ignore[type-var]
+
+        run(open_bus, work)
+
+    def test_an_iteration_up_to_the_end_that_is_given_up_makes_room(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            values = await publish(bus, 0, 8)
+            given_up = bus.consumer("in", group="g", stop_at_end=True, session_s=600)
+            async for _ in given_up:
+                break
+            async with asyncio.timeout(WAIT_S):
+                again = bus.consumer("in", group="g", stop_at_end=True)
+                found = [message.value async for message in again]
+            assert sorted(found) == sorted(values)  # type: ignore[type-var]
+
+        run(open_bus, work)
+
+
+class TestEmbedded(AsyncGroupContract):
+    @pytest.fixture
+    def open_bus(self, tmp_path: Path) -> Open:
+        return lambda: tms.aio.open(tmp_path / "data")
+
+
+class TestHttp(AsyncGroupContract):
+    @pytest.fixture
+    def open_bus(self) -> Iterator[Open]:
+        with serving() as served:
+            yield lambda: tms.aio.connect(f"http://127.0.0.1:{served.address[1]}")

@@ -1,0 +1,152 @@
+"""Random publishes, cancels, moves, clocks, failures and crashes against a plain model of delayed
+messages."""
+
+from collections import Counter
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.delay_kit import PARTITIONS, A, World
+from tms.errors import TMSError
+from tms.model.delayed import DelayedId, Due
+from tms.model.topic import Durability
+
+DELAYS = st.integers(0, 50)
+
+
+class DelayedModel(RuleBasedStateMachine):
+    """An engine, and what must be of its delayed messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+        self.due: dict[DelayedId, bytes] = {}  # what waits
+        self.delivered: Counter[bytes] = Counter()
+        self.requests: list[tuple[str, dict[int, list[bytes]], Due]] = []
+        self.ids: list[DelayedId] = []
+
+    @initialize(shared=st.booleans())
+    def begin(self, shared: bool) -> None:
+        self.world = World(shared, durability=Durability.SYNCED)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.clock.pass_ms(10_000_000)
+            self.move()
+            assert not self.due
+            self.what_is_delivered_is_what_is_due()
+            self.world.engine.close()
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    @rule(
+        counts=st.dictionaries(st.integers(0, PARTITIONS - 1), st.integers(1, 3), min_size=1),
+        delay_ms=DELAYS,
+        absolute=st.booleans(),
+        fails=st.sampled_from(["", "", "stored", "lost"]),
+    )
+    def publish(self, counts: dict[int, int], delay_ms: int, absolute: bool, fails: str) -> None:
+        values = {partition: [self._value() for _ in range(n)] for partition, n in counts.items()}
+        now_ms = self.world.clock.now_ms()
+        due = Due(at_ms=now_ms + delay_ms - 10) if absolute else Due(delay_ms=delay_ms)
+        token = str(self.number)
+        if fails:
+            self.world.store.fail_write(1, stored=fails == "stored")
+        self.requests.append((token, values, due))
+        for _ in range(5):
+            try:
+                placed = self.world.together(values, due, token)
+                break
+            except TMSError as error:
+                assert error.retriable
+                self.world.engine.maintenance.recover()
+        self.world.store.heal()
+        for one in placed:
+            assert one.due_ms == max(now_ms, due.after(now_ms))
+            for id, value in zip(one.ids(), values[one.partition], strict=True):
+                self.due[id] = value
+                self.ids.append(id)
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        token, values, due = data.draw(st.sampled_from(self.requests[-5:]))
+        for one in self.world.together(values, due, token):
+            assert set(one.ids()) <= set(self.ids)
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(self.ids[-10:]))
+        if id.due_ms <= self.world.clock.now_ms() and id not in self.due:
+            return  # delivered or cancelled: the answer may be either, of what was cancelled
+        waits = id in self.due
+        assert self.world.delayed.cancel(A, id) or not waits
+        self.due.pop(id, None)
+
+    # -- time, and what happens --------------------------------------------------------------------
+
+    @rule(ms=st.sampled_from([1, 3, 10, 60]))
+    def pass_ms(self, ms: int) -> None:
+        self.world.clock.pass_ms(ms)
+
+    @rule(ms=st.sampled_from([-40, -5, 30]))
+    def jump(self, ms: int) -> None:
+        self.world.clock.jump_ms(ms)
+
+    @rule(batch_bytes=st.sampled_from([1, 700, 1 << 20]))
+    def move(self, batch_bytes: int = 1 << 20) -> None:
+        import tms.delay.mover as mover
+
+        before, mover.BATCH_BYTES = mover.BATCH_BYTES, batch_bytes
+        try:
+            self.world.delayed.move()
+        finally:
+            mover.BATCH_BYTES = before
+        now_ms = self.world.clock.now_ms()
+        for id in [id for id in self.due if id.due_ms <= now_ms]:
+            self.delivered[self.due.pop(id)] += 1
+
+    @rule()
+    def restart(self) -> None:
+        self.world.restart()
+
+    @rule()
+    def kill(self) -> None:
+        self.world.kill()
+
+    @rule(seed=st.integers(0, 100))
+    def lose_power(self, seed: int) -> None:
+        self.world.lose_power(Random(seed))
+
+    @rule()
+    def tidy(self) -> None:
+        self.world.delayed.tidy()
+
+    # -- what holds --------------------------------------------------------------------------------
+
+    @invariant()
+    def what_is_delivered_is_what_is_due(self) -> None:
+        if hasattr(self, "world"):
+            assert Counter(self.world.read()) == self.delivered
+
+    @invariant()
+    def what_waits_is_counted_and_listed(self) -> None:
+        if hasattr(self, "world"):
+            found = self.world.delayed.messages(A, limit=1_000)
+            assert {one.id: one.value for one in found} == self.due
+            assert [one.id for one in found] == sorted(self.due)
+            info = self.world.delayed.info(A)
+            assert info.waiting == len(self.due)
+            if self.due:
+                assert info.next_due_ms is not None and info.next_due_ms <= min(self.due).due_ms
+
+    def _value(self) -> bytes:
+        self.number += 1
+        return b"%d" % self.number
+
+
+TestDelayedModel = DelayedModel.TestCase
+TestDelayedModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

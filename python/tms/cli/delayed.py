@@ -1,0 +1,76 @@
+"""`tms delayed …`: messages that are not due yet. `tms publish --delay` makes some."""
+
+from itertools import islice
+
+import click
+
+from tms.cli.output import Row, text_of
+from tms.cli.session import TOPIC, Group, Session, Shared
+from tms.cli.topics import time_text
+from tms.model.delayed import DelayedId, DelayedMessage
+
+_VALUE_CHARS = 60
+
+
+@click.group("delayed", cls=Group)
+def command() -> None:
+    """List, count and cancel messages that are not due yet."""
+
+
+@command.command("list", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@click.option("-n", "--count", type=click.IntRange(min=1), default=20, help="At most so many. [20]")
+@click.option("--after", help="Begin behind the message with this id.")
+@click.pass_obj
+def list_(session: Session, topic: str, count: int, after: str | None) -> None:
+    """The messages of TOPIC that wait, in the order in which they are due."""
+    with session.bus() as bus:
+        found = list(islice(bus.delayed_messages(topic, after), count))
+    if not found:
+        session.say(f"Nothing waits in {topic}.")
+    rows = [_row(message) for message in found]
+    session.show(rows, rows)
+
+
+@command.command("count", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@click.pass_obj
+def count(session: Session, topic: str) -> None:
+    """How many messages of TOPIC wait, and when the first is due."""
+    with session.bus() as bus:
+        info = bus.delayed(topic)
+    due_ms = info.next_due_ms
+    facts: Row = {
+        "topic": topic,
+        "waiting": info.waiting,
+        "next_due": None if due_ms is None else time_text(due_ms),
+    }
+    session.show_one(facts, facts)
+
+
+@command.command("cancel", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@click.argument("ids", nargs=-1, required=True)
+@click.pass_obj
+def cancel(session: Session, topic: str, ids: tuple[str, ...]) -> None:
+    """Cancel messages of TOPIC by their IDS. Those that are delivered already stay."""
+    wanted = [DelayedId.parse(id) for id in ids]
+    with session.bus() as bus:
+        rows: list[Row] = [{"id": str(id), "cancelled": bus.cancel(topic, id)} for id in wanted]
+    session.show(rows, rows)
+
+
+def _row(message: DelayedMessage) -> Row:
+    key, value = message.key, message.value
+    return {
+        "id": str(message.id),
+        "deliver_at": time_text(message.id.due_ms),
+        "partition": message.partition,
+        "key": None if key is None else _shown(key),
+        "value": None if value is None else _shown(value),
+    }
+
+
+def _shown(cell: bytes) -> str:
+    text = text_of(cell) or ""
+    return text if len(text) <= _VALUE_CHARS else text[: _VALUE_CHARS - 1] + "…"

@@ -1,0 +1,119 @@
+"""`tms group …`: groups of consumers, their members, their lag, and where they begin anew.
+
+Resetting a group asks for its name first, shows with `--dry-run` what it would do, and takes
+`--yes`. A group whose members are at work is not reset, because they would go on where they are.
+"""
+
+import click
+import msgspec
+
+from tms.cli.output import Row
+from tms.cli.session import START, TOPIC, Group, Session, Shared
+from tms.errors import Conflict, GroupNotFound
+from tms.model.group import GroupInfo
+from tms.model.position import Position
+
+
+@click.group("group", cls=Group)
+def command() -> None:
+    """List, show and reset groups of consumers."""
+
+
+@command.command("list", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@click.pass_obj
+def list_(session: Session, topic: str) -> None:
+    """The groups of TOPIC, how many members they have, and how far they are behind."""
+    with session.bus() as bus:
+        found = bus.groups(topic)
+    if not found:
+        session.say(f"No group has members or positions in {topic}.")
+    rows: list[Row] = [
+        {
+            "group": one.group,
+            "members": one.members,
+            "lag": one.lag,
+            "lag_seconds": one.lag_ms / 1_000,
+        }
+        for one in found
+    ]
+    session.show(rows, rows)
+
+
+@command.command("show", cls=Shared)
+@click.argument("group")
+@click.argument("topic", type=TOPIC)
+@click.pass_obj
+def show(session: Session, group: str, topic: str) -> None:
+    """How GROUP stands in TOPIC: of each partition the member that reads it, position and lag."""
+    with session.bus() as bus:
+        info = bus.group(group, topic)
+    rows: list[Row] = [
+        {
+            "partition": one.partition,
+            "member": one.owner,
+            "position": one.position,
+            "lag": one.lag,
+            "lag_seconds": one.lag_ms / 1_000,
+        }
+        for one in info.partitions
+    ]
+    idle = [one.member for one in info.members if not one.partitions]
+    if idle:
+        session.say(f"Members without a partition: {', '.join(idle)}")
+    session.show(msgspec.to_builtins(info), rows)
+
+
+@command.command("reset", cls=Shared)
+@click.argument("group")
+@click.argument("topic", type=TOPIC)
+@click.option("--to", type=START, help="Go on at this position [begin anew].")
+@click.option("--force", is_flag=True, help="Even if it has members.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def reset(
+    session: Session,
+    group: str,
+    topic: str,
+    to: Position | int | None,
+    force: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Forget where GROUP stands in TOPIC, so that it begins anew, or let it go on at a position."""
+    if isinstance(to, int):
+        raise click.UsageError("A position for all partitions is wanted, not a count.")
+    with session.bus() as bus:
+        partitions = range(bus.describe_topic(topic).settings.partitions)
+        try:
+            _require_idle(bus.group(group, topic), force)
+        except GroupNotFound:
+            if to is None:
+                raise
+        where = "begin anew" if to is None else f"go on at {to}"
+        what = f"{group} will {where} in {len(partitions)} partitions of {topic}."
+        if dry_run:
+            session.say(f"dry run, nothing was changed: {what}")
+        else:
+            session.confirm(what, group, yes)
+            if to is None:
+                bus.forget_positions(group, topic)
+            else:
+                bus.set_positions(group, topic, dict.fromkeys(partitions, to))
+    done: Row = {
+        "group": group,
+        "topic": topic,
+        "position": None if to is None else str(to),
+        "reset": not dry_run,
+    }
+    session.show_result(done)
+
+
+def _require_idle(info: GroupInfo, force: bool) -> None:
+    if info.members and not force:
+        raise Conflict(
+            f"The group {info.group} of {info.topic} has {len(info.members)} members, which would "
+            "go on where they are.",
+            next="end them, or say --force: at-least-once members then go on where they are told",
+        )

@@ -1,0 +1,177 @@
+"""What a bus does with delayed messages: publishing them, cancelling them, looking at what waits.
+
+Invariants
+
+* A request has a key of its own, which its repetitions carry: it is stored once.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from tms.client.calls import BusCalls
+from tms.client.publish.batching import REQUEST_BYTES, Headers
+from tms.client.publish.delivery import Numbering
+from tms.client.publish.known import as_compression, as_durability
+from tms.client.transport import retrying
+from tms.errors import Invalid, NotFound
+from tms.model.block import Compression
+from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
+from tms.model.log import NewBlock
+from tms.model.topic import TopicName
+
+At = datetime | int  # a time with its zone, or ms since 1970
+Delay = timedelta | float  # or seconds
+PAGE = 1_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+_DELAY_S_MAX = 1e12
+
+
+class DelayedCalls(BusCalls):
+    """The part of a bus that is about delayed messages. Thread-safe."""
+
+    def publish_later(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        *,
+        at: At | None = None,
+        delay: Delay | None = None,
+        durability: str | None = None,
+        timeout_s: float | None = None,
+    ) -> DelayedId:
+        """Publish one message that is delivered at a time (a datetime with its zone, or ms since
+        1970), or after a delay (seconds or a timedelta), and wait until it is stored; its id, to
+        `cancel` it with.
+
+        It is never delivered early, and gets its place and id in the log when it is due. What is
+        past already is due at once. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`,
+        `TooLarge`; `TimedOut` when it is unknown whether it is stored.
+        """
+        (id,) = self.publish_later_many(
+            topic,
+            [value],
+            None if key is None else [key],
+            [headers] if headers else None,
+            partition,
+            at=at,
+            delay=delay,
+            durability=durability,
+            timeout_s=timeout_s,
+        )
+        return id
+
+    def publish_later_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        partition: int | None = None,
+        *,
+        at: At | None = None,
+        delay: Delay | None = None,
+        durability: str | None = None,
+        compression: str = Compression.NONE,
+        timeout_s: float | None = None,
+    ) -> list[DelayedId]:
+        """Publish messages that are due together; their ids in this order. Up to 4 MiB of them are
+        stored in one request, all or nothing; errors carry `index` where one message is the
+        reason."""
+        due, level = as_due(at, delay), as_durability(durability)
+        packing, publishing = as_compression(compression), self._publishing
+        known = publishing.known(topic) or self.look_up(topic)
+        batcher = publishing.batcher(
+            known, Numbering(), batch_bytes=REQUEST_BYTES, compression=packing, partition=partition
+        )
+        deferred: list[Deferred] = []
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+
+        def store(blocks: list[NewBlock]) -> list[Deferred]:
+            token = os.urandom(16).hex()
+            port = self._transport.delayed
+            return retrying(
+                lambda left_s: port.publish(known.name, blocks, due, level, token, left_s),
+                self._clock,
+                limit_s,
+            )
+
+        try:
+            for _ in batcher.add_many(values, keys, headers, partition):
+                deferred += store(batcher.pack())
+            if batcher.fillings:
+                deferred += store(batcher.pack())
+        except NotFound:
+            publishing.forget(topic)
+            raise
+        return _in_order(deferred, batcher.partitions_of(len(values), keys, partition))
+
+    def cancel(self, topic: str, id: DelayedId | str, timeout_s: float | None = None) -> bool:
+        """Whether a delayed message is cancelled: it is never delivered. False when it is delivered
+        already, or there is none with this id. Raises `TopicNotFound`, `Invalid`."""
+        name, wanted = TopicName.parse(topic), as_id(id)
+        port = self._transport.delayed
+        return retrying(
+            lambda left_s: port.cancel(name, wanted, left_s),
+            self._clock,
+            self._timeout_s if timeout_s is None else timeout_s,
+        )
+
+    def delayed(self, topic: str) -> DelayedInfo:
+        """How many messages of a topic wait until they are due, and when the first is. Raises
+        `TopicNotFound`."""
+        return self._transport.delayed.info(TopicName.parse(topic))
+
+    def delayed_messages(
+        self, topic: str, after: DelayedId | str | None = None
+    ) -> Iterator[DelayedMessage]:
+        """The messages of a topic that wait, in the order in which they are due, from behind the
+        one named `after`; read in pages as they are taken. Raises `TopicNotFound`."""
+        name, last = TopicName.parse(topic), None if after is None else as_id(after)
+        while found := self._transport.delayed.messages(name, last, PAGE):
+            yield from found
+            last = found[-1].id
+
+
+def as_due(at: At | None, delay: Delay | None) -> Due:
+    """When a caller means. Raises `Invalid`."""
+    if (at is None) == (delay is None):
+        raise Invalid("Say when messages are due: either at=… or delay=….")
+    if at is not None:
+        return Due(at_ms=_at_ms(at))
+    if isinstance(delay, timedelta):
+        return Due(delay_ms=-(-delay // _MS))
+    if isinstance(delay, bool) or not isinstance(delay, int | float):
+        raise Invalid(
+            f"A delay is seconds or a timedelta, got {type(delay).__name__}.", field="delay"
+        )
+    if not 0 <= delay <= _DELAY_S_MAX:
+        raise Invalid(f"A delay is not negative and ends before the year 10000, got {delay}.")
+    return Due(delay_ms=math.ceil(delay * 1_000))
+
+
+def as_id(id: DelayedId | str) -> DelayedId:
+    """Raises `Invalid`."""
+    return id if isinstance(id, DelayedId) else DelayedId.parse(id)
+
+
+def _at_ms(at: At) -> int:
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise Invalid(f"The time {at} has no time zone; use e.g. datetime(…, tzinfo=UTC).")
+        return max(0, -(-(at - _EPOCH) // _MS))
+    return at
+
+
+def _in_order(deferred: Sequence[Deferred], partitions: Iterator[int]) -> list[DelayedId]:
+    """The ids of messages that went to these partitions, in this order."""
+    ids: dict[int, list[DelayedId]] = {}
+    for one in deferred:
+        ids.setdefault(one.partition, []).extend(one.ids())
+    following: Mapping[int, Iterator[DelayedId]] = {p: iter(found) for p, found in ids.items()}
+    return [next(following[partition]) for partition in partitions]

@@ -1,0 +1,1 @@
+"""Queues, as a program works with them."""

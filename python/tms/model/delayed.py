@@ -1,0 +1,117 @@
+"""Delayed messages: their ids, when they are due, and what is said of those that wait. Values that
+engine, wire and client share.
+
+An id is `DUE_MS-SEQUENCE`, for example `1767225600000-4711`: when the message is due, in ms since
+1970, and a number that no other delayed message of the topic ever has. It is what `cancel` takes;
+in the log the message gets an id like every other one.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Self
+
+import msgspec
+
+from tms.errors import Invalid
+from tms.model.ids import TIME_MS_MAX
+
+SEQUENCE_MAX = 2**48 - 1
+_ID = re.compile(r"([0-9]{1,15})-([0-9]{1,15})", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class DelayedId(NamedTuple):
+    """What a delayed message is called until it is in the log."""
+
+    due_ms: int
+    sequence: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The id written as `DUE_MS-SEQUENCE`. Raises `Invalid`."""
+        found = _ID.fullmatch(text) if isinstance(text, str) else None
+        if found is not None:
+            id = cls(int(found[1]), int(found[2]))
+            if id.due_ms <= TIME_MS_MAX and id.sequence <= SEQUENCE_MAX:
+                return id
+        raise Invalid(
+            f"The id of a delayed message is DUE_MS-SEQUENCE, got {text!r:.80}.", field="id"
+        )
+
+    @property
+    def due(self) -> datetime:
+        """When the message is due, in UTC."""
+        return _EPOCH + timedelta(milliseconds=self.due_ms)
+
+    def __str__(self) -> str:
+        return f"{self.due_ms}-{self.sequence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When messages are due: at a time, or so long after the engine has got them. One of both."""
+
+    at_ms: int | None = None
+    delay_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.at_ms is None) == (self.delay_ms is None):
+            raise Invalid("Say either when the message is due or for how long it is delayed.")
+        for name, value in (("deliver_at_ms", self.at_ms), ("delay_ms", self.delay_ms)):
+            if value is not None and (type(value) is not int or not 0 <= value <= TIME_MS_MAX):
+                raise Invalid(
+                    f"{name} is whole milliseconds, 0 to {TIME_MS_MAX} (year 9999), got "
+                    f"{value!r:.40}.",
+                    field=name,
+                )
+
+    def after(self, now_ms: int) -> int:
+        """The time in ms; what is past already is due now. Raises `Invalid` after the year 9999."""
+        if self.at_ms is not None:
+            return max(self.at_ms, now_ms)
+        due_ms = now_ms + (self.delay_ms or 0)
+        if due_ms > TIME_MS_MAX:
+            raise Invalid(
+                f"A delay of {self.delay_ms} ms ends after the year 9999, which no id can hold.",
+                field="delay_ms",
+            )
+        return due_ms
+
+
+class Deferred(msgspec.Struct, frozen=True):
+    """What became of a block: its messages wait for `due_ms`, with `count` consecutive sequences
+    from `sequence`."""
+
+    partition: int
+    due_ms: int
+    sequence: int
+    count: int
+
+    def ids(self) -> list[DelayedId]:
+        """The ids of the messages, in order."""
+        return [DelayedId(self.due_ms, self.sequence + i) for i in range(self.count)]
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedInfo:
+    """How many messages of a topic wait, and when the first of them is due; None: none waits."""
+
+    waiting: int
+    next_due_ms: int | None
+
+
+class DelayedMessage(NamedTuple):
+    """A message that waits."""
+
+    id: DelayedId
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes]
+
+    @property
+    def due(self) -> datetime:
+        """When it is due, in UTC."""
+        return self.id.due

@@ -1,0 +1,46 @@
+"""What callers ask of queues, checked; and the errors that name what is wrong."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from tms.errors import Invalid, QueueNotFound
+from tms.model.queue import TOKENS_MAX, QueueSettings, Token, dead_letter_topic
+from tms.model.topic import TopicName
+
+
+def parsed(tokens: Sequence[str]) -> list[Token]:
+    """The tokens of a call. Raises `Invalid`."""
+    if isinstance(tokens, str) or not 0 < len(tokens) <= TOKENS_MAX:
+        raise Invalid(f"Give a list of 1 to {TOKENS_MAX} tokens.", field="tokens")
+    found = [Token.parse(text) for text in tokens]
+    if sum(token.count for token in found) > TOKENS_MAX:
+        raise Invalid(f"One call is about at most {TOKENS_MAX} messages.", field="tokens")
+    return found
+
+
+def check_dead_letter(group: str, topic: TopicName, settings: QueueSettings) -> None:
+    """Raises `Invalid` when the dead letters would go to the topic itself."""
+    if dead_letter_topic(group, topic, settings.dead_letter) == topic:
+        raise Invalid(
+            f"The dead letters of a queue of {topic} cannot go to {topic} itself.",
+            field="dead_letter",
+        )
+
+
+def differences(there: QueueSettings, asked: QueueSettings) -> str:
+    """What is asked for and is otherwise, in words."""
+    return ", ".join(
+        f"{field.name} is {getattr(there, field.name)!r}, not {getattr(asked, field.name)!r}"
+        for field in fields(there)
+        if getattr(there, field.name) != getattr(asked, field.name)
+    )
+
+
+def not_found(group: str, topic: TopicName) -> QueueNotFound:
+    """The error for a queue that is not there."""
+    return QueueNotFound(
+        f"The topic {topic} has no queue {group[:255]!r}. Declare it, or list the queues to find "
+        "it.",
+        group=group,
+        topic=str(topic),
+    )

@@ -1,0 +1,147 @@
+"""The endpoints of delayed messages."""
+
+from itertools import count
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tms.errors import Invalid
+from tms.model.delayed import Deferred, DelayedId, Due
+from tms.model.ids import TIME_MS_MAX
+from tms.model.log import NewBlock
+from tms.model.topic import Durability, TopicName, parse_durability
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import (
+    Body,
+    content_type,
+    header,
+    parameters,
+    path_text,
+    received,
+    whole_number,
+)
+from tms.server.messages.idempotency import producer_id
+from tms.server.service import Service
+from tms.server.topics import answer, json_parameters, topic_of
+from tms.wire import bodies, delayed, messages, routes
+from tms.wire.bodies import PublishBody
+from tms.wire.delayed import CancelledBody, DeferredBody
+from tms.wire.strict import decode_strict
+
+LIST_DEFAULT, LIST_MAX = 100, 1_000
+_READABLE = (routes.JSON, routes.BLOCKS)
+_PUBLISH = msgspec.json.Decoder(PublishBody)
+_UNPACKED_FACTOR = 4  # JSON as Python strings takes up to this many times its size
+
+
+def routes_of(service: Service) -> list[Route]:
+    """The routes of delayed messages."""
+    here = Delayed(service)
+    path = f"{routes.PREFIX}/{{namespace:raw}}/topics/{{topic:raw}}/delayed"
+    return [
+        Route(path, here.look, methods=["GET"]),
+        Route(path, here.publish, methods=["POST"]),
+        Route(path + "/{id:raw}", here.cancel, methods=["DELETE"]),
+    ]
+
+
+class Delayed:
+    """Each method answers one route; what the engine may wait for is done in a thread."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._delayed = service.engine.delayed
+        self._turns = count()
+
+    async def publish(self, request: Request) -> Response:
+        """POST …/delayed?delay_ms=…|deliver_at_ms=…: messages in JSON, or blocks."""
+        name = topic_of(request)
+        exchange: Exchange = request.scope["tms.exchange"]
+        due, durability = _asked(exchange.scope["query_string"])
+        media = content_type(header(exchange, b"content-type"), _READABLE)
+        key = _idempotency_key(exchange)
+        name.require_writable()
+        service = self._service
+        service.require_open()
+        limit = service.limits.body_bytes_max
+        async with received(exchange, service.publishing, limit, service.threads) as body:
+            service.metrics.bytes_in += len(body.data)
+            if media == routes.BLOCKS:
+                blocks = bodies.unframe_new(body.data)
+                deferred = await self._store(name, blocks, due, durability, key)
+                return answer(routes.OK, DeferredBody(deferred))
+            packed = await self._pack(name, body, key)
+            deferred = await self._store(name, packed.blocks, due, durability, key)
+            return Response(delayed.placed(packed, deferred), media_type=routes.JSON)
+
+    async def look(self, request: Request) -> Response:
+        """GET …/delayed"""
+        name = topic_of(request)
+        given = json_parameters(request, "after", "limit")
+        limit = whole_number(given, "limit", LIST_DEFAULT, 0, LIST_MAX)
+        after = DelayedId.parse(given["after"]) if "after" in given else None
+
+        def found() -> delayed.WaitingBody:
+            info = self._delayed.info(name)
+            shown = self._delayed.messages(name, after, limit) if limit else []
+            return delayed.waiting_body(info, shown)
+
+        return answer(routes.OK, await self._service.in_thread(found))
+
+    async def cancel(self, request: Request) -> Response:
+        """DELETE …/delayed/{id}"""
+        name = topic_of(request)
+        json_parameters(request)
+        id = DelayedId.parse(path_text(request.path_params["id"].encode()))
+        self._service.require_open()
+        timeout_s = self._service.limits.publish_timeout_s
+        done = await self._service.in_thread(self._delayed.cancel, name, id, timeout_s)
+        return answer(routes.OK, CancelledBody(done))
+
+    async def _store(
+        self,
+        name: TopicName,
+        blocks: list[NewBlock],
+        due: Due,
+        durability: Durability | None,
+        key: str,
+    ) -> list[Deferred]:
+        pending = self._delayed.submit(name, blocks, due, durability, key)
+        (deferred,) = await self._service.outcome(pending)
+        return deferred
+
+    async def _pack(self, name: TopicName, body: Body, key: str) -> messages.Packed:
+        service = self._service
+        settings = service.engine.settings(name)
+        turn = (producer_id(key) if key else next(self._turns)) % settings.partitions
+        body.reserve(_UNPACKED_FACTOR * len(body.data))
+
+        def pack() -> messages.Packed:
+            asked = decode_strict(body.data, _PUBLISH).messages
+            return messages.pack(asked, settings.partitions, turn, settings.message_bytes_max)
+
+        return await service.in_thread(pack)
+
+
+def _asked(query: bytes) -> tuple[Due, Durability | None]:
+    given = parameters(query, ("delay_ms", "deliver_at_ms", "durability"))
+    times = {
+        name: whole_number(given, name, 0, 0, TIME_MS_MAX) if name in given else None
+        for name in ("deliver_at_ms", "delay_ms")
+    }
+    text = given.get("durability")
+    return Due(*times.values()), None if text is None else parse_durability(text)
+
+
+def _idempotency_key(exchange: Exchange) -> str:
+    """The key of a request, empty when there is none. Raises `Invalid`."""
+    keys = [value for name, value in exchange.scope["headers"] if name == b"idempotency-key"]
+    if not keys:
+        return ""
+    if len(keys) > 1:
+        raise Invalid("Idempotency-Key is given twice.", header="Idempotency-Key")
+    key = str(keys[0].decode("latin-1").strip())
+    producer_id(key)
+    return key
