@@ -307,9 +307,7 @@ class Cursor:
         for partition, offset in reached.items():
             if offset >= self._stops[partition]:
                 self._fetched.pop(partition, None)
-        if (
-            not found.batches and not reached
-        ):  # nothing more to be had in any of those that were asked for
+        if not found.batches and not reached:  # nothing more of any of those that were asked for
             for partition in found.next:
                 self._fetched.pop(partition, None)
         self.finished = not self._fetched
@@ -329,6 +327,11 @@ class Cursor:
                 for partition, there in self._passed.items()
                 if partition in self._handed
             )
+
+    def unsettle(self, partitions: Iterable[int]) -> None:
+        """The caller does not get all batches of these partitions."""
+        for partition in partitions:
+            self._passed.pop(partition, None)
 
     def positions(self) -> dict[int, Position]:
         """Where to go on, for each partition."""
@@ -361,7 +364,7 @@ class Cursor:
         self.positions()
         if self.message is not None and self.message.partition == partition:
             self.message = None
-        for places in (self._fetched, self._handed, self._stops):
+        for places in (self._fetched, self._handed, self._passed, self._stops):
             places.pop(partition, None)
 
     def keep(self, partitions: Iterable[int]) -> set[int]:
