@@ -167,6 +167,24 @@ def test_a_late_repeat_of_a_write_does_not_undo_what_came_after_it(store: HBaseS
     assert rows_of(one) == [(key(0), b"later")]
 
 
+def test_a_block_may_be_overwritten_often_and_leaves_no_pieces_behind(
+    store: HBaseStore, hbase: Endpoint
+) -> None:
+    name = Segments.next()
+    one = store.open(name, create=True)
+    key = keys.block_key(START_MS, 0x12)
+    one.write([(key, Random(1).randbytes(20 << 20))], SYNCED)
+    for size in (18 << 20, 9 << 20, 300, 2):
+        value = Random(size).randbytes(size)
+        one.overwrite([(key, value), (keys.block_key(START_MS, 0x99), b"not there")], SYNCED)
+        assert rows_of(one) == [(key, value)]
+    one.reclaim()
+    with hbase.connect() as gateway:
+        assert gateway.get("store_tests:messages", row_of(name, key)) == {b"m:b": value}
+    one.delete([key])
+    assert rows_of(one) == []
+
+
 @pytest.mark.parametrize("size", [(8 << 20) - 1, 8 << 20, (8 << 20) + 1, 20 << 20])
 def test_large_blocks_come_back_whole(store: HBaseStore, size: int) -> None:
     one = store.open(Segments.next(), create=True)

@@ -14,9 +14,9 @@ from tms.engine import Engine, EngineConfig
 from tms.errors import StorageUnavailable, TopicNotFound
 from tms.log.partition import LogLimits
 from tms.model.block import Compression, encode
-from tms.model.log import NewBlock
+from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.topic import TopicName, TopicSettings
+from tms.model.topic import Cleanup, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock, TopicStaged
 from tms.spark.topics.base import Split
 from tms.spark.topics.hbase import HBaseReader
@@ -131,6 +131,40 @@ def test_a_small_part_of_a_large_topic_is_read_by_its_own_rows(
     assert all(blocks[0].time_ms <= time_ms <= blocks[-1].time_ms for time_ms in times)
     ends = [stop for _, stop, count in rows if count > 1]
     assert all(int(stop[24:40], 16) <= blocks[-1].time_ms for stop in ends)
+
+
+def test_a_compacted_topic_is_read_as_it_is_left_and_nothing_counts_as_lost(
+    installed: str, reader: HBaseReader
+) -> None:
+    topic = TopicName.parse("prices")
+    names = [b"key %d" % number for number in range(50)]
+
+    def seal(service: Engine) -> None:
+        log = service._partitions.get(topic, service._registry.find(topic), 0)
+        with log.state.changing():
+            log.state.load()
+            log.state.roll(SystemClock().now_ms())
+
+    with engine(installed) as service:
+        service.create_topic(topic, TopicSettings(cleanup=Cleanup.COMPACT))
+        for number in range(4):
+            values = [b"%d of %d" % (number, at) for at in range(50)]
+            service.append(topic, [NewBlock(0, encode(values[:30], names[:30]))])
+            id = service.transactions.begin(long=True).transaction_id
+            service.transactions.stage(topic, [NewBlock(0, encode(values[30:], names[30:]))], id)
+            staged = (TopicStaged(topic, 0, 1),)
+            service.transactions.commit(Commit(id, staged=staged))
+        service.append(topic, [NewBlock(0, encode([b"newer"], names[:1]))])
+        seal(service)
+        service.compaction.run()
+        assert service.stats().compaction_removed == 151
+        assert service.erase(topic, key=names[1]) == 1
+    expected = [*[b"3 of %d" % at for at in range(2, 50)], b"newer"]
+    assert whole(reader, "prices")[0] == expected
+    assert reader.offsets("prices", EARLIEST) == {0: 0}
+    with engine(installed) as service:
+        at = [PartitionPosition(0, EARLIEST)]
+        assert [one.value for one in seen(service.fetch(topic, at, 1 << 20).blocks)] == expected
 
 
 def test_services_that_follow_each_other_are_read_as_one_log(

@@ -22,9 +22,10 @@ from tms.errors import (
     TransactionNotFound,
 )
 from tms.log.pending import PendingAppend
-from tms.model.block import decode, encode, read_header
+from tms.model.block import decode, encode
 from tms.model.ids import MessageId
 from tms.model.log import Fetched, NewBlock, PartitionPosition
+from tms.model.placing import places
 from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS, Isolation
 from tms.model.topic import Durability, TopicName
@@ -95,10 +96,8 @@ def seen(fetched: Fetched, position: Position) -> tuple[Seen, ...]:
     found = []
     for stored in fetched.blocks:
         values = decode(stored.block).values()
-        first = stored.last_sequence - read_header(stored.block).count + 1
-        for number, value in enumerate(values):
-            id = str(MessageId(stored.time_ms, first + number))
-            if id > after:
+        for (_, place), value in zip(places(stored), values, strict=True):
+            if (id := str(place)) > after:
                 found.append((id, (value or b"").decode()))
     return tuple(found)
 

@@ -12,9 +12,10 @@ from tests.clocks import ManualClock
 from tms.engine import Engine, EngineConfig
 from tms.log.partition import LogLimits
 from tms.log.pending import PendingAppend
-from tms.model.block import decode, encode, read_header
+from tms.model.block import decode, encode
 from tms.model.ids import MessageId
 from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition, StoredBlock
+from tms.model.placing import places
 from tms.model.position import Position
 from tms.model.topic import Durability, PartitionInfo, TopicName, TopicSettings
 from tms.store.base import Store
@@ -46,13 +47,8 @@ def seen(blocks: Sequence[StoredBlock]) -> list[Seen]:
     """The messages of stored blocks."""
     found = []
     for stored in blocks:
-        base = read_header(stored.block).base_offset
-        values = decode(stored.block).values()
-        first = stored.last_sequence - len(values) + 1
-        found += [
-            Seen(base + i, MessageId(stored.time_ms, first + i), value)
-            for i, value in enumerate(values)
-        ]
+        cells = zip(places(stored), decode(stored.block).values(), strict=True)
+        found += [Seen(*place, value) for place, value in cells]
     return found
 
 
