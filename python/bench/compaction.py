@@ -2,7 +2,7 @@
 
 * A topic of messages of 1 KiB, a quarter of them the newest of their keys, is compacted in the
   engine in which one producer publishes to another topic; both share one process and one disk.
-* `--gib 4` (in `TMS_BENCH_COMPACT_GIB`) is the amount that the goal names; a quick run takes less.
+* `TMS_BENCH_COMPACT_GIB=4` is the amount that the goal names; without it a run takes less.
 """
 
 import os

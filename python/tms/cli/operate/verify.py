@@ -20,6 +20,7 @@ from tms.errors import DataCorrupt, NotFound, TMSError
 from tms.log.records import (
     FIRST_KEY,
     BlockKey,
+    CompactionRecord,
     PartitionRecord,
     ProducersRecord,
     SegmentRecord,
@@ -35,6 +36,10 @@ from tms.store.base import Map, Store
 from tms.topic.registry import TopicRecord
 
 SCAN_BYTES = 8 << 20
+_OTHER_RECORDS: dict[str, type[ProducersRecord | CompactionRecord]] = {
+    "producers": ProducersRecord,
+    "compaction": CompactionRecord,
+}
 _SEGMENT_MAP = re.compile(r"t([0-9a-f]{8})/p([0-9]{5})/s([0-9]{8})")
 
 
@@ -138,8 +143,8 @@ class Verifier:
         elif kind == "partition":
             where = (int(parts[0], 16), int(parts[1]))
             self._partitions[where] = decode(raw, PartitionRecord, key)
-        elif kind == "producers":
-            decode(raw, ProducersRecord, key)
+        elif kind in _OTHER_RECORDS:
+            decode(raw, _OTHER_RECORDS[kind], key)
         elif kind == "deleted":
             self._deleted.add(int(parts[0], 16))
         elif key == keys.TOPIC_UID_COUNTER:
