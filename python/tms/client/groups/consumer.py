@@ -93,6 +93,7 @@ class MemberConsumer(Consumer):
                 self._forget(member.claim(batches))
                 while self._waiting:
                     yield self._waiting.popleft()
+                cursor.settle()
             done = True
         except Closed:
             if not self._closed:
