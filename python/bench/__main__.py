@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    compaction,
     delayed,
     design,
     group_commit,
@@ -36,6 +37,7 @@ BENCHMARKS = {
     "group_commit": group_commit.run,
     "transactions": transactions.run,
     "many": transactions_many.run,
+    "compaction": compaction.run,
     "groups": groups.run,
     "delayed": delayed.run,
     "delayed_million": delayed.million,

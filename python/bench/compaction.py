@@ -1,0 +1,137 @@
+"""What compaction costs publishers beside it, in one run: it is let work and held, in turns.
+
+* A topic of messages of 1 KiB, a quarter of them the newest of their keys, is compacted in the
+  engine in which one producer publishes to another topic; both share one process and one disk.
+* `--gib 4` (in `TMS_BENCH_COMPACT_GIB`) is the amount that the goal names; a quick run takes less.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+
+from bench.report import Goal, Report
+from bench.targets import TOPIC, Embedded, Setup, values
+from tms.clock import SystemClock
+from tms.compact.throttle import Throttle
+from tms.engine import CompactionLimits
+from tms.model.topic import TopicName
+
+COMPACTED = "compacted"
+MESSAGE_BYTES = 1_024
+AT_ONCE = 500
+WINDOW_S = 1.0
+LOSS_MAX = 0.20
+
+
+def run(setup: Setup, report: Report) -> None:
+    """Publishing beside compaction."""
+    gib = float(os.environ.get("TMS_BENCH_COMPACT_GIB", "0.125" if setup.quick else "0.25"))
+    messages = int(gib * (1 << 30) / MESSAGE_BYTES)
+    report.title(f"Publishing 1 KiB while {gib:g} GiB of another topic are compacted")
+    with setup.directory() as path, Embedded.open(path) as target:
+        fill(target, messages)
+        beside = Beside(target)
+        with beside.publishing() as rates:
+            took_s = beside.compact(rates, windows=6 if setup.quick else 10)
+        stats = target.engine.stats()
+        alone, shared = median(rates[False]), median(rates[True])
+        report.line("compaction", "publish alone", alone, "messages/s")
+        report.line("compaction", "publish beside compaction", shared, "messages/s")
+        report.line(
+            "compaction",
+            "publish beside ÷ alone",
+            shared / alone,
+            "×",
+            Goal(at_least=1 - LOSS_MAX),
+        )
+        report.line("compaction", "removed", stats.compaction_removed, "messages")
+        report.line("compaction", "given back", stats.compaction_reclaimed_bytes / (1 << 20), "MiB")
+        report.line("compaction", "working, held times left out", took_s, "s")
+
+
+def fill(target: Embedded, messages: int) -> None:
+    """Messages whose keys come four times each, in sealed segments."""
+    bus, engine = target.bus, target.engine
+    bus.create_topic(COMPACTED, durability="written", cleanup="compact")
+    cells, keys = values(MESSAGE_BYTES), max(1, messages // 4)
+    with bus.producer(COMPACTED) as producer:
+        for start in range(0, messages, AT_ONCE):
+            part = [cells[(start + at) % len(cells)] for at in range(AT_ONCE)]
+            names = [b"key-%09d" % ((start + at) % keys) for at in range(AT_ONCE)]
+            producer.send_many(part, names)
+    name = TopicName.parse(COMPACTED)
+    log = engine._partitions.get(name, engine._registry.find(name), 0)
+    with log.state.changing():
+        log.state.roll(SystemClock().now_ms())
+
+
+class Beside:
+    """A producer that goes on, and compaction beside it that a gate lets work or holds."""
+
+    def __init__(self, target: Embedded) -> None:
+        self._target = target
+        self._sent = 0
+        self._gate = threading.Event()
+        self._ended = threading.Event()
+        self._worked_s = 0.0
+
+    @contextmanager
+    def publishing(self) -> Iterator[dict[bool, list[float]]]:
+        """Publish until the block ends; rates by whether compaction worked."""
+        self._target.bus.create_topic(TOPIC, durability="written")
+        cells = values(MESSAGE_BYTES)[:AT_ONCE]
+        stop = threading.Event()
+
+        def publish() -> None:
+            with self._target.bus.producer(TOPIC) as producer:
+                while not stop.is_set():
+                    producer.send_many(cells)
+                    producer.flush()
+                    self._sent += AT_ONCE
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        try:
+            yield {False: [], True: []}
+        finally:
+            stop.set()
+            thread.join()
+
+    def compact(self, rates: dict[bool, list[float]], windows: int) -> float:
+        """Measure in turns; for how long compaction worked, with its own pauses."""
+        thread = threading.Thread(target=self._compact)
+        thread.start()
+        time.sleep(WINDOW_S)  # the producer is under way
+        for number in range(2 * windows):
+            works = number % 2 == 1
+            (self._gate.set if works else self._gate.clear)()
+            time.sleep(WINDOW_S / 10)
+            before, begin_s = self._sent, time.perf_counter()
+            time.sleep(WINDOW_S)
+            if not (works and self._ended.is_set()):
+                rates[works].append((self._sent - before) / (time.perf_counter() - begin_s))
+        self._gate.set()
+        thread.join()
+        return self._worked_s
+
+    def _compact(self) -> None:
+        clock, stop = SystemClock(), threading.Event()
+        throttle = Throttle(clock, CompactionLimits().share, stop)
+        since_s = 0.0
+
+        def pause() -> None:
+            nonlocal since_s
+            throttle.pause()
+            self._worked_s += time.perf_counter() - since_s
+            self._gate.wait()
+            throttle.begin()
+            since_s = time.perf_counter()
+
+        self._gate.wait()
+        throttle.begin()
+        since_s = time.perf_counter()
+        self._target.engine.compaction.run(pause)
+        self._ended.set()
