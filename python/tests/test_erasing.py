@@ -10,9 +10,10 @@ import pytest
 import tms
 from tests.compaction_kit import NAME, World, compacted
 from tests.http_kit import Served, serving
-from tests.log_kit import KeptStore
+from tests.log_kit import KeptStore, until
 from tms.cli.operate.verify import Verifier
 from tms.errors import BadMessageId, Forbidden, Invalid, PartitionNotFound, TMSError, TopicNotFound
+from tms.model import keys
 from tms.model.block import encode
 from tms.model.log import NewBlock
 from tms.model.snapshot import Isolation
@@ -150,6 +151,23 @@ class TestHttp(EraseContract):
         assert erase(key="k", encoding="base64") == "bad-encoding"
         assert erase(id="0") == BadMessageId.code
         assert erase() == "invalid"
+
+
+def test_a_message_that_was_delayed_is_gone_once_it_has_come(
+    tmp_path: Path,
+) -> None:
+    with tms.open(tmp_path) as bus:
+        bus.create_topic("t")
+        for secret in (SECRET, LARGE):
+            bus.publish_later("t", secret, KEY, delay=0.05)
+        consumer = iter(bus.consumer("t"))
+        assert [next(consumer).value for _ in range(2)] == [SECRET, LARGE]
+        waiting = bus._transport._store.open(keys.delayed_map(1), create=False)  # type: ignore
+        until(lambda: all(SECRET not in row for _, row in waiting.scan(None, None, 1 << 30)))
+        until(lambda: all(LARGE[:60] not in row for _, row in waiting.scan(None, None, 1 << 30)))
+        assert bus.erase("t", key=KEY) == 2
+        left = on_disk(tmp_path)
+        assert SECRET not in left and LARGE[:60] not in left
 
 
 def test_erasing_goes_through_sealed_open_and_truncated_segments() -> None:

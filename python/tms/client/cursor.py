@@ -307,9 +307,7 @@ class Cursor:
         for partition, offset in reached.items():
             if offset >= self._stops[partition]:
                 self._fetched.pop(partition, None)
-        if (
-            not found.batches and not reached
-        ):  # nothing more to be had in any of those that were asked for
+        if not found.batches and not reached:  # nothing more of any of those that were asked for
             for partition in found.next:
                 self._fetched.pop(partition, None)
         self.finished = not self._fetched
@@ -329,6 +327,11 @@ class Cursor:
                 for partition, there in self._passed.items()
                 if partition in self._handed
             )
+
+    def unsettle(self, partitions: Iterable[int]) -> None:
+        """The caller does not get all batches of these partitions."""
+        for partition in partitions:
+            self._passed.pop(partition, None)
 
     def positions(self) -> dict[int, Position]:
         """Where to go on, for each partition."""

@@ -127,10 +127,12 @@ class Compaction:
                 partitions=topic.partitions,
             )
         wanted, erased = Wanted(key, id), 0
+        also = [keys.delayed_map(topic.uid)]  # through which some may have come
         for number in range(topic.partitions) if partition is None else (partition,):
-            log = self._partitions.get(name, topic, number)
-            now_ms = self._clock.now_ms()
-            erased += Erasing(log, self._metadata, self._judge, wanted, now_ms).run().messages
+            log, now_ms = self._partitions.get(name, topic, number), self._clock.now_ms()
+            one = Erasing(log, self._metadata, self._judge, wanted, now_ms, also)
+            erased += one.run().messages
+            also = []
         self._erased += erased
         _log.info("erased", topic=str(name), messages=erased)
         return erased

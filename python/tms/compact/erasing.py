@@ -12,7 +12,7 @@ Invariants
   noted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tms.compact.progress import Progress
@@ -62,10 +62,16 @@ class Wanted:
 
 
 class Erasing:
-    """One erasing from one partition."""
+    """One erasing from one partition; the space of the maps `also` is given back, too."""
 
     def __init__(
-        self, log: PartitionLog, metadata: Map, judge: Judge, wanted: Wanted, now_ms: int
+        self,
+        log: PartitionLog,
+        metadata: Map,
+        judge: Judge,
+        wanted: Wanted,
+        now_ms: int,
+        also: Sequence[str] = (),
     ) -> None:
         self._log = log
         self._judge = judge
@@ -75,6 +81,7 @@ class Erasing:
             log.state.load()
         self._last = log.state.last
         progress = Progress(metadata, log.uid, log.partition)
+        progress.begin([*also])
         self._rewriter = Rewriter(
             log, progress, self._decide, self._last, lambda: None, exclusive=True
         )

@@ -106,6 +106,9 @@ class Rewriter:
             segment = segments.get(name)
             if segment is not None and segment.sealed:
                 self.reclaim(segment)
+            elif keys.is_delayed_map(name):  # others write to it: they do not wait for pauses
+                self._log.staged.reclaim(name, lambda: None)
+                self._progress.reclaimed(name)
             elif not keys.is_payload_map(name):
                 self._progress.reclaimed(name)  # retention was first
             elif name < staged_before:

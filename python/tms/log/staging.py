@@ -169,12 +169,14 @@ class StagedBlocks:
             self._known.clear()
 
     def reclaim(self, name: str, pause: Callable[[], None]) -> None:
-        """Give back what rows of a map took that are gone; does nothing when it is dropped."""
-        with self._lock:
-            found = self._map(name)
-        if found is not None:
-            found.recover()
-            found.reclaim(pause)
+        """Give back what rows of a map of the topic took that are gone; does nothing when it is
+        dropped."""
+        try:
+            found = self._store.open(name, create=False)
+        except NotFound:
+            return
+        found.recover()
+        found.reclaim(pause)
 
     def drop(self, pointer: int, blocks: Sequence[Staged] | None = None) -> None:
         """Forget what a transaction staged that never commits, or these blocks of it."""

@@ -130,6 +130,7 @@ class MemberConsumer(Consumer):
         """Messages in hand of these partitions are void, and so may be those on their way."""
         if touched:
             self._waiting = deque(b for b in self._waiting if b.partition not in touched)
+            self._cursor.unsettle(touched)
             self._drop_ahead()
 
     def _drop_ahead(self) -> None:
