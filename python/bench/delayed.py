@@ -95,7 +95,7 @@ def _late(setup: Setup, count: int, seconds: float) -> Sample:
 
 def _store_spread(bus: Bus, count: int, seconds: float) -> int:
     """Store messages at random times of the period; when it begins, ms."""
-    store_s = 2 + count / 60_000
+    store_s = 3 + count / 20_000  # so that all is stored before the first is due
     began_ms = int((time.time() + store_s) * 1_000)
     seeded = random.Random(count)
 

@@ -41,6 +41,7 @@ from tms.transactions.early import Range
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
 SOURCE: Place = ("a", 0)  # what groups consume
 SHARED = "shared"  # the topic that members of a group share
+COMPACTED = "kept"  # a topic that is compacted
 JOBS: Place = ("jobs", 0)  # what a queue hands out
 OUTPUT: Place = ("made", 0)
 _COUNTS, _OVERTAKEN = 1, 2  # producers of what is staged: a commit names the first one only
@@ -74,11 +75,9 @@ def topic_of(place: Place) -> TopicName:
 def durability_at(world: World, place: Place) -> Durability:
     """How durably to publish to a place: what groups consume is synced, or they would stand after
     messages that a power loss took."""
-    return (
-        SYNCED
-        if place in (SOURCE, JOBS) or place[0] == SHARED
-        else world.random.choice((WRITTEN, SYNCED))
-    )
+    if place in (SOURCE, JOBS) or place[0] in (SHARED, COMPACTED):
+        return SYNCED
+    return world.random.choice((WRITTEN, SYNCED))
 
 
 def block(
@@ -144,9 +143,12 @@ class Producer:
         world.history.add(Sent(world.history.now(), self._place, self._values))
 
     def _send(self) -> None:
-        new = NewBlock(self._place[1], block(self._values, self._producer_id, self._sequence))
+        new = self._new()
         self._life, self._pending = self._world.life, None
         quietly(lambda: self._submit(new))
+
+    def _new(self) -> NewBlock:
+        return NewBlock(self._place[1], block(self._values, self._producer_id, self._sequence))
 
     def _submit(self, new: NewBlock) -> None:
         engine = self._world.engine

@@ -221,6 +221,14 @@ def _settle_without_the_commit() -> list[Planted]:
     return [(queues, "replayed", replayed)]
 
 
+def _compact_too_much() -> list[Planted]:
+    """Compaction takes the newest message of a key for one that has a newer one."""
+    from tms.compact.newest import Newest
+
+    right = Newest.has_newer
+    return [(Newest, "has_newer", lambda self, key, offset: right(self, key, offset - 1))]
+
+
 def _roll_back_nothing() -> list[Planted]:
     """What was taken back is still there."""
     return [(PartitionState, "roll_back", lambda self, *args: 0)]
@@ -232,6 +240,7 @@ BUGS: dict[str, Callable[[], list[Planted]]] = {
     "any-position": _any_position,
     "apply-before-journal": _apply_before_journal,
     "commit-before-store": _commit_before_store,
+    "compact-too-much": _compact_too_much,
     "deliveries-in-memory": _deliveries_in_memory,
     "expect-nothing": _expect_nothing,
     "expect-at-first-only": _expect_at_first_only,

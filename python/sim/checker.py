@@ -28,6 +28,7 @@ from sim.findings import NEVER, Finding, Kind
 from sim.history import (
     Acknowledged,
     Asked,
+    Compacted,
     Crashed,
     Done,
     Ended,
@@ -70,6 +71,7 @@ class Checker:
         self.source: dict[str, str] = {}
         self.rests_on: dict[str, str] = {}
         self.transactions: dict[str, _Tx] = defaultdict(_Tx)
+        self.compacted = {one.place for one in history.of(Compacted)}
         for sent in history.of(Sent):
             for number, value in enumerate(sent.values):
                 self.place[value] = sent.place
@@ -88,15 +90,25 @@ class Checker:
         self.final = {one.place: one.messages for one in history.of(Final)}
         self.index: dict[str, int] = {}  # of a message in its partition at the end
         self.id: dict[str, str] = {}
+        self.newest: dict[str, str] = {}  # by key, the id of its newest value at the end
         for messages in self.final.values():
             for number, (id, value) in enumerate(messages):
                 self.index.setdefault(value, number)
                 self.id.setdefault(value, id)
+        for place in self.compacted:
+            for id, value in self.final.get(place, ()):
+                self.newest[value.partition("=")[0]] = id
 
     def findings(self) -> Iterator[Finding]:
         """Everything that is wrong."""
         for rule in RULES:
             yield from rule(self)
+
+    def replaced(self, id: str, value: str) -> bool:
+        """Whether a compacted topic need not have it any more: its key has a newer value."""
+        key, has_key, _ = value.partition("=")
+        kept = self.place.get(value) in self.compacted and bool(has_key)
+        return kept and id < self.newest.get(key, "")
 
     def power_lost(self, since: int, until: int = NEVER) -> bool:
         """Whether there was a power loss in between."""
@@ -110,8 +122,8 @@ def check(history: History) -> list[Finding]:
 
 def _lost(run: Checker) -> Iterator[Finding]:
     for ack in run.acknowledged:
-        for _, value in ack.messages:
-            excused = not ack.synced and run.power_lost(ack.at)
+        for id, value in ack.messages:
+            excused = (not ack.synced and run.power_lost(ack.at)) or run.replaced(id, value)
             if value not in run.index and not excused:
                 yield Finding(Kind.LOST, f"{value} was acknowledged at {ack.at}")
     for name, one in run.transactions.items():
@@ -121,8 +133,9 @@ def _lost(run: Checker) -> Iterator[Finding]:
                 if value not in run.index:
                     yield Finding(Kind.LOST, f"{value} of {name}, committed at {one.ended}")
     for read in run.reads:
-        for _, value in read.messages:
-            if read.committed and value not in run.index and not run.power_lost(read.at):
+        for id, value in read.messages:
+            excused = run.power_lost(read.at) or run.replaced(id, value)
+            if read.committed and value not in run.index and not excused:
                 yield Finding(Kind.LOST, f"{value} was seen by {read.reader} at {read.at}")
 
 

@@ -97,6 +97,13 @@ class Final(_Event, frozen=True):
     messages: tuple[Seen, ...]
 
 
+class Compacted(_Event, frozen=True):
+    """Of this place only the newest value of each key has to be there at the end: values are
+    `KEY=…`; those without a key all stay."""
+
+    place: Place
+
+
 class Done(_Event, frozen=True):
     """Where a group stood at the end, that makes messages of `output` of those it consumes."""
 
@@ -163,6 +170,7 @@ Event = (
     | Taken
     | Handled
     | Drained
+    | Compacted
 )
 E = TypeVar("E", bound=_Event)
 _DECODER = msgspec.json.Decoder(Event)

@@ -24,7 +24,9 @@ from sim.actors import (
 from sim.checker import check
 from sim.deciders import Decider
 from sim.findings import Finding
-from sim.history import Crashed, Done, Drained, Final, History, Place, Seen
+from sim.history import Compacted, Crashed, Done, Drained, Final, History, Place, Seen
+from sim.keepers import KEPT, Keeper, compact
+from sim.keepers import SETTINGS as KEEPING
 from sim.members import GROUP as MEMBERS
 from sim.members import JOINED, SHARED, Member
 from sim.workers import DEAD, HANDLED, SETTINGS, Worker
@@ -36,7 +38,7 @@ from tms.model.position import Position
 
 TOPICS = ("a", "b", "made", "jobs", "handled", "shared", "joined")
 PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
-STEPS = 200
+STEPS = 220
 SETTLE_ROUNDS = 60
 
 
@@ -61,7 +63,8 @@ class Simulation:
         self.readers = [
             Reader(world, f"reader-{number}", place, committed)
             for number, (place, committed) in enumerate(
-                [(place, True) for place in (*PLACES, OUTPUT)] + [(random.choice(PLACES), False)]
+                [(place, True) for place in (*PLACES, OUTPUT, KEPT)]
+                + [(random.choice(PLACES), False)]
             )
         ]
         self.actors: list[Actor] = [
@@ -69,10 +72,11 @@ class Simulation:
             Producer(world, "p0", SOURCE),
             Producer(world, "p1", random.choice(PLACES)),
             Committer(world, "c0", (*PLACES, *SHARED)),
-            Committer(world, "c1", (*PLACES, JOBS)),
+            Committer(world, "c1", (*PLACES, JOBS, KEPT)),
             Interactive(world, "i0", PLACES),
             Interactive(world, "i1", (*PLACES, JOBS)),
             Producer(world, "p2", JOBS),
+            *(Keeper(world, f"k{number}") for number in range(2)),
             *(Producer(world, f"p{number + 3}", place) for number, place in enumerate(SHARED)),
             Transformer(world, "t0", SOURCE, OUTPUT),
             Transformer(world, "t1", SOURCE, OUTPUT),
@@ -104,6 +108,7 @@ class Simulation:
         return Outcome(world.history, check(world.history))
 
     def _declare(self) -> None:
+        self.world.engine.create_topic(topic_of(KEPT), KEEPING)
         self.world.engine.queues.declare(WORKERS, topic_of(JOBS), SETTINGS)
 
     def _glance(self) -> None:
@@ -132,6 +137,7 @@ class Simulation:
                 quietly(engine.maintenance.clean)
                 quietly(lambda: engine.transactions.shorten_journals(20, 5))
                 quietly(lambda: engine.queues.shorten_journal(10))
+                quietly(lambda: compact(world))
             case 5:
                 quietly(engine.maintenance.recover)
             case 6 | 7:
@@ -166,8 +172,9 @@ class Simulation:
 
     def _conclude(self) -> None:
         world, history = self.world, self.world.history
-        for place in (*PLACES, OUTPUT, JOBS, HANDLED, DEAD, *SHARED, JOINED):
+        for place in (*PLACES, OUTPUT, KEPT, JOBS, HANDLED, DEAD, *SHARED, JOINED):
             history.add(Final(history.now(), place, self._all(place)))
+        history.add(Compacted(history.now(), KEPT))
         history.add(Drained(history.now(), WORKERS, JOBS, DEAD))
         groups = [(Transformer.GROUP, SOURCE, OUTPUT[0])]
         groups += [(MEMBERS, place, JOINED[0]) for place in SHARED]

@@ -7,6 +7,7 @@ from sim.findings import Kind
 from sim.history import (
     Acknowledged,
     Asked,
+    Compacted,
     Crashed,
     Done,
     Drained,
@@ -220,6 +221,25 @@ def worked() -> list[Event]:
 
 def test_a_right_history_of_a_queue_has_no_findings() -> None:
     assert check(History(worked())) == []
+
+
+def kept(*messages: tuple[str, str]) -> list[Event]:
+    """A run of a compacted topic, with what is left of it."""
+    place = ("kept", 0)
+    values = (("01", "a=1"), ("02", "b=1"), ("03", "a=2"), ("04", "plain"))
+    return [
+        Sent(1, place, tuple(value for _, value in values)),
+        Acknowledged(2, place, values, synced=True),
+        Read(3, "r", 0, place, True, "", values, 4),
+        Final(5, place, messages),
+        Compacted(6, place),
+    ]
+
+
+def test_of_a_compacted_topic_only_the_newest_of_each_key_must_be_left() -> None:
+    assert check(History(kept(("02", "b=1"), ("03", "a=2"), ("04", "plain")))) == []
+    assert kinds(kept(("01", "a=1"), ("02", "b=1"), ("04", "plain"))) == {Kind.LOST}
+    assert kinds(kept(("02", "b=1"), ("03", "a=2"))) == {Kind.LOST}
 
 
 QUEUES: dict[str, tuple[Kind, int, tuple[Event, ...]]] = {

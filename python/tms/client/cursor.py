@@ -371,12 +371,13 @@ class Cursor:
         """Fetch from no others than these; from which it did."""
         others = self._fetched.keys() - set(partitions)
         for partition in others:
-            del self._fetched[partition]
+            self.pause(partition)
         return others
 
     def pause(self, partition: int) -> None:
         """Fetch nothing from a partition for now; where it stands is kept."""
         self._fetched.pop(partition, None)
+        self._passed.pop(partition, None)  # some before that may not have been handed out
 
     def resume(self, partition: int) -> None:
         """Go on behind what was handed out of a partition."""

@@ -136,6 +136,7 @@ class AsyncMemberConsumer(AsyncConsumer):
                 self._forget(await asyncio.to_thread(member.claim, batches))
                 while self._waiting:
                     yield self._waiting.popleft()
+                cursor.settle()
             done = True
         except Closed:
             if not self._closed:
