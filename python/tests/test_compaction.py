@@ -424,3 +424,31 @@ def test_an_offset_is_found_when_the_last_messages_are_gone() -> None:
     assert world.read(Position.offset(2)) == world.read(Position.offset(3)) == []
     world.publish((None, b"4"))
     assert [one.offset for one in world.read(Position.offset(2))] == [4]
+
+
+def test_a_compacted_topic_is_the_same_through_http() -> None:
+    from tests.http_kit import serving
+
+    with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+        made = bus.create_topic("t", cleanup="compact", tombstone_retention="2h")
+        assert bus.create_topic("t", cleanup="compact", tombstone_retention="2h") == made
+        assert made.settings.cleanup is Cleanup.COMPACT
+        bus.publish_many("t", [b"%d" % n for n in range(40)], [b"%d" % (n % 4) for n in range(40)])
+        expected = list(bus.consumer("t", stop_at_end=True))[36:]
+        bus.publish_many("t", [b"x"] * 3, [b"x"] * 3, compression="zstd")
+        expected.append(list(bus.consumer("t", stop_at_end=True))[-1])
+        engine = served.service.engine
+        log = engine._partitions.get(NAME, engine._registry.find(NAME), 0)
+        with log.state.changing():
+            log.state.roll(1)
+        engine.compaction.run()
+        assert list(bus.consumer("t", stop_at_end=True)) == expected
+        assert [batch.to_arrow().num_rows for batch in bus.fetch("t").batches] == [4, 1]
+        client = served.connect()
+        path = "/v2/namespaces/default/topics/t/messages?from=offset:38&limit=1"
+        first = client.request("GET", path).json
+        assert [message["offset"] for message in first["messages"]] == [38]
+        rest = client.request("GET", f"{path.partition('?')[0]}?from={first['next']}").json
+        assert [message["offset"] for message in rest["messages"]] == [39, 42]
+        changed = bus.update_topic("t", cleanup="compact,delete", retention="1d").settings
+        assert (changed.cleanup, changed.retention_ms) == (Cleanup.BOTH, DAY_MS)
