@@ -17,11 +17,11 @@ from tms.model.transaction import Commit, TopicBlock
 GROUP = "workers"
 HANDLED: Place = ("handled", 0)
 DEAD: Place = ("jobs-workers-dead", 0)
-LEASE_S = 4.0
+LEASE_S = 1.0
 HOWS = ("ack", "ack", "made", "made", "nack", "extend", "reject")
 SETTINGS = QueueSettings(
     lease_s=LEASE_S,
-    deliveries_max=5,
+    deliveries_max=8,
     backoff_first_s=0.5,
     backoff_max_s=3.0,
     durability=Durability.SYNCED,
