@@ -1,13 +1,16 @@
 """A process that is a member of the group `g` of the topic `in`, until it is killed.
 
     python member.py URL SESSION_S exactly-once|at-least-once
+    python member.py URL LEASE_S queue
 
 Exactly once, it makes a message in `out` of each message, in a transaction; at least once, it only
 says what it got. A line on standard output for each: `did VALUE`, `fenced VALUE` when its commit
-came too late. Then it begins anew, as another member.
+came too late. Then it begins anew, as another member. In a queue it does the same, as one of its
+workers, and dies of a message `poison`.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -43,6 +46,21 @@ def work(bus: Bus, session_s: float, delivery: str) -> None:
             say("did", message.value)
 
 
+def take(bus: Bus, lease_s: float) -> None:
+    queue = bus.queue("in", "g", lease_s=lease_s, deliveries_max=3, backoff_first_s=0.05)
+    for message in queue.receive(4, wait_s=1):
+        if message.value == b"poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            with bus.transaction() as tx:
+                tx.send("out", message.value)
+                tx.settle(queue, message)
+        except Fenced:
+            say("fenced", message.value)
+        else:
+            say("did", message.value)
+
+
 class Process:
     """One of them; what it said so far is in `said`."""
 
@@ -73,6 +91,10 @@ class Process:
         with self._changed:
             assert self._changed.wait_for(lambda: true(self), WAIT_S), self.said[-5:]
 
+    @property
+    def died(self) -> bool:
+        return self._process.poll() is not None
+
     def send(self, signal: int) -> None:
         self._process.send_signal(signal)
 
@@ -96,4 +118,7 @@ class Process:
 if __name__ == "__main__":
     with tms.connect(sys.argv[1], timeout_s=60) as connected:
         while True:
-            work(connected, float(sys.argv[2]), sys.argv[3])
+            if sys.argv[3] == "queue":
+                take(connected, float(sys.argv[2]))
+            else:
+                work(connected, float(sys.argv[2]), sys.argv[3])
