@@ -115,7 +115,9 @@ def _read_journal_without_barrier() -> list[Planted]:
             self._reloaded()
         return self.state
 
-    return [(JournaledState, "ready", ready)]
+    from tms.topic import journal
+
+    return [(JournaledState, "ready", ready), (journal, "_end_doubts", lambda log: None)]
 
 
 def _forget_tokens() -> list[Planted]:

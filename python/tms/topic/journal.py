@@ -4,7 +4,7 @@ Invariants
 
 * It has one partition; nothing of it expires, and what `keep` makes unneeded is dropped.
 * `replay` gives the values in the order in which they were appended; a value is there if its append
-  was acknowledged, and may be there if it was not.
+  was acknowledged, and may be there if it was not. What is not there comes never.
 * A journal that was never appended to has no topic.
 """
 
@@ -23,7 +23,7 @@ from tms.model.log import Appended, NewBlock
 from tms.model.position import Position
 from tms.model.snapshot import Fate
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability, TopicName, TopicSettings
-from tms.topic.partitions import Partitions
+from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry
 
@@ -99,7 +99,9 @@ class Journal:
         except TopicNotFound:
             return
         self._known = True
-        reader = self._partitions.get(self.name, record, 0).reader
+        log = self._partitions.get(self.name, record, 0)
+        reader = log.reader
+        _end_doubts(log)
         kept = self._registry.journal_start(record.uid)
         position = start or (Position.earliest() if kept is None else Position.parse(kept))
         while (read := reader.read(position, FIRST_KEY, READ_BYTES)).blocks:
@@ -112,6 +114,13 @@ class Journal:
                 columns = decode(stored.block)
                 for key, value in zip(columns.keys(), columns.values(), strict=True):
                     yield Entry(key, value, pointer)
+
+
+def _end_doubts(log: PartitionLog) -> None:
+    """After a write that failed: what of it is stored counts, and nothing more comes of it."""
+    if log.state.known and not log.state.loaded:
+        with log.state.changing():
+            log.state.load()
 
 
 def _counts(header: BlockHeader, judge: Judge) -> bool:
