@@ -7,7 +7,7 @@ answered is repeated in the same words, or given up and left open.
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sim.history import Acknowledged, Asked, Ended, Found, Place, Read, Seen, Sent
 from sim.world import World, quietly
@@ -179,6 +179,19 @@ class Work(NamedTuple):
     name: str
     request: Callable[[], Commit]
     synced: bool
+
+
+def making(
+    name: str, output: Place, values: tuple[str, ...], synced: bool = True, **with_them: Any
+) -> Work:
+    """A commit of messages that were made of others, with what says that those are done."""
+
+    def request() -> Commit:
+        new = TopicBlock(topic_of(output), NewBlock(output[1], block(values)))
+        durability = SYNCED if synced else WRITTEN
+        return Commit(token=name, blocks=(new,), durability=durability, **with_them)
+
+    return Work(name, request, synced)
 
 
 class Committer:
@@ -535,16 +548,9 @@ class Transformer:
         history.add(Sent(history.now(), self._output, values, name, sources))
         history.add(Asked(history.now(), name, ((self.GROUP, self._source, str(last.id)),)))
 
-        def request() -> Commit:
-            new = NewBlock(self._output[1], block(values))
-            return Commit(
-                token=name,
-                blocks=(TopicBlock(topic_of(self._output), new),),
-                positions=(PositionChange(key, last, expected),),
-                durability=SYNCED if synced else WRITTEN,
-            )
-
-        self._work, self._next = Work(name, request, synced), last
+        change = PositionChange(key, last, expected)
+        self._work = making(name, self._output, values, synced, positions=(change,))
+        self._next = last
         self._finish()
 
     def _finish(self) -> None:

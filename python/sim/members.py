@@ -4,15 +4,15 @@ Nothing but the fence keeps two of them from doing the same: a position is moved
 """
 
 from sim.actors import SHARED as TOPIC
-from sim.actors import Work, block, commit, seen, topic_of
+from sim.actors import Work, commit, making, seen
 from sim.history import Asked, Place, Sent
 from sim.world import World, quietly
 from tms.errors import TMSError
 from tms.model.ids import MessageId
-from tms.model.log import NewBlock, PartitionPosition
+from tms.model.log import PartitionPosition
 from tms.model.position import Position
-from tms.model.topic import Durability, TopicName
-from tms.model.transaction import Commit, Owner, PositionChange, PositionKey, TopicBlock
+from tms.model.topic import TopicName
+from tms.model.transaction import Owner, PositionChange, PositionKey
 
 GROUP = "members"
 SHARED: tuple[Place, ...] = ((TOPIC, 0), (TOPIC, 1))
@@ -107,16 +107,8 @@ class Member:
         history.add(Sent(history.now(), JOINED, values, name, sources))
         history.add(Asked(history.now(), name, ((GROUP, place, str(last.id)),)))
 
-        def request() -> Commit:
-            new = NewBlock(JOINED[1], block(values))
-            return Commit(
-                token=name,
-                blocks=(TopicBlock(topic_of(JOINED), new),),
-                positions=(change,),
-                durability=Durability.SYNCED,
-            )
-
-        self._work, self._next = Work(name, request, synced=True), (partition, last)
+        self._work = making(name, JOINED, values, positions=(change,))
+        self._next = partition, last
         self._finish()
 
     def _finish(self) -> None:

@@ -4,15 +4,13 @@ them in a transaction with what they made of them, or are never heard of again.
 
 from collections.abc import Callable, Sequence
 
-from sim.actors import JOBS, Work, block, commit, topic_of
+from sim.actors import JOBS, commit, making
 from sim.history import Asked, Handled, Job, Place, Sent, Taken
 from sim.world import World, quietly
 from tms.errors import TMSError
-from tms.model.log import NewBlock
 from tms.model.queue import QueueSettings, Settlement, Token, TokenResult
 from tms.model.received import Delivered
 from tms.model.topic import Durability, TopicName
-from tms.model.transaction import Commit, TopicBlock
 
 GROUP = "workers"
 HANDLED: Place = ("handled", 0)
@@ -133,17 +131,10 @@ class Worker:
         history.add(Asked(history.now(), name))
         settlement = Settlement(GROUP, self._topic, tuple(job.token for job in jobs))
 
-        def request() -> Commit:
-            new = NewBlock(HANDLED[1], block(values))
-            return Commit(
-                token=name,
-                blocks=(TopicBlock(topic_of(HANDLED), new),),
-                settlements=(settlement,),
-                durability=Durability.SYNCED,
-            )
+        work = making(name, HANDLED, values, settlements=(settlement,))
 
         def attempt() -> bool:
-            done = commit(world, Work(name, request, synced=True))
+            done = commit(world, work)
             if done:
                 self._note(began, "made", jobs, set())
             return done is not None
