@@ -252,6 +252,12 @@ class Waiting:
             self._distrust()
             self._give_back(None, anew=True)
 
+    def learn(self) -> bool:
+        """Read a little of what publishers will ask for; whether there is more."""
+        with self.writing:
+            known = self.retired is None and self.shelf.trusted
+            return known and self.shelf.requests.read_some()
+
     def tidy(self) -> None:
         """Delete what is remembered no longer."""
         with self.writing:
@@ -310,7 +316,7 @@ class Waiting:
             raise
         self._failed = False
         if there and not known:
-            following = self.shelf.first(DelayedId(0, 0))
+            following = self.shelf.first(self.shelf.begin)
             if following is None:
                 self.shelf.set_empty()
             with self._state:

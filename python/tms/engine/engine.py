@@ -18,7 +18,8 @@ from random import Random
 from tms.clock import Clock
 from tms.engine.config import EngineConfig, EngineStats
 from tms.engine.parts import EngineParts
-from tms.errors import Closed, Invalid
+from tms.errors import Closed, Invalid, TMSError
+from tms.events import EventLog
 from tms.groups.groups import LogGroups
 from tms.log.pending import PendingAppend
 from tms.log.visibility import Judge
@@ -37,6 +38,9 @@ from tms.topic.maintenance import CLOSE_TIMEOUT_S
 from tms.topic.partitions import PartitionLog
 from tms.topic.registry import TopicRecord, topic_info
 from tms.topic.retention import floor_by_time
+
+CLOSING_EDITS, CLOSING_POSITIONS = 2_000, 1_000  # journals stay as long as that
+_log = EventLog(__name__)
 
 
 class Engine(EngineParts):
@@ -334,6 +338,7 @@ class Engine(EngineParts):
             self._closed = True
         self.queues.close()
         self.delayed.close()
+        self._shorten_journals()
         self._publisher.close()
         self._fetcher.close()
         self.maintenance.stop()
@@ -342,6 +347,13 @@ class Engine(EngineParts):
         self._threads.shutdown(wait=True)
         self.transactions.close()  # when nothing is committed any more
         self._store.close()
+
+    def _shorten_journals(self) -> None:
+        """Let the next start be short; without that it only takes longer."""
+        try:
+            self.transactions.shorten_journals(CLOSING_EDITS, CLOSING_POSITIONS)
+        except TMSError as error:
+            _log.warning("shortening_failed", error=error.message)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -3,7 +3,8 @@
 Invariants
 
 * Nothing is assumed after a failure, or at the start: the owner is settled, then everything is read
-  from the store again, and entries that were moved but not deleted are deleted.
+  from the store again, and entries that were moved but not deleted are deleted. Requests of a store
+  that nobody else writes to are read when they are needed.
 * Entries of earlier moves are gone before the next one is committed; so one position says enough.
 * In a store that others write to, each owner raises the epoch first, and makes sure that nothing
   which another one began to move can be committed any more. A request is stored, then the epoch
@@ -29,7 +30,6 @@ from tms.delay.stored.entries import (
     entry_of,
     id_of,
     request_key,
-    split_request_key,
 )
 from tms.delay.stored.requests import Requests
 from tms.errors import Conflict, DataCorrupt, NotFound, StorageUnavailable, TooLarge
@@ -42,6 +42,7 @@ from tms.transactions.transactions import Transactions
 
 RESERVED = 1 << 20  # sequences given away with one write
 SCAN_BYTES = 4 << 20
+REQUEST_BYTES = 256 << 10  # read at once while the mover waits
 _DELETED_MAX = 10_000  # keys of one call
 
 
@@ -70,6 +71,7 @@ class Shelf:
         self.moved = Moved()
         self.waiting = 0
         self.next_sequence = 1
+        self.begin = DelayedId(0, 0)  # nothing that waits is before
         self.requests = Requests()
         self.head = Head(0, 1)
         self._store = store
@@ -260,9 +262,7 @@ class Shelf:
         self.moved = Moved.of(self._transactions.positions(GROUP, self.name).get(0))
         # An earlier topic of this name may have left the position.
         self.next_sequence = max(old.reserved, self.moved.before)
-        self.requests = Requests()
-        for key, value in self._rows(*all_of(b"a")):
-            self.requests.add(*split_request_key(key), value)
+        self.requests = Requests(self._stored_requests)
         if self.shared:
             self._cancel_halves()
         raw = there.get(TALLY)
@@ -289,15 +289,24 @@ class Shelf:
             self._there.delete([request_key(made_ms, token)])
             self.requests.discard(token)
 
+    def _stored_requests(self, after: bytes) -> Sequence[tuple[bytes, bytes]]:
+        start, stop = all_of(b"a")
+        bytes_max = SCAN_BYTES if self.shared else REQUEST_BYTES
+        return self._there.scan(max(start, after + b"\0"), stop, bytes_max)
+
     def _is_decided(self, id: DelayedId) -> bool:
         return self.moved.covers(id) or self._there.get(entry_key(id)) is not None
 
     def _delete_moved(self) -> int:
         """Delete entries that were moved; how many messages of them waited."""
         start, messages = DelayedId(0, 0), 0
+        self.begin = DelayedId(self.moved.due_ms, self.moved.last)
         while found := self.scan(start, self.moved.due_ms):
             start = _after(found[-1].id)
             gone = [entry for entry in found if self.moved.covers(entry.id)]
+            if len(gone) < len(found):
+                kept = next(entry.id for entry in found if not self.moved.covers(entry.id))
+                self.begin = min(self.begin, kept)
             if gone:
                 last = gone[-1]
                 end = DelayedId(last.id.due_ms, last.id.sequence + last.messages)
