@@ -222,7 +222,7 @@ def test_fsck_finds_nothing_wrong_afterwards(tmp_path: Path) -> None:
 
 
 def test_a_damaged_message_is_named_instead_of_being_passed_over(world: World) -> None:
-    (id,) = later(world, (KEY, SECRET))
+    later(world, (KEY, SECRET))
     (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
     there = world.store.open(name, create=False)
     [(key, raw)] = [row for row in there.scan(None, None, 1 << 20) if row[0][:1] == b"d"]
