@@ -9,7 +9,7 @@ import pytest
 
 from tests.clocks import START_MS
 from tests.delay_kit import A, AtStep, World
-from tests.log_kit import HOUR_MS
+from tests.log_kit import HOUR_MS, KeptStore
 from tests.test_delay_crashes import KINDS, Mortal, Two, retried
 from tms.cli.operate.verify import Verifier
 from tms.delay.waiting import Waiting
@@ -19,8 +19,10 @@ from tms.model.block import Compression, encode
 from tms.model.delayed import DelayedId, DelayedInfo, Due
 from tms.model.log import NewBlock
 from tms.model.topic import Durability
+from tms.store.base import Row
 from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore
+from tms.store.memory import MemoryMap
 
 SECRET = b"the secret of user 17, which is long enough to be found " * 3
 KEY, OTHER = b"user-17", b"user-18"
@@ -255,6 +257,36 @@ def _waiting(world: World) -> Waiting:
     return found
 
 
+class NotingStore(KeptStore):
+    """Says of each write to a map of delayed messages what it was and how durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[tuple[bytes, Durability]] = []
+
+    def open(self, name: str, create: bool) -> MemoryMap:
+        found = super().open(name, create)
+        if keys.is_delayed_map(name) and "write" not in vars(found):
+            write = found.write
+
+            def noting(rows: Sequence[Row], durability: Durability) -> None:
+                self.noted.append((min(rows)[0][:1], durability))
+                write(rows, durability)
+
+            found.write = noting  # type: ignore[method-assign]
+        return found
+
+
+def test_that_messages_are_cancelled_is_durable_before_they_are_emptied() -> None:
+    """Of two writes where neither is synced the second may be there alone after a power loss."""
+    store = NotingStore()
+    world = World(durability=Durability.WRITTEN, inner=store)
+    later(world, (OTHER, b"1"), (KEY, SECRET))
+    store.noted.clear()
+    world.delayed.erase(A, KEY)
+    assert store.noted == [(b"n", Durability.SYNCED), (b"d", Durability.SYNCED)]
+
+
 # While messages are moved
 
 
@@ -295,6 +327,27 @@ def test_what_is_moved_while_others_are_erased_comes_once(shared: bool) -> None:
         return at.came
 
     assert len(list(takewhile(move_at, count()))) > 10
+
+
+def test_what_the_mover_takes_at_the_last_moment_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    later(world, (OTHER, b"0"), (KEY, SECRET), due_ms=0)
+    waiting, waits, rows = _waiting(world), count(), list[list[bytes]]()
+
+    def wait_returned(id: DelayedId, timeout_s: float) -> None:
+        rows.append(_rows(world))
+        if next(waits) == 0:
+            assert waiting.take(START_MS, 1 << 20) is not None
+        else:
+            waiting.give_back()
+
+    monkeypatch.setattr(waiting, "wait_returned", wait_returned)
+    assert world.delayed.erase(A, KEY) == 1
+    assert len(rows) == 2 and rows[0] == rows[1]
+    world.delayed.move()
+    assert world.read() == [b"0"]
 
 
 def test_erasing_waits_for_a_move_and_says_so_when_it_does_not_end() -> None:

@@ -132,11 +132,7 @@ class Waiting:
         with self.writing:
             if self.retired is not None:
                 raise again(self.retired)
-            try:
-                return do() if self._ready(create=False) else None
-            except BaseException:
-                self._distrust()
-                raise
+            return do() if self._ready(create=False) else None
 
     def lends(self, id: DelayedId) -> bool:
         """Whether the mover has this entry. The caller holds `writing`."""
