@@ -115,8 +115,8 @@ class Compaction:
     def erase(
         self, name: TopicName, key: bytes | None, id: MessageId | None, partition: int | None
     ) -> int:
-        """Take the messages of a key, or the one with an id, out of a topic for good; how many
-        there were. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
+        """Take the messages of a key, also those that wait, or the one with an id, out of a topic
+        for good; how many there were. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
         name.require_writable()
         topic = self._registry.find(name)
         if (key is None) is (id is None):
