@@ -17,7 +17,7 @@ Invariants
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tms.clock import Clock
 from tms.delay.asked import Addition, Asked, Cancellation
@@ -33,6 +33,7 @@ FAIR_ROUNDS = 16  # that a caller does for others
 MARKS_KEPT_MS = 2 * 3_600_000  # after the message was due; a late write is not as late
 CANCELLED_KEPT_S = 600.0  # that a cancelled message is known, if it is not due before
 CANCELLED_MAX = 100_000
+T = TypeVar("T")
 LOST_MS = 5_000  # so much too late, a topic's messages have lost their owner
 
 
@@ -114,6 +115,24 @@ class Waiting:
             (found,) = asked.answer.result(left_s)[0]
             if found is not None:
                 return found
+
+    def wait_returned(self, id: DelayedId, timeout_s: float) -> None:
+        """If the mover may have this entry, wait until it has moved or given back what it has, or
+        knows better what that is."""
+        with self._state:
+            lent = self._lent
+            if lent is None or not lent.covers(id):
+                return
+            done = self._state.wait_for(lambda: self._lent is not lent, timeout_s)
+        if not done:
+            raise TimedOut(f"Delayed messages of {self.shelf.name} are still being moved. Repeat.")
+
+    def alone(self, do: Callable[[], T]) -> T | None:
+        """Let somebody change what is stored while nobody else does; None when there is nothing."""
+        with self.writing:
+            if self.retired is not None:
+                raise again(self.retired)
+            return do() if self._ready(create=False) else None
 
     def lends(self, id: DelayedId) -> bool:
         """Whether the mover has this entry. The caller holds `writing`."""
@@ -266,22 +285,22 @@ class Waiting:
             shelf, now_ms = self.shelf, self._now_ms()
             with self._state:
                 end_ms = now_ms if self._next is None else min(now_ms, self._next.due_ms)
-            gone = shelf.requests.old(now_ms)
-            requests = len(gone)
+            requests, entries = shelf.requests.old(now_ms), list[bytes]()
             marks = shelf.marks_before(max(0, end_ms - MARKS_KEPT_MS))
             old_s = self._clock.monotonic_s() - CANCELLED_KEPT_S
             while self._cancelled and self._cancelled[0][0] <= old_s:
                 _, id, alone = self._cancelled.popleft()
                 if alone and id.due_ms > now_ms:
-                    gone.append(entry_key(id))
+                    entries.append(entry_key(id))
                     marks.append(cancelled_key(id))
             try:
-                shelf.delete(gone)
+                shelf.delete(requests)
+                shelf.delete(entries)  # when no request that is remembered names them
                 shelf.delete(marks)  # when their messages are gone
             except BaseException:
                 self._distrust()
                 raise
-            shelf.requests.dropped(requests)
+            shelf.requests.dropped(len(requests))
 
     # -- looking -----------------------------------------------------------------------------------
 

@@ -165,8 +165,9 @@ class Engine(EngineParts):
         partition: int | None = None,
         timeout_s: float = 30.0,
     ) -> int:
-        """Take the messages of a key, or the one with an id, out of topic and store for good; how
-        many there were. After a failure, repeat it; here nothing ends it before it is done. Raises
+        """Take the messages of a key, also those that are not due yet, or the one with an id, out
+        of topic and store for good; how many there were. After a failure, repeat it; here nothing
+        ends it before it is done, but for a move of delayed messages that does not end. Raises
         `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
         self._require_open()
         return self.compaction.erase(name, key, id, partition)

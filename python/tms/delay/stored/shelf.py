@@ -28,6 +28,7 @@ from tms.delay.stored.entries import (
     cancelled_key,
     entry_key,
     entry_of,
+    entry_value,
     id_of,
     request_key,
 )
@@ -149,6 +150,23 @@ class Shelf:
             tally = encode(Tally(moved, self.waiting))
             self._there.write([(TALLY, tally)], Durability.WRITTEN)
             self.delete([entry_key(id) for id in entries])
+        except BaseException:
+            self.distrust()
+            raise
+
+    def rewrite(self, anew: Sequence[tuple[Entry, bytes]], gone: Sequence[DelayedId]) -> None:
+        """Give entries new values, and delete others, durably. Of all of them the messages that
+        are missing then are cancelled already."""
+        rows = [(entry_key(entry.id), value) for entry, value in anew]
+        try:
+            if not self.shared:
+                self._there.overwrite(rows, Durability.SYNCED)
+            else:  # who was taken over must not bring back what was moved meanwhile
+                for (entry, _), (key, value) in zip(anew, rows, strict=True):
+                    old = entry_value(entry.partition, entry.block)
+                    if not self._there.compare_and_set(key, old, value):
+                        self.require_owned()
+            self.delete([entry_key(id) for id in gone])
         except BaseException:
             self.distrust()
             raise
