@@ -109,6 +109,12 @@ class PartitionWriter:
         elif not others_lead:
             self._lead_in_background()
 
+    def write_what_waits(self) -> None:
+        """Write what is queued, in this thread; whoever leads finds nothing to do then. For one who
+        would wait otherwise, and must not depend on a free thread."""
+        with self._state.owner:
+            self._round()
+
     def close(self, timeout_s: float, reason: TMSError) -> None:
         """Refuse new tickets with this reason and write what is queued; what cannot be written in
         time fails."""
