@@ -210,9 +210,15 @@ class Waiting:
                 return None
             with self._state:
                 start = self._next
-                if start is None or start.due_ms > now_ms:
-                    return None
-                before = self.shelf.next_sequence
+            if start is None or start.due_ms > now_ms:
+                return None
+            try:
+                self.shelf.make_durable()
+            except BaseException:
+                self._distrust()
+                raise
+            before = self.shelf.next_sequence
+            with self._state:
                 self._lent, self._new = Moved(now_ms, SEQUENCE_MAX, before), None
             stands = self.shelf.moved
         try:
