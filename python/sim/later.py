@@ -160,9 +160,7 @@ class Later:
         if random.random() < 0.4:
             due = Due(at_ms=world.clock.now_ms() + delay_ms - random.choice((0, 1_000)))
         for place, values in parts:
-            sent = Sent(
-                world.history.now(), place, values, due_ms=due.at_ms, delay_ms=due.delay_ms
-            )
+            sent = Sent(world.history.now(), place, values, due_ms=due.at_ms, delay_ms=due.delay_ms)
             world.history.add(sent)
         durability = random.choice((Durability.WRITTEN, Durability.SYNCED))
         token = name if random.random() < 0.6 else ""

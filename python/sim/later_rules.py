@@ -1,8 +1,8 @@
 """What must hold of delayed messages in every history; a part of the checker.
 
-A message that was acknowledged is in the log at the end, once, or it was cancelled. Of a cancel that
-was not answered either may be so. When a message could be in the log is said by the service's
-clock: one that goes back makes nothing late.
+A message that was acknowledged is in the log at the end, once, or it was cancelled; after a cancel
+that was not answered either may be so. The service's clock says when a message can be in the log:
+one that goes back makes nothing late.
 """
 
 from bisect import bisect_right
@@ -209,6 +209,6 @@ class Later:
         for value, ack in self.acknowledged.items():
             excused = not ack.synced and self.power_lost(ack.at, one.ended)
             known = ack.at < one.at and not excused and ack.place[0] == one.topic
-            if known and value not in listed and self.attempts.get(value, NEVER) > one.ended:
-                if self.id[value][0] > now_ms:
-                    yield Finding(Kind.LISTED, f"{value} does not wait at {one.at}")
+            waits = self.id[value][0] > now_ms and self.attempts.get(value, NEVER) > one.ended
+            if known and waits and value not in listed:
+                yield Finding(Kind.LISTED, f"{value} does not wait at {one.at}")

@@ -134,8 +134,7 @@ class Simulation:
         engine = world.engine
         match random.randrange(10):
             case 0 | 1 | 2:
-                rarely = random.random() < 0.02
-                world.clock.pass_ms(random.choice(LONG_MS if rarely else SHORT_MS))
+                self._pass(random.random() < 0.02)
                 quietly(engine.transactions.manager.expire)
                 quietly(engine.queues.tidy)
                 quietly(engine.groups.tidy)
@@ -154,10 +153,17 @@ class Simulation:
                 world.die_soon(random.randint(1, 30), power=False)
             case 9:
                 world.die_soon(random.randint(1, 30), power=True)
-        if random.random() < 0.4:
+        if random.random() < 0.33:
             self.mover.step()
         while random.random() < 0.7 and world.background.run():
             pass
+
+    def _pass(self, long: bool) -> None:
+        """Let time pass; if long, what is queued does not wait all the while."""
+        world = self.world
+        while long and world.background.run():
+            pass
+        world.clock.pass_ms(world.random.choice(LONG_MS if long else SHORT_MS))
 
     def _settle(self) -> None:
         self.world.settle()

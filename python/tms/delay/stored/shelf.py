@@ -5,7 +5,8 @@ Invariants
 * Nothing is assumed after a failure, or at the start: the owner is settled, then everything is read
   from the store again, and entries that were moved but not deleted are deleted.
 * Entries of earlier moves are gone before the next one is committed; so one position says enough.
-* A request is durable before its entries are moved: what is in the log for good is not stored again.
+* A request is durable before its entries are moved: a repetition of what is in the log for good is
+  never stored again.
 * In a store that others write to, each owner raises the epoch first, and makes sure that nothing
   which another one began to move can be committed any more. A request is stored, then the epoch
   looked at, then its entries stored, then the epoch looked at: so who takes over finds the request
