@@ -77,6 +77,7 @@ class Waiting:
         self._new: DelayedId | None = None  # the earliest that came while something was lent
         self._cancelled: deque[tuple[float, DelayedId, bool]] = deque()
         self._failed = False  # whether everything is to be read again soon
+        self._known_s = 0.0  # since when how everything stands is known
         self.retired: TMSError | None = None
 
     # -- publishing and cancelling -----------------------------------------------------------------
@@ -268,8 +269,12 @@ class Waiting:
                 end_ms = now_ms if self._next is None else min(now_ms, self._next.due_ms)
             gone = shelf.requests.old(now_ms)
             requests = len(gone)
-            marks = shelf.marks_before(max(0, end_ms - MARKS_KEPT_MS))
             old_s = self._clock.monotonic_s() - CANCELLED_KEPT_S
+            marks: list[bytes] = []
+            if self._known_s <= old_s:  # else some may have been cancelled shortly before
+                recent = {cancelled_key(id) for when_s, id, _ in self._cancelled if when_s > old_s}
+                found = shelf.marks_before(max(0, end_ms - MARKS_KEPT_MS))
+                marks = [mark for mark in found if mark not in recent]
             while self._cancelled and self._cancelled[0][0] <= old_s:
                 _, id, alone = self._cancelled.popleft()
                 if alone and id.due_ms > now_ms:
@@ -316,6 +321,7 @@ class Waiting:
             raise
         self._failed = False
         if there and not known:
+            self._known_s = self._clock.monotonic_s()
             following = self.shelf.first(DelayedId(0, 0))
             if following is None:
                 self.shelf.set_empty()
