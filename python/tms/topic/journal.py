@@ -73,7 +73,7 @@ class Journal:
         one."""
         if not pending.done():
             record = self._registry.find(self.name)
-            self._partitions.get(self.name, record, 0).writer.write_what_waits()
+            self._partitions.get(self.name, record, 0).writer.write_what_waits(TIMEOUT_S)
         return pending.result(TIMEOUT_S)
 
     def keep(
