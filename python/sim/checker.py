@@ -15,6 +15,9 @@ The final content of the partitions is the truth that everything else is held ag
     again                 delivered, settled or dead once more after it was settled
     shared lease          with two workers at a time
     lost update           what was stored only if a message was the newest, and it was not
+    early                 a message that was to wait, seen before it was due by the service's clock
+    wrong cancel          delivered all the same, or not delivered though it could not be cancelled
+    wrong list            of what waits: something is missing, is there no more, or counted wrongly
 
 A power loss excuses what was acknowledged without a sync, and what was seen but not acknowledged;
 nothing else.
@@ -39,6 +42,7 @@ from sim.history import (
     Read,
     Sent,
 )
+from sim.later_rules import Later
 from sim.queue_rules import Queues
 
 
@@ -64,6 +68,7 @@ class Checker:
         self.asked = history.of(Asked)
         self.done = history.of(Done)
         self.queues = Queues(history)
+        self.later = Later(history)
         self.dead = {one.dead for one in self.queues.drained}  # copies stand here
         self.power = [one.at for one in history.of(Crashed) if one.power]
         self.place: dict[str, Place] = {}
@@ -306,6 +311,10 @@ def _queues(run: Checker) -> Iterator[Finding]:
     return run.queues.findings()
 
 
+def _later(run: Checker) -> Iterator[Finding]:
+    return run.later.findings()
+
+
 RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _lost,
     _processing,
@@ -319,4 +328,5 @@ RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _invented,
     _updates,
     _queues,
+    _later,
 )

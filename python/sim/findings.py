@@ -21,6 +21,9 @@ class Kind(StrEnum):
     UPDATE = "lost update"
     AGAIN = "again"
     SHARED = "shared lease"
+    EARLY = "early"
+    CANCELLED = "wrong cancel"
+    LISTED = "wrong list"
 
 
 class Finding(NamedTuple):

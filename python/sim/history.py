@@ -27,13 +27,16 @@ class Sent(_Event, frozen=True):
     """Messages are about to be published for the first time; `transaction` is a name that the run
     gave it, empty for none. `sources` are the messages that these were made of, one each.
     `rests_on` is the message that has to be the one before it of those that rest on one, empty:
-    it has to be the first."""
+    it has to be the first. With `due_ms` or `delay_ms` they are to wait until then, or for so long;
+    what of that is past already is due at once."""
 
     place: Place
     values: tuple[str, ...]
     transaction: str = ""
     sources: tuple[str, ...] = ()
     rests_on: str | None = None
+    due_ms: int | None = None
+    delay_ms: int | None = None
 
 
 class Acknowledged(_Event, frozen=True):
@@ -157,6 +160,42 @@ class Drained(_Event, frozen=True):
     dead: Place
 
 
+class Clock(_Event, frozen=True):
+    """From now on the service's clock shows this, until the next of these events."""
+
+    wall_ms: int
+
+
+class Deferred(_Event, frozen=True):
+    """Messages that are to wait were acknowledged, each with its due and its sequence. `synced`: as
+    with `Acknowledged`."""
+
+    place: Place
+    messages: tuple[tuple[int, int, str], ...]
+    synced: bool
+
+
+class Cancelled(_Event, frozen=True):
+    """A message that waits was to be cancelled; `at` is when that was asked. `done` is the answer,
+    None: there was none, it may be so or not. `synced`: the answer survives a power loss."""
+
+    place: Place
+    value: str
+    done: bool | None
+    ended: int
+    synced: bool
+
+
+class Listed(_Event, frozen=True):
+    """All messages of a topic that waited, and how many it said these are; `at` is when that was
+    asked."""
+
+    topic: str
+    values: tuple[str, ...]
+    waiting: int
+    ended: int
+
+
 Event = (
     Sent
     | Acknowledged
@@ -171,6 +210,10 @@ Event = (
     | Handled
     | Drained
     | Compacted
+    | Clock
+    | Deferred
+    | Cancelled
+    | Listed
 )
 E = TypeVar("E", bound=_Event)
 _DECODER = msgspec.json.Decoder(Event)

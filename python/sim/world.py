@@ -17,7 +17,7 @@ from random import Random
 from threading import Lock
 from typing import Any
 
-from sim.history import Crashed, History
+from sim.history import Clock, Crashed, History
 from tms.engine import Engine, EngineConfig
 from tms.errors import TMSError
 from tms.log import pending
@@ -38,11 +38,13 @@ class Died(BaseException):
 
 
 class VirtualClock:
-    """Time as the world says; a `Clock`."""
+    """Time as the world says; what the clock of an engine is. The history knows how it went."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: History) -> None:
+        self._history = history
         self.wall_ms = START_MS
         self.passed_ms = 0
+        self._note()
 
     def now_ms(self) -> int:
         return self.wall_ms
@@ -52,8 +54,16 @@ class VirtualClock:
 
     def pass_ms(self, ms: int) -> None:
         """Let time pass."""
-        self.wall_ms += ms
         self.passed_ms += ms
+        self.jump_ms(ms)
+
+    def jump_ms(self, ms: int) -> None:
+        """Let the wall clock jump."""
+        self.wall_ms += ms
+        self._note()
+
+    def _note(self) -> None:
+        self._history.add(Clock(self._history.now(), self.wall_ms))
 
 
 class Background(Executor):
@@ -95,8 +105,8 @@ class World:
 
     def __init__(self, seed: int, topics: tuple[str, ...]) -> None:
         self.random = Random(seed)
-        self.clock = VirtualClock()
         self.history = History()
+        self.clock = VirtualClock(self.history)
         self.background = Background()
         self.life = 0  # of the engine: a crash begins the next
         self.era = 0  # in which leases can be told by the clock: no crash, no jump
@@ -117,7 +127,7 @@ class World:
 
     def jump(self, ms: int) -> None:
         """Let the wall clock jump."""
-        self.clock.wall_ms += ms
+        self.clock.jump_ms(ms)
         self.era += 1
 
     def step(self, work: Callable[[], None]) -> None:

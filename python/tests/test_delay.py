@@ -375,6 +375,40 @@ def test_requests_that_could_not_be_read_are_not_taken_for_unknown(
     assert world.delayed.info(A).waiting == 20
 
 
+def _cancel_what_is_long_overdue(world: World) -> DelayedId:
+    """Nothing moved for hours; then it is cancelled before the mover comes."""
+    (id,) = world.later(b"1", delay_ms=0)
+    world.clock.pass_ms(3 * HOUR_MS)
+    assert world.delayed.cancel(A, id)
+    return id
+
+
+def _remembered_for_ten_minutes(world: World, id: DelayedId) -> None:
+    world.delayed.move()
+    world.clock.pass_ms(599_000)
+    world.delayed.tidy()
+    assert world.delayed.cancel(A, id)
+    world.clock.pass_ms(2_000)
+    world.delayed.tidy()
+    assert not world.delayed.cancel(A, id)
+    assert world.read() == []
+
+
+def test_a_cancel_is_remembered_for_ten_minutes_though_the_message_is_long_overdue(
+    world: World,
+) -> None:
+    world.restart()
+    world.clock.pass_ms(700_000)
+    _remembered_for_ten_minutes(world, _cancel_what_is_long_overdue(world))
+
+
+def test_a_cancel_of_what_is_long_overdue_is_remembered_over_a_restart() -> None:
+    world = World()
+    id = _cancel_what_is_long_overdue(world)
+    world.restart()
+    _remembered_for_ten_minutes(world, id)
+
+
 # Looking
 
 

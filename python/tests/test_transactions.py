@@ -7,6 +7,7 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
+from tests.owners_kit import Later as NoThread
 from tms.engine import Engine
 from tms.errors import (
     Closed,
@@ -574,3 +575,17 @@ def test_who_was_taken_over_does_not_take_the_commits_of_others_for_lost() -> No
     world.tx.abort(world.tx.begin().transaction_id)  # it reads the journal again
     world.open()
     assert world.read() == [b"1", b"2"]
+
+
+def test_a_journal_whose_write_failed_goes_on_though_no_thread_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Threads in the background may wait for the very lock that is held meanwhile."""
+    monkeypatch.setattr("tms.topic.journal.TIMEOUT_S", 0.1)
+    store = FaultyStore(KeptStore())
+    engine = Engine(store, ManualClock(), threads=NoThread())
+    engine.transactions.begin()
+    store.fail_write(1, stored=False)
+    with pytest.raises(StorageUnavailable):
+        engine.transactions.begin(token="t")
+    assert engine.transactions.begin(token="t").transaction_id

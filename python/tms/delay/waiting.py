@@ -78,6 +78,7 @@ class Waiting:
         self._new: DelayedId | None = None  # the earliest that came while something was lent
         self._cancelled: deque[tuple[float, DelayedId, bool]] = deque()
         self._failed = False  # whether everything is to be read again soon
+        self._known_s = 0.0  # since when how everything stands is known
         self.retired: TMSError | None = None
 
     # -- publishing and cancelling -----------------------------------------------------------------
@@ -117,11 +118,9 @@ class Waiting:
                 return found
 
     def wait_returned(self, id: DelayedId, timeout_s: float) -> None:
-        """If the mover may have this entry, wait until it has moved or given back what it has, or
-        knows better what that is."""
+        """If the mover may have this entry, wait until it has moved it or given it back."""
         with self._state:
-            lent = self._lent
-            if lent is None or not lent.covers(id):
+            if (lent := self._lent) is None or not lent.covers(id):
                 return
             done = self._state.wait_for(lambda: self._lent is not lent, timeout_s)
         if not done:
@@ -229,9 +228,15 @@ class Waiting:
                 return None
             with self._state:
                 start = self._next
-                if start is None or start.due_ms > now_ms:
-                    return None
-                before = self.shelf.next_sequence
+            if start is None or start.due_ms > now_ms:
+                return None
+            try:
+                self.shelf.make_durable()
+            except BaseException:
+                self._distrust()
+                raise
+            before = self.shelf.next_sequence
+            with self._state:
                 self._lent, self._new = Moved(now_ms, SEQUENCE_MAX, before), None
             stands = self.shelf.moved
         try:
@@ -286,8 +291,12 @@ class Waiting:
             with self._state:
                 end_ms = now_ms if self._next is None else min(now_ms, self._next.due_ms)
             requests, entries = shelf.requests.old(now_ms), list[bytes]()
-            marks = shelf.marks_before(max(0, end_ms - MARKS_KEPT_MS))
             old_s = self._clock.monotonic_s() - CANCELLED_KEPT_S
+            marks: list[bytes] = []
+            if self._known_s <= old_s:  # else some may have been cancelled shortly before
+                recent = {cancelled_key(id) for when_s, id, _ in self._cancelled if when_s > old_s}
+                found = shelf.marks_before(max(0, end_ms - MARKS_KEPT_MS))
+                marks = [mark for mark in found if mark not in recent]
             while self._cancelled and self._cancelled[0][0] <= old_s:
                 _, id, alone = self._cancelled.popleft()
                 if alone and id.due_ms > now_ms:
@@ -335,6 +344,7 @@ class Waiting:
             raise
         self._failed = False
         if there and not known:
+            self._known_s = self._clock.monotonic_s()
             following = self.shelf.first(self.shelf.begin)
             if following is None:
                 self.shelf.set_empty()

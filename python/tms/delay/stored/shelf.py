@@ -6,6 +6,8 @@ Invariants
   from the store again, and entries that were moved but not deleted are deleted. Requests of a store
   that nobody else writes to are read when they are needed.
 * Entries of earlier moves are gone before the next one is committed; so one position says enough.
+* A request is durable before its entries are moved: a repetition of what is in the log for good is
+  never stored again.
 * In a store that others write to, each owner raises the epoch first, and makes sure that nothing
   which another one began to move can be committed any more. A request is stored, then the epoch
   looked at, then its entries stored, then the epoch looked at: so who takes over finds the request
@@ -78,6 +80,7 @@ class Shelf:
         self._store = store
         self._transactions = transactions
         self._map: Map | None = None
+        self._unsynced = False  # whether a power loss may take what was stored
 
     def ready(self, create: bool) -> bool:
         """Be the owner, and know how everything stands; whether there is a map. Makes it if that is
@@ -138,9 +141,21 @@ class Shelf:
                 self._there.write(rows, writes.durability)
                 self.require_owned()
             self.waiting = waiting
+            self._unsynced = writes.durability is not Durability.SYNCED
         except BaseException:
             self.distrust()
             raise
+
+    def make_durable(self) -> None:
+        """Let everything so far survive a power loss."""
+        if self._unsynced:
+            try:
+                tally = encode(Tally(self.moved, self.waiting))
+                self._there.write([(TALLY, tally)], Durability.SYNCED)
+                self._unsynced = False
+            except BaseException:
+                self.distrust()
+                raise
 
     def set_moved(self, moved: Moved, messages: int, entries: Sequence[DelayedId]) -> None:
         """The move of these entries was committed: delete them."""
@@ -287,11 +302,12 @@ class Shelf:
         tally = Tally(Moved(), 0) if raw is None else decode(raw, Tally, TALLY)
         counted = tuple(tally.moved) == self.moved
         self.waiting = tally.waiting
-        messages = self._delete_moved()
-        if not counted:
+        gone, messages = self._moved()
+        if not counted:  # before they are deleted: later nobody could count them
             self.waiting = max(0, self.waiting - messages)
             there.write([(TALLY, encode(Tally(self.moved, self.waiting)))], Durability.WRITTEN)
-        self.trusted, self.lost = True, False
+        self.delete(gone)
+        self.trusted, self.lost, self._unsynced = True, False, False
 
     def _cancel_halves(self) -> None:
         """Whoever was owner before may still be writing the entries of the newest requests: those
@@ -315,9 +331,10 @@ class Shelf:
     def _is_decided(self, id: DelayedId) -> bool:
         return self.moved.covers(id) or self._there.get(entry_key(id)) is not None
 
-    def _delete_moved(self) -> int:
-        """Delete entries that were moved; how many messages of them waited."""
-        start, messages = DelayedId(0, 0), 0
+    def _moved(self) -> tuple[list[bytes], int]:
+        """The keys of entries that were moved and are still there: of one batch, see above; and how
+        many messages of them waited."""
+        start, found_keys, messages = DelayedId(0, 0), list[bytes](), 0
         self.begin = DelayedId(self.moved.due_ms, self.moved.last)
         while found := self.scan(start, self.moved.due_ms):
             start = _after(found[-1].id)
@@ -330,9 +347,9 @@ class Shelf:
                 end = DelayedId(last.id.due_ms, last.id.sequence + last.messages)
                 cancelled = self.cancelled(gone[0].id, end)
                 for entry in gone:
+                    found_keys.append(entry_key(entry.id))
                     messages += entry.messages - len(cancelled_of(entry, cancelled))
-                self.delete([entry_key(entry.id) for entry in gone])
-        return messages
+        return found_keys, messages
 
     def _rows(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         while rows := self._there.scan(start, stop, SCAN_BYTES):
