@@ -22,7 +22,9 @@ from tms.model.topic import TopicName
 COMPACTED = "compacted"
 MESSAGE_BYTES = 1_024
 AT_ONCE = 500
+KEPT_BYTES = 512 << 20  # of what is published beside
 WINDOW_S = 1.0
+HELD_SELDOM = 10  # every how manieth turn, after the first ones
 LOSS_MAX = 0.20
 
 
@@ -81,7 +83,7 @@ class Beside:
     @contextmanager
     def publishing(self) -> Iterator[dict[bool, list[float]]]:
         """Publish until the block ends; rates by whether compaction worked."""
-        self._target.bus.create_topic(TOPIC, durability="written")
+        self._target.bus.create_topic(TOPIC, durability="written", retention_bytes=KEPT_BYTES)
         cells = values(MESSAGE_BYTES)[:AT_ONCE]
         stop = threading.Event()
 
@@ -101,12 +103,16 @@ class Beside:
             thread.join()
 
     def compact(self, rates: dict[bool, list[float]], windows: int) -> float:
-        """Measure in turns; for how long compaction worked, with its own pauses."""
+        """Measure in turns until it is done, then later with fewer turns in which compaction is
+        held; for how long it worked, with its own pauses."""
         thread = threading.Thread(target=self._compact)
         thread.start()
         time.sleep(WINDOW_S)  # the producer is under way
-        for number in range(2 * windows):
-            works = number % 2 == 1
+        number = 0
+        while number < 2 * windows or not self._ended.is_set():
+            works = number % 2 == 1 if number < 2 * windows else number % HELD_SELDOM != 0
+            number += 1
+            self._target.engine.maintenance.clean()  # or what is published fills the disk
             (self._gate.set if works else self._gate.clear)()
             time.sleep(WINDOW_S / 10)
             before, begin_s = self._sent, time.perf_counter()
