@@ -117,13 +117,13 @@ class Rewriter:
 
     def reclaim(self, segment: SegmentRecord) -> None:
         """Give back what a segment took that was rewritten."""
-        state, before = self._log.state, self._chain.segment_stored_bytes(segment)
+        state = self._log.state
         self._chain.reclaim(segment, self._pause)
         with state.changing():
             state.load()
             self._chain.resize(segment.number)
         left = [one for one in self._chain.record.segments if one.number == segment.number]
-        self.removed.bytes += max(0, before - sum(one.stored_bytes for one in left))
+        self.removed.bytes += max(0, segment.stored_bytes - sum(one.stored_bytes for one in left))
         self._progress.reclaimed(self.name_of(segment))
 
     def name_of(self, segment: SegmentRecord) -> str:
