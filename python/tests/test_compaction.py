@@ -286,9 +286,12 @@ def test_space_comes_back_and_fsck_finds_nothing_wrong(tmp_path: Path) -> None:
         if round % 5 == 4:
             world.seal()
     before = sum(file.stat().st_size for file in tmp_path.rglob("*"))
+    segments = world.log.state.chain.stored_bytes()
     world.compact()
     left = world.read()
     assert len(left) == 21
+    given_back = world.engine.stats().compaction_reclaimed_bytes
+    assert given_back == segments - world.log.state.chain.stored_bytes() > segments / 2
     assert sum(file.stat().st_size for file in tmp_path.rglob("*")) < before / 5
     world.engine.close()
     store = LevelDBStore(tmp_path / "data", create=False)
