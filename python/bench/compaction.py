@@ -34,6 +34,7 @@ def run(setup: Setup, report: Report) -> None:
     messages = int(gib * (1 << 30) / MESSAGE_BYTES)
     report.title(f"Publishing 1 KiB while {gib:g} GiB of another topic are compacted")
     with setup.directory() as path, Embedded.open(path) as target:
+        target.engine.compaction.stop()  # its own thread: here it works when it is let
         fill(target, messages)
         beside = Beside(target)
         with beside.publishing() as rates:
