@@ -121,9 +121,7 @@ class Rewriter:
         self._chain.reclaim(segment, self._pause)
         with state.changing():
             state.load()
-            self._chain.resize(segment.number)
-        left = [one for one in self._chain.record.segments if one.number == segment.number]
-        self.removed.bytes += max(0, segment.stored_bytes - sum(one.stored_bytes for one in left))
+            self.removed.bytes += self._chain.resize(segment.number)
         self._progress.reclaimed(self.name_of(segment))
 
     def name_of(self, segment: SegmentRecord) -> str:

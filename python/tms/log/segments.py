@@ -206,25 +206,27 @@ class SegmentChain:
         found.recover()
         found.reclaim(pause)
 
-    def resize(self, number: int) -> None:
-        """Note what a sealed segment takes now. One that is empty goes, and the next begins where
-        it began, if that is sealed: where an open one begins is where its first block begins."""
+    def resize(self, number: int) -> int:
+        """Note what a sealed segment takes now; how many bytes less than before. One that is empty
+        goes, and the next begins where it began, if that is sealed: where an open one begins is
+        where its first block begins."""
         segments = self.record.segments
         at = next((at for at, one in enumerate(segments) if one.number == number), None)
         if at is None:
-            return
+            return 0
         mine, behind = segments[at], segments[at + 1 :]
         empty = bool(behind) and behind[0].sealed and not self._map(number).scan(None, None, 1)
+        stored_bytes = 0 if empty else self._map(number).stored_bytes()
         if empty:
             longer = msgspec.structs.replace(behind[0], base_offset=mine.base_offset)
             behind = (longer, *behind[1:])
         else:
-            stored_bytes = self._map(number).stored_bytes()
             behind = (msgspec.structs.replace(mine, stored_bytes=stored_bytes), *behind)
         self._set(msgspec.structs.replace(self.record, segments=(*segments[:at], *behind)))
         if empty:
             self._maps.pop(number, None)
             self._store.drop(self._name(number))
+        return max(0, mine.stored_bytes - stored_bytes)
 
     # -- reading -------------------------------------------------------------------------------
 
