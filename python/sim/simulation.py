@@ -24,8 +24,20 @@ from sim.actors import (
 from sim.checker import check
 from sim.deciders import Decider
 from sim.findings import Finding
-from sim.history import Compacted, Crashed, Done, Drained, Final, History, Place, Seen
-from sim.keepers import KEPT, Keeper, compact
+from sim.erasers import Eraser
+from sim.history import (
+    Compacted,
+    Crashed,
+    Done,
+    Drained,
+    Final,
+    History,
+    Place,
+    Seen,
+    Sent,
+    Stored,
+)
+from sim.keepers import KEPT, NAMED, TOMBSTONE_RETENTION_MS, Compactor, Keeper, compact
 from sim.keepers import SETTINGS as KEEPING
 from sim.members import GROUP as MEMBERS
 from sim.members import JOINED, SHARED, Member
@@ -36,10 +48,11 @@ from tms.errors import TopicNotFound
 from tms.model.log import PartitionPosition
 from tms.model.position import Position
 
-TOPICS = ("a", "b", "made", "jobs", "handled", "shared", "joined")
+TOPICS = ("a", "b", "made", "jobs", "handled", "shared", "joined", "people")
 PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
 STEPS = 220
 SETTLE_ROUNDS = 60
+ERASING_SHARE = 0.35  # of the runs
 
 
 class Outcome(NamedTuple):
@@ -76,7 +89,7 @@ class Simulation:
             Interactive(world, "i0", PLACES),
             Interactive(world, "i1", (*PLACES, JOBS)),
             Producer(world, "p2", JOBS),
-            *(Keeper(world, f"k{number}") for number in range(2)),
+            *(Keeper(world, f"k{number}", KEPT) for number in range(2)),
             *(Producer(world, f"p{number + 3}", place) for number, place in enumerate(SHARED)),
             Transformer(world, "t0", SOURCE, OUTPUT),
             Transformer(world, "t1", SOURCE, OUTPUT),
@@ -90,6 +103,9 @@ class Simulation:
         self.remembering: list[Remembering] = [*self.readers, *deciders]
         if random.random() < 0.3:
             self.actors.append(Foreign(world, "f0", random.choice(PLACES[1:])))
+        self.often: list[Actor] = []
+        if random.random() < ERASING_SHARE:
+            self._add_keyed()
         world.step(self._declare)
         world.between = self._glance
 
@@ -101,11 +117,29 @@ class Simulation:
             if random.random() < 0.25:
                 world.step(self._trouble)
             else:
-                world.step(random.choice([*self.actors, *self.takers]).step)
+                world.step(random.choice([*self.actors, *self.takers, *self.often]).step)
             if world.life != crashes:
                 self._after_crash()
         world.step(self._settle)
         return Outcome(world.history, check(world.history))
+
+    def _add_keyed(self) -> None:
+        """Let most of the run be about keys, tombstones and erasing."""
+        world = self.world
+        readers = [Reader(world, f"named-{place[1]}", place, True) for place in NAMED]
+        keyed: list[Actor] = [
+            *readers,
+            *(Keeper(world, f"k{number + 2}", KEPT) for number in range(3)),
+            Keeper(world, "k5", NAMED[0]),
+            Interactive(world, "i2", NAMED),
+            Compactor(world),
+            Eraser(world, "e0", (KEPT,)),
+            Eraser(world, "e1", NAMED),
+        ]
+        self.readers += readers
+        self.remembering += readers
+        self.actors += keyed
+        self.often = keyed * 4
 
     def _declare(self) -> None:
         self.world.engine.create_topic(topic_of(KEPT), KEEPING)
@@ -172,9 +206,10 @@ class Simulation:
 
     def _conclude(self) -> None:
         world, history = self.world, self.world.history
-        for place in (*PLACES, OUTPUT, KEPT, JOBS, HANDLED, DEAD, *SHARED, JOINED):
+        for place in (*PLACES, OUTPUT, KEPT, *NAMED, JOBS, HANDLED, DEAD, *SHARED, JOINED):
             history.add(Final(history.now(), place, self._all(place)))
-        history.add(Compacted(history.now(), KEPT))
+        history.add(Compacted(history.now(), KEPT, TOMBSTONE_RETENTION_MS))
+        history.add(Stored(history.now(), self._stored()))
         history.add(Drained(history.now(), WORKERS, JOBS, DEAD))
         groups = [(Transformer.GROUP, SOURCE, OUTPUT[0])]
         groups += [(MEMBERS, place, JOINED[0]) for place in SHARED]
@@ -183,6 +218,20 @@ class Simulation:
             if (position := found.get(partition)) is not None:
                 place = topic, partition
                 history.add(Done(history.now(), group, place, str(position.id), output))
+
+    def _stored(self) -> tuple[str, ...]:
+        """Messages that may be erased, are not shown, and whose bytes are somewhere."""
+        events = self.world.history.events
+        shown = {
+            value for one in events if isinstance(one, Final) for _, value in one.messages
+        }
+        return self.world.disk.holds(
+            value
+            for one in events
+            if isinstance(one, Sent) and one.place in (KEPT, *NAMED)
+            for value in one.values
+            if value not in shown
+        )
 
     def _all(self, place: Place) -> tuple[Seen, ...]:
         try:

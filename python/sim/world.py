@@ -17,19 +17,22 @@ from random import Random
 from threading import Lock
 from typing import Any
 
-from sim.history import Crashed, History
+from sim.disk import Disk
+from sim.history import Crashed, History, Ticked
+from tms.compact.compaction import CompactionLimits
 from tms.engine import Engine, EngineConfig
 from tms.errors import TMSError
 from tms.log import pending
 from tms.log.partition import LogLimits
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.store.faulty import FaultyStore
-from tms.store.memory import MemoryStore
 
 START_MS = 1_700_000_000_000
 FOREVER = TopicSettings(2, None, None, Durability.SYNCED)
 CONFIG = EngineConfig(
-    cache_bytes=4_096, log=LogLimits(segment_bytes=6_000, snapshot_bytes=2_000, producers=50)
+    cache_bytes=4_096,
+    log=LogLimits(segment_bytes=6_000, snapshot_bytes=2_000, producers=50),
+    compaction=CompactionLimits(dirty_ratio=0.0),
 )
 
 
@@ -40,9 +43,10 @@ class Died(BaseException):
 class VirtualClock:
     """Time as the world says; a `Clock`."""
 
-    def __init__(self) -> None:
+    def __init__(self, ticked: Callable[[int], None] = lambda ms: None) -> None:
         self.wall_ms = START_MS
         self.passed_ms = 0
+        self._ticked = ticked
 
     def now_ms(self) -> int:
         return self.wall_ms
@@ -54,6 +58,7 @@ class VirtualClock:
         """Let time pass."""
         self.wall_ms += ms
         self.passed_ms += ms
+        self._ticked(ms)
 
 
 class Background(Executor):
@@ -83,20 +88,13 @@ class Background(Executor):
         return True
 
 
-class Disk(MemoryStore):
-    """Memory that outlives its closing, as a disk does."""
-
-    def close(self) -> None:
-        pass
-
-
 class World:
     """What the actors of a simulation share."""
 
     def __init__(self, seed: int, topics: tuple[str, ...]) -> None:
         self.random = Random(seed)
-        self.clock = VirtualClock()
         self.history = History()
+        self.clock = VirtualClock(self._ticked)
         self.background = Background()
         self.life = 0  # of the engine: a crash begins the next
         self.era = 0  # in which leases can be told by the clock: no crash, no jump
@@ -104,7 +102,8 @@ class World:
         self._dies_in = -1
         self._with_power = False
         self._inside = False
-        self.store = FaultyStore(Disk(), self._before)
+        self.disk = Disk()
+        self.store = FaultyStore(self.disk, self._before)
         self.engine = self._open()
         for topic in topics:
             durability = self.random.choice((Durability.SYNCED, Durability.WRITTEN))
@@ -118,6 +117,7 @@ class World:
     def jump(self, ms: int) -> None:
         """Let the wall clock jump."""
         self.clock.wall_ms += ms
+        self._ticked(max(0, ms))
         self.era += 1
 
     def step(self, work: Callable[[], None]) -> None:
@@ -138,7 +138,8 @@ class World:
             self.background.waiting.clear()
             self.history.add(Crashed(self.history.now(), self._with_power))
             if self._with_power:
-                self.store = FaultyStore(self.store.crash(self.random), self._before)
+                with self.disk.losing():
+                    self.store = FaultyStore(self.store.crash(self.random), self._before)
             self.store.crashed = False
             if self.random.random() < 0.15:  # and dies again while it recovers
                 self.die_soon(self.random.randint(1, 40), self.random.random() < 0.5)
@@ -156,6 +157,9 @@ class World:
         while self.background.run():
             pass
         self.engine.maintenance.recover()
+
+    def _ticked(self, ms: int) -> None:
+        self.history.add(Ticked(self.history.now(), ms))
 
     def _open(self) -> Engine:
         waits, pending._passes = pending._passes, self.background.passes

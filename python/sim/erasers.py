@@ -1,0 +1,70 @@
+"""Those who erase what stands under a key, or under an id that somebody got, and do it again until
+they are told that it is done.
+"""
+
+from sim.actors import KEYS, topic_of
+from sim.history import Acknowledged, Erased, Place, Read
+from sim.world import World, quietly
+from tms.model.ids import MessageId
+
+_EVENTS_MAX = 200  # how far back an id is looked for
+
+
+class Eraser:
+    """Erases from one topic."""
+
+    def __init__(self, world: World, name: str, places: tuple[Place, ...]) -> None:
+        self._world = world
+        self._name, self._places = name, places
+        self._where: tuple[Place, ...] = ()  # to erase from, and not answered
+        self._key = self._id = ""
+
+    def step(self) -> None:
+        """Choose what to erase, or repeat it; often let it be."""
+        if not self._where:
+            if self._world.random.random() < 0.7:
+                return
+            self._choose()
+        self._attempt()
+
+    def settle(self) -> bool:
+        """Until it was answered."""
+        self._attempt()
+        return not self._where
+
+    def _choose(self) -> None:
+        random = self._world.random
+        one = random.choice(self._places)
+        self._key = self._id = ""
+        if random.random() < 0.5:
+            self._key = f"k{random.randrange(KEYS)}"
+            self._where = random.choice((self._places, (one,)))
+        elif ids := self._ids(one):
+            self._id, self._where = random.choice(ids), (one,)
+
+    def _ids(self, place: Place) -> list[str]:
+        """Ids that somebody got lately."""
+        return [
+            id
+            for event in self._world.history.events[-_EVENTS_MAX:]
+            if isinstance(event, Acknowledged | Read) and event.place == place
+            for id, _ in event.messages
+        ]
+
+    def _attempt(self) -> None:
+        if not self._where:
+            return
+        history, where = self._world.history, self._where
+        began = history.now()
+        try:
+            quietly(self._erase)
+        finally:  # also when the process dies of it
+            done = not self._where
+            history.add(Erased(began, where, self._key, self._id, history.now(), done))
+
+    def _erase(self) -> None:
+        partition = self._where[0][1] if len(self._where) < len(self._places) or self._id else None
+        id = MessageId.parse(self._id) if self._id else None
+        key = self._key.encode() if self._key else None
+        self._world.engine.erase(topic_of(self._where[0]), key, id, partition)
+        self._where = ()
