@@ -470,6 +470,12 @@ class Reader:
         """Read at the tail while somebody else is in the middle of something."""
         self._read(1 << 20, cached=True)
 
+    def look(self, after: str) -> None:
+        """Read what comes after an id, however that is found."""
+        self._begin_anew()
+        self._position = Position.after(MessageId.parse(after))
+        quietly(lambda: self._read(1 << 20))
+
     def settle(self) -> bool:
         """Nothing is left to do."""
         return True

@@ -1,13 +1,14 @@
 """Those who erase what stands under a key, or under an id that somebody got, and do it again until
-they are told that it is done.
+they are told that it is done. Then they look whether it is.
 """
 
-from sim.actors import KEYS, topic_of
+from sim.actors import KEYS, Reader, topic_of
 from sim.history import Acknowledged, Erased, Place, Read
 from sim.world import World, quietly
 from tms.model.ids import MessageId
 
 _EVENTS_MAX = 200  # how far back an id is looked for
+_LOOK_BEHIND = 8
 
 
 class Eraser:
@@ -16,16 +17,23 @@ class Eraser:
     def __init__(self, world: World, name: str, places: tuple[Place, ...]) -> None:
         self._world = world
         self._name, self._places = name, places
+        self._readers = {place: Reader(world, f"{name}-{place[1]}", place, True) for place in places}
         self._where: tuple[Place, ...] = ()  # to erase from, and not answered
         self._key = self._id = ""
 
     def step(self) -> None:
-        """Choose what to erase, or repeat it; often let it be."""
+        """Choose what to erase, or repeat it; often let it be. Often the process dies of it."""
+        random = self._world.random
         if not self._where:
-            if self._world.random.random() < 0.7:
+            if random.random() < 0.7:
                 return
             self._choose()
+        where = self._where
+        if random.random() < 0.2:
+            self._world.die_soon(random.randint(5, 40), power=random.random() < 0.5)
         self._attempt()
+        if where and not self._where:
+            self._look(random.choice(where))
 
     def settle(self) -> bool:
         """Until it was answered."""
@@ -41,6 +49,12 @@ class Eraser:
             self._where = random.choice((self._places, (one,)))
         elif ids := self._ids(one):
             self._id, self._where = random.choice(ids), (one,)
+
+    def _look(self, place: Place) -> None:
+        """Read on from a little before the end, where messages come from the cache."""
+        newest = sorted(set(self._ids(place)))[-_LOOK_BEHIND:]
+        if newest:
+            self._readers[place].look(self._world.random.choice(newest))
 
     def _ids(self, place: Place) -> list[str]:
         """Ids that somebody got lately."""

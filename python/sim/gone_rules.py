@@ -20,6 +20,7 @@ from sim.history import (
     Compacted,
     Compacting,
     Crashed,
+    Ended,
     Erased,
     Final,
     History,
@@ -83,6 +84,11 @@ class Gone:
                 copy = ack.place, id, value
                 known[copy] = min(known.get(copy, NEVER), ack.at)
                 self._shown.add(copy)
+        committed = {one.transaction: one.at for one in history.of(Ended) if one.committed}
+        for sent in history.of(Sent):
+            if sent.transaction in committed:
+                since = committed[sent.transaction]
+                self._acknowledged.update(dict.fromkeys(sent.values, since))
         for read in self._reads:
             for id, value in read.messages:
                 copy = read.place, id, value
@@ -154,13 +160,10 @@ class Gone:
     def _risen_at_the_end(self) -> Iterator[Finding]:
         for key, messages in self._newest.items():
             there = {value for _, value in self._final.get(key[0], ())}
-            left = [(id, value) for id, _, value in messages if not self.erased(value)]
-            if not left or left[-1][1] in there:
-                continue
-            _, gone = left[-1]
-            risen = [value for _, _, value in messages if value in there]
-            if risen and is_tombstone(gone):
-                yield Finding(Kind.RISEN, f"{risen[-1]} is there, {gone} deleted it")
+            values = [value for _, _, value in messages if value in there or not self.erased(value)]
+            risen = [value for value in values if value in there]
+            if risen and risen[-1] != values[-1] and is_tombstone(values[-1]):
+                yield Finding(Kind.RISEN, f"{risen[-1]} is there, {values[-1]} deleted it")
 
     def _risen_for_readers(self) -> Iterator[Finding]:
         begun: dict[tuple[str, int], Read] = {}
@@ -200,9 +203,12 @@ class Gone:
         what = erased.key or erased.id
         gone = {copy for copy, since in self._known.items() if since < erased.at}
         gone = {copy for copy in gone if self._wanted(erased, copy)}
-        if not gone:
-            return
         values = {value for _, _, value in gone if self._certain(value, erased.at)}
+        values |= {
+            value
+            for value, since in self._acknowledged.items()
+            if since < erased.at and self._wanted(erased, (self._sent[value][0], "", value))
+        }
         for read in self._reads:
             if read.at > erased.ended and read.place in erased.places:
                 for id, value in read.messages:
