@@ -346,7 +346,7 @@ class Interactive:
         world, place = self._world, self._world.random.choice(self._places)
         name = f"{self._current}.{self._sent}"
         values, overtaken = (name,), (f"{name}-overtaken",)
-        if place[0] == PEOPLE:
+        if place[0] in (PEOPLE, COMPACTED):
             values, overtaken = (keyed(world, name),), (keyed(world, overtaken[0]),)
         self._sent += 1
         world.history.add(Sent(world.history.now(), place, values, self._current))

@@ -3,12 +3,12 @@ they are told that it is done. Then they look whether it is.
 """
 
 from sim.actors import KEYS, Reader, topic_of
-from sim.history import Acknowledged, Erased, Place, Read
+from sim.history import Acknowledged, Erased, Place, Read, Seen
 from sim.world import World, quietly
 from tms.model.ids import MessageId
 
-_EVENTS_MAX = 200  # how far back an id is looked for
-_LOOK_BEHIND = 8
+_EVENTS_MAX = 200  # how far back a message is looked for
+_RECENT = 6
 
 
 class Eraser:
@@ -43,26 +43,34 @@ class Eraser:
     def _choose(self) -> None:
         random = self._world.random
         one = random.choice(self._places)
+        known = self._known(one)
+        id, value = random.choice(known[-_RECENT:]) if known else ("", "")
         self._key = self._id = ""
         if random.random() < 0.5:
-            self._key = f"k{random.randrange(KEYS)}"
+            recent, has_key, _ = value.partition("=")
+            self._key = recent if has_key else f"k{random.randrange(KEYS)}"
             self._where = random.choice((self._places, (one,)))
-        elif ids := self._ids(one):
-            self._id, self._where = random.choice(ids), (one,)
+        elif id:
+            self._id, self._where = id, (one,)
 
     def _look(self, place: Place) -> None:
-        """Read on from a little before the end, where messages come from the cache."""
-        newest = sorted(set(self._ids(place)))[-_LOOK_BEHIND:]
-        if newest:
-            self._readers[place].look(self._world.random.choice(newest))
+        """Read on from before the newest that is gone: if messages come from the cache there, it
+        must not be among them."""
+        gone = ""
+        for id, value in sorted(self._known(place), reverse=True):
+            if gone and id < gone:
+                self._readers[place].look(id)
+                return
+            if not gone and (id == self._id or (self._key and value.startswith(f"{self._key}="))):
+                gone = id
 
-    def _ids(self, place: Place) -> list[str]:
-        """Ids that somebody got lately."""
+    def _known(self, place: Place) -> list[Seen]:
+        """What somebody got to know lately."""
         return [
-            id
+            message
             for event in self._world.history.events[-_EVENTS_MAX:]
             if isinstance(event, Acknowledged | Read) and event.place == place
-            for id, _ in event.messages
+            for message in event.messages
         ]
 
     def _attempt(self) -> None:

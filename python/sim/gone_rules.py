@@ -68,7 +68,14 @@ class Gone:
                 self._newest[key].append((id, at, value))
         for messages in self._newest.values():
             messages.sort()
-        self._unknown = [value for value in self._sent if value not in self._ids]
+        aborted = {one.transaction for one in history.of(Ended) if not one.committed}
+        self._unseen = [
+            value
+            for sent in history.of(Sent)
+            if sent.transaction not in aborted
+            for value in sent.values
+            if value not in self._ids
+        ]
         self._ticks = [(0, 0)]
         for tick in history.of(Ticked):
             self._ticks.append((tick.at, self._ticks[-1][1] + tick.ms))
@@ -125,12 +132,13 @@ class Gone:
         if place not in self._compacted or key is None:
             return False
         last = max(self._ids[value], default="")
-        if self._newest[key] and last < self._newest[key][-1][0]:
+        if any(id > last and at > sent for id, at, _ in self._newest[key]):
             return True
-        return any(  # nobody ever saw it, and it may be gone
-            _key(place, other) == key and self._sent[other][0] == place
-            for other in self._unknown
-            if self._sent[other][1] > sent
+        return any(  # nobody ever saw it, and it may be gone by now
+            self._sent[other][1] > sent
+            and _key(self._sent[other][0], other) == key
+            and (is_tombstone(other) or self.erased(other))
+            for other in self._unseen
         )
 
     def _expired(self, value: str) -> bool:

@@ -132,6 +132,7 @@ class Simulation:
             *(Keeper(world, f"k{number + 2}", KEPT) for number in range(3)),
             Keeper(world, "k5", NAMED[0]),
             Interactive(world, "i2", NAMED),
+            Interactive(world, "i3", (KEPT, NAMED[0])),
             Compactor(world),
             Eraser(world, "e0", (KEPT,)),
             Eraser(world, "e1", NAMED),
