@@ -25,7 +25,7 @@ class Eraser:
         """Choose what to erase, or repeat it; often let it be. Often the process dies of it."""
         random = self._world.random
         if not self._where:
-            if random.random() < 0.7:
+            if random.random() < 0.6:
                 return
             self._choose()
         where = self._where

@@ -52,7 +52,7 @@ TOPICS = ("a", "b", "made", "jobs", "handled", "shared", "joined", "people")
 PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
 STEPS = 220
 SETTLE_ROUNDS = 60
-ERASING_SHARE = 0.35  # of the runs
+ERASING_SHARE = 0.4  # of the runs
 
 
 class Outcome(NamedTuple):
