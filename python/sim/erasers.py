@@ -8,7 +8,7 @@ from sim.world import World, quietly
 from tms.model.ids import MessageId
 
 _EVENTS_MAX = 200  # how far back a message is looked for
-_RECENT = 6
+_RECENT = 4
 
 
 class Eraser:
@@ -44,7 +44,8 @@ class Eraser:
         random = self._world.random
         one = random.choice(self._places)
         known = self._known(one)
-        id, value = random.choice(known[-_RECENT:]) if known else ("", "")
+        pool = known[-_RECENT:] + sorted(known)[-_RECENT:]
+        id, value = random.choice(pool) if pool else ("", "")
         self._key = self._id = ""
         if random.random() < 0.5:
             recent, has_key, _ = value.partition("=")

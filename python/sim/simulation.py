@@ -52,7 +52,7 @@ TOPICS = ("a", "b", "made", "jobs", "handled", "shared", "joined", "people")
 PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
 STEPS = 220
 SETTLE_ROUNDS = 60
-ERASING_SHARE = 0.4  # of the runs
+ERASING_SHARE = 0.3  # of the runs
 
 
 class Outcome(NamedTuple):
@@ -140,7 +140,7 @@ class Simulation:
         self.readers += readers
         self.remembering += readers
         self.actors += keyed
-        self.often = keyed * 4
+        self.often = keyed * 6
 
     def _declare(self) -> None:
         self.world.engine.create_topic(topic_of(KEPT), KEEPING)
