@@ -272,10 +272,15 @@ def _erase_beside_the_cache() -> list[Planted]:
 
 def _erase_whole_blocks() -> list[Planted]:
     """With a message its neighbours go."""
-    from tms.compact import erasing
+    from tms.compact.erasing import Erasing
 
-    right = erasing.Verdict
-    return [(erasing, "Verdict", lambda keep, columns: right([], columns))]
+    right = Erasing._decide
+
+    def decide(self: Erasing, stored: Any, unpack: Any) -> Any:
+        verdict = right(self, stored, unpack)
+        return verdict if verdict.keep is None else verdict._replace(keep=[])
+
+    return [(Erasing, "_decide", decide)]
 
 
 def _erase_references_only() -> list[Planted]:

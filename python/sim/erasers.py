@@ -17,7 +17,9 @@ class Eraser:
     def __init__(self, world: World, name: str, places: tuple[Place, ...]) -> None:
         self._world = world
         self._name, self._places = name, places
-        self._readers = {place: Reader(world, f"{name}-{place[1]}", place, True) for place in places}
+        self._readers = {
+            place: Reader(world, f"{name}-{place[1]}", place, True) for place in places
+        }
         self._where: tuple[Place, ...] = ()  # to erase from, and not answered
         self._key = self._id = ""
 

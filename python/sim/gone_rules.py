@@ -6,8 +6,8 @@
                  published after the answer stays
 
 What replaced a message, or deleted it, may be gone as well: but then nothing older of its key is
-there. Whoever reads from the beginning to the end in less than the retention of tombstones ends with
-no older message of a key than was the newest when it began.
+there. Whoever reads from the beginning to the end in less than the retention of tombstones ends
+with no older message of a key than was the newest when it began.
 """
 
 from bisect import bisect_right

@@ -23,8 +23,8 @@ from sim.actors import (
 )
 from sim.checker import check
 from sim.deciders import Decider
-from sim.findings import Finding
 from sim.erasers import Eraser
+from sim.findings import Finding
 from sim.history import (
     Compacted,
     Crashed,
@@ -223,9 +223,7 @@ class Simulation:
     def _stored(self) -> tuple[str, ...]:
         """Messages that may be erased, are not shown, and whose bytes are somewhere."""
         events = self.world.history.events
-        shown = {
-            value for one in events if isinstance(one, Final) for _, value in one.messages
-        }
+        shown = {value for one in events if isinstance(one, Final) for _, value in one.messages}
         return self.world.disk.holds(
             value
             for one in events
