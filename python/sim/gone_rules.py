@@ -68,6 +68,9 @@ class Gone:
                 self._newest[key].append((id, at, value))
         for messages in self._newest.values():
             messages.sort()
+        self._transactional = {
+            value for sent in history.of(Sent) if sent.transaction for value in sent.values
+        }
         aborted = {one.transaction for one in history.of(Ended) if not one.committed}
         self._unseen = [
             value
@@ -227,6 +230,8 @@ class Gone:
             for id, value in self._final.get(place, ()):
                 if value in values or (place, id, value) in gone:
                     yield Finding(Kind.UNERASED, f"{value} is there, erased with {what}")
+        if erased.id:  # what a failed attempt of a commit stored, and took back, has another id
+            values -= self._transactional
         for value in sorted(values & self._stored):
             yield Finding(Kind.UNERASED, f"the bytes of {value} are stored, erased with {what}")
 

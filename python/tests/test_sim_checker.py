@@ -351,6 +351,15 @@ def test_an_erasing_without_an_answer_excuses_and_promises_nothing() -> None:
     assert kinds([*events, Stored(27, ("b=1",))]) == set()
 
 
+def test_an_erasing_of_an_id_leaves_what_a_failed_attempt_of_its_commit_took_back() -> None:
+    erased = Erased(22, (KEPT,), "", "05", 23, done=True)
+    events = without(without(lived(), 22, erased), 24, *left_at_the_end(X1, B2))
+    known = Read(15, "s", 0, KEPT, True, "04", (D1,), 15)
+    assert kinds([*events, known, Stored(27, ("d=1",))]) == set()
+    by_key = Erased(22, (KEPT,), "d", "", 23, done=True)
+    assert kinds([*events, known, by_key, Stored(27, ("d=1",))]) == {Kind.UNERASED}
+
+
 def test_an_erasing_in_another_place_excuses_nothing() -> None:
     other = Erased(27, (("kept", 1),), "x", "", 28, done=True)
     lost = without(without(lived(), 22), 24, *left_at_the_end(D1, B2))
