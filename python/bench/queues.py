@@ -21,6 +21,7 @@ from tms.model.log import NewBlock
 from tms.model.queue import OUTSTANDING_MAX, QueueSettings
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.queue.entries import Advanced
+from tms.queue.order import key_hash, pack
 from tms.queue.partition import PartitionState
 from tms.store.memory import MemoryStore
 
@@ -77,20 +78,28 @@ def _work(queue: Queue, size: int, count: int) -> int:
     return done
 
 
-def _leased(count: int, run: int = BATCH) -> PartitionState:
-    state = PartitionState()
+def _leased(count: int, run: int = BATCH, ordered: bool = False) -> PartitionState:
+    """Every message has a key of its own."""
+    state = PartitionState(ordered=ordered)
     for first in range(0, count, run):
         some = min(run, count - first)
-        edit = Advanced(first, first + some, first, [first, some], _LEASE_MS + first, 0)
+        hashes = pack(key_hash(b"%d" % (first + at)) for at in range(some)) if ordered else b""
+        until_ms = _LEASE_MS + first
+        edit = Advanced(first, first + some, first, [first, some], until_ms, 0, [], hashes)
         state.apply(edit, first)
     return state
 
 
 def _memory(report: Report) -> None:
-    for what, run in (("leased 100 at a time", BATCH), ("leased one by one", 1)):
+    for what, run, ordered in (
+        ("leased 100 at a time", BATCH, False),
+        ("leased one by one", 1, False),
+        ("100 at a time, ordered by key", BATCH, True),
+        ("one by one, ordered by key", 1, True),
+    ):
         gc.collect()
         before = _resident_mib()
-        state = _leased(LEASES, run)
+        state = _leased(LEASES, run, ordered)
         taken = _resident_mib() - before
         assert len(state.out) == LEASES
         report.line("9", f"{LEASES:,} outstanding, {what}", taken, "MiB", Goal(at_most=200))

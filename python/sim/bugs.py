@@ -309,6 +309,96 @@ def _roll_back_nothing() -> list[Planted]:
     return [(PartitionState, "roll_back", lambda self, *args: 0)]
 
 
+def _move_early() -> list[Planted]:
+    """What is due within a second is moved with what is due."""
+    from tms.delay.waiting import Waiting
+
+    right = Waiting.take
+    return [(Waiting, "take", lambda self, now_ms, *more: right(self, now_ms + 1_000, *more))]
+
+
+def _move_again() -> list[Planted]:
+    """After a crash nobody asks where the mover stood: what it did not delete waits once more."""
+    from tms.delay.stored.shelf import Shelf
+
+    return [(Shelf, "_moved", lambda self: ([], 0))]
+
+
+def _move_what_comes_meanwhile() -> list[Planted]:
+    """What comes while entries are lent is taken for one of them, if it is due."""
+    from tms.delay.stored.entries import Moved
+
+    return [(Moved, "covers", lambda self, id: id <= (self.due_ms, self.last))]
+
+
+def _delete_before_commit() -> list[Planted]:
+    """Entries are deleted before anybody knows that they are in the log."""
+    from tms.delay.mover import Mover
+    from tms.delay.stored.entries import entry_key
+
+    right = Mover._commit
+
+    def commit(self: Mover, waiting: Any, taken: Any) -> int:
+        waiting.shelf.delete([entry_key(entry.id) for entry in taken.entries])
+        return right(self, waiting, taken)
+
+    return [(Mover, "_commit", commit)]
+
+
+def _forget_cancels() -> list[Planted]:
+    """The mover does not ask what was cancelled."""
+    from tms.delay.stored.shelf import Shelf
+
+    return [(Shelf, "cancelled", lambda self, first, last: set())]
+
+
+def _cancel_what_is_lent() -> list[Planted]:
+    """Whether a message is cancelled is decided while the mover has it."""
+    from tms.delay.asked import Cancellation
+    from tms.delay.waiting import Waiting
+
+    def cancel(self: Waiting, id: Any, durability: Durability, timeout_s: float) -> bool:
+        asked = Cancellation(id, durability)
+        self.submit(asked, may_wait=True)
+        return bool(asked.answer.result(timeout_s)[0][0])
+
+    return [(Waiting, "cancel", cancel), (Waiting, "lends", lambda self, id: False)]
+
+
+def _forget_requests() -> list[Planted]:
+    """A repeated request for later is stored once more."""
+    from tms.delay.stored.requests import Requests
+
+    return [(Requests, "find", lambda self, token, digest: None)]
+
+
+def _requests_in_memory() -> list[Planted]:
+    """A request for later is known as long as the process lives."""
+    from tms.delay.stored.shelf import Shelf
+
+    right = Shelf.put
+
+    def put(self: Shelf, writes: Any) -> None:
+        writes.requests.clear()
+        right(self, writes)
+
+    return [(Shelf, "put", put)]
+
+
+def _count_after_deleting() -> list[Planted]:
+    """After a failure what was moved is deleted first and counted then."""
+    from tms.delay.stored.shelf import Shelf
+
+    right = Shelf._moved
+
+    def moved(self: Shelf) -> Any:
+        gone, messages = right(self)
+        self.delete(gone)
+        return [], messages
+
+    return [(Shelf, "_moved", moved)]
+
+
 BUGS: dict[str, Callable[[], list[Planted]]] = {
     "acknowledge-before-write": _acknowledge_before_write,
     "any-member": _any_member,
@@ -341,6 +431,15 @@ BUGS: dict[str, Callable[[], list[Planted]]] = {
     "tombstones-at-once": _tombstones_at_once,
     "tombstones-before-values": _tombstones_before_values,
     "trust-after-failure": _trust_after_failure,
+    "cancel-what-is-lent": _cancel_what_is_lent,
+    "count-after-deleting": _count_after_deleting,
+    "delete-before-commit": _delete_before_commit,
+    "forget-cancels": _forget_cancels,
+    "forget-requests": _forget_requests,
+    "move-again": _move_again,
+    "move-early": _move_early,
+    "move-what-comes-meanwhile": _move_what_comes_meanwhile,
+    "requests-in-memory": _requests_in_memory,
 }
 
 

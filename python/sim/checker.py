@@ -18,6 +18,9 @@ The final content of the partitions is the truth that everything else is held ag
     risen                 there, or left with a reader, though a newer message of its key had
                           replaced or deleted it
     not erased            read, or stored, after the answer to an erasing that it was there for
+    early                 a message that was to wait, seen before it was due by the service's clock
+    wrong cancel          delivered all the same, or not delivered though it could not be cancelled
+    wrong list            of what waits: something is missing, is there no more, or counted wrongly
 
 A power loss excuses what was acknowledged without a sync, and what was seen but not acknowledged;
 compaction and erasing excuse what they are there to remove (`gone_rules`); nothing else.
@@ -42,6 +45,7 @@ from sim.history import (
     Read,
     Sent,
 )
+from sim.later_rules import Later
 from sim.queue_rules import Queues
 
 
@@ -68,6 +72,7 @@ class Checker:
         self.done = history.of(Done)
         self.queues = Queues(history)
         self.gone = Gone(history)
+        self.later = Later(history)
         self.dead = {one.dead for one in self.queues.drained}  # copies stand here
         self.power = [one.at for one in history.of(Crashed) if one.power]
         self.place: dict[str, Place] = {}
@@ -307,6 +312,10 @@ def _gone(run: Checker) -> Iterator[Finding]:
     return run.gone.findings()
 
 
+def _later(run: Checker) -> Iterator[Finding]:
+    return run.later.findings()
+
+
 RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _lost,
     _processing,
@@ -321,4 +330,5 @@ RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _updates,
     _queues,
     _gone,
+    _later,
 )

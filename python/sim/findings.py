@@ -23,6 +23,9 @@ class Kind(StrEnum):
     SHARED = "shared lease"
     RISEN = "risen"
     UNERASED = "not erased"
+    EARLY = "early"
+    CANCELLED = "wrong cancel"
+    LISTED = "wrong list"
 
 
 class Finding(NamedTuple):

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from sim.findings import NEVER, Finding, Kind
 from sim.history import (
     Acknowledged,
+    Clock,
     Compacted,
     Compacting,
     Crashed,
@@ -29,7 +30,6 @@ from sim.history import (
     Seen,
     Sent,
     Stored,
-    Ticked,
     is_tombstone,
 )
 
@@ -79,9 +79,11 @@ class Gone:
             for value in sent.values
             if value not in self._ids
         ]
-        self._ticks = [(0, 0)]
-        for tick in history.of(Ticked):
-            self._ticks.append((tick.at, self._ticks[-1][1] + tick.ms))
+        self._ticks, wall_ms = [(0, 0)], None
+        for clock in history.of(Clock):
+            ahead_ms = 0 if wall_ms is None else max(0, clock.wall_ms - wall_ms)
+            self._ticks.append((clock.at, self._ticks[-1][1] + ahead_ms))
+            wall_ms = clock.wall_ms
         self._passes: dict[Place, list[int]] = defaultdict(list)
         for one in history.of(Compacting):
             self._passes[one.place].append(one.at)

@@ -32,13 +32,16 @@ class Sent(_Event, frozen=True):
     """Messages are about to be published for the first time; `transaction` is a name that the run
     gave it, empty for none. `sources` are the messages that these were made of, one each.
     `rests_on` is the message that has to be the one before it of those that rest on one, empty:
-    it has to be the first."""
+    it has to be the first. With `due_ms` or `delay_ms` they are to wait until then, or for so long;
+    what of that is past already is due at once."""
 
     place: Place
     values: tuple[str, ...]
     transaction: str = ""
     sources: tuple[str, ...] = ()
     rests_on: str | None = None
+    due_ms: int | None = None
+    delay_ms: int | None = None
 
 
 class Acknowledged(_Event, frozen=True):
@@ -100,12 +103,6 @@ class Final(_Event, frozen=True):
 
     place: Place
     messages: tuple[Seen, ...]
-
-
-class Ticked(_Event, frozen=True):
-    """Clocks went ahead by this much: time passed, or one jumped. What goes back is not noted."""
-
-    ms: int
 
 
 class Compacting(_Event, frozen=True):
@@ -194,6 +191,42 @@ class Drained(_Event, frozen=True):
     dead: Place
 
 
+class Clock(_Event, frozen=True):
+    """From now on the service's clock shows this, until the next of these events."""
+
+    wall_ms: int
+
+
+class Deferred(_Event, frozen=True):
+    """Messages that are to wait were acknowledged, each with its due and its sequence. `synced`: as
+    with `Acknowledged`."""
+
+    place: Place
+    messages: tuple[tuple[int, int, str], ...]
+    synced: bool
+
+
+class Cancelled(_Event, frozen=True):
+    """A message that waits was to be cancelled; `at` is when that was asked. `done` is the answer,
+    None: there was none, it may be so or not. `synced`: the answer survives a power loss."""
+
+    place: Place
+    value: str
+    done: bool | None
+    ended: int
+    synced: bool
+
+
+class Listed(_Event, frozen=True):
+    """All messages of a topic that waited, and how many it said these are; `at` is when that was
+    asked."""
+
+    topic: str
+    values: tuple[str, ...]
+    waiting: int
+    ended: int
+
+
 Event = (
     Sent
     | Acknowledged
@@ -207,11 +240,14 @@ Event = (
     | Taken
     | Handled
     | Drained
-    | Ticked
     | Compacting
     | Compacted
     | Erased
     | Stored
+    | Clock
+    | Deferred
+    | Cancelled
+    | Listed
 )
 E = TypeVar("E", bound=_Event)
 _DECODER = msgspec.json.Decoder(Event)

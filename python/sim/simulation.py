@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sim.actors import (
     JOBS,
     OUTPUT,
+    PEOPLE,
     SOURCE,
     Actor,
     Committer,
@@ -39,6 +40,7 @@ from sim.history import (
 )
 from sim.keepers import KEPT, NAMED, TOMBSTONE_RETENTION_MS, Compactor, Keeper, compact
 from sim.keepers import SETTINGS as KEEPING
+from sim.later import LATER, Later, Mover, look
 from sim.members import GROUP as MEMBERS
 from sim.members import JOINED, SHARED, Member
 from sim.workers import DEAD, HANDLED, SETTINGS, Worker
@@ -48,8 +50,9 @@ from tms.errors import TopicNotFound
 from tms.model.log import PartitionPosition
 from tms.model.position import Position
 
-TOPICS = ("a", "b", "made", "jobs", "handled", "shared", "joined", "people")
+TOPICS = ("a", "b", "made", "jobs", "handled", "shared", "joined", PEOPLE, LATER[0][0])
 PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
+SHORT_MS, LONG_MS = (0, 1, 5, 300, 3_000), (700_000, 7_300_000)
 STEPS = 220
 SETTLE_ROUNDS = 60
 ERASING_SHARE = 0.3  # of the runs
@@ -76,7 +79,7 @@ class Simulation:
         self.readers = [
             Reader(world, f"reader-{number}", place, committed)
             for number, (place, committed) in enumerate(
-                [(place, True) for place in (*PLACES, OUTPUT, KEPT)]
+                [(place, True) for place in (*PLACES, OUTPUT, KEPT, *LATER)]
                 + [(random.choice(PLACES), False)]
             )
         ]
@@ -98,6 +101,9 @@ class Simulation:
             *(Worker(world, f"w{number}") for number in range(3)),
             *(Member(world, f"m{number}") for number in range(3)),
         ]
+        self.mover = Mover(world)
+        self.later = [Later(world, f"l{number}") for number in range(2)]
+        self.actors += self.later
         deciders = [Decider(world, f"d{number}", PLACES[2]) for number in range(2)]
         self.actors += deciders
         self.remembering: list[Remembering] = [*self.readers, *deciders]
@@ -150,6 +156,8 @@ class Simulation:
         random = self.world.random
         if random.random() < 0.15:
             random.choice(self.readers).glance()
+        if self.mover.lends() and random.random() < 0.15:
+            random.choice(self.later).meddle()
 
     def _after_crash(self) -> None:
         crashes = [event for event in self.world.history.events[-9:] if isinstance(event, Crashed)]
@@ -162,7 +170,7 @@ class Simulation:
         engine = world.engine
         match random.randrange(10):
             case 0 | 1 | 2:
-                world.clock.pass_ms(random.choice((0, 1, 5, 300, 3_000)))
+                self._pass(random.random() < 0.02)
                 quietly(engine.transactions.manager.expire)
                 quietly(engine.queues.tidy)
                 quietly(engine.groups.tidy)
@@ -181,8 +189,17 @@ class Simulation:
                 world.die_soon(random.randint(1, 30), power=False)
             case 9:
                 world.die_soon(random.randint(1, 30), power=True)
+        if random.random() < 0.33:
+            self.mover.step()
         while random.random() < 0.7 and world.background.run():
             pass
+
+    def _pass(self, long: bool) -> None:
+        """Let time pass; if long, what is queued does not wait all the while."""
+        world = self.world
+        while long and world.background.run():
+            pass
+        world.clock.pass_ms(world.random.choice(LONG_MS if long else SHORT_MS))
 
     def _settle(self) -> None:
         self.world.settle()
@@ -190,9 +207,10 @@ class Simulation:
         self.world.clock.pass_ms(60_000)  # so that nothing is held back any more
         self.world.engine.transactions.manager.expire()
         self._settle_all(self.takers)
+        self._settle_all([self.mover])
         self._conclude()
 
-    def _settle_all(self, unsettled: Sequence[Actor]) -> None:
+    def _settle_all(self, unsettled: Sequence[Actor | Mover]) -> None:
         world = self.world
         for _ in range(SETTLE_ROUNDS):
             world.clock.pass_ms(1_000)
@@ -207,7 +225,9 @@ class Simulation:
 
     def _conclude(self) -> None:
         world, history = self.world, self.world.history
-        for place in (*PLACES, OUTPUT, KEPT, *NAMED, JOBS, HANDLED, DEAD, *SHARED, JOINED):
+        look(world)
+        ours = (*PLACES, OUTPUT, KEPT, *NAMED, JOBS, HANDLED, DEAD, *SHARED, JOINED, *LATER)
+        for place in ours:
             history.add(Final(history.now(), place, self._all(place)))
         history.add(Compacted(history.now(), KEPT, TOMBSTONE_RETENTION_MS))
         history.add(Stored(history.now(), self._stored()))

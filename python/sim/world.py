@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Any
 
 from sim.disk import Disk
-from sim.history import Crashed, History, Ticked
+from sim.history import Clock, Crashed, History
 from tms.compact.compaction import CompactionLimits
 from tms.engine import Engine, EngineConfig
 from tms.errors import TMSError
@@ -41,12 +41,13 @@ class Died(BaseException):
 
 
 class VirtualClock:
-    """Time as the world says; a `Clock`."""
+    """Time as the world says; what the clock of an engine is. The history knows how it went."""
 
-    def __init__(self, ticked: Callable[[int], None] = lambda ms: None) -> None:
+    def __init__(self, history: History) -> None:
+        self._history = history
         self.wall_ms = START_MS
         self.passed_ms = 0
-        self._ticked = ticked
+        self._note()
 
     def now_ms(self) -> int:
         return self.wall_ms
@@ -56,9 +57,16 @@ class VirtualClock:
 
     def pass_ms(self, ms: int) -> None:
         """Let time pass."""
-        self.wall_ms += ms
         self.passed_ms += ms
-        self._ticked(ms)
+        self.jump_ms(ms)
+
+    def jump_ms(self, ms: int) -> None:
+        """Let the wall clock jump."""
+        self.wall_ms += ms
+        self._note()
+
+    def _note(self) -> None:
+        self._history.add(Clock(self._history.now(), self.wall_ms))
 
 
 class Background(Executor):
@@ -94,7 +102,7 @@ class World:
     def __init__(self, seed: int, topics: tuple[str, ...]) -> None:
         self.random = Random(seed)
         self.history = History()
-        self.clock = VirtualClock(self._ticked)
+        self.clock = VirtualClock(self.history)
         self.background = Background()
         self.life = 0  # of the engine: a crash begins the next
         self.era = 0  # in which leases can be told by the clock: no crash, no jump
@@ -116,8 +124,7 @@ class World:
 
     def jump(self, ms: int) -> None:
         """Let the wall clock jump."""
-        self.clock.wall_ms += ms
-        self._ticked(max(0, ms))
+        self.clock.jump_ms(ms)
         self.era += 1
 
     def step(self, work: Callable[[], None]) -> None:
@@ -157,9 +164,6 @@ class World:
         while self.background.run():
             pass
         self.engine.maintenance.recover()
-
-    def _ticked(self, ms: int) -> None:
-        self.history.add(Ticked(self.history.now(), ms))
 
     def _open(self) -> Engine:
         waits, pending._passes = pending._passes, self.background.passes

@@ -1,5 +1,6 @@
 """Delayed messages on an engine: when they are due, and what becomes of them otherwise."""
 
+from collections.abc import Sequence
 from itertools import count, takewhile
 
 import pytest
@@ -13,6 +14,7 @@ from tms.errors import (
     IdempotencyKeyReused,
     Invalid,
     PartitionNotFound,
+    StorageUnavailable,
     TooLarge,
     TopicNotFound,
 )
@@ -318,6 +320,93 @@ def test_no_more_requests_are_remembered_than_there_is_room_for(
     assert len([key for key in _rows(world) if key[:1] == b"a"]) == 10
     world.later(b"1", delay_ms=HOUR_MS, token="29")
     assert world.delayed.info(A).waiting == 30
+
+
+def _with_requests(monkeypatch: pytest.MonkeyPatch) -> tuple[World, list[list[DelayedId]]]:
+    """A start after twenty requests, which are read one by one."""
+    monkeypatch.setattr("tms.delay.stored.shelf.REQUEST_BYTES", 1)
+    world = World()
+    ids = [world.later(b"1", delay_ms=1_000, token=str(number)) for number in range(20)]
+    world.restart()
+    return world, ids
+
+
+def test_what_is_due_does_not_wait_for_the_requests_of_an_earlier_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, _ = _with_requests(monkeypatch)
+    world.clock.pass_ms(1_000)
+    assert world.delayed.move() == 20
+    requests = world.delayed._of(A).shelf.requests
+    assert not requests._known
+    assert [world.delayed._of(A).learn() for _ in range(21)] == [True] * 20 + [False]
+    assert len(requests._known) == 20
+
+
+@pytest.mark.parametrize("learned", [0, 7, 30])
+def test_a_request_of_an_earlier_life_is_found(
+    monkeypatch: pytest.MonkeyPatch, learned: int
+) -> None:
+    world, ids = _with_requests(monkeypatch)
+    world.delayed.info(A)
+    for _ in range(learned):
+        world.delayed._of(A).learn()
+    world.later(b"1", delay_ms=1_000, token="new")
+    assert [world.later(b"1", delay_ms=1_000, token=str(n)) for n in range(20)] == ids
+    assert world.delayed.info(A).waiting == 21
+
+
+def test_requests_that_could_not_be_read_are_not_taken_for_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, ids = _with_requests(monkeypatch)
+    world.delayed.info(A)
+    right, reads = world.delayed._of(A).shelf.requests._stored, count()
+
+    def failing(after: bytes) -> Sequence[tuple[bytes, bytes]]:
+        if next(reads) == 3:
+            raise StorageUnavailable("The disk is away.")
+        return right(after)
+
+    world.delayed._of(A).shelf.requests._stored = failing
+    with pytest.raises(StorageUnavailable):
+        world.later(b"1", delay_ms=1_000, token="19")
+    assert world.later(b"1", delay_ms=1_000, token="19") == ids[19]
+    assert world.delayed.info(A).waiting == 20
+
+
+def _cancel_what_is_long_overdue(world: World) -> DelayedId:
+    """Nothing moved for hours; then it is cancelled before the mover comes."""
+    (id,) = world.later(b"1", delay_ms=0)
+    world.clock.pass_ms(3 * HOUR_MS)
+    assert world.delayed.cancel(A, id)
+    return id
+
+
+def _remembered_for_ten_minutes(world: World, id: DelayedId) -> None:
+    world.delayed.move()
+    world.clock.pass_ms(599_000)
+    world.delayed.tidy()
+    assert world.delayed.cancel(A, id)
+    world.clock.pass_ms(2_000)
+    world.delayed.tidy()
+    assert not world.delayed.cancel(A, id)
+    assert world.read() == []
+
+
+def test_a_cancel_is_remembered_for_ten_minutes_though_the_message_is_long_overdue(
+    world: World,
+) -> None:
+    world.restart()
+    world.clock.pass_ms(700_000)
+    _remembered_for_ten_minutes(world, _cancel_what_is_long_overdue(world))
+
+
+def test_a_cancel_of_what_is_long_overdue_is_remembered_over_a_restart() -> None:
+    world = World()
+    id = _cancel_what_is_long_overdue(world)
+    world.restart()
+    _remembered_for_ten_minutes(world, id)
 
 
 # Looking

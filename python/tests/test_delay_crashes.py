@@ -382,3 +382,36 @@ def test_an_entry_that_arrives_after_a_takeover_is_not_delivered_besides_its_rep
     two.clock.pass_ms(1_000)
     two.move()
     assert two.read() == [b"1"]
+
+
+def test_the_count_outlives_a_power_loss_right_after_a_failed_move_was_looked_into() -> None:
+    world = World()
+    world.later(b"1", b"2", delay_ms=0)
+    world.later(b"3", delay_ms=HOUR_MS)
+    (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
+    world.store.fail_write(1, stored=False, prefix=name)  # what comes behind the commit
+    world.delayed.move()
+    assert world.delayed.info(A).waiting == 1
+    world.lose_power()
+    assert world.delayed.info(A).waiting == 1
+
+
+def test_what_was_delivered_is_not_delivered_again_by_a_repetition_after_a_power_loss() -> None:
+    """The request was not synced, and nothing that is behind its commit reached the store."""
+    world = World(durability=Durability.WRITTEN)
+    world.later(b"1", delay_ms=0, token="t")
+    (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
+    writes = count()
+
+    def before(operation: str, map_name: str) -> None:
+        if map_name == name and operation == "write" and world.read():
+            next(writes)
+            raise StorageUnavailable(CRASHED)
+
+    world.store.before = before
+    world.delayed.move()
+    assert next(writes) > 0
+    world.lose_power()
+    world.later(b"1", delay_ms=0, token="t")
+    world.delayed.move()
+    assert world.read() == [b"1"]

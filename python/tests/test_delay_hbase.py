@@ -59,6 +59,21 @@ def test_messages_wait_in_the_table_metadata_and_leave_it(world: World, hbase: T
     assert rows == [] and world.delayed.info(A) == DelayedInfo(0, None)
 
 
+def test_erased_messages_leave_no_cell_and_the_others_wait_on(world: World, hbase: Tables) -> None:
+    block = encode([b"secret", b"1"], [b"user-17", b"user-18"])
+    (placed,) = world.delayed.publish(A, [NewBlock(0, block)], Due(delay_ms=1_000), None, "t")
+    world.later(b"secret", key=b"user-17", delay_ms=1_000)
+    assert world.engine.erase(A, key=b"user-17") == 2
+    cells = [value for row in hbase.rows("tms:metadata").values() for value in row.values()]
+    assert not [value for value in cells if b"secret" in value or b"user-17" in value]
+    new = World(inner=_store(), clock=world.clock)
+    (left,) = new.delayed.messages(A)
+    assert (left.id, left.value) == (placed.ids()[1], b"1")
+    new.clock.pass_ms(1_000)
+    new.delayed.move()
+    assert new.read() == [b"1"] and new.delayed.info(A) == DelayedInfo(0, None)
+
+
 def test_a_new_service_goes_on_where_the_old_one_was(world: World) -> None:
     world.later(b"1", delay_ms=1_000)
     (id,) = world.later(b"2", delay_ms=2_000, token="t")

@@ -1,8 +1,10 @@
-"""Random publishes, cancels, moves, clocks, failures and crashes against a plain model of delayed
-messages."""
+"""Random publishes, cancels, erasings, moves, clocks, failures and crashes against a plain model of
+delayed messages."""
 
 from collections import Counter
+from collections.abc import Callable
 from random import Random
+from typing import TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,10 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.delay_kit import PARTITIONS, A, World
 from tms.errors import TMSError
-from tms.model.delayed import DelayedId, Due
+from tms.model.block import encode
+from tms.model.delayed import Deferred, DelayedId, Due
+from tms.model.log import NewBlock
 from tms.model.topic import Durability
 
+T = TypeVar("T")
+KEYS = [b"a", b"b", b"c"]
 DELAYS = st.integers(0, 50)
+FAILS = st.sampled_from(["", "", "stored", "lost"])
 
 
 class DelayedModel(RuleBasedStateMachine):
@@ -45,25 +52,15 @@ class DelayedModel(RuleBasedStateMachine):
         counts=st.dictionaries(st.integers(0, PARTITIONS - 1), st.integers(1, 3), min_size=1),
         delay_ms=DELAYS,
         absolute=st.booleans(),
-        fails=st.sampled_from(["", "", "stored", "lost"]),
+        fails=FAILS,
     )
     def publish(self, counts: dict[int, int], delay_ms: int, absolute: bool, fails: str) -> None:
         values = {partition: [self._value() for _ in range(n)] for partition, n in counts.items()}
         now_ms = self.world.clock.now_ms()
         due = Due(at_ms=now_ms + delay_ms - 10) if absolute else Due(delay_ms=delay_ms)
         token = str(self.number)
-        if fails:
-            self.world.store.fail_write(1, stored=fails == "stored")
         self.requests.append((token, values, due))
-        for _ in range(5):
-            try:
-                placed = self.world.together(values, due, token)
-                break
-            except TMSError as error:
-                assert error.retriable
-                self.world.engine.maintenance.recover()
-        self.world.store.heal()
-        for one in placed:
+        for one in self._surely(lambda: self._together(values, due, token), fails, 1):
             assert one.due_ms == max(now_ms, due.after(now_ms))
             for id, value in zip(one.ids(), values[one.partition], strict=True):
                 self.due[id] = value
@@ -73,7 +70,7 @@ class DelayedModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
         token, values, due = data.draw(st.sampled_from(self.requests[-5:]))
-        for one in self.world.together(values, due, token):
+        for one in self._together(values, due, token):
             assert set(one.ids()) <= set(self.ids)
 
     @precondition(lambda self: self.ids)
@@ -85,6 +82,16 @@ class DelayedModel(RuleBasedStateMachine):
         waits = id in self.due
         assert self.world.delayed.cancel(A, id) or not waits
         self.due.pop(id, None)
+
+    @rule(key=st.sampled_from(KEYS), fails=FAILS, nth=st.integers(1, 4))
+    def erase(self, key: bytes, fails: str, nth: int) -> None:
+        waiting = sum(_key(value) == key for value in self.due.values())
+        erased = self._surely(lambda: self.world.engine.erase(A, key=key), fails, nth)
+        assert fails or erased >= waiting  # and those that came
+        self.due = {id: value for id, value in self.due.items() if _key(value) != key}
+        for value in [value for value in self.delivered if _key(value) == key]:
+            del self.delivered[value]
+        assert self.world.engine.erase(A, key=key) == 0
 
     # -- time, and what happens --------------------------------------------------------------------
 
@@ -146,6 +153,32 @@ class DelayedModel(RuleBasedStateMachine):
     def _value(self) -> bytes:
         self.number += 1
         return b"%d" % self.number
+
+    def _together(self, values: dict[int, list[bytes]], due: Due, token: str) -> list[Deferred]:
+        blocks = [
+            NewBlock(partition, encode(some, [_key(value) for value in some]))
+            for partition, some in values.items()
+        ]
+        return self.world.delayed.publish(A, blocks, due, None, token)
+
+    def _surely(self, do: Callable[[], T], fails: str, nth: int) -> T:
+        """Do it, repeated after the nth write has failed."""
+        if fails:
+            self.world.store.fail_write(nth, stored=fails == "stored")
+        try:
+            for _ in range(5):
+                try:
+                    return do()
+                except TMSError as error:
+                    assert error.retriable
+                    self.world.engine.maintenance.recover()
+            raise AssertionError("it does not end")
+        finally:
+            self.world.store.heal()
+
+
+def _key(value: bytes) -> bytes:
+    return KEYS[int(value) % len(KEYS)]
 
 
 TestDelayedModel = DelayedModel.TestCase

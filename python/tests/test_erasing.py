@@ -15,6 +15,7 @@ from tms.cli.operate.verify import Severity, Verifier
 from tms.errors import BadMessageId, Forbidden, Invalid, PartitionNotFound, TMSError, TopicNotFound
 from tms.model import keys
 from tms.model.block import encode
+from tms.model.delayed import Due
 from tms.model.log import NewBlock
 from tms.model.snapshot import Isolation
 from tms.model.topic import Cleanup, Durability
@@ -99,6 +100,31 @@ class EraseContract:
         assert [m.value for m in bus.consumer("t", stop_at_end=True)] == [b"other", b"staged"]
         left = on_disk(path)
         assert SECRET not in left and LARGE[:60] not in left
+
+    @pytest.mark.parametrize("compression", ["none", "zstd"])
+    def test_messages_that_wait_are_cancelled_and_their_bytes_gone_from_the_disk(
+        self, bus: tms.Bus, path: Path, compression: str
+    ) -> None:
+        bus.create_topic("t", partitions=2)
+        for secret in (SECRET, LARGE):
+            bus.publish_later("t", secret, KEY, delay=600)
+            bus.publish_later_many(
+                "t",
+                [b"before", secret, b"after"],
+                [OTHER, KEY, OTHER],
+                [{"h": b"1"}, {"name": SECRET}, None],
+                delay=600,
+                compression=compression,
+            )
+        before = list(bus.delayed_messages("t"))
+        if compression == "none":
+            assert SECRET in on_disk(path)
+        assert bus.erase("t", key=KEY) == 4
+        assert list(bus.delayed_messages("t")) == [m for m in before if m.key != KEY]
+        assert bus.delayed("t").waiting == 4
+        left = on_disk(path)
+        assert SECRET not in left and LARGE[:60] not in left and KEY not in left
+        assert bus.erase("t", key=KEY) == 0
 
     def test_what_cannot_be_erased_is_refused(self, bus: tms.Bus) -> None:
         bus.create_topic("t", partitions=2)
@@ -279,6 +305,35 @@ def test_what_a_crash_left_to_reclaim_is_reclaimed_by_the_next_round(tmp_path: P
     world.compact()
     assert KEY not in on_disk(tmp_path)
     assert len(world.read()) == 1
+    world.engine.close()
+
+
+def test_what_a_crash_left_of_messages_that_waited_is_reclaimed_by_the_next_round(
+    tmp_path: Path,
+) -> None:
+    """Nothing of them ever came into the log: no segment says that there is anything to do."""
+    world = plain(LevelDBStore(tmp_path / "data", create=True))
+    block = NewBlock(0, encode([SECRET, b"1"], [KEY, OTHER]))
+    world.engine.delayed.publish(NAME, [block], Due(delay_ms=1_000))
+
+    operations: list[str] = []
+
+    def fail(operation: str, name: str) -> None:
+        if "overwrite" in operations:
+            raise TMSError("it dies here, when the message is cancelled and emptied")
+        operations.append(operation)
+
+    world.store.before = fail
+    with pytest.raises(TMSError):
+        world.engine.erase(NAME, key=KEY)
+    world.store.before = lambda operation, name: None
+    assert KEY in on_disk(tmp_path)
+    world.engine.close()
+    world.store = FaultyStore(LevelDBStore(tmp_path / "data", create=False))
+    world.open()
+    world.compact()
+    assert KEY not in on_disk(tmp_path) and SECRET not in on_disk(tmp_path)
+    assert world.engine.delayed.info(NAME).waiting == 1
     world.engine.close()
 
 

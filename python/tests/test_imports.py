@@ -39,7 +39,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "delay": _VALUES | {"clock", "events", "store/base", "topic", "log", "transactions"},
     "view": _VALUES | {"clock", "store/base", "topic", "log"},
     "engine": _VALUES
-    | {"clock", "store/base", "topic", "log", "compact", "transactions", "table", "groups"}
+    | {
+        "clock",
+        "events",
+        "store/base",
+        "topic",
+        "log",
+        "compact",
+        "transactions",
+        "table",
+        "groups",
+    }
     | {"queues", "delay"},
     "server": _VALUES
     | {"clock", "events", "engine", "transactions", "queues", "topic", "log", "wire"},

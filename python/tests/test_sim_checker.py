@@ -7,9 +7,12 @@ from sim.findings import Kind
 from sim.history import (
     Acknowledged,
     Asked,
+    Cancelled,
+    Clock,
     Compacted,
     Compacting,
     Crashed,
+    Deferred,
     Done,
     Drained,
     Ended,
@@ -20,11 +23,11 @@ from sim.history import (
     Handled,
     History,
     Job,
+    Listed,
     Read,
     Sent,
     Stored,
     Taken,
-    Ticked,
 )
 
 A, B, OUT = ("a", 0), ("b", 0), ("out", 0)
@@ -254,12 +257,13 @@ def lived() -> list[Event]:
     again, an id that is erased, a transaction that nobody asks to be gone."""
     left = (("05", "d=1"), ("06", "x=1"), ("07", "b=2"))
     return [
+        Clock(0, 0),
         Sent(1, KEPT, ("a=1", "b=1")),
         Sent(2, KEPT, ("a=-2",)),
         Acknowledged(3, KEPT, (("01", "a=1"), ("02", "b=1"), ("03", "a=-2")), synced=True),
         Read(4, "r", 0, KEPT, True, "", (("01", "a=1"), ("02", "b=1"), ("03", "a=-2")), 5),
         Compacting(6, KEPT),
-        Ticked(7, 1_000),
+        Clock(7, 1_000),
         Read(8, "r", 1, KEPT, True, "", (("02", "b=1"), ("03", "a=-2")), 9, everything=True),
         Compacting(10, KEPT),
         Sent(11, KEPT, ("c=1",)),
@@ -288,7 +292,7 @@ def left_at_the_end(*messages: tuple[str, str]) -> tuple[Event, ...]:
 
 D1, X1, B2 = ("05", "d=1"), ("06", "x=1"), ("07", "b=2")
 GONE: dict[str, tuple[Kind, int, tuple[Event, ...]]] = {
-    "a tombstone went before its time": (Kind.LOST, 7, (Ticked(7, 999),)),
+    "a tombstone went before its time": (Kind.LOST, 7, (Clock(7, 999),)),
     "a tombstone went with the first pass that came over it": (Kind.LOST, 6, ()),
     "what was deleted is there again": (Kind.RISEN, 24, left_at_the_end(("01", "a=1"), D1, X1, B2)),
     "a reader keeps what was deleted": (
@@ -374,7 +378,7 @@ def test_a_reader_who_takes_longer_than_tombstones_stay_may_keep_what_was_delete
     ]
     events = without(lived(), 8, *slow)
     assert kinds(events) == set()
-    assert kinds(without(events, 7, Ticked(7, 999))) == {Kind.RISEN, Kind.LOST}
+    assert kinds(without(events, 7, Clock(7, 999))) == {Kind.RISEN, Kind.LOST}
 
 
 QUEUES: dict[str, tuple[Kind, int, tuple[Event, ...]]] = {
@@ -413,3 +417,177 @@ QUEUES: dict[str, tuple[Kind, int, tuple[Event, ...]]] = {
 def test_a_corrupted_history_of_a_queue_is_flagged(what: str) -> None:
     kind, at, instead = QUEUES[what]
     assert kind in kinds(without(worked(), at, *instead))
+
+
+LATER = ("later", 0)
+
+
+def cancelled(at: int, value: str, done: bool | None = True, synced: bool = True) -> Cancelled:
+    return Cancelled(at, LATER, value, done, at, synced)
+
+
+def waited() -> list[Event]:
+    """A run of delayed messages: two that are due at 100 and at 200, one that was cancelled, one
+    whose publish was not answered and that came nevertheless."""
+    return [
+        Clock(1, 50),
+        Sent(2, LATER, ("a", "b"), due_ms=100),
+        Deferred(3, LATER, ((100, 1, "a"), (100, 2, "b")), synced=True),
+        Sent(4, LATER, ("c",), delay_ms=150),
+        Deferred(5, LATER, ((200, 3, "c"),), synced=True),
+        Sent(6, LATER, ("d",), delay_ms=100),
+        Listed(7, "later", ("a", "b", "d", "c"), 4, 8),
+        cancelled(9, "b"),
+        Listed(10, "later", ("a", "d", "c"), 3, 11),
+        Clock(12, 100),
+        Read(13, "r", 0, LATER, True, "", (("01", "a"),), 14),
+        cancelled(15, "a", done=False),
+        Clock(16, 250),
+        Read(17, "r", 0, LATER, True, "01", (("02", "d"), ("03", "c")), 18),
+        Clock(19, 90),
+        Final(20, LATER, (("01", "a"), ("02", "d"), ("03", "c"))),
+    ]
+
+
+def test_a_right_history_of_delayed_messages_has_no_findings() -> None:
+    assert check(History(waited())) == []
+
+
+def test_a_history_of_delayed_messages_survives_being_written_and_read() -> None:
+    history = History(waited())
+    assert History.decode(history.encode()).events == history.events
+
+
+def with_b(events: list[Event]) -> list[Event]:
+    """The message that was cancelled comes all the same."""
+    read = Read(17, "r", 0, LATER, True, "01", (("02", "b"), ("03", "d"), ("04", "c")), 18)
+    final = Final(20, LATER, (("01", "a"), ("02", "b"), ("03", "d"), ("04", "c")))
+    return without(without(events, 17, read), 20, final)
+
+
+LOST_ONE = Final(20, LATER, (("01", "a"), ("02", "d")))
+WRONG_LATER: dict[str, tuple[Kind, int, tuple[Event, ...]]] = {
+    "an acknowledged message never comes": (Kind.LOST, 20, (LOST_ONE,)),
+    "a message comes twice": (
+        Kind.DUPLICATE,
+        20,
+        (Final(20, LATER, (("01", "a"), ("02", "d"), ("03", "c"), ("04", "a"))),),
+    ),
+    "a repetition is stored once more": (
+        Kind.DUPLICATE,
+        7,
+        (Deferred(7, LATER, ((200, 4, "c"),), synced=True),),
+    ),
+    "a sequence is given twice": (
+        Kind.REUSED,
+        7,
+        (Deferred(7, LATER, ((150, 3, "d"),), synced=True),),
+    ),
+    "of what was published together a part comes": (Kind.TORN, 9, ()),
+    "a message is seen before it is due": (Kind.EARLY, 12, (Clock(12, 99),)),
+    "a message whose publish was not answered is seen before it can be due": (
+        Kind.EARLY,
+        16,
+        (Clock(16, 149),),
+    ),
+    "a message is to be due before it was asked for": (
+        Kind.EARLY,
+        5,
+        (Deferred(5, LATER, ((199, 3, "c"),), synced=True),),
+    ),
+    "a message comes before one that is due before it": (
+        Kind.UNSTABLE,
+        20,
+        (Final(20, LATER, (("01", "c"), ("02", "a"), ("03", "d"))),),
+    ),
+    "a cancelled message comes": (Kind.CANCELLED, 15, (cancelled(15, "a"),)),
+    "a cancelled message was seen": (
+        Kind.CANCELLED,
+        13,
+        (Read(13, "r", 0, LATER, True, "", (("01", "a"), ("00", "b")), 14),),
+    ),
+    "a message that could not be cancelled never comes": (
+        Kind.CANCELLED,
+        9,
+        (cancelled(9, "b", done=False),),
+    ),
+    "a repeated cancel has another answer": (
+        Kind.CANCELLED,
+        19,
+        (cancelled(19, "b", done=False),),
+    ),
+    "a cancel is too late before the message is due": (
+        Kind.CANCELLED,
+        9,
+        (cancelled(9, "b"), cancelled(9, "c", done=False)),
+    ),
+    "a message that waits is missing": (Kind.LISTED, 7, (Listed(7, "later", ("b", "c"), 2, 8),)),
+    "a message that was cancelled waits": (
+        Kind.LISTED,
+        10,
+        (Listed(10, "later", ("a", "b", "d", "c"), 4, 11),),
+    ),
+    "a message that was delivered waits": (
+        Kind.LISTED,
+        19,
+        (Listed(19, "later", ("a",), 1, 19),),
+    ),
+    "what waits is counted wrongly": (
+        Kind.LISTED,
+        10,
+        (Listed(10, "later", ("a", "d", "c"), 4, 11),),
+    ),
+    "a message waits that nobody published": (
+        Kind.INVENTED,
+        10,
+        (Listed(10, "later", ("a", "d", "c", "nobody"), 4, 11),),
+    ),
+    "a message comes that nobody published": (
+        Kind.INVENTED,
+        20,
+        (Final(20, LATER, (("01", "a"), ("02", "d"), ("03", "c"), ("04", "nobody"))),),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_LATER)
+def test_a_corrupted_history_of_delayed_messages_is_flagged(what: str) -> None:
+    kind, at, instead = WRONG_LATER[what]
+    assert kind in kinds(without(waited(), at, *instead))
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_a_power_loss_excuses_a_delayed_message_and_a_cancel_that_were_not_synced(
+    synced: bool,
+) -> None:
+    lost = without(waited(), 5, Deferred(5, LATER, ((200, 3, "c"),), synced))
+    lost = [*without(without(lost, 17), 20, LOST_ONE), Crashed(12, power=True)]
+    assert kinds(lost) == ({Kind.LOST} if synced else set())
+
+    forgotten = with_b(without(waited(), 9, cancelled(9, "b", synced=synced)))
+    forgotten.append(Crashed(12, power=True))
+    assert kinds(forgotten) == ({Kind.CANCELLED} if synced else set())
+
+
+def test_a_cancel_without_an_answer_excuses_both() -> None:
+    unanswered = without(waited(), 9, cancelled(9, "b", done=None))
+    assert kinds(unanswered) == set()
+    assert kinds(with_b(unanswered)) == set()
+
+
+def test_after_a_clock_went_back_what_is_due_before_may_come_behind() -> None:
+    def run(wall_ms: int) -> list[Event]:
+        return [
+            Clock(1, 50),
+            Sent(2, LATER, ("late",), due_ms=200),
+            Deferred(3, LATER, ((200, 1, "late"),), synced=True),
+            Clock(4, wall_ms),
+            Clock(5, 60),
+            Sent(6, LATER, ("early",), due_ms=100),
+            Deferred(7, LATER, ((100, 2, "early"),), synced=True),
+            Clock(8, 200),
+            Final(9, LATER, (("01", "late"), ("02", "early"))),
+        ]
+
+    assert kinds(run(200)) == set()
+    assert kinds(run(199)) == {Kind.UNSTABLE}

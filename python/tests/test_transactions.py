@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
+from tests.log_kit import KeptStore
+from tests.owners_kit import Later as NoThread
 from tms.engine import Engine
 from tms.errors import (
+    Closed,
     Conflict,
     Invalid,
     InvalidTruncateTime,
@@ -25,6 +28,7 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
+from tms.store.faulty import FaultyStore
 from tms.store.memory import MemoryStore
 from tms.transactions.early import Range
 
@@ -464,6 +468,40 @@ def test_a_start_reads_the_journals_from_where_their_state_was_kept(world: World
     assert world.tx.describe(gone).outcome == "invalid"
 
 
+def test_a_start_after_a_close_does_not_read_long_journals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tms.engine.engine.CLOSING_EDITS", 20)
+    monkeypatch.setattr("tms.engine.engine.CLOSING_POSITIONS", 20)
+    store, clock = KeptStore(), ManualClock()
+    engine = Engine(store, clock)
+    engine.create_topic(A, TopicSettings(1))
+    done = [engine.transactions.commit(Commit(positions=(moved(n),))) for n in range(30)]
+    engine.close()
+    engine = Engine(store, clock)
+    assert engine.transactions.manager._journal.length < 5
+    assert engine.transactions._positions.length == 1
+    assert engine.transactions.positions("g", A) == {0: Position.offset(29)}
+    assert {engine.transactions.describe(one.transaction_id).outcome for one in done} == {
+        "committed"
+    }
+
+
+def test_a_full_disk_does_not_keep_an_engine_from_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tms.engine.engine.CLOSING_EDITS", 1)
+    store, clock = FaultyStore(KeptStore()), ManualClock()
+    engine = Engine(store, clock)
+    engine.create_topic(A, TopicSettings(1))
+    engine.transactions.commit(commit(b"1"))
+    store.fill()
+    engine.close()
+    with pytest.raises(Closed):
+        engine.list_topics(A.namespace)
+    assert Engine(store.inner, clock).describe_topic(A).partition_infos[0].end_offset == 1
+
+
 def test_how_a_transaction_ended_is_known_for_a_day(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -537,3 +575,17 @@ def test_who_was_taken_over_does_not_take_the_commits_of_others_for_lost() -> No
     world.tx.abort(world.tx.begin().transaction_id)  # it reads the journal again
     world.open()
     assert world.read() == [b"1", b"2"]
+
+
+def test_a_journal_whose_write_failed_goes_on_though_no_thread_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Threads in the background may wait for the very lock that is held meanwhile."""
+    monkeypatch.setattr("tms.topic.journal.TIMEOUT_S", 0.1)
+    store = FaultyStore(KeptStore())
+    engine = Engine(store, ManualClock(), threads=NoThread())
+    engine.transactions.begin()
+    store.fail_write(1, stored=False)
+    with pytest.raises(StorageUnavailable):
+        engine.transactions.begin(token="t")
+    assert engine.transactions.begin(token="t").transaction_id

@@ -150,7 +150,8 @@ def erase(
     partition: int | None,
     yes: bool,
 ) -> None:
-    """Take the messages of a key, or one message, out of TOPIC and out of the store for good.
+    """Take the messages of a key, also those that are not due yet, or one message, out of TOPIC
+    and out of the store for good.
 
     \b
       tms topic erase orders --key user-17

@@ -123,7 +123,8 @@ class TopicCalls(BusCalls):
         """Take the messages with a key, or the one with an id, out of a topic for good, also their
         bytes out of the store; how many there were.
 
-        An id needs its partition, unless the topic has one only. What is published later, or comes
+        With a key also the delayed ones that wait: they are cancelled. An id needs its partition,
+        unless the topic has one only, and is one of the log. What is published later, or comes
         with a transaction that commits later, is not erased. It reads the topic; after `TimedOut`
         or another failure repeat it. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from tms.clock import Clock
 from tms.compact.cleaning import Pass
 from tms.compact.erasing import Erasing, Wanted
+from tms.compact.progress import Progress
 from tms.compact.rewriting import Removed
 from tms.compact.throttle import Throttle
-from tms.errors import Closed, Invalid, PartitionNotFound, TMSError, TopicNotFound
+from tms.errors import Closed, DataCorrupt, Invalid, PartitionNotFound, TMSError, TopicNotFound
 from tms.events import EventLog
-from tms.log.records import FIRST_KEY, PartitionRecord, decode
+from tms.log.records import FIRST_KEY, CompactionRecord, PartitionRecord, decode
 from tms.log.visibility import Judge
 from tms.model import keys
 from tms.model.ids import MessageId
@@ -33,6 +34,9 @@ from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.registry import Registry, TopicRecord
 
 _log = EventLog(__name__)
+
+# Erases the messages of a key that wait and are in no log yet, of a partition or all; how many.
+EraseWaiting = Callable[[TopicName, bytes, int | None], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Compaction:
         judge: Judge,
         now_ms: Callable[[], int],
         limits: CompactionLimits,
+        erase_waiting: EraseWaiting,
     ) -> None:
         self._passes = self._removed = self._reclaimed_bytes = self._erased = 0
         self._metadata = metadata
@@ -68,6 +73,7 @@ class Compaction:
         self._judge = judge
         self._now_ms = now_ms  # which never runs ahead
         self._limits = limits
+        self._erase_waiting = erase_waiting
         self._stop = threading.Event()
         self._throttle = Throttle(clock, limits.share, self._stop)
         self._thread: threading.Thread | None = None
@@ -91,7 +97,7 @@ class Compaction:
             compacts = topic.cleanup.compacts and not topic.has_foreign
             for partition in range(topic.partitions):
                 key = keys.compaction_key(topic.uid, partition)
-                if not (compacts or key in noted) or not self._has_sealed(topic, partition):
+                if key not in noted and not (compacts and self._has_sealed(topic, partition)):
                     continue
                 try:
                     self._partition(name, topic, partition, compacts, pause)
@@ -109,8 +115,8 @@ class Compaction:
     def erase(
         self, name: TopicName, key: bytes | None, id: MessageId | None, partition: int | None
     ) -> int:
-        """Take the messages of a key, or the one with an id, out of a topic for good; how many
-        there were. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
+        """Take the messages of a key, also those that wait, or the one with an id, out of a topic
+        for good; how many there were. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
         name.require_writable()
         topic = self._registry.find(name)
         if (key is None) is (id is None):
@@ -127,8 +133,12 @@ class Compaction:
                 partitions=topic.partitions,
             )
         wanted, erased = Wanted(key, id), 0
+        numbers = range(topic.partitions) if partition is None else (partition,)
         also = [keys.delayed_map(topic.uid)]  # through which some may have come
-        for number in range(topic.partitions) if partition is None else (partition,):
+        if key is not None:  # first what waits: if it is moved meanwhile, it is in the log then
+            Progress(self._metadata, topic.uid, numbers[0]).begin(also)
+            erased += self._erase_waiting(name, key, partition)
+        for number in numbers:
             log, now_ms = self._partitions.get(name, topic, number), self._clock.now_ms()
             one = Erasing(log, self._metadata, self._judge, wanted, now_ms, also)
             erased += one.run().messages
@@ -194,11 +204,11 @@ class Compaction:
         )
 
     def _noted(self) -> set[bytes]:
-        """The partitions with a record of what was ever compacted or erased in them."""
+        """The partitions in which space is still to be given back."""
         found: set[bytes] = set()
         start, stop = keys.COMPACTION_PREFIX, keys.prefix_stop(keys.COMPACTION_PREFIX)
         while rows := self._metadata.scan(start, stop, 4 << 20):
-            found.update(key for key, _ in rows)
+            found.update(key for key, raw in rows if _says_reclaim(key, raw))
             start = rows[-1][0] + b"\0"
         return found
 
@@ -218,3 +228,10 @@ class Compaction:
                 _log.warning("compaction_failed", error=error.message)
             except Exception:
                 _log.exception("compaction_failed")
+
+
+def _says_reclaim(key: bytes, raw: bytes) -> bool:
+    try:
+        return bool(decode(raw, CompactionRecord, key).reclaim)
+    except DataCorrupt:
+        return True  # whoever opens the partition says so

@@ -12,6 +12,7 @@ from hashlib import blake2b
 
 from tms.clock import Clock
 from tms.delay.asked import Addition, Block
+from tms.delay.erasing import Erasing, Wanted
 from tms.delay.mover import Lateness, Mover
 from tms.delay.stored.entries import hashed
 from tms.delay.stored.shelf import Shelf, cancelled_of
@@ -115,6 +116,19 @@ class Delayed:
         name.require_writable()
         durability = self._registry.find(name).durability
         return self._of(name).cancel(id, durability, timeout_s)
+
+    def erase(
+        self,
+        name: TopicName,
+        key: bytes,
+        partition: int | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> int:
+        """Cancel the messages with a key that wait now, of one partition or of all, and take their
+        bytes out of the rows of the store; how many. What is being moved meanwhile is in the log
+        when this returns. After a failure, repeat it."""
+        name.require_writable()
+        return Erasing(self._of(name), Wanted(key, partition), timeout_s).run()
 
     # -- looking -----------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ Invariants
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tms.clock import Clock
 from tms.delay.asked import Addition, Asked, Cancellation
@@ -33,6 +33,7 @@ FAIR_ROUNDS = 16  # that a caller does for others
 MARKS_KEPT_MS = 2 * 3_600_000  # after the message was due; a late write is not as late
 CANCELLED_KEPT_S = 600.0  # that a cancelled message is known, if it is not due before
 CANCELLED_MAX = 100_000
+T = TypeVar("T")
 LOST_MS = 5_000  # so much too late, a topic's messages have lost their owner
 
 
@@ -77,6 +78,7 @@ class Waiting:
         self._new: DelayedId | None = None  # the earliest that came while something was lent
         self._cancelled: deque[tuple[float, DelayedId, bool]] = deque()
         self._failed = False  # whether everything is to be read again soon
+        self._known_s = 0.0  # since when how everything stands is known
         self.retired: TMSError | None = None
 
     # -- publishing and cancelling -----------------------------------------------------------------
@@ -114,6 +116,22 @@ class Waiting:
             (found,) = asked.answer.result(left_s)[0]
             if found is not None:
                 return found
+
+    def wait_returned(self, id: DelayedId, timeout_s: float) -> None:
+        """If the mover may have this entry, wait until it has moved it or given it back."""
+        with self._state:
+            if (lent := self._lent) is None or not lent.covers(id):
+                return
+            done = self._state.wait_for(lambda: self._lent is not lent, timeout_s)
+        if not done:
+            raise TimedOut(f"Delayed messages of {self.shelf.name} are still being moved. Repeat.")
+
+    def alone(self, do: Callable[[], T]) -> T | None:
+        """Let somebody change what is stored while nobody else does; None when there is nothing."""
+        with self.writing:
+            if self.retired is not None:
+                raise again(self.retired)
+            return do() if self._ready(create=False) else None
 
     def lends(self, id: DelayedId) -> bool:
         """Whether the mover has this entry. The caller holds `writing`."""
@@ -210,9 +228,15 @@ class Waiting:
                 return None
             with self._state:
                 start = self._next
-                if start is None or start.due_ms > now_ms:
-                    return None
-                before = self.shelf.next_sequence
+            if start is None or start.due_ms > now_ms:
+                return None
+            try:
+                self.shelf.make_durable()
+            except BaseException:
+                self._distrust()
+                raise
+            before = self.shelf.next_sequence
+            with self._state:
                 self._lent, self._new = Moved(now_ms, SEQUENCE_MAX, before), None
             stands = self.shelf.moved
         try:
@@ -252,6 +276,12 @@ class Waiting:
             self._distrust()
             self._give_back(None, anew=True)
 
+    def learn(self) -> bool:
+        """Read a little of what publishers will ask for; whether there is more."""
+        with self.writing:
+            known = self.retired is None and self.shelf.trusted
+            return known and self.shelf.requests.read_some()
+
     def tidy(self) -> None:
         """Delete what is remembered no longer."""
         with self.writing:
@@ -260,22 +290,26 @@ class Waiting:
             shelf, now_ms = self.shelf, self._now_ms()
             with self._state:
                 end_ms = now_ms if self._next is None else min(now_ms, self._next.due_ms)
-            gone = shelf.requests.old(now_ms)
-            requests = len(gone)
-            marks = shelf.marks_before(max(0, end_ms - MARKS_KEPT_MS))
+            requests, entries = shelf.requests.old(now_ms), list[bytes]()
             old_s = self._clock.monotonic_s() - CANCELLED_KEPT_S
+            marks: list[bytes] = []
+            if self._known_s <= old_s:  # else some may have been cancelled shortly before
+                recent = {cancelled_key(id) for when_s, id, _ in self._cancelled if when_s > old_s}
+                found = shelf.marks_before(max(0, end_ms - MARKS_KEPT_MS))
+                marks = [mark for mark in found if mark not in recent]
             while self._cancelled and self._cancelled[0][0] <= old_s:
                 _, id, alone = self._cancelled.popleft()
                 if alone and id.due_ms > now_ms:
-                    gone.append(entry_key(id))
+                    entries.append(entry_key(id))
                     marks.append(cancelled_key(id))
             try:
-                shelf.delete(gone)
+                shelf.delete(requests)
+                shelf.delete(entries)  # when no request that is remembered names them
                 shelf.delete(marks)  # when their messages are gone
             except BaseException:
                 self._distrust()
                 raise
-            shelf.requests.dropped(requests)
+            shelf.requests.dropped(len(requests))
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -310,7 +344,8 @@ class Waiting:
             raise
         self._failed = False
         if there and not known:
-            following = self.shelf.first(DelayedId(0, 0))
+            self._known_s = self._clock.monotonic_s()
+            following = self.shelf.first(self.shelf.begin)
             if following is None:
                 self.shelf.set_empty()
             with self._state:

@@ -18,7 +18,8 @@ from random import Random
 from tms.clock import Clock
 from tms.engine.config import EngineConfig, EngineStats
 from tms.engine.parts import EngineParts
-from tms.errors import Closed, Invalid
+from tms.errors import Closed, Invalid, TMSError
+from tms.events import EventLog
 from tms.groups.groups import LogGroups
 from tms.log.pending import PendingAppend
 from tms.log.visibility import Judge
@@ -37,6 +38,9 @@ from tms.topic.maintenance import CLOSE_TIMEOUT_S
 from tms.topic.partitions import PartitionLog
 from tms.topic.registry import TopicRecord, topic_info
 from tms.topic.retention import floor_by_time
+
+CLOSING_EDITS, CLOSING_POSITIONS = 2_000, 1_000  # journals stay as long as that
+_log = EventLog(__name__)
 
 
 class Engine(EngineParts):
@@ -161,8 +165,9 @@ class Engine(EngineParts):
         partition: int | None = None,
         timeout_s: float = 30.0,
     ) -> int:
-        """Take the messages of a key, or the one with an id, out of topic and store for good; how
-        many there were. After a failure, repeat it; here nothing ends it before it is done. Raises
+        """Take the messages of a key, also those that are not due yet, or the one with an id, out
+        of topic and store for good; how many there were. After a failure, repeat it; here nothing
+        ends it before it is done, but for a move of delayed messages that does not end. Raises
         `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
         self._require_open()
         return self.compaction.erase(name, key, id, partition)
@@ -334,6 +339,7 @@ class Engine(EngineParts):
             self._closed = True
         self.queues.close()
         self.delayed.close()
+        self._shorten_journals()
         self._publisher.close()
         self._fetcher.close()
         self.maintenance.stop()
@@ -342,6 +348,13 @@ class Engine(EngineParts):
         self._threads.shutdown(wait=True)
         self.transactions.close()  # when nothing is committed any more
         self._store.close()
+
+    def _shorten_journals(self) -> None:
+        """Let the next start be short; without that it only takes longer."""
+        try:
+            self.transactions.shorten_journals(CLOSING_EDITS, CLOSING_POSITIONS)
+        except TMSError as error:
+            _log.warning("shortening_failed", error=error.message)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -103,6 +103,7 @@ class EngineParts:
             self.transactions.manager.fate,
             self._retention.now_ms,
             self._config.compaction,
+            self.delayed.erase,
         )
 
     def _journal(self, name: TopicName) -> Journal:

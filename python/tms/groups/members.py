@@ -29,7 +29,6 @@ MEMBERS_MAX = 1_000  # of a group
 GROUPS_MAX = 10_000  # with members
 ENTRIES_MAX = 10_000  # of the journal, before it is shortened
 LATE_S = 60.0  # after its session a member is forgotten, even if nobody waits for it
-WRITE_TIMEOUT_S = 30.0
 _CHUNK_BYTES = 1 << 20
 _GENERATION = b"generation"  # the key of the entry that keeps the number alone
 _NOBODY = Membership()
@@ -182,7 +181,7 @@ class Members:
     def _write(self, key: GroupKey, change: Change) -> None:
         name, value = encode_entry(key, change)
         try:
-            self._journal.append([value], Durability.SYNCED, [name]).result(WRITE_TIMEOUT_S)
+            self._journal.finish(self._journal.append([value], Durability.SYNCED, [name]))
         except BaseException:  # it may have been stored all the same
             self.known = False
             raise

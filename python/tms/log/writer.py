@@ -109,6 +109,15 @@ class PartitionWriter:
         elif not others_lead:
             self._lead_in_background()
 
+    def write_what_waits(self, timeout_s: float) -> None:
+        """Write what is queued, in this thread; whoever leads finds nothing to do then. For one who
+        would wait otherwise, and must not depend on a free thread."""
+        if self._state.owner.acquire(timeout=timeout_s):
+            try:
+                self._round()
+            finally:
+                self._state.owner.release()
+
     def close(self, timeout_s: float, reason: TMSError) -> None:
         """Refuse new tickets with this reason and write what is queued; what cannot be written in
         time fails."""

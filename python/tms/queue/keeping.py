@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from tms.queue.entries import Kept
+from tms.queue.order import pack
 from tms.queue.partition import TIME_SHIFT, PartitionState
 from tms.queue.runs import Runs, offsets_in
 
@@ -21,7 +22,7 @@ def chunks_of(
         some = runs[2 * start : 2 * stop]
         hashes, causes = b"", {}
         if state.order is not None:
-            hashes = b"".join(map(state.order.hash_of, offsets_in(some)))
+            hashes = pack(map(state.order.hash_of, offsets_in(some)))
         if state.causes:
             found = ((offset, state.causes.get(offset)) for offset in offsets_in(some))
             causes = {offset: cause for offset, cause in found if cause is not None}

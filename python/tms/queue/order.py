@@ -4,22 +4,40 @@ Invariants
 
 * A key has a head as long as something of it is not settled; all others stand behind it, in the
   order in which they were published.
-* Keys are known by 8 bytes of a digest. Two keys with the same digest are treated as one: then
-  they wait for each other, and nothing is out of order.
+* Keys are known by 60 bits of a digest, as an integer: larger ones take more memory. Two keys with
+  the same digest are treated as one: then they wait for each other, and nothing is out of order.
 """
 
 import hashlib
+import sys
+from array import array
 from collections import deque
+from collections.abc import Iterable, Sequence
 
-NO_KEY = bytes(8)
+NO_KEY = 0
 
 
-def key_hash(key: bytes | None) -> bytes:
-    """The 8 bytes of a key; zeros for a message without one, which waits for nobody."""
+def key_hash(key: bytes | None) -> int:
+    """The digest of a key; 0 for a message without one, which waits for nobody."""
     if key is None:
         return NO_KEY
-    found = hashlib.blake2b(key, digest_size=8).digest()
-    return found if found != NO_KEY else b"\1" * 8
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 4 or 1
+
+
+def pack(hashes: Iterable[int]) -> bytes:
+    """Digests as bytes, 8 for each."""
+    found = array("Q", hashes)
+    if sys.byteorder == "little":
+        found.byteswap()
+    return found.tobytes()
+
+
+def unpack(hashes: bytes) -> Sequence[int]:
+    """The digests in these bytes."""
+    found = array("Q", hashes)
+    if sys.byteorder == "little":
+        found.byteswap()
+    return found
 
 
 class KeyOrder:
@@ -28,23 +46,26 @@ class KeyOrder:
     __slots__ = ("_behind", "_hashes", "_heads")
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, int] = {}
-        self._behind: dict[bytes, deque[int]] = {}
-        self._hashes: dict[int, bytes] = {}
+        self._heads: dict[int, int] = {}
+        self._behind: dict[int, deque[int]] = {}
+        self._hashes: dict[int, int] = {}
 
-    def is_free(self, key: bytes) -> bool:
+    def is_free(self, key: int) -> bool:
         """Whether nothing of this key has to be settled before."""
         return key not in self._heads
 
-    def add(self, offset: int, key: bytes) -> None:
-        """A message that was looked at, after all that were before."""
-        if key == NO_KEY:
-            return
-        self._hashes[offset] = key
-        if key not in self._heads:
-            self._heads[key] = offset
-        else:
-            self._behind.setdefault(key, deque()).append(offset)
+    def add_all(self, looked_at: Iterable[tuple[int, int]]) -> None:
+        """Messages that were looked at, with the digests of their keys, after all that were
+        before."""
+        heads = self._heads
+        for offset, key in looked_at:
+            if key == NO_KEY:
+                continue
+            self._hashes[offset] = key
+            if key not in heads:
+                heads[key] = offset
+            else:
+                self._behind.setdefault(key, deque()).append(offset)
 
     def remove(self, offset: int) -> int | None:
         """A message is settled; which one is first of its key now, if that is news."""
@@ -65,6 +86,6 @@ class KeyOrder:
             del self._behind[key]
         return head
 
-    def hash_of(self, offset: int) -> bytes:
-        """The 8 bytes of a message's key."""
+    def hash_of(self, offset: int) -> int:
+        """The digest of a message's key."""
         return self._hashes.get(offset, NO_KEY)

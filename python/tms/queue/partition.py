@@ -29,6 +29,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from tms.model.queue import Token
 from tms.queue.dues import BUCKET_MS, Dues
@@ -44,7 +45,7 @@ from tms.queue.entries import (
     Rewound,
     Settled,
 )
-from tms.queue.order import KeyOrder
+from tms.queue.order import KeyOrder, unpack
 from tms.queue.runs import Runs, offsets_in, ranges
 
 LEASED, WAITING, BLOCKED, DYING = range(4)
@@ -215,10 +216,6 @@ class PartitionState:
         """A commit under way settles these."""
         self.held.update((offset, pointer) for offset in offsets if offset in self.out)
 
-    def hold_runs(self, runs: Runs, pointer: int) -> None:
-        """The same."""
-        self.hold(offsets_in(runs), pointer)
-
     def let_go(self, offsets: Iterable[int], pointer: int) -> None:
         """That commit has failed: time counts again."""
         for offset in offsets:
@@ -271,25 +268,26 @@ class PartitionState:
             self._add(missed, WAITING, now_ms, 0)
             self.put_back(missed)
         until_ms = _until(now_ms, edit.lease_ms - passed_ms)
-        if self.order is not None:
-            hashes = (edit.hashes[at : at + 8] for at in range(0, len(edit.hashes), 8))
-            both = zip((*offsets_in(edit.leased), *offsets_in(edit.blocked)), hashes, strict=True)
-            for offset, key in sorted(both):
-                if offset >= self.frontier:
-                    self.order.add(offset, key)
-        for run in self._beyond(edit.leased):
+        leased, blocked = self._beyond(edit.leased), self._beyond(edit.blocked)
+        for run in leased:
             self._add(run, LEASED, until_ms, 1)
             self._dues.add(until_ms, run, len(run))
-        for run in self._beyond(edit.blocked):
+        for run in blocked:
             self._add(run, BLOCKED, 0, 0)
+        if self.order is not None:
+            every = offsets_in(edit.leased + edit.blocked)
+            keys = dict(zip(every, unpack(edit.hashes), strict=True))
+            self.order.add_all((one, keys[one]) for one in sorted(chain(*leased, *blocked)))
         if edit.stop >= self.frontier:
             self.frontier, self.at = edit.stop, max(self.at, edit.at)
 
-    def _beyond(self, runs: Runs) -> list[range]:
-        """What of these was not looked at before; an entry may repeat another in part."""
-        return [range(max(run.start, self.frontier), run.stop) for run in ranges(runs)]
+    def _beyond(self, runs: Runs) -> Sequence[Sequence[int]]:
+        """What of these was not looked at before; an entry may repeat another in part. With an
+        order lists: all that is noted of an offset shares one integer."""
+        found = [range(max(run.start, self.frontier), run.stop) for run in ranges(runs)]
+        return found if self.order is None else [[*run] for run in found]
 
-    def _add(self, run: range, state: int, time_ms: int, deliveries: int) -> None:
+    def _add(self, run: Sequence[int], state: int, time_ms: int, deliveries: int) -> None:
         value = time_ms << TIME_SHIFT | state << DELIVERIES_BITS | deliveries
         self.out.update(dict.fromkeys(run, value))
         self.counts[state] += len(run)
@@ -377,9 +375,9 @@ class PartitionState:
             self.causes.update(chunk.causes)
             for run, value in zip(ranges(chunk.runs), chunk.values, strict=True):
                 self._restore_run(run, value, now_ms, passed_ms)
-            if self.order is not None:
-                for number, offset in enumerate(offsets_in(chunk.runs)):
-                    self.order.add(offset, chunk.hashes[8 * number : 8 * number + 8])
+        if self.order is not None:
+            keys = unpack(b"".join(chunk.hashes for chunk in chunks))
+            self.order.add_all(zip(self.out, keys, strict=True))
         for chunk in chunks:
             for pointer, first, count in chunk.held:
                 self.hold(range(first, first + count), pointer)

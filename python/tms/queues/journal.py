@@ -17,7 +17,7 @@ from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
 from tms.model.ids import MessageId
 from tms.model.topic import Durability, TopicName
-from tms.topic.journal import TIMEOUT_S, Entry, Journal
+from tms.topic.journal import Entry, Journal
 
 Cells = tuple[bytes, bytes | None]  # key and value of an entry
 
@@ -98,7 +98,7 @@ class QueueJournal:
             if batch.values:
                 self._grow(batch.keys, batch.values)
                 pending = self._journal.append(batch.values, batch.durability, batch.keys)
-                pending.result(TIMEOUT_S)
+                self._journal.finish(pending)
         except BaseException as error:
             self.distrust()
             if pending is not None:
@@ -126,7 +126,7 @@ class QueueJournal:
         """Write entries of a snapshot, synced; the id of the first."""
         values = [value for _, value in entries]
         pending = self._journal.append(values, Durability.SYNCED, [key for key, _ in entries])
-        (place,) = pending.result(TIMEOUT_S)
+        (place,) = self._journal.finish(pending)
         return MessageId(place.time_ms, place.sequence)
 
     def begin_at(self, first: MessageId) -> None:

@@ -23,6 +23,7 @@ from tms.queue.entries import (
     decode_key,
     decode_queue,
 )
+from tms.queue.runs import offsets_in
 from tms.queue.state import QueueState
 from tms.queues.settling import end
 from tms.topic.journal import Entry
@@ -57,7 +58,7 @@ def replayed(
                 if found is Fate.VISIBLE:
                     state.apply(edit, now_ms)
                 elif found is Fate.OPEN:
-                    state.hold_runs(edit.runs, entry.write_pointer)
+                    state.hold(offsets_in(edit.runs), entry.write_pointer)
     return states, _judged(states, fate, now_ms)
 
 

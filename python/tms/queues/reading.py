@@ -82,7 +82,7 @@ class Block:
         self._time_ms = stored.time_ms
         self._first = stored.last_sequence - header.count + 1 + distance
         self._payload = (payload_ms, payload + distance)
-        self._hashes: list[bytes] = []
+        self._hashes: list[int] = []
 
     @classmethod
     def all_of(cls, stored: StoredBlock) -> "Iterator[Block]":
@@ -107,7 +107,7 @@ class Block:
         """About how large its messages are."""
         return max(1, self.columns.cell_bytes // self.columns.count)
 
-    def hash_at(self, offset: int) -> bytes:
+    def hash_at(self, offset: int) -> int:
         """What the key of a message is known by."""
         at = offset - self.base
         while at >= len(self._hashes):

@@ -22,7 +22,7 @@ from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit
 from tms.queue.entries import Settled, encode
 from tms.queue.partition import PartitionState
-from tms.queue.runs import runs_of
+from tms.queue.runs import offsets_in, runs_of
 from tms.queue.state import Decision
 from tms.queues.checks import parsed
 from tms.queues.journal import Cells, QueueJournal
@@ -103,7 +103,7 @@ class Settling:
                 _require_all(settlement, decision)
                 for number, edit in decision.edits:
                     assert isinstance(edit, Settled)
-                    queue.state.partition(number).hold_runs(edit.runs, id)
+                    queue.state.partition(number).hold(offsets_in(edit.runs), id)
                     entries.append((queue.key(number), encode(edit)))
         return self._journal.store(entries, durability, stamp, inline)
 

@@ -14,7 +14,7 @@ Invariants
 
 from tms.model.received import Slice
 from tms.queue.entries import NOWHERE, Advanced, Delivered, Settled
-from tms.queue.order import NO_KEY
+from tms.queue.order import NO_KEY, pack
 from tms.queue.partition import BLOCKED, BLOCKED_MAX, DELIVERIES_MASK, PartitionState
 from tms.queue.runs import Runs, add_range, runs_of
 from tms.queue.state import Edits, QueueState
@@ -31,9 +31,9 @@ class _Looked:
         self.at = NOWHERE
         self.leased: Runs = []
         self.blocked: Runs = []
-        self.hashes: list[bytes] = []
-        self.blocked_hashes: list[bytes] = []
-        self.keys: set[bytes] = set()  # of which something is taken here
+        self.hashes: list[int] = []
+        self.blocked_hashes: list[int] = []
+        self.keys: set[int] = set()  # of which something is taken here
 
 
 class Taking:
@@ -143,7 +143,7 @@ class Taking:
             self._lease_ms,
             self._when_ms,
             looked.blocked,
-            b"".join(looked.hashes + looked.blocked_hashes),
+            pack(looked.hashes + looked.blocked_hashes),
         )
 
     def _take_run(self, block: Block, looked: _Looked, first: int) -> int:

@@ -67,6 +67,15 @@ class Journal:
         blocks = [NewBlock(0, encode(values, keys))]
         return self._publisher.submit(self.name, blocks, durability, inline, stamp, internal=True)
 
+    def finish(self, pending: PendingAppend) -> list[Appended]:
+        """The outcome of an append. This thread writes it if no other one has begun to: who holds
+        a lock meanwhile, which threads in the background wait for, must not depend on a free
+        one."""
+        if not pending.done():
+            record = self._registry.find(self.name)
+            self._partitions.get(self.name, record, 0).writer.write_what_waits(TIMEOUT_S)
+        return pending.result(TIMEOUT_S)
+
     def keep(
         self,
         values: Sequence[Sequence[bytes | None]],
@@ -78,7 +87,7 @@ class Journal:
         first: MessageId | None = None
         for number, some in enumerate(values):
             names = None if keys is None else keys[number]
-            (place,) = self.append(some, Durability.SYNCED, names).result(TIMEOUT_S)
+            (place,) = self.finish(self.append(some, Durability.SYNCED, names))
             first = first or MessageId(place.time_ms, place.sequence)
         if first is not None:
             self.begin_at(first, before_ms)

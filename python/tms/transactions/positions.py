@@ -19,7 +19,6 @@ from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey
 from tms.topic.journal import Journal
-from tms.tx.manager import WRITE_TIMEOUT_S
 
 CHUNK = 1_000
 
@@ -155,7 +154,7 @@ class GroupPositions:
         """Write and apply changes outside of a transaction, all or none. Raises `Conflict`."""
 
         def write() -> None:
-            self.submit(changes, durability, Stamp(0, 0)).result(WRITE_TIMEOUT_S)
+            self._journal.finish(self.submit(changes, durability, Stamp(0, 0)))
             self.apply(changes)
 
         with self._lock:
@@ -169,7 +168,7 @@ class GroupPositions:
         def write() -> None:
             values: list[bytes | None] = [None] * len(keys)
             names = [encode_key(key) for key in keys]
-            self._journal.append(values, Durability.SYNCED, names).result(WRITE_TIMEOUT_S)
+            self._journal.finish(self._journal.append(values, Durability.SYNCED, names))
             for key in keys:
                 self.load().apply(key, None)
 

@@ -39,7 +39,7 @@ from tms.transactions.image import StoredImage
 from tms.transactions.part import CommitPart
 from tms.transactions.positions import Fence, GroupPositions
 from tms.tx.edits import Outcome, Stored
-from tms.tx.manager import WRITE_TIMEOUT_S, TransactionManager
+from tms.tx.manager import TransactionManager
 from tms.tx.tephra import Tephra
 
 RESULTS_REMEMBERED = 10_000
@@ -59,7 +59,7 @@ class _EditLog:
 
     def write(self, entries: Sequence[bytes], durability: Durability) -> None:
         for pending in [self._journal.append([entry], durability) for entry in entries]:
-            pending.result(WRITE_TIMEOUT_S)
+            self._journal.finish(pending)
 
     def read(self) -> Iterator[bytes]:
         return (entry.value for entry in self._journal.replay() if entry.value is not None)

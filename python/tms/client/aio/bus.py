@@ -5,9 +5,8 @@ in a thread.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -18,6 +17,7 @@ from tms.client.aio.delayed import AsyncDelayedCalls
 from tms.client.aio.groups import AsyncGroupCalls
 from tms.client.aio.lanes import AsyncDelivery, AsyncLane, retrying
 from tms.client.aio.member import AsyncMemberConsumer, AsyncTold
+from tms.client.aio.pool import LanePool
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue, AsyncQueueCalls
 from tms.client.aio.together import Together
@@ -43,7 +43,7 @@ from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, check_option
 from tms.client.standing import Standing
 from tms.client.transport import TIMEOUT_S
 from tms.clock import Clock, SystemClock
-from tms.errors import Closed, NotFound, TMSError
+from tms.errors import NotFound
 from tms.model.block import Compression
 from tms.model.filter import Filter, as_filter
 from tms.model.group import SESSION_S
@@ -78,9 +78,7 @@ class AsyncBus(
         self._timeout_s = timeout_s
         self._clock = clock
         self._together = Together(self._publishing, self._send, timeout_s)
-        self._lanes: deque[AsyncLane] = deque()
-        self._closed = False
-        self._places = asyncio.Semaphore(LANES_MAX)
+        self._lanes = LanePool(open_lane, LANES_MAX)
         self._open: WeakSet[AsyncProducer | AsyncConsumer | AsyncQueue] = WeakSet()
 
     # --- publishing -------------------------------------------------------------------------------
@@ -137,7 +135,7 @@ class AsyncBus(
         delivery = self._delivery(known.name, durability, numbering, timeout_s, packing)
         appended: list[Appended] = []
         try:
-            async with self._lane() as lane:
+            async with self._lanes.lane() as lane:
                 for _ in batcher.add_many(values, keys, headers, partition):
                     blocks = packed(batcher, expect, durability, full=True)
                     appended += await delivery.append(lane, blocks)
@@ -265,11 +263,10 @@ class AsyncBus(
 
     async def close(self) -> None:
         """Close what is still open of its producers and consumers, then the bus."""
-        self._closed = True
+        self._lanes.end()
         async with AsyncExitStack() as last_first:
             last_first.push_async_callback(asyncio.to_thread, self._bus.close)
-            for lane in self._lanes:
-                last_first.callback(lane.close)
+            last_first.callback(self._lanes.close)
             for opened in list(self._open):
                 last_first.push_async_callback(opened.close)
 
@@ -299,7 +296,7 @@ class AsyncBus(
         blocks: list[NewBlock],
     ) -> list[Appended]:
         delivery = self._delivery(known.name, durability, numbering, timeout_s)
-        async with self._lane() as lane:
+        async with self._lanes.lane() as lane:
             return await delivery.append(lane, blocks)
 
     async def _fetch(
@@ -308,7 +305,7 @@ class AsyncBus(
         turns = asks(positions)
         each, wait_s = max(1, bytes_max // max(1, len(turns))), wait_s / max(1, len(turns))
         answers = []
-        async with self._lane() as lane:
+        async with self._lanes.lane() as lane:
             for turn in turns:
                 fetch = partial(lane.fetch, name, turn, each, wait_s)
                 answers.append(await retrying(fetch, self._clock, self._timeout_s))
@@ -360,19 +357,3 @@ class AsyncBus(
             self._clock,
             self._timeout_s if timeout_s is None else timeout_s,
         )
-
-    @asynccontextmanager
-    async def _lane(self) -> AsyncIterator[AsyncLane]:
-        """A lane for one caller; the newest idle one, so that few stay in use."""
-        async with self._places:
-            if self._closed:
-                raise Closed("The bus was closed; open or connect a new one.")
-            lane = self._lanes.pop() if self._lanes else self._open_lane()
-            try:
-                yield lane
-            except BaseException as error:
-                if not isinstance(error, TMSError):
-                    lane.reset()  # cancelled: nobody waits for its answer any more
-                raise
-            finally:
-                self._lanes.append(lane)

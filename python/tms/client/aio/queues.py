@@ -9,17 +9,17 @@ Invariants
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from tms.client.aio.calls import AsyncCalls
 from tms.client.aio.lanes import AsyncLane, retrying
+from tms.client.aio.pool import LanePool
 from tms.client.http.queues import WAIT_S_MAX, explained, surely_not_done
 from tms.client.queues.queue import Messages, Queue
 from tms.clock import Clock
-from tms.errors import Closed, TMSError
+from tms.errors import TMSError
 from tms.model.queue import RECEIVE_BYTES, QueueInfo, TokenResult
 from tms.model.received import Delivered, Received
 
@@ -42,13 +42,9 @@ class AsyncQueue:
         self, queue: Queue, open_lane: Callable[[], AsyncLane], clock: Clock, timeout_s: float
     ) -> None:
         self.queue = queue
-        self._open_lane = open_lane
         self._clock = clock
         self._timeout_s = timeout_s
-        self._lanes: set[AsyncLane] = set()
-        self._idle: deque[AsyncLane] = deque()
-        self._places = asyncio.Semaphore(RECEIVES_MAX)
-        self._closed = False
+        self._lanes = LanePool(open_lane, RECEIVES_MAX)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -64,7 +60,7 @@ class AsyncQueue:
     ) -> Received:
         """See `Queue.receive_slices`."""
         until_s = self._clock.monotonic_s() + wait_s
-        async with self._lane() as lane:
+        async with self._lanes.lane() as lane:
             while True:
                 left_s = max(0.0, min(WAIT_S_MAX, until_s - self._clock.monotonic_s()))
                 found = await self._receive(lane, limit, left_s, bytes_max)
@@ -138,23 +134,4 @@ class AsyncQueue:
 
     async def close(self) -> None:
         """End the receives that wait, with `Closed`; the bus does it, too. The queue stays."""
-        self._closed = True
-        while self._lanes:
-            self._lanes.pop().close()
-
-    @asynccontextmanager
-    async def _lane(self) -> AsyncIterator[AsyncLane]:
-        """A lane for one receive; the newest idle one, so that few stay in use."""
-        async with self._places:
-            if self._closed:
-                raise Closed("The bus was closed; open or connect a new one.")
-            lane = self._idle.pop() if self._idle else self._open_lane()
-            self._lanes.add(lane)
-            try:
-                yield lane
-            except BaseException as error:
-                if not isinstance(error, TMSError):
-                    lane.reset()  # cancelled: nobody waits for its answer any more
-                raise
-            finally:
-                self._idle.append(lane)
+        self._lanes.close()

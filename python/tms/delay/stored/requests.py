@@ -1,4 +1,5 @@
-"""The requests of late: a repetition is answered like the first one, and stores nothing.
+"""The requests of late: a repetition is answered like the first one, and stores nothing. Those that
+are stored are read by and by, at the latest when one is looked for.
 
 Invariants
 
@@ -7,9 +8,10 @@ Invariants
 """
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from itertools import islice
 
-from tms.delay.stored.entries import Request, request_key
+from tms.delay.stored.entries import Request, request_key, split_request_key
 from tms.errors import IdempotencyKeyReused
 from tms.log.records import decode
 
@@ -19,15 +21,22 @@ _DROPPED_MAX = 10_000  # at once
 
 
 class Requests:
-    """The requests of one topic, oldest first. Not thread-safe."""
+    """The requests of one topic, oldest first; `stored` gives some rows after a key. Not
+    thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, stored: Callable[[bytes], Sequence[tuple[bytes, bytes]]] = lambda after: ()
+    ) -> None:
+        self._stored = stored
+        self._read = b""  # the last key that was
+        self._all_read = False
         self._known: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()
         self._gone: list[bytes] = []  # keys of those that were pushed out
 
     def find(self, token: bytes, digest: str) -> Request | None:
         """What was stored for a token. Raises `IdempotencyKeyReused` if that was something
         else."""
+        self.read_all()
         known = self._known.get(token)
         if known is None:
             return None
@@ -38,6 +47,21 @@ class Requests:
                 "and repeat it only with the same bytes."
             )
         return found
+
+    def read_some(self) -> bool:
+        """Read some that are stored; whether there are more."""
+        if not self._all_read:
+            rows = self._stored(self._read)
+            for key, value in rows:
+                self.add(*split_request_key(key), value)
+                self._read = key
+            self._all_read = not rows
+        return not self._all_read
+
+    def read_all(self) -> None:
+        """Read all that are stored."""
+        while self.read_some():
+            pass
 
     def add(self, made_ms: int, token: bytes, raw: bytes) -> None:
         """Remember a request."""
@@ -52,6 +76,7 @@ class Requests:
 
     def newest_group(self) -> list[tuple[int, bytes, Request]]:
         """The requests that were written last, with when and their tokens."""
+        self.read_all()
         found: list[tuple[int, bytes, Request]] = []
         for token, (made_ms, raw) in self._known.items():
             request = decode(raw, Request, token)

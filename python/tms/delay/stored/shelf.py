@@ -3,8 +3,11 @@
 Invariants
 
 * Nothing is assumed after a failure, or at the start: the owner is settled, then everything is read
-  from the store again, and entries that were moved but not deleted are deleted.
+  from the store again, and entries that were moved but not deleted are deleted. Requests of a store
+  that nobody else writes to are read when they are needed.
 * Entries of earlier moves are gone before the next one is committed; so one position says enough.
+* A request is durable before its entries are moved: a repetition of what is in the log for good is
+  never stored again.
 * In a store that others write to, each owner raises the epoch first, and makes sure that nothing
   which another one began to move can be committed any more. A request is stored, then the epoch
   looked at, then its entries stored, then the epoch looked at: so who takes over finds the request
@@ -27,9 +30,9 @@ from tms.delay.stored.entries import (
     cancelled_key,
     entry_key,
     entry_of,
+    entry_value,
     id_of,
     request_key,
-    split_request_key,
 )
 from tms.delay.stored.requests import Requests
 from tms.errors import Conflict, DataCorrupt, NotFound, StorageUnavailable, TooLarge
@@ -42,6 +45,7 @@ from tms.transactions.transactions import Transactions
 
 RESERVED = 1 << 20  # sequences given away with one write
 SCAN_BYTES = 4 << 20
+REQUEST_BYTES = 256 << 10  # read at once while the mover waits
 _DELETED_MAX = 10_000  # keys of one call
 
 
@@ -70,11 +74,13 @@ class Shelf:
         self.moved = Moved()
         self.waiting = 0
         self.next_sequence = 1
+        self.begin = DelayedId(0, 0)  # nothing that waits is before
         self.requests = Requests()
         self.head = Head(0, 1)
         self._store = store
         self._transactions = transactions
         self._map: Map | None = None
+        self._unsynced = False  # whether a power loss may take what was stored
 
     def ready(self, create: bool) -> bool:
         """Be the owner, and know how everything stands; whether there is a map. Makes it if that is
@@ -135,9 +141,21 @@ class Shelf:
                 self._there.write(rows, writes.durability)
                 self.require_owned()
             self.waiting = waiting
+            self._unsynced = writes.durability is not Durability.SYNCED
         except BaseException:
             self.distrust()
             raise
+
+    def make_durable(self) -> None:
+        """Let everything so far survive a power loss."""
+        if self._unsynced:
+            try:
+                tally = encode(Tally(self.moved, self.waiting))
+                self._there.write([(TALLY, tally)], Durability.SYNCED)
+                self._unsynced = False
+            except BaseException:
+                self.distrust()
+                raise
 
     def set_moved(self, moved: Moved, messages: int, entries: Sequence[DelayedId]) -> None:
         """The move of these entries was committed: delete them."""
@@ -147,6 +165,23 @@ class Shelf:
             tally = encode(Tally(moved, self.waiting))
             self._there.write([(TALLY, tally)], Durability.WRITTEN)
             self.delete([entry_key(id) for id in entries])
+        except BaseException:
+            self.distrust()
+            raise
+
+    def rewrite(self, anew: Sequence[tuple[Entry, bytes]], gone: Sequence[DelayedId]) -> None:
+        """Give entries new values, and delete others, durably. Of all of them the messages that
+        are missing then are cancelled already."""
+        rows = [(entry_key(entry.id), value) for entry, value in anew]
+        try:
+            if not self.shared:
+                self._there.overwrite(rows, Durability.SYNCED)
+            else:  # who was taken over must not bring back what was moved meanwhile
+                for (entry, _), (key, value) in zip(anew, rows, strict=True):
+                    old = entry_value(entry.partition, entry.block)
+                    if not self._there.compare_and_set(key, old, value):
+                        self.require_owned()
+            self.delete([entry_key(id) for id in gone])
         except BaseException:
             self.distrust()
             raise
@@ -260,20 +295,19 @@ class Shelf:
         self.moved = Moved.of(self._transactions.positions(GROUP, self.name).get(0))
         # An earlier topic of this name may have left the position.
         self.next_sequence = max(old.reserved, self.moved.before)
-        self.requests = Requests()
-        for key, value in self._rows(*all_of(b"a")):
-            self.requests.add(*split_request_key(key), value)
+        self.requests = Requests(self._stored_requests)
         if self.shared:
             self._cancel_halves()
         raw = there.get(TALLY)
         tally = Tally(Moved(), 0) if raw is None else decode(raw, Tally, TALLY)
         counted = tuple(tally.moved) == self.moved
         self.waiting = tally.waiting
-        messages = self._delete_moved()
-        if not counted:
+        gone, messages = self._moved()
+        if not counted:  # before they are deleted: later nobody could count them
             self.waiting = max(0, self.waiting - messages)
             there.write([(TALLY, encode(Tally(self.moved, self.waiting)))], Durability.WRITTEN)
-        self.trusted, self.lost = True, False
+        self.delete(gone)
+        self.trusted, self.lost, self._unsynced = True, False, False
 
     def _cancel_halves(self) -> None:
         """Whoever was owner before may still be writing the entries of the newest requests: those
@@ -289,23 +323,33 @@ class Shelf:
             self._there.delete([request_key(made_ms, token)])
             self.requests.discard(token)
 
+    def _stored_requests(self, after: bytes) -> Sequence[tuple[bytes, bytes]]:
+        start, stop = all_of(b"a")
+        bytes_max = SCAN_BYTES if self.shared else REQUEST_BYTES
+        return self._there.scan(max(start, after + b"\0"), stop, bytes_max)
+
     def _is_decided(self, id: DelayedId) -> bool:
         return self.moved.covers(id) or self._there.get(entry_key(id)) is not None
 
-    def _delete_moved(self) -> int:
-        """Delete entries that were moved; how many messages of them waited."""
-        start, messages = DelayedId(0, 0), 0
+    def _moved(self) -> tuple[list[bytes], int]:
+        """The keys of entries that were moved and are still there: of one batch, see above; and how
+        many messages of them waited."""
+        start, found_keys, messages = DelayedId(0, 0), list[bytes](), 0
+        self.begin = DelayedId(self.moved.due_ms, self.moved.last)
         while found := self.scan(start, self.moved.due_ms):
             start = _after(found[-1].id)
             gone = [entry for entry in found if self.moved.covers(entry.id)]
+            if len(gone) < len(found):
+                kept = next(entry.id for entry in found if not self.moved.covers(entry.id))
+                self.begin = min(self.begin, kept)
             if gone:
                 last = gone[-1]
                 end = DelayedId(last.id.due_ms, last.id.sequence + last.messages)
                 cancelled = self.cancelled(gone[0].id, end)
                 for entry in gone:
+                    found_keys.append(entry_key(entry.id))
                     messages += entry.messages - len(cancelled_of(entry, cancelled))
-                self.delete([entry_key(entry.id) for entry in gone])
-        return messages
+        return found_keys, messages
 
     def _rows(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         while rows := self._there.scan(start, stop, SCAN_BYTES):

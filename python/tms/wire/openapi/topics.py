@@ -95,7 +95,8 @@ def erase() -> dict[str, Any]:
     return operation(
         "erase",
         "Take the messages with a key, or the one with an id, out of the topic and the store for "
-        "good. It may take minutes; after a failure, send it again.",
+        "good; with a key also the delayed ones that wait. It may take minutes; after a failure, "
+        "send it again.",
         {routes.OK: {"content": json_body("ErasedBody")}},
         ANY + BODY + NAMED + STORES,
         requestBody=request_body(json_body("EraseBody")),
