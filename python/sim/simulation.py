@@ -83,6 +83,7 @@ class Simulation:
                 + [(random.choice(PLACES), False)]
             )
         ]
+        jobs = [Producer(world, "p2", JOBS)]
         self.actors: list[Actor] = [
             *self.readers,
             Producer(world, "p0", SOURCE),
@@ -91,7 +92,7 @@ class Simulation:
             Committer(world, "c1", (*PLACES, JOBS, KEPT)),
             Interactive(world, "i0", PLACES),
             Interactive(world, "i1", (*PLACES, JOBS)),
-            Producer(world, "p2", JOBS),
+            *jobs,
             *(Keeper(world, f"k{number}", KEPT) for number in range(2)),
             *(Producer(world, f"p{number + 3}", place) for number, place in enumerate(SHARED)),
             Transformer(world, "t0", SOURCE, OUTPUT),
@@ -109,9 +110,11 @@ class Simulation:
         self.remembering: list[Remembering] = [*self.readers, *deciders]
         if random.random() < 0.3:
             self.actors.append(Foreign(world, "f0", random.choice(PLACES[1:])))
-        self.often: list[Actor] = []
+        self.often: list[Actor] = []  # what a run is about most
         if random.random() < ERASING_SHARE:
             self._add_keyed()
+        else:
+            self.often = random.choice(([], deciders * 4, [*jobs, *self.takers[:3]] * 2))
         world.step(self._declare)
         world.between = self._glance
 
