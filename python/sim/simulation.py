@@ -55,7 +55,7 @@ PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
 SHORT_MS, LONG_MS = (0, 1, 5, 300, 3_000), (700_000, 7_300_000)
 STEPS = 220
 SETTLE_ROUNDS = 60
-ERASING_SHARE = 0.3  # of the runs
+KEYED_SHARE = 0.3  # of the runs
 
 
 class Outcome(NamedTuple):
@@ -83,15 +83,18 @@ class Simulation:
                 + [(random.choice(PLACES), False)]
             )
         ]
-        jobs = [Producer(world, "p2", JOBS)]
+        staging: tuple[Actor, ...] = (
+            Interactive(world, "i0", PLACES),
+            Interactive(world, "i1", (*PLACES, JOBS)),
+        )
+        jobs = (Producer(world, "p2", JOBS),)
         self.actors: list[Actor] = [
             *self.readers,
             Producer(world, "p0", SOURCE),
             Producer(world, "p1", random.choice(PLACES)),
             Committer(world, "c0", (*PLACES, *SHARED)),
             Committer(world, "c1", (*PLACES, JOBS, KEPT)),
-            Interactive(world, "i0", PLACES),
-            Interactive(world, "i1", (*PLACES, JOBS)),
+            *staging,
             *jobs,
             *(Keeper(world, f"k{number}", KEPT) for number in range(2)),
             *(Producer(world, f"p{number + 3}", place) for number, place in enumerate(SHARED)),
@@ -105,16 +108,17 @@ class Simulation:
         self.mover = Mover(world)
         self.later = [Later(world, f"l{number}") for number in range(2)]
         self.actors += self.later
-        deciders = [Decider(world, f"d{number}", PLACES[2]) for number in range(2)]
+        deciders = tuple(Decider(world, f"d{number}", PLACES[2]) for number in range(2))
         self.actors += deciders
         self.remembering: list[Remembering] = [*self.readers, *deciders]
         if random.random() < 0.3:
             self.actors.append(Foreign(world, "f0", random.choice(PLACES[1:])))
         self.often: list[Actor] = []  # what a run is about most
-        if random.random() < ERASING_SHARE:
+        if random.random() < KEYED_SHARE:
             self._add_keyed()
         else:
-            self.often = random.choice(([], deciders * 4, [*jobs, *self.takers[:3]] * 2))
+            subjects = ((), deciders * 4, staging * 4, (*jobs, *self.takers[:3]) * 2)
+            self.often += random.choice(subjects)
         world.step(self._declare)
         world.between = self._glance
 
@@ -133,7 +137,7 @@ class Simulation:
         return Outcome(world.history, check(world.history))
 
     def _add_keyed(self) -> None:
-        """Let most of the run be about keys, tombstones and erasing."""
+        """Those whom only a run about keys, tombstones and erasing has; it is mostly theirs."""
         world = self.world
         readers = [Reader(world, f"named-{place[1]}", place, True) for place in NAMED]
         keyed: list[Actor] = [
@@ -149,7 +153,7 @@ class Simulation:
         self.readers += readers
         self.remembering += readers
         self.actors += keyed
-        self.often = keyed * 6
+        self.often += keyed * 6
 
     def _declare(self) -> None:
         self.world.engine.create_topic(topic_of(KEPT), KEEPING)
