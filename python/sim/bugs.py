@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sim.gone_bugs import GONE, Planted
 from tms.engine import Engine
 from tms.log import visibility
 from tms.log.partition import PartitionState
@@ -16,8 +17,6 @@ from tms.model.topic import Durability
 from tms.transactions.transactions import Transactions
 from tms.tx.journaled import JournaledState
 from tms.tx.state import TransactionState
-
-Planted = tuple[Any, str, Any]  # whose attribute, its name, what stands there instead
 
 
 def _acknowledge_before_write() -> list[Planted]:
@@ -223,87 +222,6 @@ def _settle_without_the_commit() -> list[Planted]:
     return [(queues, "replayed", replayed)]
 
 
-def _compact_too_much() -> list[Planted]:
-    """Compaction takes the newest message of a key for one that has a newer one."""
-    from tms.compact.newest import Newest
-
-    right = Newest.has_newer
-    return [(Newest, "has_newer", lambda self, key, offset: right(self, key, offset - 1))]
-
-
-def _tombstones_at_once() -> list[Planted]:
-    """A tombstone goes with the first pass that comes over it."""
-    from tms.compact.progress import Progress
-    from tms.log.segments import KEY_END
-
-    return [(Progress, "horizon", lambda self, *args: KEY_END)]
-
-
-def _tombstones_before_values() -> list[Planted]:
-    """From segments that were compacted before, nothing goes but tombstones."""
-    from tms.compact.cleaning import Pass
-    from tms.compact.newest import Newest
-
-    right = Pass._decide
-
-    def decide(self: Pass, stored: Any, unpack: Any) -> Any:
-        if (stored.time_ms, stored.last_sequence) > self.progress.record.clean:
-            return right(self, stored, unpack)
-        newest, self._newest = self._newest, Newest(1)
-        try:
-            return right(self, stored, unpack)
-        finally:
-            self._newest = newest
-
-    return [(Pass, "_decide", decide)]
-
-
-def _erase_what_is_sealed() -> list[Planted]:
-    """What is in the open segment stays."""
-    from tms.compact.erasing import Erasing
-
-    return [(Erasing, "_in_open_segment", lambda self: False)]
-
-
-def _erase_beside_the_cache() -> list[Planted]:
-    """Readers at the tail still see what was erased."""
-    return [(PartitionState, "forget_cached", lambda self, before: None)]
-
-
-def _erase_whole_blocks() -> list[Planted]:
-    """With a message its neighbours go."""
-    from tms.compact.erasing import Erasing
-
-    right = Erasing._decide
-
-    def decide(self: Erasing, stored: Any, unpack: Any) -> Any:
-        verdict = right(self, stored, unpack)
-        return verdict if verdict.keep is None else verdict._replace(keep=[])
-
-    return [(Erasing, "_decide", decide)]
-
-
-def _erase_references_only() -> list[Planted]:
-    """What was staged stays, though nothing refers to it any more."""
-    from tms.log.staging import StagedBlocks
-
-    return [(StagedBlocks, "rewrite", lambda self, thinned, gone: None)]
-
-
-def _rewrite_without_a_note() -> list[Planted]:
-    """Which maps are to be reclaimed is known to the process only."""
-    from tms.compact.progress import Progress
-
-    return [(Progress, "begin", lambda self, names: None)]
-
-
-def _erase_without_the_rest() -> list[Planted]:
-    """What a crash left to be reclaimed is forgotten."""
-    from tms.compact.rewriting import Rewriter
-
-    return [(Rewriter, "reclaim_noted", lambda self, staged_before="": None)]
-
-
 def _roll_back_nothing() -> list[Planted]:
     """What was taken back is still there."""
     return [(PartitionState, "roll_back", lambda self, *args: 0)]
@@ -400,18 +318,13 @@ def _count_after_deleting() -> list[Planted]:
 
 
 BUGS: dict[str, Callable[[], list[Planted]]] = {
+    **GONE,
     "acknowledge-before-write": _acknowledge_before_write,
     "any-member": _any_member,
     "any-position": _any_position,
     "apply-before-journal": _apply_before_journal,
     "commit-before-store": _commit_before_store,
-    "compact-too-much": _compact_too_much,
     "deliveries-in-memory": _deliveries_in_memory,
-    "erase-beside-the-cache": _erase_beside_the_cache,
-    "erase-references-only": _erase_references_only,
-    "erase-what-is-sealed": _erase_what_is_sealed,
-    "erase-whole-blocks": _erase_whole_blocks,
-    "erase-without-the-rest": _erase_without_the_rest,
     "expect-nothing": _expect_nothing,
     "expect-at-first-only": _expect_at_first_only,
     "forget-tokens": _forget_tokens,
@@ -423,13 +336,10 @@ BUGS: dict[str, Callable[[], list[Planted]]] = {
     "prune-early": _prune_early,
     "read-journal-without-barrier": _read_journal_without_barrier,
     "read-uncommitted": _read_uncommitted,
-    "rewrite-without-a-note": _rewrite_without_a_note,
     "roll-back-nothing": _roll_back_nothing,
     "settle-without-the-commit": _settle_without_the_commit,
     "stage-without-sync": _stage_without_sync,
     "skip-deduplication": _skip_deduplication,
-    "tombstones-at-once": _tombstones_at_once,
-    "tombstones-before-values": _tombstones_before_values,
     "trust-after-failure": _trust_after_failure,
     "cancel-what-is-lent": _cancel_what_is_lent,
     "count-after-deleting": _count_after_deleting,
