@@ -9,7 +9,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from sim.history import Acknowledged, Asked, Ended, Found, Place, Read, Seen, Sent
+from sim.history import (
+    Acknowledged,
+    Asked,
+    Ended,
+    Found,
+    Place,
+    Read,
+    Seen,
+    Sent,
+    is_tombstone,
+)
 from sim.world import World, quietly
 from tms.errors import (
     Conflict,
@@ -42,6 +52,8 @@ WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
 SOURCE: Place = ("a", 0)  # what groups consume
 SHARED = "shared"  # the topic that members of a group share
 COMPACTED = "kept"  # a topic that is compacted
+PEOPLE = "people"  # another one with keys, from which messages are erased
+KEYS = 6
 JOBS: Place = ("jobs", 0)  # what a queue hands out
 OUTPUT: Place = ("made", 0)
 _COUNTS, _OVERTAKEN = 1, 2  # producers of what is staged: a commit names the first one only
@@ -75,18 +87,34 @@ def topic_of(place: Place) -> TopicName:
 def durability_at(world: World, place: Place) -> Durability:
     """How durably to publish to a place: what groups consume is synced, or they would stand after
     messages that a power loss took."""
-    if place in (SOURCE, JOBS) or place[0] in (SHARED, COMPACTED):
+    if place in (SOURCE, JOBS) or place[0] in (SHARED, COMPACTED, PEOPLE):
         return SYNCED
     return world.random.choice((WRITTEN, SYNCED))
+
+
+def keyed(world: World, name: str, tombstone: bool = False) -> str:
+    """A value that says its key; no other one, whatever its name, has it as a part."""
+    return f"k{world.random.randrange(KEYS)}={'-' * tombstone}{name};"
 
 
 def block(
     values: tuple[str, ...], producer: int = 0, sequence: int = 0, key: bytes | None = None
 ) -> bytearray:
-    """A block of these values, all with one key or without."""
-    raw = [value.encode() for value in values]
-    names = None if key is None else [key] * len(raw)
-    return encode(raw, names, producer_id=producer, producer_sequence=sequence)
+    """A block of these values, all with one key, or each with its own, if it says one. A header
+    stands for the value of a tombstone."""
+    raw = [None if is_tombstone(value) else value.encode() for value in values]
+    names = None
+    if key is not None or any("=" in value for value in values):
+        names = [key or _key_of(value) for value in values]
+    headers = None
+    if None in raw:
+        headers = [{"value": value.encode()} if is_tombstone(value) else None for value in values]
+    return encode(raw, names, headers, producer_id=producer, producer_sequence=sequence)
+
+
+def _key_of(value: str) -> bytes | None:
+    key, says_it, _ = value.partition("=")
+    return key.encode() if says_it else None
 
 
 def seen(fetched: Fetched, position: Position) -> tuple[Seen, ...]:
@@ -94,7 +122,11 @@ def seen(fetched: Fetched, position: Position) -> tuple[Seen, ...]:
     after = str(position.id) if position.id is not None else ""
     found = []
     for stored in fetched.blocks:
-        values = decode(stored.block).values()
+        columns = decode(stored.block)
+        values = columns.values()
+        if columns.has_tombstones:
+            named = (one.get("value") for one in columns.headers())
+            values = [value or name for value, name in zip(values, named, strict=True)]
         for (_, place), value in zip(places(stored), values, strict=True):
             if (id := str(place)) > after:
                 found.append((id, (value or b"").decode()))
@@ -312,14 +344,17 @@ class Interactive:
 
     def _publish(self) -> None:
         world, place = self._world, self._world.random.choice(self._places)
-        values = (f"{self._current}.{self._sent}",)
+        name = f"{self._current}.{self._sent}"
+        values, overtaken = (name,), (f"{name}-overtaken",)
+        if place[0] in (PEOPLE, COMPACTED):
+            values, overtaken = (keyed(world, name),), (keyed(world, overtaken[0]),)
         self._sent += 1
         world.history.add(Sent(world.history.now(), place, values, self._current))
         new = NewBlock(place[1], block(values))
         self._in_doubt = True
         if world.random.random() < 0.4:
             mine = NewBlock(place[1], block(values, _COUNTS, self._sent))
-            other = NewBlock(place[1], block((f"{values[0]}-overtaken",), _OVERTAKEN, self._sent))
+            other = NewBlock(place[1], block(overtaken, _OVERTAKEN, self._sent))
             world.engine.transactions.stage(topic_of(place), [other, mine], self._id)
             self._staged[place] = self._staged.get(place, 0) + 1
         else:
@@ -434,6 +469,12 @@ class Reader:
     def glance(self) -> None:
         """Read at the tail while somebody else is in the middle of something."""
         self._read(1 << 20, cached=True)
+
+    def look(self, after: str) -> None:
+        """Read what comes after an id, however that is found."""
+        self._begin_anew()
+        self._position = Position.after(MessageId.parse(after))
+        quietly(lambda: self._read(1 << 20))
 
     def settle(self) -> bool:
         """Nothing is left to do."""

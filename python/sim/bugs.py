@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sim.gone_bugs import GONE, Planted
 from tms.engine import Engine
 from tms.log import visibility
 from tms.log.partition import PartitionState
@@ -16,8 +17,6 @@ from tms.model.topic import Durability
 from tms.transactions.transactions import Transactions
 from tms.tx.journaled import JournaledState
 from tms.tx.state import TransactionState
-
-Planted = tuple[Any, str, Any]  # whose attribute, its name, what stands there instead
 
 
 def _acknowledge_before_write() -> list[Planted]:
@@ -223,14 +222,6 @@ def _settle_without_the_commit() -> list[Planted]:
     return [(queues, "replayed", replayed)]
 
 
-def _compact_too_much() -> list[Planted]:
-    """Compaction takes the newest message of a key for one that has a newer one."""
-    from tms.compact.newest import Newest
-
-    right = Newest.has_newer
-    return [(Newest, "has_newer", lambda self, key, offset: right(self, key, offset - 1))]
-
-
 def _roll_back_nothing() -> list[Planted]:
     """What was taken back is still there."""
     return [(PartitionState, "roll_back", lambda self, *args: 0)]
@@ -327,12 +318,12 @@ def _count_after_deleting() -> list[Planted]:
 
 
 BUGS: dict[str, Callable[[], list[Planted]]] = {
+    **GONE,
     "acknowledge-before-write": _acknowledge_before_write,
     "any-member": _any_member,
     "any-position": _any_position,
     "apply-before-journal": _apply_before_journal,
     "commit-before-store": _commit_before_store,
-    "compact-too-much": _compact_too_much,
     "deliveries-in-memory": _deliveries_in_memory,
     "expect-nothing": _expect_nothing,
     "expect-at-first-only": _expect_at_first_only,

@@ -15,12 +15,15 @@ The final content of the partitions is the truth that everything else is held ag
     again                 delivered, settled or dead once more after it was settled
     shared lease          with two workers at a time
     lost update           what was stored only if a message was the newest, and it was not
+    risen                 there, or left with a reader, though a newer message of its key had
+                          replaced or deleted it
+    not erased            read, or stored, after the answer to an erasing that it was there for
     early                 a message that was to wait, seen before it was due by the service's clock
     wrong cancel          delivered all the same, or not delivered though it could not be cancelled
     wrong list            of what waits: something is missing, is there no more, or counted wrongly
 
 A power loss excuses what was acknowledged without a sync, and what was seen but not acknowledged;
-nothing else.
+compaction and erasing excuse what they are there to remove (`gone_rules`); nothing else.
 """
 
 from collections import Counter, defaultdict
@@ -28,10 +31,10 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from sim.findings import NEVER, Finding, Kind
+from sim.gone_rules import Gone
 from sim.history import (
     Acknowledged,
     Asked,
-    Compacted,
     Crashed,
     Done,
     Ended,
@@ -68,6 +71,7 @@ class Checker:
         self.asked = history.of(Asked)
         self.done = history.of(Done)
         self.queues = Queues(history)
+        self.gone = Gone(history)
         self.later = Later(history)
         self.dead = {one.dead for one in self.queues.drained}  # copies stand here
         self.power = [one.at for one in history.of(Crashed) if one.power]
@@ -76,7 +80,6 @@ class Checker:
         self.source: dict[str, str] = {}
         self.rests_on: dict[str, str] = {}
         self.transactions: dict[str, _Tx] = defaultdict(_Tx)
-        self.compacted = {one.place for one in history.of(Compacted)}
         for sent in history.of(Sent):
             for number, value in enumerate(sent.values):
                 self.place[value] = sent.place
@@ -95,25 +98,19 @@ class Checker:
         self.final = {one.place: one.messages for one in history.of(Final)}
         self.index: dict[str, int] = {}  # of a message in its partition at the end
         self.id: dict[str, str] = {}
-        self.newest: dict[str, str] = {}  # by key, the id of its newest value at the end
         for messages in self.final.values():
             for number, (id, value) in enumerate(messages):
                 self.index.setdefault(value, number)
                 self.id.setdefault(value, id)
-        for place in self.compacted:
-            for id, value in self.final.get(place, ()):
-                self.newest[value.partition("=")[0]] = id
 
     def findings(self) -> Iterator[Finding]:
         """Everything that is wrong."""
         for rule in RULES:
             yield from rule(self)
 
-    def replaced(self, id: str, value: str) -> bool:
-        """Whether a compacted topic need not have it any more: its key has a newer value."""
-        key, has_key, _ = value.partition("=")
-        kept = self.place.get(value) in self.compacted and bool(has_key)
-        return kept and id < self.newest.get(key, "")
+    def missing(self, value: str) -> bool:
+        """Whether a message that must be there at the end, if it ever was, is not."""
+        return value not in self.index and not self.gone.excused(value)
 
     def power_lost(self, since: int, until: int = NEVER) -> bool:
         """Whether there was a power loss in between."""
@@ -127,20 +124,20 @@ def check(history: History) -> list[Finding]:
 
 def _lost(run: Checker) -> Iterator[Finding]:
     for ack in run.acknowledged:
-        for id, value in ack.messages:
-            excused = (not ack.synced and run.power_lost(ack.at)) or run.replaced(id, value)
-            if value not in run.index and not excused:
+        excused = not ack.synced and run.power_lost(ack.at)
+        for _, value in ack.messages:
+            if not excused and run.missing(value):
                 yield Finding(Kind.LOST, f"{value} was acknowledged at {ack.at}")
     for name, one in run.transactions.items():
         excused = not one.synced and run.power_lost(one.ended)
         if one.committed and not excused:
             for value in one.values:
-                if value not in run.index:
+                if run.missing(value):
                     yield Finding(Kind.LOST, f"{value} of {name}, committed at {one.ended}")
     for read in run.reads:
-        for id, value in read.messages:
-            excused = run.power_lost(read.at) or run.replaced(id, value)
-            if read.committed and value not in run.index and not excused:
+        excused = not read.committed or run.power_lost(read.at)
+        for _, value in read.messages:
+            if not excused and run.missing(value):
                 yield Finding(Kind.LOST, f"{value} was seen by {read.reader} at {read.at}")
 
 
@@ -195,9 +192,9 @@ def _sightings(run: Checker) -> Iterator[tuple[str, str, int]]:
 def _torn(run: Checker) -> Iterator[Finding]:
     for name, one in run.transactions.items():
         there = [value for value in one.values if value in run.index]
-        if there and len(there) < len(one.values):
-            missing = next(value for value in one.values if value not in run.index)
-            yield Finding(Kind.TORN, f"{there[0]} of {name} is there, {missing} is not")
+        missing = [value for value in one.values if there and run.missing(value)]
+        if missing:
+            yield Finding(Kind.TORN, f"{there[0]} of {name} is there, {missing[0]} is not")
     for read in run.reads:
         if read.committed:
             for _, value in read.messages:
@@ -311,6 +308,10 @@ def _queues(run: Checker) -> Iterator[Finding]:
     return run.queues.findings()
 
 
+def _gone(run: Checker) -> Iterator[Finding]:
+    return run.gone.findings()
+
+
 def _later(run: Checker) -> Iterator[Finding]:
     return run.later.findings()
 
@@ -328,5 +329,6 @@ RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _invented,
     _updates,
     _queues,
+    _gone,
     _later,
 )

@@ -21,6 +21,8 @@ class Kind(StrEnum):
     UPDATE = "lost update"
     AGAIN = "again"
     SHARED = "shared lease"
+    RISEN = "risen"
+    UNERASED = "not erased"
     EARLY = "early"
     CANCELLED = "wrong cancel"
     LISTED = "wrong list"

@@ -17,6 +17,11 @@ Place = tuple[str, int]  # topic, partition
 Seen = tuple[str, str]  # message id, value
 
 
+def is_tombstone(value: str) -> bool:
+    """Whether this stands for the value of a tombstone, which has none: see `Compacted`."""
+    return "=-" in value
+
+
 class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
     """Something that happened at a moment."""
 
@@ -100,11 +105,37 @@ class Final(_Event, frozen=True):
     messages: tuple[Seen, ...]
 
 
-class Compacted(_Event, frozen=True):
-    """Of this place only the newest value of each key has to be there at the end: values are
-    `KEY=…`; those without a key all stay."""
+class Compacting(_Event, frozen=True):
+    """A pass of compaction over this place is about to begin."""
 
     place: Place
+
+
+class Compacted(_Event, frozen=True):
+    """Of this place only the newest message of each key has to be there at the end: values are
+    `KEY=…`, and tombstones, for which a text stands that is as unique, `KEY=-…`; those without a
+    key all stay. A tombstone goes as well, once there was a pass so long after one that came after
+    it, None: never."""
+
+    place: Place
+    tombstone_retention_ms: int | None = None
+
+
+class Erased(_Event, frozen=True):
+    """The messages of a key of these places, or the one with an id, were erased; `at` is when it
+    was asked for. Not `done`: it failed, was perhaps begun, and is over."""
+
+    places: tuple[Place, ...]
+    key: str
+    id: str
+    ended: int
+    done: bool
+
+
+class Stored(_Event, frozen=True):
+    """Messages whose bytes the store still had at the end, though no reader was shown them."""
+
+    values: tuple[str, ...]
 
 
 class Done(_Event, frozen=True):
@@ -209,7 +240,10 @@ Event = (
     | Taken
     | Handled
     | Drained
+    | Compacting
     | Compacted
+    | Erased
+    | Stored
     | Clock
     | Deferred
     | Cancelled

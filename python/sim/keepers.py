@@ -1,34 +1,57 @@
-"""Those who publish new values of a few keys, to a topic that is compacted meanwhile."""
+"""Those who publish new values of a few keys, and tombstones: to a topic that is compacted
+meanwhile, and to one that is not.
+"""
 
-from sim.actors import COMPACTED, Producer, block, topic_of
-from sim.history import Place, Sent
-from sim.world import World
-from tms.model.log import NewBlock
+from sim.actors import COMPACTED, PEOPLE, Producer, durability_at, keyed, topic_of
+from sim.history import Compacting, Place, Sent
+from sim.world import World, quietly
 from tms.model.topic import Cleanup, Durability, TopicSettings
 
 KEPT: Place = (COMPACTED, 0)
-SETTINGS = TopicSettings(1, None, None, Durability.SYNCED, cleanup=Cleanup.COMPACT)
-KEYS = 3
+NAMED: tuple[Place, ...] = ((PEOPLE, 0), (PEOPLE, 1))
+TOMBSTONE_RETENTION_MS = 1_000
+SETTINGS = TopicSettings(
+    1,
+    None,
+    None,
+    Durability.SYNCED,
+    cleanup=Cleanup.COMPACT,
+    tombstone_retention_ms=TOMBSTONE_RETENTION_MS,
+)
 
 
 class Keeper(Producer):
-    """A producer whose values begin with their key and `=`."""
-
-    def __init__(self, world: World, name: str) -> None:
-        super().__init__(world, name, KEPT)
+    """A producer whose messages have keys."""
 
     def _make(self) -> None:
-        world = self._world
-        self._values = (f"k{world.random.randrange(KEYS)}={self._name}-{self._made}",)
-        self._made += 1
-        self._durability = Durability.SYNCED
+        world, random = self._world, self._world.random
+        names = (f"{self._name}-{self._made + i}" for i in range(random.choice((1, 1, 2, 4))))
+        self._values = tuple(keyed(world, name, random.random() < 0.2) for name in names)
+        self._made += len(self._values)
+        self._durability = durability_at(world, self._place)
         self._pending = None
-        world.history.add(Sent(world.history.now(), KEPT, self._values))
+        world.history.add(Sent(world.history.now(), self._place, self._values))
 
-    def _new(self) -> NewBlock:
-        key = self._values[0].partition("=")[0].encode()
-        raw = block(self._values, self._producer_id, self._sequence, key)
-        return NewBlock(self._place[1], raw)
+
+class Compactor(Producer):
+    """Has the topic compacted; at the end so often that tombstones go, each time with a message
+    without a key before it, or there would be nothing to do."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "compactor", KEPT)
+        self._passes_left = 3
+
+    def step(self) -> None:
+        """Compact it."""
+        quietly(lambda: compact(self._world))
+
+    def settle(self) -> bool:
+        """Publish, then compact."""
+        super().step()
+        if not self._values:
+            self.step()
+            self._passes_left -= 1
+        return not self._passes_left
 
 
 def compact(world: World) -> None:
@@ -40,4 +63,5 @@ def compact(world: World) -> None:
         log.state.load()
         if log.state.chain.active is not None and log.state.chain.record.last < log.state.last:
             log.state.roll(world.clock.now_ms())
+    world.history.add(Compacting(world.history.now(), KEPT))
     engine.compaction.run()

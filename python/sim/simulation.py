@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sim.actors import (
     JOBS,
     OUTPUT,
+    PEOPLE,
     SOURCE,
     Actor,
     Committer,
@@ -23,9 +24,21 @@ from sim.actors import (
 )
 from sim.checker import check
 from sim.deciders import Decider
+from sim.erasers import Eraser
 from sim.findings import Finding
-from sim.history import Compacted, Crashed, Done, Drained, Final, History, Place, Seen
-from sim.keepers import KEPT, Keeper, compact
+from sim.history import (
+    Compacted,
+    Crashed,
+    Done,
+    Drained,
+    Final,
+    History,
+    Place,
+    Seen,
+    Sent,
+    Stored,
+)
+from sim.keepers import KEPT, NAMED, TOMBSTONE_RETENTION_MS, Compactor, Keeper, compact
 from sim.keepers import SETTINGS as KEEPING
 from sim.later import LATER, Later, Mover, look
 from sim.members import GROUP as MEMBERS
@@ -37,11 +50,12 @@ from tms.errors import TopicNotFound
 from tms.model.log import PartitionPosition
 from tms.model.position import Position
 
-TOPICS = ("a", "b", "made", "jobs", "handled", "shared", "joined", LATER[0][0])
+TOPICS = ("a", "b", "made", "jobs", "handled", "shared", "joined", PEOPLE, LATER[0][0])
 PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
 SHORT_MS, LONG_MS = (0, 1, 5, 300, 3_000), (700_000, 7_300_000)
 STEPS = 220
 SETTLE_ROUNDS = 60
+KEYED_SHARE = 0.3  # of the runs
 
 
 class Outcome(NamedTuple):
@@ -69,16 +83,20 @@ class Simulation:
                 + [(random.choice(PLACES), False)]
             )
         ]
+        staging: tuple[Actor, ...] = (
+            Interactive(world, "i0", PLACES),
+            Interactive(world, "i1", (*PLACES, JOBS)),
+        )
+        jobs = (Producer(world, "p2", JOBS),)
         self.actors: list[Actor] = [
             *self.readers,
             Producer(world, "p0", SOURCE),
             Producer(world, "p1", random.choice(PLACES)),
             Committer(world, "c0", (*PLACES, *SHARED)),
             Committer(world, "c1", (*PLACES, JOBS, KEPT)),
-            Interactive(world, "i0", PLACES),
-            Interactive(world, "i1", (*PLACES, JOBS)),
-            Producer(world, "p2", JOBS),
-            *(Keeper(world, f"k{number}") for number in range(2)),
+            *staging,
+            *jobs,
+            *(Keeper(world, f"k{number}", KEPT) for number in range(2)),
             *(Producer(world, f"p{number + 3}", place) for number, place in enumerate(SHARED)),
             Transformer(world, "t0", SOURCE, OUTPUT),
             Transformer(world, "t1", SOURCE, OUTPUT),
@@ -90,11 +108,17 @@ class Simulation:
         self.mover = Mover(world)
         self.later = [Later(world, f"l{number}") for number in range(2)]
         self.actors += self.later
-        deciders = [Decider(world, f"d{number}", PLACES[2]) for number in range(2)]
+        deciders = tuple(Decider(world, f"d{number}", PLACES[2]) for number in range(2))
         self.actors += deciders
         self.remembering: list[Remembering] = [*self.readers, *deciders]
         if random.random() < 0.3:
             self.actors.append(Foreign(world, "f0", random.choice(PLACES[1:])))
+        self.often: list[Actor] = []  # what a run is about most
+        if random.random() < KEYED_SHARE:
+            self._add_keyed()
+        else:
+            subjects = ((), deciders * 4, staging * 4, (*jobs, *self.takers[:3]) * 2)
+            self.often += random.choice(subjects)
         world.step(self._declare)
         world.between = self._glance
 
@@ -106,11 +130,30 @@ class Simulation:
             if random.random() < 0.25:
                 world.step(self._trouble)
             else:
-                world.step(random.choice([*self.actors, *self.takers]).step)
+                world.step(random.choice([*self.actors, *self.takers, *self.often]).step)
             if world.life != crashes:
                 self._after_crash()
         world.step(self._settle)
         return Outcome(world.history, check(world.history))
+
+    def _add_keyed(self) -> None:
+        """Those whom only a run about keys, tombstones and erasing has; it is mostly theirs."""
+        world = self.world
+        readers = [Reader(world, f"named-{place[1]}", place, True) for place in NAMED]
+        keyed: list[Actor] = [
+            *readers,
+            *(Keeper(world, f"k{number + 2}", KEPT) for number in range(3)),
+            Keeper(world, "k5", NAMED[0]),
+            Interactive(world, "i2", NAMED),
+            Interactive(world, "i3", (KEPT, NAMED[0])),
+            Compactor(world),
+            Eraser(world, "e0", (KEPT,)),
+            Eraser(world, "e1", NAMED),
+        ]
+        self.readers += readers
+        self.remembering += readers
+        self.actors += keyed
+        self.often += keyed * 6
 
     def _declare(self) -> None:
         self.world.engine.create_topic(topic_of(KEPT), KEEPING)
@@ -190,9 +233,11 @@ class Simulation:
     def _conclude(self) -> None:
         world, history = self.world, self.world.history
         look(world)
-        for place in (*PLACES, OUTPUT, KEPT, JOBS, HANDLED, DEAD, *SHARED, JOINED, *LATER):
+        ours = (*PLACES, OUTPUT, KEPT, *NAMED, JOBS, HANDLED, DEAD, *SHARED, JOINED, *LATER)
+        for place in ours:
             history.add(Final(history.now(), place, self._all(place)))
-        history.add(Compacted(history.now(), KEPT))
+        history.add(Compacted(history.now(), KEPT, TOMBSTONE_RETENTION_MS))
+        history.add(Stored(history.now(), self._stored()))
         history.add(Drained(history.now(), WORKERS, JOBS, DEAD))
         groups = [(Transformer.GROUP, SOURCE, OUTPUT[0])]
         groups += [(MEMBERS, place, JOINED[0]) for place in SHARED]
@@ -201,6 +246,18 @@ class Simulation:
             if (position := found.get(partition)) is not None:
                 place = topic, partition
                 history.add(Done(history.now(), group, place, str(position.id), output))
+
+    def _stored(self) -> tuple[str, ...]:
+        """Messages that may be erased, are not shown, and whose bytes are somewhere."""
+        events = self.world.history.events
+        shown = {value for one in events if isinstance(one, Final) for _, value in one.messages}
+        return self.world.disk.holds(
+            value
+            for one in events
+            if isinstance(one, Sent) and one.place in (KEPT, *NAMED)
+            for value in one.values
+            if value not in shown
+        )
 
     def _all(self, place: Place) -> tuple[Seen, ...]:
         try:

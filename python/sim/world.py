@@ -17,19 +17,22 @@ from random import Random
 from threading import Lock
 from typing import Any
 
+from sim.disk import Disk
 from sim.history import Clock, Crashed, History
+from tms.compact.compaction import CompactionLimits
 from tms.engine import Engine, EngineConfig
 from tms.errors import TMSError
 from tms.log import pending
 from tms.log.partition import LogLimits
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.store.faulty import FaultyStore
-from tms.store.memory import MemoryStore
 
 START_MS = 1_700_000_000_000
 FOREVER = TopicSettings(2, None, None, Durability.SYNCED)
 CONFIG = EngineConfig(
-    cache_bytes=4_096, log=LogLimits(segment_bytes=6_000, snapshot_bytes=2_000, producers=50)
+    cache_bytes=4_096,
+    log=LogLimits(segment_bytes=6_000, snapshot_bytes=2_000, producers=50),
+    compaction=CompactionLimits(dirty_ratio=0.0),
 )
 
 
@@ -93,13 +96,6 @@ class Background(Executor):
         return True
 
 
-class Disk(MemoryStore):
-    """Memory that outlives its closing, as a disk does."""
-
-    def close(self) -> None:
-        pass
-
-
 class World:
     """What the actors of a simulation share."""
 
@@ -114,7 +110,8 @@ class World:
         self._dies_in = -1
         self._with_power = False
         self._inside = False
-        self.store = FaultyStore(Disk(), self._before)
+        self.disk = Disk()
+        self.store = FaultyStore(self.disk, self._before)
         self.engine = self._open()
         for topic in topics:
             durability = self.random.choice((Durability.SYNCED, Durability.WRITTEN))
@@ -148,7 +145,8 @@ class World:
             self.background.waiting.clear()
             self.history.add(Crashed(self.history.now(), self._with_power))
             if self._with_power:
-                self.store = FaultyStore(self.store.crash(self.random), self._before)
+                with self.disk.losing():
+                    self.store = FaultyStore(self.store.crash(self.random), self._before)
             self.store.crashed = False
             if self.random.random() < 0.15:  # and dies again while it recovers
                 self.die_soon(self.random.randint(1, 40), self.random.random() < 0.5)

@@ -11,7 +11,7 @@ import tms
 from tests.compaction_kit import NAME, World, compacted
 from tests.http_kit import Served, serving
 from tests.log_kit import KeptStore, until
-from tms.cli.operate.verify import Verifier
+from tms.cli.operate.verify import Severity, Verifier
 from tms.errors import BadMessageId, Forbidden, Invalid, PartitionNotFound, TMSError, TopicNotFound
 from tms.model import keys
 from tms.model.block import encode
@@ -247,7 +247,7 @@ def test_the_cache_forgets_what_was_erased_and_readers_at_the_tail_go_on() -> No
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("step", range(1, 12))
+@pytest.mark.parametrize("step", range(1, 20))
 def test_an_erasing_that_dies_anywhere_can_be_repeated(step: int, shared: bool) -> None:
     world = plain(KeptStore(shared=shared))
     world.publish((KEY, SECRET), (OTHER, b"1"))
@@ -255,6 +255,7 @@ def test_an_erasing_that_dies_anywhere_can_be_repeated(step: int, shared: bool) 
     world.commit(world.stage((OTHER, b"2"), (KEY, SECRET)))
     world.publish((KEY, SECRET))
     world.publish((OTHER, b"5"), (KEY, SECRET))
+    world.commit(world.stage((KEY, SECRET)))
     before = world.read()
     left = step
 
@@ -273,10 +274,15 @@ def test_an_erasing_that_dies_anywhere_can_be_repeated(step: int, shared: bool) 
         world.engine.erase(NAME, key=KEY)
     world.store.before = lambda operation, name: None
     world.crash()
+    kept = [one for one in before if one.key != KEY]
+    for isolation in (Isolation.COMMITTED, Isolation.UNCOMMITTED):
+        assert [one for one in world.read(isolation=isolation) if one.key != KEY] == kept
+    findings = [*Verifier(world.store).run()]
+    assert [one for one in findings if one.severity is not Severity.NOTE] == []
     world.engine.erase(NAME, key=KEY)
-    assert world.read() == [one for one in before if one.key != KEY]
+    assert world.read() == kept
     assert not any(SECRET in value for value in everything(world))
-    assert world.publish((KEY, b"7")) == [7]
+    assert world.publish((KEY, b"8")) == [8]
 
 
 def test_what_a_crash_left_to_reclaim_is_reclaimed_by_the_next_round(tmp_path: Path) -> None:

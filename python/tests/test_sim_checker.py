@@ -10,11 +10,13 @@ from sim.history import (
     Cancelled,
     Clock,
     Compacted,
+    Compacting,
     Crashed,
     Deferred,
     Done,
     Drained,
     Ended,
+    Erased,
     Event,
     Final,
     Found,
@@ -24,6 +26,7 @@ from sim.history import (
     Listed,
     Read,
     Sent,
+    Stored,
     Taken,
 )
 
@@ -244,6 +247,138 @@ def test_of_a_compacted_topic_only_the_newest_of_each_key_must_be_left() -> None
     assert check(History(kept(("02", "b=1"), ("03", "a=2"), ("04", "plain")))) == []
     assert kinds(kept(("01", "a=1"), ("02", "b=1"), ("04", "plain"))) == {Kind.LOST}
     assert kinds(kept(("02", "b=1"), ("03", "a=2"))) == {Kind.LOST}
+
+
+KEPT = ("kept", 0)
+
+
+def lived() -> list[Event]:
+    """A run of a compacted topic: a tombstone that goes in time, a key that is erased and then used
+    again, an id that is erased, a transaction that nobody asks to be gone."""
+    left = (("05", "d=1"), ("06", "x=1"), ("07", "b=2"))
+    return [
+        Clock(0, 0),
+        Sent(1, KEPT, ("a=1", "b=1")),
+        Sent(2, KEPT, ("a=-2",)),
+        Acknowledged(3, KEPT, (("01", "a=1"), ("02", "b=1"), ("03", "a=-2")), synced=True),
+        Read(4, "r", 0, KEPT, True, "", (("01", "a=1"), ("02", "b=1"), ("03", "a=-2")), 5),
+        Compacting(6, KEPT),
+        Clock(7, 1_000),
+        Read(8, "r", 1, KEPT, True, "", (("02", "b=1"), ("03", "a=-2")), 9, everything=True),
+        Compacting(10, KEPT),
+        Sent(11, KEPT, ("c=1",)),
+        Acknowledged(12, KEPT, (("04", "c=1"),), synced=True),
+        Sent(13, KEPT, ("d=1", "x=1"), "t"),
+        Asked(14, "t"),
+        Ended(15, "t", committed=True),
+        Erased(16, (KEPT,), "b", "", 17, done=True),
+        Sent(18, KEPT, ("b=2",)),
+        Acknowledged(19, KEPT, (("07", "b=2"),), synced=True),
+        Erased(20, (KEPT,), "", "04", 21, done=True),
+        Read(22, "r", 2, KEPT, True, "", left, 23, everything=True),
+        Final(24, KEPT, left),
+        Compacted(25, KEPT, 1_000),
+        Stored(26, ("a=1", "a=-2")),
+    ]
+
+
+def test_a_right_history_of_what_goes_has_no_findings() -> None:
+    assert check(History(lived())) == []
+
+
+def left_at_the_end(*messages: tuple[str, str]) -> tuple[Event, ...]:
+    return (Final(24, KEPT, messages),)
+
+
+D1, X1, B2 = ("05", "d=1"), ("06", "x=1"), ("07", "b=2")
+GONE: dict[str, tuple[Kind, int, tuple[Event, ...]]] = {
+    "a tombstone went before its time": (Kind.LOST, 7, (Clock(7, 999),)),
+    "a tombstone went with the first pass that came over it": (Kind.LOST, 6, ()),
+    "what was deleted is there again": (Kind.RISEN, 24, left_at_the_end(("01", "a=1"), D1, X1, B2)),
+    "a reader keeps what was deleted": (
+        Kind.RISEN,
+        8,
+        (Read(8, "r", 1, KEPT, True, "", (("01", "a=1"), ("02", "b=1")), 9, everything=True),),
+    ),
+    "a message of an erased key is there": (
+        Kind.UNERASED,
+        24,
+        left_at_the_end(("02", "b=1"), D1, X1, B2),
+    ),
+    "a message of an erased key was published again": (
+        Kind.UNERASED,
+        24,
+        left_at_the_end(D1, X1, B2, ("08", "b=1")),
+    ),
+    "a message with an erased id is there": (
+        Kind.UNERASED,
+        24,
+        left_at_the_end(("04", "c=1"), D1, X1, B2),
+    ),
+    "an erased message was read": (
+        Kind.UNERASED,
+        22,
+        (Read(22, "s", 0, KEPT, True, "", (("02", "b=1"),), 23),),
+    ),
+    "the bytes of an erased message are stored": (Kind.UNERASED, 26, (Stored(26, ("b=1",)),)),
+    "the bytes of a message with an erased id are stored": (
+        Kind.UNERASED,
+        26,
+        (Stored(26, ("c=1",)),),
+    ),
+    "the bytes of a committed message that nobody read are stored": (
+        Kind.UNERASED,
+        22,
+        (Erased(22, (KEPT,), "d", "", 23, done=True), Stored(23, ("d=1",))),
+    ),
+    "erasing took what has another key": (Kind.LOST, 24, left_at_the_end(D1, B2)),
+    "erasing took a part of a transaction that has another key": (
+        Kind.TORN,
+        24,
+        left_at_the_end(D1, B2),
+    ),
+    "erasing took what came after its answer": (Kind.LOST, 24, left_at_the_end(D1, X1)),
+}
+
+
+@pytest.mark.parametrize("what", GONE)
+def test_a_corrupted_history_of_what_goes_is_flagged(what: str) -> None:
+    kind, at, instead = GONE[what]
+    assert kind in kinds(without(lived(), at, *instead))
+
+
+def test_an_erasing_without_an_answer_excuses_and_promises_nothing() -> None:
+    events = without(lived(), 16, Erased(16, (KEPT,), "b", "", 17, done=False))
+    assert kinds(events) == set()
+    events = without(events, 22)
+    assert kinds(without(events, 24, *left_at_the_end(("02", "b=1"), D1, X1, B2))) == set()
+    assert kinds([*events, Stored(27, ("b=1",))]) == set()
+
+
+def test_an_erasing_of_an_id_leaves_what_a_failed_attempt_of_its_commit_took_back() -> None:
+    erased = Erased(22, (KEPT,), "", "05", 23, done=True)
+    events = without(without(lived(), 22, erased), 24, *left_at_the_end(X1, B2))
+    known = Read(15, "s", 0, KEPT, True, "04", (D1,), 15)
+    assert kinds([*events, known, Stored(27, ("d=1",))]) == set()
+    by_key = Erased(22, (KEPT,), "d", "", 23, done=True)
+    assert kinds([*events, known, by_key, Stored(27, ("d=1",))]) == {Kind.UNERASED}
+
+
+def test_an_erasing_in_another_place_excuses_nothing() -> None:
+    other = Erased(27, (("kept", 1),), "x", "", 28, done=True)
+    lost = without(without(lived(), 22), 24, *left_at_the_end(D1, B2))
+    assert kinds([*lost, other]) == {Kind.LOST, Kind.TORN}
+    assert kinds([*lost, Erased(27, (KEPT,), "x", "", 28, done=True)]) == set()
+
+
+def test_a_reader_who_takes_longer_than_tombstones_stay_may_keep_what_was_deleted() -> None:
+    slow = [
+        Read(5, "slow", 0, KEPT, True, "", (("01", "a=1"),), 5),
+        Read(8, "slow", 0, KEPT, True, "01", (("02", "b=1"),), 9, everything=True),
+    ]
+    events = without(lived(), 8, *slow)
+    assert kinds(events) == set()
+    assert kinds(without(events, 7, Clock(7, 999))) == {Kind.RISEN, Kind.LOST}
 
 
 QUEUES: dict[str, tuple[Kind, int, tuple[Event, ...]]] = {

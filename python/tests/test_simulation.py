@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from sim.bugs import BUGS, planted
+from sim.disk import Disk
 from sim.simulation import Stuck, run
 from tms.errors import TMSError
+from tms.model.topic import Durability
 
 SEEDS, CHUNK = 2_000, 100
 BUG_SEEDS = 150
@@ -42,6 +44,20 @@ def test_a_seed_is_one_run_whatever_the_order_of_sets() -> None:
         ).stdout
 
     assert replay("1") == replay("2")
+
+
+def test_the_disk_of_a_simulation_keeps_what_was_replaced_until_it_is_reclaimed() -> None:
+    disk = Disk()
+    one = disk.open("one", create=True)
+    one.write([(b"a", b"first"), (b"b", b"second")], Durability.SYNCED)
+    one.overwrite([(b"a", b"third")], Durability.SYNCED)
+    one.delete([b"b"])
+    assert disk.holds(["first", "second", "third", "fourth"]) == ("first", "second", "third")
+    one.reclaim()
+    assert disk.holds(["first", "second", "third"]) == ("third",)
+    with disk.losing():
+        one.delete([b"a"])
+    assert disk.holds(["third"]) == ()
 
 
 def _wrong(seed: int) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tms.compact.progress import Progress
-from tms.compact.rewriting import KEEP_ALL, PAGE_BYTES, Removed, Rewriter, Verdict
+from tms.compact.rewriting import DROP_ALL, KEEP_ALL, PAGE_BYTES, Removed, Rewriter, Verdict
 from tms.errors import DataCorrupt
 from tms.log.records import FIRST_KEY, BlockKey, key_after
 from tms.log.recovery import header_of
@@ -126,8 +126,12 @@ class Erasing:
         try:
             columns = unpack()
         except DataCorrupt:
-            if is_reference(stored) and self._is_never_seen(stored):
-                return KEEP_ALL  # what was staged for it is gone
+            if not is_reference(stored):
+                raise
+            if header_of(stored).flags & Flags.ROLLED_BACK:
+                return DROP_ALL  # what was staged for it is gone: an erasing was interrupted
+            if self._is_never_seen(stored):
+                return KEEP_ALL
             raise
         gone = self._wanted.places(stored, columns)
         if not gone:
@@ -136,7 +140,5 @@ class Erasing:
 
     def _is_never_seen(self, stored: StoredBlock) -> bool:
         header = header_of(stored)
-        if header.flags & Flags.ROLLED_BACK:
-            return True
         fate = self._judge(header.write_pointer, bool(header.flags & Flags.ISSUED))
         return fate is Fate.SKIPPED

@@ -6,6 +6,8 @@ Invariants
 
 * A crash anywhere leaves each block as it was, thinned, or gone; the note says which maps still
   hold bytes of what is gone.
+* What a transaction staged is gone before the reference to it, or nobody would find it after a
+  crash in between; until both are, the reference is rolled back, so that nobody follows it.
 * Nobody else rewrites the same partition meanwhile: a page is read and written under its lock.
 """
 
@@ -16,12 +18,14 @@ from typing import NamedTuple
 from tms.compact.progress import Progress
 from tms.errors import Closed, NotFound
 from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after
+from tms.log.recovery import header_of
 from tms.log.segments import KEY_END
 from tms.log.staging import is_reference, named_by
 from tms.model import keys
-from tms.model.block import decode, thin
+from tms.model.block import Flags, decode, place, thin
 from tms.model.block.columns import Columns
 from tms.model.log import StoredBlock
+from tms.model.topic import Durability
 from tms.topic.partitions import PartitionLog
 
 PAGE_BYTES = 1 << 20
@@ -168,9 +172,12 @@ class Rewriter:
     def _write(self, segment: SegmentRecord, page: _Page) -> None:
         # Before: whether a write that fails took effect, nobody knows.
         self._log.state.forget_cached(key_after(segment.last or self._log.state.last))
-        self._chain.rewrite(segment, page.thinned, page.gone)
+        if page.staged_gone:
+            hidden = [_hidden(one) for one in page.staged_gone]
+            self._chain.rewrite(segment, hidden, [], Durability.SYNCED)
         if page.staged_thinned or page.staged_gone:
             self._log.staged.rewrite(page.staged_thinned, page.staged_gone)
+        self._chain.rewrite(segment, page.thinned, page.gone)
         self.removed.messages += page.messages
         self.removed.blocks += len(page.gone)
 
@@ -207,3 +214,10 @@ class Rewriter:
 
             verdict = self._decide(stored, unpack)
             yield stored, bodies[0] if bodies else stored, verdict
+
+
+def _hidden(reference: StoredBlock) -> StoredBlock:
+    """The reference as one that was rolled back."""
+    header, block = header_of(reference), bytearray(reference.block)
+    place(block, header.base_offset, header.flags | Flags.ROLLED_BACK, header.write_pointer)
+    return reference._replace(block=block)

@@ -20,6 +20,7 @@ from tms.log.recovery import header_of
 from tms.log.staging import StagedBlocks, is_reference
 from tms.log.trimming import trimmed
 from tms.log.visibility import Judge, admit
+from tms.model.block import Flags
 from tms.model.ids import MessageId
 from tms.model.log import StoredBlock
 from tms.model.position import Kind, Position
@@ -104,12 +105,14 @@ class PartitionReader:
         return read._replace(blocks=found)
 
     def _resolve(self, reference: StoredBlock) -> StoredBlock | None:
-        """What a reference names; None when compaction has taken both out since it was read."""
+        """What a reference names; None when it is gone, and so is the reference, or it was rolled
+        back."""
         try:
             return self._staged.resolve(reference)
         except DataCorrupt:
             key = (reference.time_ms, reference.last_sequence)
-            if self._scan(key, key_after(key), 1):
+            there = self._scan(key, key_after(key), 1)
+            if there and not header_of(there[0]).flags & Flags.ROLLED_BACK:
                 raise
             return None
 

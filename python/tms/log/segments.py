@@ -188,16 +188,20 @@ class SegmentChain:
             self._set(msgspec.structs.replace(record, gaps=True, forgotten=forgotten))
 
     def rewrite(
-        self, segment: SegmentRecord, blocks: list[StoredBlock], gone: list[BlockKey]
+        self,
+        segment: SegmentRecord,
+        blocks: list[StoredBlock],
+        gone: list[BlockKey],
+        durability: Durability = Durability.WRITTEN,
     ) -> None:
-        """Put thinned blocks of a sealed segment in the place of the stored ones, and take blocks
+        """Put changed blocks of a sealed segment in the place of the stored ones, and take blocks
         out. `note_gaps` came before; each of the changes alone may survive a crash."""
         self.require_owned()
         rows = [(keys.block_key(one.time_ms, one.last_sequence), one.block) for one in blocks]
         found = self._map(segment.number)
         found.recover()  # what failed before is done again
         if rows:
-            found.overwrite(rows, Durability.WRITTEN)
+            found.overwrite(rows, durability)
         found.delete([keys.block_key(*key) for key in gone])
 
     def reclaim(self, segment: SegmentRecord, pause: Callable[[], None]) -> None:

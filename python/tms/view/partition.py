@@ -31,6 +31,7 @@ from tms.log.recovery import header_of
 from tms.log.staging import StagedBlocks, is_reference
 from tms.log.trimming import trimmed
 from tms.log.visibility import admit
+from tms.model.block import Flags
 from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.log import StoredBlock
 from tms.model.position import Kind, Position
@@ -205,11 +206,14 @@ class PartitionView:
             self._require(begin)
 
     def _left(self, found: list[StoredBlock]) -> list[StoredBlock]:
-        """Those of some blocks that compaction has not taken out since they were read."""
+        """Those of some blocks that compaction has not taken out since they were read, nor is about
+        to."""
 
         def is_there(one: StoredBlock) -> bool:
             there = self.block_at(_key_of(one))
-            return there is not None and _key_of(there) == _key_of(one)
+            if there is None or _key_of(there) != _key_of(one):
+                return False
+            return not header_of(there).flags & Flags.ROLLED_BACK
 
         return [one for one in found if not is_reference(one) or is_there(one)]
 

@@ -28,7 +28,7 @@ from tms.log.records import (
 )
 from tms.log.staging import StagedBlocks, is_reference
 from tms.model import keys
-from tms.model.block import BlockHeader, read_header
+from tms.model.block import BlockHeader, Flags, read_header
 from tms.model.block import decode as decode_block
 from tms.model.log import StoredBlock
 from tms.model.topic import TopicName
@@ -293,8 +293,14 @@ def read_block(key: bytes, raw: bytes, staged: StagedBlocks) -> tuple[BlockKey, 
     if len(key) != keys.BLOCK_KEY_BYTES:
         raise DataCorrupt(f"A block's key has {keys.BLOCK_KEY_BYTES} bytes, this one {len(key)}.")
     stored = StoredBlock(0, *keys.split_block_key(key), raw)
-    named = staged.resolve(stored).block if is_reference(stored) else raw
-    columns, header = decode_block(named), read_header(raw)
+    header = read_header(raw)
+    try:
+        named = staged.resolve(stored).block if is_reference(stored) else raw
+    except DataCorrupt:
+        if header.flags & Flags.ROLLED_BACK:  # then what it names may go before it
+            return keys.split_block_key(key), header, 0
+        raise
+    columns = decode_block(named)
     whole = read_header(named).count
     if whole != header.count:
         raise DataCorrupt(f"The header says {header.count} messages, there are {whole}.")

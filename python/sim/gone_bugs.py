@@ -1,0 +1,91 @@
+"""Bugs to plant in what takes messages away, compaction and erasing; a part of `bugs`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tms.compact.cleaning import Pass
+from tms.compact.erasing import Erasing
+from tms.compact.newest import Newest
+from tms.compact.progress import Progress
+from tms.compact.rewriting import Rewriter
+from tms.log.partition import PartitionState
+from tms.log.segments import KEY_END
+from tms.log.staging import StagedBlocks
+
+Planted = tuple[Any, str, Any]  # whose attribute, its name, what stands there instead
+
+
+def _compact_too_much() -> list[Planted]:
+    """Compaction takes the newest message of a key for one that has a newer one."""
+    right = Newest.has_newer
+    return [(Newest, "has_newer", lambda self, key, offset: right(self, key, offset - 1))]
+
+
+def _tombstones_at_once() -> list[Planted]:
+    """A tombstone goes with the first pass that comes over it."""
+    return [(Progress, "horizon", lambda self, *args: KEY_END)]
+
+
+def _tombstones_before_values() -> list[Planted]:
+    """From segments that were compacted before, nothing goes but tombstones."""
+    right = Pass._decide
+
+    def decide(self: Pass, stored: Any, unpack: Any) -> Any:
+        if (stored.time_ms, stored.last_sequence) > self.progress.record.clean:
+            return right(self, stored, unpack)
+        newest, self._newest = self._newest, Newest(1)
+        try:
+            return right(self, stored, unpack)
+        finally:
+            self._newest = newest
+
+    return [(Pass, "_decide", decide)]
+
+
+def _erase_what_is_sealed() -> list[Planted]:
+    """What is in the open segment stays."""
+    return [(Erasing, "_in_open_segment", lambda self: False)]
+
+
+def _erase_beside_the_cache() -> list[Planted]:
+    """Readers at the tail still see what was erased."""
+    return [(PartitionState, "forget_cached", lambda self, before: None)]
+
+
+def _erase_whole_blocks() -> list[Planted]:
+    """With a message its neighbours go."""
+    right = Erasing._decide
+
+    def decide(self: Erasing, stored: Any, unpack: Any) -> Any:
+        verdict = right(self, stored, unpack)
+        return verdict if verdict.keep is None else verdict._replace(keep=[])
+
+    return [(Erasing, "_decide", decide)]
+
+
+def _erase_references_only() -> list[Planted]:
+    """What was staged stays, though nothing refers to it any more."""
+    return [(StagedBlocks, "rewrite", lambda self, thinned, gone: None)]
+
+
+def _rewrite_without_a_note() -> list[Planted]:
+    """Which maps are to be reclaimed is known to the process only."""
+    return [(Progress, "begin", lambda self, names: None)]
+
+
+def _erase_without_the_rest() -> list[Planted]:
+    """What a crash left to be reclaimed is forgotten."""
+    return [(Rewriter, "reclaim_noted", lambda self, staged_before="": None)]
+
+
+GONE: dict[str, Callable[[], list[Planted]]] = {
+    "compact-too-much": _compact_too_much,
+    "erase-beside-the-cache": _erase_beside_the_cache,
+    "erase-references-only": _erase_references_only,
+    "erase-what-is-sealed": _erase_what_is_sealed,
+    "erase-whole-blocks": _erase_whole_blocks,
+    "erase-without-the-rest": _erase_without_the_rest,
+    "rewrite-without-a-note": _rewrite_without_a_note,
+    "tombstones-at-once": _tombstones_at_once,
+    "tombstones-before-values": _tombstones_before_values,
+}
