@@ -6,26 +6,20 @@ run(seed) ─▶ Outcome: the history, and what is wrong with it
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sim.actors import (
-    JOBS,
-    OUTPUT,
-    PEOPLE,
-    SOURCE,
-    Actor,
-    Committer,
-    Foreign,
-    Interactive,
-    Producer,
-    Reader,
-    Remembering,
-    Transformer,
-    seen,
-    topic_of,
-)
-from sim.checker import check
-from sim.deciders import Decider
-from sim.erasers import Eraser
-from sim.findings import Finding
+from sim.actors.actor import JOBS, OUTPUT, PEOPLE, SOURCE, Actor, Remembering, seen, topic_of
+from sim.actors.committers import Committer, Transformer
+from sim.actors.deciders import Decider
+from sim.actors.erasers import Eraser
+from sim.actors.interactive import Foreign, Interactive
+from sim.actors.keepers import KEPT, NAMED, TOMBSTONE_RETENTION_MS, Compactor, Keeper, compact
+from sim.actors.keepers import SETTINGS as KEEPING
+from sim.actors.later import LATER, Later, Mover, look
+from sim.actors.members import GROUP as MEMBERS
+from sim.actors.members import JOINED, SHARED, Member
+from sim.actors.producers import Producer
+from sim.actors.readers import Reader
+from sim.actors.workers import DEAD, HANDLED, SETTINGS, Worker
+from sim.actors.workers import GROUP as WORKERS
 from sim.history import (
     Compacted,
     Crashed,
@@ -38,13 +32,8 @@ from sim.history import (
     Sent,
     Stored,
 )
-from sim.keepers import KEPT, NAMED, TOMBSTONE_RETENTION_MS, Compactor, Keeper, compact
-from sim.keepers import SETTINGS as KEEPING
-from sim.later import LATER, Later, Mover, look
-from sim.members import GROUP as MEMBERS
-from sim.members import JOINED, SHARED, Member
-from sim.workers import DEAD, HANDLED, SETTINGS, Worker
-from sim.workers import GROUP as WORKERS
+from sim.rules.checker import check
+from sim.rules.findings import Finding
 from sim.world import World, quietly
 from tms.errors import TopicNotFound
 from tms.model.log import PartitionPosition

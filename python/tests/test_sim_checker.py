@@ -2,8 +2,6 @@
 
 import pytest
 
-from sim.checker import check
-from sim.findings import Kind
 from sim.history import (
     Acknowledged,
     Asked,
@@ -29,6 +27,8 @@ from sim.history import (
     Stored,
     Taken,
 )
+from sim.rules.checker import check
+from sim.rules.findings import Kind
 
 A, B, OUT = ("a", 0), ("b", 0), ("out", 0)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.bugs import BUGS, planted
+from sim.bugs.bugs import BUGS, planted
 from sim.disk import Disk
 from sim.simulation import Stuck, run
 from tms.errors import TMSError

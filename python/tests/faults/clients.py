@@ -1,8 +1,8 @@
 """Clients of a service whose processes are killed: what they saw is checked as a history.
 
 Writers commit transactions over two topics, a group makes a message of each message, readers read,
-all through HTTP and with patience; meanwhile the test kills what it likes. See `sim.checker` for
-what must hold.
+all through HTTP and with patience; meanwhile the test kills what it likes. See `sim.rules.checker`
+for what must hold.
 """
 
 import socket
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from random import Random
 
 import tms
-from sim.checker import check
 from sim.history import Asked, Crashed, Done, Ended, Final, History, Place, Read, Sent
+from sim.rules.checker import check
 from tms.client.client import Bus
 from tms.errors import Conflict, TMSError
 from tms.model.position import Position

@@ -2,7 +2,8 @@
 they are told that it is done. Then they look whether it is.
 """
 
-from sim.actors import KEYS, Reader, topic_of
+from sim.actors.actor import KEYS, topic_of
+from sim.actors.readers import Reader
 from sim.history import Acknowledged, Erased, Place, Read, Seen
 from sim.world import World, quietly
 from tms.model.ids import MessageId

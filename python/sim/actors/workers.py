@@ -4,7 +4,8 @@ them in a transaction with what they made of them, or are never heard of again.
 
 from collections.abc import Callable, Sequence
 
-from sim.actors import JOBS, commit, making
+from sim.actors.actor import JOBS
+from sim.actors.committers import commit, making
 from sim.history import Asked, Handled, Job, Place, Sent, Taken
 from sim.world import World, quietly
 from tms.errors import TMSError

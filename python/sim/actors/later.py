@@ -8,7 +8,7 @@ the store that it does then.
 from collections import deque
 from dataclasses import dataclass
 
-from sim.actors import block, topic_of
+from sim.actors.actor import block, topic_of
 from sim.history import Cancelled, Deferred, Listed, Place, Sent
 from sim.world import World, quietly
 from tms.delay.delayed import LIST_MAX, Delayed

@@ -7,8 +7,8 @@ letters. What a worker was not told may be so or not.
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from sim.findings import NEVER, Finding, Kind
 from sim.history import Crashed, Drained, Final, Handled, History, Taken
+from sim.rules.findings import NEVER, Finding, Kind
 
 SETTLING = ("ack", "made", "reject")
 Message = tuple[str, str]  # queue, value

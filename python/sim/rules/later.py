@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import accumulate
 
-from sim.findings import NEVER, Finding, Kind
 from sim.history import (
     Cancelled,
     Clock,
@@ -22,6 +21,7 @@ from sim.history import (
     Read,
     Sent,
 )
+from sim.rules.findings import NEVER, Finding, Kind
 
 
 class Times:

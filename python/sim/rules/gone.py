@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 
-from sim.findings import NEVER, Finding, Kind
 from sim.history import (
     Acknowledged,
     Clock,
@@ -32,6 +31,7 @@ from sim.history import (
     Stored,
     is_tombstone,
 )
+from sim.rules.findings import NEVER, Finding, Kind
 
 Copy = tuple[Place, str, str]  # a message: where it is, its id, its value
 _Key = tuple[Place, str]

@@ -3,8 +3,9 @@
 Nothing but the fence keeps two of them from doing the same: a position is moved whatever it was.
 """
 
-from sim.actors import SHARED as TOPIC
-from sim.actors import Work, commit, making, seen
+from sim.actors.actor import SHARED as TOPIC
+from sim.actors.actor import seen
+from sim.actors.committers import Work, commit, making
 from sim.history import Asked, Place, Sent
 from sim.world import World, quietly
 from tms.errors import TMSError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sim.gone_bugs import GONE, Planted
+from sim.bugs.gone import GONE, Planted
 from tms.engine import Engine
 from tms.log import visibility
 from tms.log.partition import PartitionState

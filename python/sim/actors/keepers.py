@@ -2,7 +2,8 @@
 meanwhile, and to one that is not.
 """
 
-from sim.actors import COMPACTED, PEOPLE, Producer, durability_at, keyed, topic_of
+from sim.actors.actor import COMPACTED, PEOPLE, durability_at, keyed, topic_of
+from sim.actors.producers import Producer
 from sim.history import Compacting, Place, Sent
 from sim.world import World, quietly
 from tms.model.topic import Cleanup, Durability, TopicSettings

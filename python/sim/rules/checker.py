@@ -30,8 +30,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from sim.findings import NEVER, Finding, Kind
-from sim.gone_rules import Gone
 from sim.history import (
     Acknowledged,
     Asked,
@@ -45,8 +43,10 @@ from sim.history import (
     Read,
     Sent,
 )
-from sim.later_rules import Later
-from sim.queue_rules import Queues
+from sim.rules.findings import NEVER, Finding, Kind
+from sim.rules.gone import Gone
+from sim.rules.later import Later
+from sim.rules.queues import Queues
 
 
 class _Tx:

@@ -1,6 +1,6 @@
 """Those who decide on the newest message of a key, and publish only if it still is the newest."""
 
-from sim.actors import block, seen, topic_of
+from sim.actors.actor import block, seen, topic_of
 from sim.history import Acknowledged, Place, Sent
 from sim.world import World, quietly
 from tms.errors import OutOfOrderSequence, SequenceReused, WrongLastId

@@ -1,0 +1,177 @@
+"""Those who commit in one request: batches, and what they make of other messages."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from sim.actors.actor import SYNCED, WRITTEN, block, durability_at, seen, topic_of
+from sim.history import Asked, Ended, Found, Place, Sent
+from sim.world import World, quietly
+from tms.errors import Conflict, Fenced, TMSError, TransactionConflict, TransactionEnded
+from tms.model.ids import MessageId
+from tms.model.log import NewBlock, PartitionPosition
+from tms.model.position import Position
+from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
+
+
+class Work(NamedTuple):
+    """A commit that is to be asked for until there is an answer."""
+
+    name: str
+    request: Callable[[], Commit]
+    synced: bool
+
+
+def making(
+    name: str, output: Place, values: tuple[str, ...], synced: bool = True, **with_them: Any
+) -> Work:
+    """A commit of messages that were made of others, with what says that those are done."""
+
+    def request() -> Commit:
+        new = TopicBlock(topic_of(output), NewBlock(output[1], block(values)))
+        durability = SYNCED if synced else WRITTEN
+        return Commit(token=name, blocks=(new,), durability=durability, **with_them)
+
+    return Work(name, request, synced)
+
+
+class Committer:
+    """Commits batches over several partitions in one request each."""
+
+    def __init__(self, world: World, name: str, places: tuple[Place, ...]) -> None:
+        self._world = world
+        self._name, self._places = name, places
+        self._made = 0
+        self._work: Work | None = None
+
+    def step(self) -> None:
+        """Commit, or repeat what was not answered; seldom give it up."""
+        if self._work is None:
+            self._work = self._make()
+        elif self._world.random.random() < 0.05:
+            self._work = None
+            return
+        if commit(self._world, self._work) is not None:
+            self._work = None
+
+    def settle(self) -> bool:
+        """Until everything was answered."""
+        if self._work is not None:
+            self.step()
+        return self._work is None
+
+    def _make(self) -> Work:
+        world, random = self._world, self._world.random
+        self._made += 1
+        name = f"{self._name}-{self._made}"
+        places = random.sample(self._places, random.randint(1, min(3, len(self._places))))
+        parts = []
+        for number, place in enumerate(places):
+            values = tuple(f"{name}.{number}.{i}" for i in range(random.choice((1, 1, 2))))
+            parts.append((place, values))
+        synced = any(durability_at(world, place) is SYNCED for place in places)
+        for place, values in parts:
+            world.history.add(Sent(world.history.now(), place, values, name))
+        world.history.add(Asked(world.history.now(), name))
+        return Work(name, lambda: _request(name, parts, synced), synced)
+
+
+def _request(name: str, parts: list[tuple[Place, tuple[str, ...]]], synced: bool) -> Commit:
+    blocks = tuple(
+        TopicBlock(topic_of(place), NewBlock(place[1], block(values))) for place, values in parts
+    )
+    return Commit(token=name, blocks=blocks, durability=SYNCED if synced else WRITTEN)
+
+
+def commit(world: World, work: Work) -> bool | None:
+    """Ask for a commit; whether it was done, None when that is not known."""
+    try:
+        world.engine.transactions.commit(work.request())
+        done = True
+    except (TransactionConflict, TransactionEnded, Fenced):
+        done = False
+    except Conflict as error:
+        if "position" not in error.details:
+            return None
+        done = False
+    except TMSError:
+        return None
+    world.history.add(Ended(world.history.now(), work.name, done, work.synced))
+    return done
+
+
+class Transformer:
+    """One of several that together make a message of each message, exactly once."""
+
+    GROUP = "transformers"
+
+    def __init__(self, world: World, name: str, source: Place, output: Place) -> None:
+        self._world = world
+        self._name, self._source, self._output = name, source, output
+        self._made = 0
+        self._position: Position | None = None
+        self._known = False
+        self._work: Work | None = None
+        self._next: Position | None = None
+
+    def step(self) -> None:
+        """Look where the group stands, or process the next few."""
+        quietly(self._step)
+
+    def settle(self) -> bool:
+        """Until everything was answered."""
+        if self._work is not None:
+            self._finish()
+        return self._work is None
+
+    def _step(self) -> None:
+        if self._work is not None:
+            self._finish()
+        elif not self._known:
+            self._look()
+        else:
+            self._process()
+
+    def _look(self) -> None:
+        history, topic = self._world.history, topic_of(self._source)
+        began = history.now()
+        found = self._world.engine.transactions.positions(self.GROUP, topic)
+        self._position = found.get(self._source[1])
+        self._known = True
+        id = "" if self._position is None else str(self._position.id)
+        history.add(Found(began, self.GROUP, self._source, id, history.now()))
+
+    def _process(self) -> None:
+        world, random = self._world, self._world.random
+        start = self._position or Position.earliest()
+        at = [PartitionPosition(self._source[1], start)]
+        fetched = world.engine.fetch(topic_of(self._source), at, random.choice((1, 400)))
+        messages = seen(fetched, start)
+        if not messages:
+            return
+        self._made += 1
+        name = f"{self._name}-{self._made}"
+        sources = tuple(value for _, value in messages)
+        values = tuple(f"{name}.{number}" for number in range(len(sources)))
+        last = Position.after(MessageId.parse(messages[-1][0]))
+        key = PositionKey(self.GROUP, topic_of(self._source), self._source[1])
+        expected = "" if self._position is None else str(self._position)
+        synced = random.random() < 0.7
+        history = world.history
+        history.add(Sent(history.now(), self._output, values, name, sources))
+        history.add(Asked(history.now(), name, ((self.GROUP, self._source, str(last.id)),)))
+
+        change = PositionChange(key, last, expected)
+        self._work = making(name, self._output, values, synced, positions=(change,))
+        self._next = last
+        self._finish()
+
+    def _finish(self) -> None:
+        assert self._work is not None
+        done = commit(self._world, self._work)
+        if done is None:
+            return
+        self._work = None
+        if done:
+            self._position = self._next
+        else:
+            self._known = False

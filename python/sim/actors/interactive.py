@@ -1,0 +1,169 @@
+"""Those whose transactions take several steps: of this engine, and of a manager elsewhere."""
+
+from contextlib import suppress
+
+from sim.actors.actor import COMPACTED, PEOPLE, SYNCED, block, keyed, topic_of
+from sim.history import Asked, Ended, Place, Sent
+from sim.world import World, quietly
+from tms.errors import TransactionEnded, TransactionNotFound
+from tms.model.log import NewBlock
+from tms.model.snapshot import POINTERS_PER_MS
+from tms.model.transaction import Commit, TopicStaged
+from tms.transactions.early import Range
+
+_COUNTS, _OVERTAKEN = 1, 2  # producers of what is staged: a commit names the first one only
+
+
+class Interactive:
+    """Begins, publishes step by step, then commits, aborts, or is never heard of again."""
+
+    def __init__(self, world: World, name: str, places: tuple[Place, ...]) -> None:
+        self._world = world
+        self._name, self._places = name, places
+        self._made = 0
+        self._forget()
+
+    def step(self) -> None:
+        """The next thing in the life of a transaction."""
+        quietly(self._step)
+
+    def settle(self) -> bool:
+        """Ask how the last one ended; what is open is aborted."""
+        if self._id and not self._asked:
+            quietly(lambda: self._world.engine.transactions.abort(self._id))
+        if self._id:
+            quietly(self._ask)
+        return not self._id
+
+    def _forget(self) -> None:
+        self._id = 0
+        self._current = ""
+        self._asked = False
+        self._in_doubt = False  # whether everything that was published is there
+        self._sent = 0
+        self._staged: dict[Place, int] = {}  # blocks
+
+    def _step(self) -> None:
+        random, transactions = self._world.random, self._world.engine.transactions
+        if not self._id:
+            if not self._current:
+                self._made += 1
+                self._current = f"{self._name}-{self._made}"
+            timeout_s = random.choice((2, 30))
+            begun = transactions.begin(timeout_s=timeout_s, token=self._current)
+            self._id = begun.transaction_id
+        elif self._asked:
+            self._ask()
+        elif self._in_doubt:
+            self._give_up()
+        elif random.random() < 0.6:
+            self._publish()
+        elif random.random() < 0.6:
+            self._commit()
+        elif random.random() < 0.6:
+            self._give_up()
+        else:
+            self._forget()  # it stays open until its time is over
+
+    def _publish(self) -> None:
+        world, place = self._world, self._world.random.choice(self._places)
+        name = f"{self._current}.{self._sent}"
+        values, overtaken = (name,), (f"{name}-overtaken",)
+        if place[0] in (PEOPLE, COMPACTED):
+            values, overtaken = (keyed(world, name),), (keyed(world, overtaken[0]),)
+        self._sent += 1
+        world.history.add(Sent(world.history.now(), place, values, self._current))
+        new = NewBlock(place[1], block(values))
+        self._in_doubt = True
+        if world.random.random() < 0.4:
+            mine = NewBlock(place[1], block(values, _COUNTS, self._sent))
+            other = NewBlock(place[1], block(overtaken, _OVERTAKEN, self._sent))
+            world.engine.transactions.stage(topic_of(place), [other, mine], self._id)
+            self._staged[place] = self._staged.get(place, 0) + 1
+        else:
+            world.engine.transactions.submit(topic_of(place), [new], self._id).result(0)
+        self._in_doubt = False
+
+    def _give_up(self) -> None:
+        with suppress(TransactionEnded, TransactionNotFound):
+            self._world.engine.transactions.abort(self._id)
+        self._end(False)
+
+    def _commit(self) -> None:
+        history = self._world.history
+        self._asked = True
+        history.add(Asked(history.now(), self._current))
+        self._world.engine.transactions.commit(self._request())
+        self._end(True)
+
+    def _request(self) -> Commit:
+        staged = tuple(
+            TopicStaged(topic_of(place), place[1], blocks, (_COUNTS,))
+            for place, blocks in self._staged.items()
+        )
+        return Commit(self._id, durability=SYNCED, staged=staged)
+
+    def _ask(self) -> None:
+        try:
+            outcome = self._world.engine.transactions.describe(self._id).outcome
+        except TransactionNotFound:
+            outcome = "lost"
+        if outcome == "open":
+            self._world.engine.transactions.commit(self._request())
+            outcome = "committed"
+        self._end(outcome == "committed")
+
+    def _end(self, committed: bool) -> None:
+        history = self._world.history
+        history.add(Ended(history.now(), self._current, committed))
+        self._forget()
+
+
+class Foreign:
+    """Publishes under pointers of a transaction manager elsewhere, and rolls everything back."""
+
+    def __init__(self, world: World, name: str, place: Place) -> None:
+        self._world = world
+        self._name, self._place = name, place
+        self._made = 0
+        self._ranges: list[Range] = []
+        self._pointer = 0
+
+    def step(self) -> None:
+        """Publish a little, then roll back."""
+        if self._pointer and self._world.random.random() < 0.5:
+            self.settle()
+        else:
+            quietly(self._publish)
+
+    def settle(self) -> bool:
+        """Roll everything back."""
+        if not self._ranges:
+            self._pointer = 0
+            return True
+        quietly(self._roll_back)
+        return False
+
+    def _publish(self) -> None:
+        world = self._world
+        if not self._pointer:
+            self._made += 1
+            self._pointer = world.clock.now_ms() * POINTERS_PER_MS - world.random.randint(1, 999)
+            self._end()
+        name = f"{self._name}-{self._made}"
+        values = (f"{name}.{world.random.getrandbits(40):x}",)
+        world.history.add(Sent(world.history.now(), self._place, values, name))
+        new = NewBlock(self._place[1], block(values))
+        topic = topic_of(self._place)
+        # Where it would stand if the answer is lost, its client does not know: all of the topic.
+        whole = Range(topic, self._place[1], (0, 0), (2**62, 0), self._pointer)
+        self._ranges = [whole]
+        world.engine.transactions.submit(topic, [new], self._pointer).result(0)
+
+    def _roll_back(self) -> None:
+        self._world.engine.transactions.roll_back(self._ranges[0])
+        self._ranges = []
+
+    def _end(self) -> None:
+        history = self._world.history
+        history.add(Ended(history.now(), f"{self._name}-{self._made}", False))

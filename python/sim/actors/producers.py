@@ -1,0 +1,80 @@
+"""Who publishes plainly."""
+
+from sim.actors.actor import SYNCED, block, durability_at, topic_of
+from sim.history import Acknowledged, Place, Sent
+from sim.world import World, quietly
+from tms.errors import OutOfOrderSequence, SequenceReused, TMSError
+from tms.log.pending import PendingAppend
+from tms.model.log import NewBlock
+
+
+class Producer:
+    """Publishes plainly, with a producer id: repeats what was not answered."""
+
+    def __init__(self, world: World, name: str, place: Place) -> None:
+        self._world = world
+        self._name, self._place = name, place
+        self._made = 0
+        self._values: tuple[str, ...] = ()
+        self._durability = SYNCED
+        self._pending: PendingAppend | None = None
+        self._life = 0
+        self._begin_anew()
+
+    def step(self) -> None:
+        """Publish, repeat, or look for the answer."""
+        if not self._values:
+            self._make()
+        if self._pending is None or self._life != self._world.life:
+            self._send()
+        self._look()
+
+    def settle(self) -> bool:
+        """Until everything was answered."""
+        if self._values:
+            self.step()
+        return not self._values
+
+    def _begin_anew(self) -> None:
+        self._producer_id = self._world.random.getrandbits(62) | 1
+        self._sequence = 0
+        self._values, self._pending = (), None
+
+    def _make(self) -> None:
+        world = self._world
+        count = world.random.choice((1, 1, 2, 3))
+        self._values = tuple(f"{self._name}-{self._made + i}" for i in range(count))
+        self._made += count
+        self._durability = durability_at(world, self._place)
+        self._pending = None
+        world.history.add(Sent(world.history.now(), self._place, self._values))
+
+    def _send(self) -> None:
+        new = self._new()
+        self._life, self._pending = self._world.life, None
+        quietly(lambda: self._submit(new))
+
+    def _new(self) -> NewBlock:
+        return NewBlock(self._place[1], block(self._values, self._producer_id, self._sequence))
+
+    def _submit(self, new: NewBlock) -> None:
+        engine = self._world.engine
+        self._pending = engine.submit(topic_of(self._place), [new], self._durability)
+
+    def _look(self) -> None:
+        if self._pending is None or not self._pending.done():
+            return
+        pending, self._pending = self._pending, None
+        try:
+            appended = pending.result(0)[0]
+        except (OutOfOrderSequence, SequenceReused):  # what came before was lost with the power
+            self._begin_anew()
+            return
+        except TMSError:
+            return
+        messages = tuple(zip(map(str, appended.ids()), self._values, strict=True))
+        synced = self._durability is SYNCED
+        history = self._world.history
+        history.add(Acknowledged(history.now(), self._place, messages, synced))
+        self._sequence += 1
+        self._values = ()

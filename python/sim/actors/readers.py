@@ -1,0 +1,92 @@
+"""Who reads, over and over."""
+
+from sim.actors.actor import seen
+from sim.history import Place, Read
+from sim.world import World, quietly
+from tms.model.ids import MessageId
+from tms.model.log import PartitionPosition
+from tms.model.position import Position
+from tms.model.snapshot import Isolation
+from tms.model.topic import TopicName
+
+
+class Reader:
+    """Reads a partition over and over."""
+
+    def __init__(self, world: World, name: str, place: Place, committed: bool) -> None:
+        self._world = world
+        self._name, self._place = name, place
+        self._committed = committed
+        self._pass = 0
+        self._life = 0
+        self._powers = 0
+        self._position = Position.earliest()
+
+    def step(self) -> None:
+        """Read on; now and then from the beginning."""
+        random = self._world.random
+        if random.random() < 0.04:
+            self._begin_anew()
+        bytes_max = random.choice((1, 300, 1 << 20))
+        quietly(lambda: self._read(bytes_max))
+
+    def glance(self) -> None:
+        """Read at the tail while somebody else is in the middle of something."""
+        self._read(1 << 20, cached=True)
+
+    def look(self, after: str) -> None:
+        """Read what comes after an id, however that is found."""
+        self._begin_anew()
+        self._position = Position.after(MessageId.parse(after))
+        quietly(lambda: self._read(1 << 20))
+
+    def settle(self) -> bool:
+        """Nothing is left to do."""
+        return True
+
+    def after_power_loss(self) -> None:
+        """What was read may not be there any more."""
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._pass += 1
+        self._position = Position.earliest()
+
+    def _read(self, bytes_max: int, cached: bool = False) -> None:
+        world, (topic, partition) = self._world, self._place
+        isolation = Isolation.COMMITTED if self._committed else Isolation.UNCOMMITTED
+        began, position = world.history.now(), self._position
+        at = [PartitionPosition(partition, position)]
+        name = TopicName.parse(topic)
+        if cached:
+            looked = world.engine.fetch_cached(name, at, bytes_max, isolation)
+            if looked is None:
+                return
+            fetched = looked
+        else:
+            fetched = world.engine.fetch(name, at, bytes_max, isolation=isolation)
+        messages = seen(fetched, position)
+        held = fetched.held.get(partition, 0)
+        world.history.add(
+            Read(
+                began,
+                self._name,
+                self._pass,
+                self._place,
+                self._committed,
+                "" if position.id is None else str(position.id),
+                messages,
+                world.history.now(),
+                not fetched.blocks or bool(held),
+                _name_of(world, held),
+            )
+        )
+        if messages:
+            self._position = Position.after(MessageId.parse(messages[-1][0]))
+
+
+def _name_of(world: World, pointer: int) -> str:
+    if not pointer:
+        return ""
+    tokens = world.engine.transactions.manager.state.tokens
+    return next((token for token, id in tokens.items() if id == pointer), "?")

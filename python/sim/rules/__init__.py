@@ -1,0 +1,8 @@
+"""What must hold of every history.
+
+checker   every rule of the log and its transactions; asks the others
+queues    rules of queues
+later     rules of delayed messages
+gone      rules of compaction and erasing
+findings  what can be found
+"""
