@@ -43,7 +43,7 @@ from tms.tx.manager import TransactionManager
 from tms.tx.tephra import Tephra
 
 RESULTS_REMEMBERED = 10_000
-TRANSACTIONS_MAX, POSITIONS_MAX = 300_000, 100_000  # entries of journals that a start reads
+TRANSACTIONS_MAX, POSITIONS_MAX = 150_000, 20_000  # entries of journals that a start reads
 LATE_MS = 3_600_000  # a write may take so long after its transaction has ended
 KEPT_MS = 49 * 3_600_000  # of the journal: a day of asking, after a day of being open
 TRANSACTIONS = TopicName(SYSTEM_NAMESPACE, "_transactions")
