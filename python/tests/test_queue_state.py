@@ -32,7 +32,7 @@ from tms.queue.entries import (
     queue_key,
 )
 from tms.queue.keeping import chunks_of
-from tms.queue.order import NO_KEY, key_hash, pack, unpack
+from tms.queue.order import NO_KEY, KeyOrder, key_hash, pack, unpack
 from tms.queue.partition import BLOCKED, DYING, LEASED, WAITING, PartitionState
 from tms.queue.runs import add_range, count_in, offsets_in, runs_of
 from tms.queue.state import QueueState, backoff_ms
@@ -411,6 +411,16 @@ def test_runs_are_flat_and_give_their_offsets_back() -> None:
     add_range(runs, 11, 0)
     add_range(runs, 11, 4)
     assert runs[-2:] == [9, 6]
+
+
+def test_an_order_takes_no_space_for_what_is_settled() -> None:
+    order = KeyOrder()
+    order.add_all((offset, 1 + offset % 7) for offset in range(1_000))
+    assert [order.hash_of(offset) for offset in (0, 8, 999, 1_000)] == [1, 2, 6, NO_KEY]
+    for offset in sorted(range(1_000), key=lambda one: one * 7 % 1_000):
+        order.remove(offset)
+        assert order.hash_of(offset) == NO_KEY and order.remove(offset) is None
+    assert not order._hashes._arrays and not order._heads and not order._behind
 
 
 def test_a_key_is_known_by_eight_bytes_that_are_not_those_of_no_key() -> None:

@@ -15,6 +15,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 NO_KEY = 0
+_NEIGHBOURS_BITS = 5
+_NEIGHBOURS = 1 << _NEIGHBOURS_BITS
+_NOTHING = bytes(8 * _NEIGHBOURS)
 
 
 def key_hash(key: bytes | None) -> int:
@@ -40,6 +43,35 @@ def unpack(hashes: bytes) -> Sequence[int]:
     return found
 
 
+class _Digests:
+    """Digests by offset, in arrays of some neighbours: where most of them are there, a dictionary
+    takes three times as much."""
+
+    __slots__ = ("_arrays",)
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, array[int]] = {}
+
+    def put(self, offset: int, key: int) -> None:
+        found = self._arrays.get(offset >> _NEIGHBOURS_BITS)
+        if found is None:
+            found = self._arrays[offset >> _NEIGHBOURS_BITS] = array("Q", _NOTHING)
+        found[offset & _NEIGHBOURS - 1] = key
+
+    def get(self, offset: int) -> int:
+        found = self._arrays.get(offset >> _NEIGHBOURS_BITS)
+        return NO_KEY if found is None else found[offset & _NEIGHBOURS - 1]
+
+    def pop(self, offset: int) -> int:
+        found = self._arrays.get(offset >> _NEIGHBOURS_BITS)
+        if found is None:
+            return NO_KEY
+        key, found[offset & _NEIGHBOURS - 1] = found[offset & _NEIGHBOURS - 1], NO_KEY
+        if not any(found):
+            del self._arrays[offset >> _NEIGHBOURS_BITS]
+        return key
+
+
 class KeyOrder:
     """What is not settled, by key."""
 
@@ -48,7 +80,7 @@ class KeyOrder:
     def __init__(self) -> None:
         self._heads: dict[int, int] = {}
         self._behind: dict[int, deque[int]] = {}
-        self._hashes: dict[int, int] = {}
+        self._hashes = _Digests()
 
     def is_free(self, key: int) -> bool:
         """Whether nothing of this key has to be settled before."""
@@ -61,7 +93,7 @@ class KeyOrder:
         for offset, key in looked_at:
             if key == NO_KEY:
                 continue
-            self._hashes[offset] = key
+            self._hashes.put(offset, key)
             if key not in heads:
                 heads[key] = offset
             else:
@@ -69,8 +101,8 @@ class KeyOrder:
 
     def remove(self, offset: int) -> int | None:
         """A message is settled; which one is first of its key now, if that is news."""
-        key = self._hashes.pop(offset, None)
-        if key is None:
+        key = self._hashes.pop(offset)
+        if key == NO_KEY:
             return None
         behind = self._behind.get(key)
         if self._heads[key] != offset:
@@ -88,4 +120,4 @@ class KeyOrder:
 
     def hash_of(self, offset: int) -> int:
         """The digest of a message's key."""
-        return self._hashes.get(offset, NO_KEY)
+        return self._hashes.get(offset)
