@@ -13,11 +13,12 @@ from tms.server import logs
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     """Logging as it was before."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    root, mine = logging.getLogger(), logging.getLogger("tms")
+    handlers, levels = list(root.handlers), (root.level, mine.level)
     yield
     root.handlers[:] = handlers
-    root.setLevel(level)
+    root.setLevel(levels[0])
+    mine.setLevel(levels[1])
 
 
 EVIL = "\r\n\x1b[31m{}\u2028\x00" + "é\U0001f600" * 5_000
