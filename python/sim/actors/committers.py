@@ -1,10 +1,10 @@
 """Those who commit in one request: batches, and what they make of other messages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sim.actors.actor import SYNCED, WRITTEN, block, durability_at, seen, topic_of
-from sim.history import Asked, Ended, Found, Place, Sent
+from sim.history import Asked, Ended, Found, Place, Seen, Sent
 from sim.world import World, quietly
 from tms.errors import Conflict, Fenced, TMSError, TransactionConflict, TransactionEnded
 from tms.model.ids import MessageId
@@ -32,6 +32,15 @@ def making(
         return Commit(token=name, blocks=(new,), durability=durability, **with_them)
 
     return Work(name, request, synced)
+
+
+def made_of(
+    name: str, messages: Sequence[Seen]
+) -> tuple[tuple[str, ...], tuple[str, ...], Position]:
+    """The values of messages, what is made of them under a name, and the position behind them."""
+    sources = tuple(value for _, value in messages)
+    values = tuple(f"{name}.{number}" for number in range(len(sources)))
+    return sources, values, Position.after(MessageId.parse(messages[-1][0]))
 
 
 class Committer:
@@ -150,9 +159,7 @@ class Transformer:
             return
         self._made += 1
         name = f"{self._name}-{self._made}"
-        sources = tuple(value for _, value in messages)
-        values = tuple(f"{name}.{number}" for number in range(len(sources)))
-        last = Position.after(MessageId.parse(messages[-1][0]))
+        sources, values, last = made_of(name, messages)
         key = PositionKey(self.GROUP, topic_of(self._source), self._source[1])
         expected = "" if self._position is None else str(self._position)
         synced = random.random() < 0.7

@@ -5,11 +5,10 @@ Nothing but the fence keeps two of them from doing the same: a position is moved
 
 from sim.actors.actor import SHARED as TOPIC
 from sim.actors.actor import seen
-from sim.actors.committers import Work, commit, making
+from sim.actors.committers import Work, commit, made_of, making
 from sim.history import Asked, Place, Sent
 from sim.world import World, quietly
 from tms.errors import TMSError
-from tms.model.ids import MessageId
 from tms.model.log import PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import TopicName
@@ -98,9 +97,7 @@ class Member:
             return
         self._made += 1
         name = f"{self._name}-{self._made}"
-        sources = tuple(value for _, value in messages)
-        values = tuple(f"{name}.{number}" for number in range(len(sources)))
-        last = Position.after(MessageId.parse(messages[-1][0]))
+        sources, values, last = made_of(name, messages)
         owner = Owner(f"{self._name}-{self._lives}", self._holding[partition])
         change = PositionChange(PositionKey(GROUP, self._topic, partition), last, None, owner)
         place = (SHARED[0][0], partition)
