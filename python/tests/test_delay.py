@@ -1,5 +1,6 @@
 """Delayed messages on an engine: when they are due, and what becomes of them otherwise."""
 
+import threading
 from collections.abc import Sequence
 from itertools import count, takewhile
 
@@ -407,6 +408,21 @@ def test_a_cancel_of_what_is_long_overdue_is_remembered_over_a_restart() -> None
     id = _cancel_what_is_long_overdue(world)
     world.restart()
     _remembered_for_ten_minutes(world, id)
+
+
+def test_what_is_remembered_no_longer_goes_though_something_is_due_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, tidied = World(), threading.Event()
+    mover = world.delayed._mover
+    monkeypatch.setattr(mover, "_tidy", tidied.set)
+    monkeypatch.setattr(mover, "move_some", lambda: 1)
+    world.clock.pass_ms(31_000)
+    mover.start()
+    try:
+        assert tidied.wait(5)
+    finally:
+        mover.stop()
 
 
 # Looking

@@ -231,15 +231,15 @@ class Mover:
         self.look()
         while not self._stop.is_set():
             try:
+                if self._clock.monotonic_s() >= self._tidy_s:
+                    self._tidy_s = self._clock.monotonic_s() + _TIDY_S
+                    self._tidy()
                 began_ms = self._now_ms()
                 moved, learning = self.move_some(), self._learn()
                 if moved and not learning and all(due_ms > began_ms for due_ms in self._dues()):
                     self._stop.wait(_PACE_S)
                 if moved or learning:
                     continue
-                if self._clock.monotonic_s() >= self._tidy_s:
-                    self._tidy_s = self._clock.monotonic_s() + _TIDY_S
-                    self._tidy()
             except TMSError as error:
                 _log.warning("tidying_failed", error=error.message)
             except Exception:
