@@ -1,7 +1,7 @@
 """Who may know whom, checked on the source text: a line in the wrong room fails `make check`.
 
 * Rooms import only what `MAY_IMPORT` grants; drivers are imported only in the files of `DRIVERS`.
-* Files have at most 400 lines, functions at most 50.
+* Files have at most 600 lines, functions at most 50.
 """
 
 import ast
@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "tms"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 50
 
 # Each room, and what it may import besides itself. Longest prefix wins; every file is in a room.
