@@ -4,6 +4,8 @@
 #   make test    every test (installs what some of them need, or says what to install)
 #   make check   format, lint, types, import directions
 #   make sim     SEED=n: replay one run of the simulation exactly; TO=m: all from n to m
+#   make mutants ROOM=log: change the room's code in 200 places, one at a time; the tests must notice
+#                (COUNT=n, SEED=n, JOBS=n; the rooms stand in python/mutants/rooms.py)
 #   make hbase   a real HBase to try TMS on, until Ctrl-C: hbase://127.0.0.1:9090 (or HBASE_PORT=n;
 #                HBASE_FLAGS="--directory PATH" keeps it)
 #   make java    build and test the Java side, the coprocessor
@@ -29,7 +31,7 @@ HBASE_PORT ?= 9090
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
 PYTEST_FLAGS_SPARK35 ?= -q
 
-.PHONY: help env env-spark35 check test java jar wheel hbase hbase-jars spark35-jars spark-java run sim orders bench lock clean system-tools
+.PHONY: help env env-spark35 check test java jar wheel hbase hbase-jars spark35-jars spark-java run sim mutants orders bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -111,6 +113,10 @@ run: env spark-java
 
 sim: env
 	@cd python && ../$(PY) -m sim $(SEED) $(TO)
+
+mutants: env
+	@cd python && nice ../$(PY) -m mutants $(ROOM) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(JOBS),--jobs $(JOBS))
 
 orders: env
 	@$(PY) examples/orders.py

@@ -1,0 +1,91 @@
+"""The mutation tests notice what a test notices, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from mutants.making import Mutant, sample
+from mutants.report import Report
+from mutants.rooms import ROOMS, Room
+from mutants.running import BUDGET_S, Baseline, Result, measure, run
+
+CODE = '''"""A room."""
+
+def larger(one: int, other: int) -> int:
+    if one > other:
+        return one
+    return other
+
+
+def endless(count: int) -> int:
+    while count:
+        count = count - 1
+    return count
+
+
+def untested(one: int) -> int:
+    return one + 1
+'''
+TESTS = """
+from mutated_room import endless, larger
+
+def test_the_larger_one():
+    assert larger(3, 2) == 3
+    assert larger(2, 3) == 3
+
+def test_it_ends():
+    assert endless(2) == 0
+"""
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
+    (tmp_path / "mutated_room.py").write_text(CODE)
+    (tmp_path / "test_mutated_room.py").write_text(TESTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return Room(("mutated_room.py",), ("test_mutated_room.py",), tmp_path)
+
+
+def changed(room: Room, before: str, after: str) -> Mutant:
+    [file] = room.files()
+    line = CODE.splitlines().index(before) + 1
+    return Mutant(file, CODE.replace(before, after), range(line, line + 1), before, after)
+
+
+def test_a_change_that_a_test_notices_is_killed_and_one_that_none_notices_survives(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mutants.running.GRACE_S", 5.0)
+    baseline = measure(room)
+    mutants = [
+        changed(room, "    if one > other:", "    if one < other:"),
+        changed(room, "    if one > other:", "    if one >= other:"),
+        changed(room, "        count = count - 1", "        count = count + 1"),
+        changed(room, "    return one + 1", "    return one - 1"),
+    ]
+    outcomes = {result.mutant: result.outcome for result in run(mutants, baseline, jobs=2)}
+    assert [outcomes[one] for one in mutants] == ["killed", "survived", "timeout", "unreached"]
+
+
+def test_a_mutant_is_tried_with_the_tests_that_reach_it_quickest_first() -> None:
+    mutant = Mutant(Path("x.py"), "", range(3, 5), "", "")
+    reached = {"x.py": {2: ["no"], 3: ["slow", "quick"], 4: ["quick", "endless"]}}
+    seconds = {"no": 0.1, "slow": 2.0, "quick": 0.2, "endless": BUDGET_S}
+    assert Baseline(seconds, reached).tests_of(mutant) == ["quick", "slow"]
+
+
+def test_a_sample_is_the_same_for_the_same_seed() -> None:
+    files = ROOMS["groups"].files()
+    assert sample(files, 5, 7) == sample(files, 5, 7) != sample(files, 5, 8)
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_has_code_and_tests(name: str) -> None:
+    assert ROOMS[name].files() and ROOMS[name].test_files()
+
+
+def test_the_score_counts_what_was_noticed_and_what_nobody_reached() -> None:
+    mutant = Mutant(ROOMS["log"].files()[0], "", range(1, 2), "a", "b")
+    outcomes = ("killed", "timeout", "killed", "unreached", "survived")
+    report = Report([Result(mutant, outcome, 1, 0.1) for outcome in outcomes])
+    assert report.score == pytest.approx(0.6)
