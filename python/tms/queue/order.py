@@ -86,18 +86,20 @@ class KeyOrder:
         """Whether nothing of this key has to be settled before."""
         return key not in self._heads
 
-    def add_all(self, looked_at: Iterable[tuple[int, int]]) -> None:
+    def add_all(self, looked_at: Iterable[tuple[int, int]]) -> list[int]:
         """Messages that were looked at, with the digests of their keys, after all that were
-        before."""
-        heads = self._heads
+        before. Returns those that are the first of their keys."""
+        heads, first = self._heads, []
         for offset, key in looked_at:
             if key == NO_KEY:
                 continue
             self._hashes.put(offset, key)
             if key not in heads:
                 heads[key] = offset
+                first.append(offset)
             else:
                 self._behind.setdefault(key, deque()).append(offset)
+        return first
 
     def remove(self, offset: int) -> int | None:
         """A message is settled; which one is first of its key now, if that is news."""

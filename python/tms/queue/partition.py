@@ -20,6 +20,8 @@ Invariants
   when it is asked for.
 * What is held stays as it is, whatever the time, until its commit has ended.
 * Entries of `dues` and `ready` may be stale: `out` decides.
+* The first of its key is never blocked, whatever an entry says: what it was blocked by may have
+  been settled by an entry, or a commit, that the journal has before.
 * `apply` is the only way in which something becomes so, here and when a journal is replayed; only
   time makes the rest: leases end by themselves.
 """
@@ -27,7 +29,7 @@ Invariants
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
@@ -73,7 +75,7 @@ class PartitionState:
         self.counts = [0, 0, 0, 0]
         self.order = KeyOrder() if self._ordered else None
         self.held: dict[int, int] = {}
-        self.dying: deque[int] = deque()
+        self.dying: OrderedDict[int, None] = OrderedDict()  # each once
         self.causes: dict[int, str] = {}
         self._cursor = frontier
         self._dues = Dues()
@@ -200,7 +202,7 @@ class PartitionState:
         not."""
         found: list[int] = []
         while self.dying and len(found) < limit:
-            offset = self.dying.popleft()
+            offset, _ = self.dying.popitem(last=False)
             dying = offset in self.out and self._state(offset) == DYING
             if dying and offset not in self.held:
                 found.append(offset)
@@ -208,7 +210,7 @@ class PartitionState:
 
     def bury_later(self, offsets: Iterable[int]) -> None:
         """They were taken, and are still to go to the dead letters."""
-        self.dying.extend(offset for offset in offsets if offset in self.out)
+        self.dying.update((offset, None) for offset in offsets if offset in self.out)
 
     # -- commits under way -------------------------------------------------------------------------
 
@@ -224,7 +226,7 @@ class PartitionState:
             del self.held[offset]
             value = self.out[offset]
             if self._state(offset) == DYING:
-                self.dying.append(offset)
+                self.dying[offset] = None
             else:
                 self._dues.add(value >> TIME_SHIFT, (offset,), 1)
 
@@ -277,7 +279,9 @@ class PartitionState:
         if self.order is not None:
             every = offsets_in(edit.leased + edit.blocked)
             keys = dict(zip(every, unpack(edit.hashes), strict=True))
-            self.order.add_all((one, keys[one]) for one in sorted(chain(*leased, *blocked)))
+            seen = sorted(chain(*leased, *blocked))
+            for head in self.order.add_all((one, keys[one]) for one in seen):
+                self._unblock(head, now_ms)
         if edit.stop >= self.frontier:
             self.frontier, self.at = edit.stop, max(self.at, edit.at)
 
@@ -340,7 +344,7 @@ class PartitionState:
     def _die(self, offset: int, cause: str, now_ms: int) -> None:
         self._put(offset, DYING, now_ms)
         self.causes[offset] = cause
-        self.dying.append(offset)
+        self.dying[offset] = None
 
     def _put(self, offset: int, state: int, time_ms: int) -> None:
         value = self.out[offset]
@@ -377,7 +381,8 @@ class PartitionState:
                 self._restore_run(run, value, now_ms, passed_ms)
         if self.order is not None:
             keys = unpack(b"".join(chunk.hashes for chunk in chunks))
-            self.order.add_all(zip(self.out, keys, strict=True))
+            for head in self.order.add_all(zip(self.out, keys, strict=True)):
+                self._unblock(head, now_ms)
         for chunk in chunks:
             for pointer, first, count in chunk.held:
                 self.hold(range(first, first + count), pointer)
@@ -388,7 +393,7 @@ class PartitionState:
         time_ms = _until(now_ms, (value >> TIME_SHIFT) - passed_ms)
         self._add(run, state, time_ms, value & DELIVERIES_MASK)
         if state == DYING:
-            self.dying.extend(run)
+            self.dying.update(dict.fromkeys(run))
         elif state != BLOCKED:
             self._dues.add(time_ms, run, len(run))
 

@@ -121,6 +121,16 @@ class QueueState:
         edits: Edits = [(number, Settled(runs_of(offsets))) for number, offsets in good.items()]
         return Decision(edits, _count(good), late)
 
+    def settle_gone(self, gone: Iterable[tuple[int, Sequence[int]]]) -> Edits:
+        """These are not in the log any more, but for what a commit under way settles anyway."""
+        edits: Edits = []
+        for number, offsets in gone:
+            state = self.partition(number)
+            left = [one for one in offsets if one in state.out and one not in state.held]
+            if left:
+                edits.append((number, Settled(runs_of(left))))
+        return edits
+
     def give_back(
         self, tokens: Iterable[Token], delay_ms: int | None, when_ms: int, random: Random
     ) -> Decision:

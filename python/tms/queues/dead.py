@@ -30,8 +30,6 @@ from tms.model.transaction import (
     PositionKey,
     TopicBlock,
 )
-from tms.queue.entries import Settled
-from tms.queue.runs import runs_of
 from tms.queues.queue import OpenQueue
 from tms.queues.reading import MessageLog
 
@@ -91,8 +89,8 @@ class DeadLetters:
         """Move what is dying; how many. What cannot be moved is tried again with the next call.
         Raises what keeps all of it from being moved."""
         moved = 0
-        failed: list[Token] = []
-        while tokens := queue.take_dying(LETTERS):
+        failed: list[Token] = []  # a commit that failed late has put them back already
+        while tokens := [one for one in queue.take_dying(LETTERS) if one not in failed]:
             moved += self._move_some(queue, tokens, failed)
         queue.bury_later(failed)
         return moved
@@ -153,7 +151,7 @@ class DeadLetters:
             by_offset = {one.offset: one for one in tokens if one.partition == partition}
             found = queue.find(partition, sorted(by_offset))
             if found.gone:
-                queue.settle_gone([(partition, Settled(runs_of(found.gone)))])
+                queue.settle_gone(tokens[0].epoch, partition, found.gone)
             for block, offsets in found.pieces:
                 for offset in offsets:
                     one, token = block.slice(offset, 1, 0), by_offset[offset]

@@ -104,7 +104,8 @@ class OpenQueue:
     ) -> Received | None:
         """Up to `limit` messages, leased; None when there are none."""
         with self.lock:
-            self.state.expire(self.now_ms())
+            state = self.state
+            state.expire(self.now_ms())
             again = self._take_ready(limit)
         try:
             found = [(number, self.find(number, offsets)) for number, offsets in again]
@@ -113,18 +114,23 @@ class OpenQueue:
         except BaseException:
             with self.lock:
                 for number, offsets in again:
-                    self.state.partition(number).put_back(offsets)
+                    state.partition(number).put_back(offsets)
             self.waiters.wake()
             raise
         with self.lock:
-            state = self.state
+            if self.state is not state:  # the journal was read again, or the topic is a new one
+                return None
+            batch = None
+            if gone := state.settle_gone((number, each.gone) for number, each in found):
+                batch = self._add(gone, durability)
             taking = Taking(state, limit, bytes_max, self.now_ms(), self._clock.now_ms())
             for number, each in found:
                 taking.take_again(number, each)
             taking.take_new(self._scanner)
-            if not taking.edits:
+            if taking.edits:
+                batch = self._add(taking.edits, durability)
+            if batch is None:
                 return None
-            batch = self._add(taking.edits, durability)
             self.redelivered += taking.again
             more = bool(self._scanner.ahead) or taking.full or self._is_news()
             dying = state.has_dying
@@ -340,9 +346,12 @@ class OpenQueue:
         with self._reading:
             return self._scanner.find(partition, offsets)
 
-    def settle_gone(self, edits: Edits) -> None:
-        """Settle what is no longer in the log."""
+    def settle_gone(self, epoch: int, partition: int, offsets: Sequence[int]) -> None:
+        """Settle what is no longer in the log of this life of the queue."""
         with self.lock:
+            if self.state.epoch != epoch:
+                return
+            edits = self.state.settle_gone([(partition, offsets)])
             batch = self._add(edits, Durability.WRITTEN)
         self._journal.wait(batch)
 

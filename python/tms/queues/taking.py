@@ -1,11 +1,11 @@
 """Taking messages for a worker: what to journal, and the slices to hand out.
 
-    ready again ──▶ read, outside of the lock ──▶ Delivered ─┐
-                                    └─ gone ──▶ Settled      ├─▶ journal ─▶ slices
+    ready again ──▶ read, outside of the lock ──▶ Delivered ─┬─▶ journal ─▶ slices
     read ahead ───────────────────────────────▶ Advanced ────┘
 
 Invariants
 
+* What was found to be gone is settled before: whether a key is free is decided upon that.
 * What is delivered again comes first, then what is new, in the order of each partition.
 * Of what was looked at nothing is forgotten: it is leased, blocked, or settled because nobody can
   see it.
@@ -13,10 +13,10 @@ Invariants
 """
 
 from tms.model.received import Slice
-from tms.queue.entries import NOWHERE, Advanced, Delivered, Settled
+from tms.queue.entries import NOWHERE, Advanced, Delivered
 from tms.queue.order import NO_KEY, pack
 from tms.queue.partition import BLOCKED, BLOCKED_MAX, DELIVERIES_MASK, PartitionState
-from tms.queue.runs import Runs, add_range, runs_of
+from tms.queue.runs import Runs, add_range
 from tms.queue.state import Edits, QueueState
 from tms.queues.reading import Block, Found, Scanner
 
@@ -89,9 +89,6 @@ class Taking:
             self.edits.append(
                 (partition, Delivered(runs, deliveries, self._lease_ms, self._when_ms))
             )
-        gone = [offset for offset in found.gone if offset in state.out]
-        if gone:
-            self.edits.append((partition, Settled(runs_of(gone))))
 
     def _joins(self, block: Block, offset: int) -> bool:
         last = self.slices[-1]
