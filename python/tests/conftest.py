@@ -1,10 +1,12 @@
-"""What every test shares: how hypothesis behaves, and a fast directory."""
+"""What every test shares: how hypothesis behaves, a fast directory, both event loops."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 
 # Found examples are printed so that they can be kept; no deadline, because test machines stall.
@@ -22,3 +24,12 @@ def fast_path(tmp_path: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(dir="/dev/shm") as path:
         yield Path(path)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
+    """`asyncio.run` runs on asyncio's own loop, and once more on uvloop's, which uvicorn takes."""
+    policies = {"asyncio": asyncio.DefaultEventLoopPolicy, "uvloop": uvloop.EventLoopPolicy}
+    asyncio.set_event_loop_policy(policies[request.param]())
+    yield
+    asyncio.set_event_loop_policy(None)

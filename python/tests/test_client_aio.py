@@ -20,6 +20,7 @@ from tms.errors import Closed, Invalid, PartitionNotFound, TimedOut, TooLarge, T
 T = TypeVar("T")
 Open = Callable[[], AsyncBus]
 WAIT_S = 20
+pytestmark = pytest.mark.usefixtures("event_loop")
 
 
 def run(open_bus: Open, work: Callable[[AsyncBus], Awaitable[T]]) -> T:
@@ -292,10 +293,10 @@ def served() -> Iterator[Served]:
 
 @pytest.mark.parametrize("fault", list(Fault))
 def test_whatever_happens_to_a_request_its_messages_are_stored_once_and_in_order(
-    fault: Fault, served: Served
+    fault: Fault, served: Served, request: pytest.FixtureRequest
 ) -> None:
     url = f"http://127.0.0.1:{served.address[1]}"
-    topic = f"faults-{fault.name}"
+    topic = f"faults-{fault.name}-{request.node.callspec.params['event_loop']}"
 
     async def work(bus: AsyncBus) -> None:
         await bus.create_topic(topic, durability="written")

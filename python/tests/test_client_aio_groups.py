@@ -16,6 +16,7 @@ from tms.errors import Fenced, Invalid
 
 Open = Callable[[], AsyncBus]
 WAIT_S = 20.0
+pytestmark = pytest.mark.usefixtures("event_loop")
 PARTITIONS = 4
 
 

@@ -203,6 +203,7 @@ def test_many_threads_each_get_the_id_of_their_own_message() -> None:
         assert service.requests[id.time_ms - 1][id.sequence] == b"%d" % number
 
 
+@pytest.mark.usefixtures("event_loop")
 def test_tasks_share_requests_and_get_their_own_ids() -> None:
     asyncio.run(_tasks_share())
 
@@ -229,6 +230,7 @@ async def _tasks_share() -> None:
         assert id is not None and requests[id.time_ms - 1][id.sequence] == value
 
 
+@pytest.mark.usefixtures("event_loop")
 def test_a_task_that_is_cancelled_does_not_disturb_its_group() -> None:
     asyncio.run(_one_is_cancelled())
 

@@ -71,6 +71,7 @@ def test_a_publish_whose_answer_is_lost_is_stored_once(
     assert world.bus.delayed("orders").waiting == 1 and not lost
 
 
+@pytest.mark.usefixtures("event_loop")
 def test_the_asyncio_bus_does_the_same(tmp_path: Path) -> None:
     async def run() -> None:
         async with tms.aio.open(tmp_path / "data") as bus:

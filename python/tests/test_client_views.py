@@ -250,6 +250,7 @@ def test_it_goes_on_when_a_service_that_was_away_is_back(tmp_path: Path) -> None
         opened.close()
 
 
+@pytest.mark.usefixtures("event_loop")
 def test_an_asyncio_bus_has_the_same_views(tmp_path: Path) -> None:
     async def run() -> None:
         async with tms.aio.open(tmp_path / "aio") as bus:

@@ -186,6 +186,7 @@ def test_of_many_who_expect_the_same_exactly_one_is_stored(bus: Bus) -> None:
     assert len(values(bus)) == 13
 
 
+@pytest.mark.usefixtures("event_loop")
 def test_an_asyncio_bus_expects_the_same(tmp_path: Path) -> None:
     async def run() -> None:
         async with tms.aio.open(tmp_path / "aio") as bus:

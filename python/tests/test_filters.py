@@ -177,6 +177,7 @@ class TestHttp(FilterContract):
         assert client.request("GET", path + "keys").problem == "invalid"
 
 
+@pytest.mark.usefixtures("event_loop")
 def test_the_asyncio_consumer_filters_as_well(tmp_path: Path) -> None:
     with tms.open(tmp_path / "data") as bus:
         fill(bus)

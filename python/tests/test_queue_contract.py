@@ -44,6 +44,7 @@ async def prepared(bus: AsyncBus, *values: bytes, **settings: object) -> AsyncQu
     return await bus.queue("jobs", "workers", **settings)
 
 
+@pytest.mark.usefixtures("event_loop")
 class AsyncQueueContract:
     """A subclass gives `open_bus`."""
 

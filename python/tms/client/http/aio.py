@@ -13,7 +13,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tms.client.http.answers import BODIES_KEPT, AnswerReader
 from tms.client.http.connection import (
@@ -160,8 +160,7 @@ class _Line(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()

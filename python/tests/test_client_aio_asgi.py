@@ -1,0 +1,93 @@
+"""`tms.aio` inside a web application, served as uvicorn serves by itself: on uvloop."""
+
+import asyncio
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+import tms.aio
+from tests.http_kit import serving
+
+TOPIC = "orders"
+
+
+def application(url: str) -> Starlette:
+    """Publishes what is posted to it, and lists what it has published."""
+    bus = tms.aio.connect(url)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with bus:
+            await bus.create_topic(TOPIC, durability="written")
+            yield
+
+    async def publish(request: Request) -> Response:
+        return PlainTextResponse(str(await bus.publish(TOPIC, await request.body())))
+
+    async def read(request: Request) -> Response:
+        consumer = bus.consumer(TOPIC, stop_at_end=True)
+        values = [(message.value or b"").decode() async for message in consumer]
+        return JSONResponse({"values": values, "loop": type(asyncio.get_running_loop()).__module__})
+
+    routes = [Route("/", publish, methods=["POST"]), Route("/", read, methods=["GET"])]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+@contextlib.contextmanager
+def running(app: Starlette) -> Iterator[tuple[str, int]]:
+    """The application under uvicorn, on a thread of its own; its address."""
+    started: Future[None] = Future()
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            started.set_result(None)
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # of the main thread only
+
+    server = Server(uvicorn.Config(app, log_level="error"))  # the loop is uvicorn's own choice
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            started.result(20)
+            yield listener.getsockname()
+        finally:
+            server.should_exit = True
+            thread.join(20)
+        assert not thread.is_alive(), "the application did not stop"
+
+
+def test_a_web_application_under_uvicorn_publishes_and_reads() -> None:
+    count = 8
+    with (
+        serving() as served,
+        running(application(f"http://127.0.0.1:{served.address[1]}")) as there,
+    ):
+
+        def ask(method: str, body: bytes | None = None) -> bytes:
+            connection = http.client.HTTPConnection(*there, timeout=20)
+            with contextlib.closing(connection):
+                connection.request(method, "/", body)
+                return connection.getresponse().read()
+
+        ids = [ask("POST", b"%d" % number) for number in range(count)]
+        answer = ask("GET").decode()
+        assert len(set(ids)) == count
+        assert (
+            answer
+            == JSONResponse(
+                {"values": [str(number) for number in range(count)], "loop": "uvloop"}
+            ).body.decode()
+        )
