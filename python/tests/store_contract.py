@@ -9,7 +9,7 @@ import pytest
 
 from tms.errors import Closed, Conflict, Invalid, NotFound, TooLarge
 from tms.model.topic import Durability
-from tms.store.base import KEY_BYTES_MAX, NAME_BYTES_MAX, Map, Store
+from tms.store.base import KEY_BYTES_MAX, NAME_BYTES_MAX, Map, Store, is_last, pages
 
 WRITTEN, SYNCED, NONE = Durability.WRITTEN, Durability.SYNCED, Durability.NONE
 ALL = 1 << 40  # more bytes than any test writes
@@ -262,6 +262,23 @@ class StoreContract:
         one.write([(bytes([i]), b"0123456789") for i in range(9)], WRITTEN)
         found = one.scan(None, None, bytes_max, reverse)
         assert [key[0] for key, _ in found] == ([8, 7, 6] if reverse else [0, 1, 2])[:count]
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_a_scan_that_is_not_full_was_the_last_of_its_range(
+        self, one: Map, reverse: bool
+    ) -> None:
+        """Values are small, large and empty: an engine may keep them apart."""
+        random = Random(3)
+        rows = [(bytes([i]), bytes(random.choice((0, 1, 9, 3_000, 70_000)))) for i in range(1, 41)]
+        one.write(rows, WRITTEN)
+        total = sum(len(key) + len(value) for key, value in rows)
+        for bytes_max in (1, 30, 3_001, 70_002, 200_000, total - 1, total, total + 1):
+            found = one.scan(None, None, bytes_max, reverse)
+            assert is_last(found, bytes_max) is (bytes_max > total)
+            assert len(found) == len(rows) or not is_last(found, bytes_max)
+            if not reverse:
+                walked = [row for page in pages(one, None, None, bytes_max) for row in page]
+                assert walked == rows
 
     def test_a_map_agrees_with_a_dictionary_over_random_operations(
         self, reopen: Callable[[], Store]

@@ -1,34 +1,44 @@
 """Segments: rolling, dropping, reading across them, and what a crash leaves."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+import tms
 from tests.clocks import START_MS
 from tests.log_kit import (
     DAY_MS,
     EARLIEST,
     HOUR_MS,
     LATEST,
+    MANY,
     NAME,
     SEGMENTS,
     SYNCED,
     WRITTEN,
     Bench,
     Limits,
+    block,
     small,
     until,
 )
+from tms.client.consumer import FETCH_BYTES
 from tms.errors import DataCorrupt, StorageUnavailable
-from tms.model.block import read_header
+from tms.log import partition
+from tms.log.records import FIRST_KEY, key_after
+from tms.log.segments import KEY_END, SegmentChain
+from tms.model.block import Flags, read_header
 from tms.model.ids import MessageId
 from tms.model.keys import block_key
+from tms.model.log import NewBlock, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicSettings
 from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore
+from tms.topic.partitions import PartitionLog
 
 
 def _publish_until_segments(bench: Bench, segments: int, size: int = 1_000) -> int:
@@ -41,6 +51,22 @@ def _publish_until_segments(bench: Bench, segments: int, size: int = 1_000) -> i
         count += 1
         assert count < 1_000
     return count
+
+
+def _log(bench: Bench) -> PartitionLog:
+    engine = bench.engine
+    return engine._partitions.get(NAME, engine._registry.find(NAME), 0)
+
+
+def _chain(bench: Bench) -> SegmentChain:
+    return _log(bench).state.chain
+
+
+def _pages(bench: Bench) -> Iterator[list[StoredBlock]]:
+    _log(bench).reader.load()
+    chain = _chain(bench)
+    for segment in chain.record.segments:
+        yield chain.scan_segment(segment, FIRST_KEY, MANY)
 
 
 def _numbers(bench: Bench, position: Position = EARLIEST) -> list[int]:
@@ -124,6 +150,68 @@ def test_one_fetch_takes_blocks_of_several_segments() -> None:
     with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
         count = _publish_until_segments(bench, 5, size=1)
         assert len(bench.fetch(EARLIEST).blocks) == count
+
+
+@pytest.mark.parametrize("bytes_max", [1, 100, 3_000, 5_000, 7_000, 30_000])
+def test_a_scan_enters_a_segment_when_nothing_is_left_in_the_one_before(bytes_max: int) -> None:
+    """Blocks are so small that their keys count."""
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=20_000)) as bench:
+        count = _publish_until_segments(bench, 4, size=1)
+        chain = _chain(bench)
+        found: list[int] = []
+        start = FIRST_KEY
+        while blocks := chain.scan(start, KEY_END, bytes_max):
+            found += [read_header(one.block).base_offset for one in blocks]
+            start = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))
+        assert found == [*range(count)]
+
+
+def test_a_transaction_is_rolled_back_in_all_the_segments_that_it_wrote_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partition, "ROLL_BACK_BYTES", 7_000)
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=20_000)) as bench:
+        transactions = bench.engine.transactions
+        id, segments = transactions.begin().transaction_id, 0
+        while segments < 4:
+            transactions.submit(NAME, [NewBlock(0, block(b"v"))], id).result(5)
+            bench.clock.pass_ms(1)
+            bench.engine.maintenance.clean()
+            segments = bench.partition().segments
+        state = _log(bench).state
+        with state.changing():
+            marked = state.roll_back(FIRST_KEY, state.last, id)
+        stored = [one for found in _pages(bench) for one in found]
+        assert marked == len(stored) == bench.partition().end_offset
+        assert all(read_header(one.block).flags & Flags.ROLLED_BACK for one in stored)
+
+
+def test_what_was_published_after_a_key_is_found_in_all_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partition, "LOOK_BYTES", 7_000)
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=20_000)) as bench:
+        count = _publish_until_segments(bench, 4, size=1)
+        state = _log(bench).state
+        with state.owner:
+            found = [one for some in state.published_after(FIRST_KEY) for one in some]
+        assert [read_header(one.block).base_offset for one in found] == [*range(count)]
+
+
+def test_lone_messages_of_several_segments_are_replayed_with_the_settings_that_everybody_has(
+    tmp_path: Path,
+) -> None:
+    count = 40_000
+    with tms.open(tmp_path) as bus:
+        bus.create_topic("t", retention_bytes=40 << 20, durability="written")
+        for number in range(count):
+            bus.publish("t", b"%d" % number + bytes(300))
+        assert bus.describe_topic("t").partition_infos[0].segments > 1
+    with tms.open(tmp_path) as bus:
+        for fetch_bytes in (FETCH_BYTES, 64 << 10):
+            with bus.consumer("t", stop_at_end=True, fetch_bytes=fetch_bytes) as consumer:
+                offsets = [at for batch in consumer.batches() for at in batch.offsets()]
+            assert offsets == [*range(count)]
 
 
 def test_a_scan_of_a_segment_that_retention_drops_meanwhile_goes_on_after_it() -> None:

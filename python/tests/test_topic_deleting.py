@@ -17,6 +17,7 @@ from tms.log.records import FIRST_KEY
 from tms.model.log import NewBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName, TopicSettings
+from tms.topic import registry
 
 OTHER = TopicName.parse("other")
 
@@ -32,6 +33,26 @@ def _records(bench: Bench, prefix: bytes) -> list[bytes]:
 
 
 # -- deleting --------------------------------------------------------------------------------------
+
+
+def test_topics_are_deleted_with_all_of_their_records_however_many_pages_those_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "SCAN_BYTES", 1)
+    with Bench(TopicSettings(partitions=3)) as bench:
+        for partition in range(3):
+            bench.publish(b"v", partition=partition)
+        names = [TopicName.parse(f"t{number}") for number in range(3)]
+        for name in names:
+            bench.engine.create_topic(name, TopicSettings(partitions=3))
+            blocks = [NewBlock(partition, block(b"v")) for partition in range(3)]
+            bench.engine.append(name, blocks)
+        for name in (NAME, *names):  # the process ends before their maps are dropped
+            bench.engine._registry.delete(name)
+        bench.restart()
+        assert _records(bench, b"deleted/") == []
+        assert _records(bench, b"partition/") == _records(bench, b"producers/") == []
+        assert bench.maps() == []
 
 
 def test_a_deleted_topic_is_gone_with_its_space_and_all_of_its_records() -> None:

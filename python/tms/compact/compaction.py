@@ -28,11 +28,12 @@ from tms.model import keys
 from tms.model.ids import MessageId
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import TopicName
-from tms.store.base import Map
+from tms.store.base import Map, pages
 from tms.topic.maintenance import TRANSACTION_MS_MAX
 from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.registry import Registry, TopicRecord
 
+SCAN_BYTES = 4 << 20
 _log = EventLog(__name__)
 
 # Erases the messages of a key that wait and are in no log yet, of a partition or all; how many.
@@ -207,9 +208,8 @@ class Compaction:
         """The partitions in which space is still to be given back."""
         found: set[bytes] = set()
         start, stop = keys.COMPACTION_PREFIX, keys.prefix_stop(keys.COMPACTION_PREFIX)
-        while rows := self._metadata.scan(start, stop, 4 << 20):
-            found.update(key for key, raw in rows if _says_reclaim(key, raw))
-            start = rows[-1][0] + b"\0"
+        for page in pages(self._metadata, start, stop, SCAN_BYTES):
+            found.update(key for key, raw in page if _says_reclaim(key, raw))
         return found
 
     def _has_sealed(self, topic: TopicRecord, partition: int) -> bool:

@@ -43,7 +43,7 @@ from tms.log.records import (
 from tms.model import keys
 from tms.model.log import StoredBlock
 from tms.model.topic import Durability
-from tms.store.base import Map, Row, Store
+from tms.store.base import Map, Row, Store, is_last
 
 KEY_END: BlockKey = (2**63, 0)
 _NOTHING = PartitionRecord(epoch=0, segments=())
@@ -235,17 +235,18 @@ class SegmentChain:
     # -- reading -------------------------------------------------------------------------------
 
     def scan(self, start: BlockKey, stop: BlockKey, bytes_max: int) -> list[StoredBlock]:
-        """Blocks whose last message is in [start, stop), in order, at least one if there is one."""
+        """Blocks whose last message is in [start, stop), in order, at least one if there is one: a
+        segment is entered only when nothing more is in the one before."""
         found: list[StoredBlock] = []
-        room = bytes_max
+        room = max(1, bytes_max)
         for segment in self.record.segments:
             if segment.last is not None and segment.last < start:
                 continue
-            blocks = self.scan_segment(segment, start, max(1, room), stop)
-            found += blocks
-            room -= sum(len(stored.block) for stored in blocks)
-            if room <= 0:
+            page = self._rows(segment, start, stop, room)
+            found += self._stored(page)
+            if not is_last(page, room):
                 break
+            room -= sum(len(key) + len(value) for key, value in page)
             if segment.last is not None and segment.last >= stop:
                 break
         return found
@@ -254,10 +255,7 @@ class SegmentChain:
         self, segment: SegmentRecord, start: BlockKey, bytes_max: int, stop: BlockKey = KEY_END
     ) -> list[StoredBlock]:
         """Like `scan`, of one segment."""
-        return [
-            StoredBlock(self.partition, *keys.split_block_key(key), value)
-            for key, value in self._rows(segment, start, stop, bytes_max)
-        ]
+        return self._stored(self._rows(segment, start, stop, bytes_max))
 
     def before(self, key: BlockKey) -> StoredBlock | None:
         """The last block before a key."""
@@ -341,6 +339,9 @@ class SegmentChain:
             return []
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _stored(self, rows: list[tuple[bytes, bytes]]) -> list[StoredBlock]:
+        return [StoredBlock(self.partition, *keys.split_block_key(key), row) for key, row in rows]
 
     def _name(self, number: int) -> str:
         return keys.segment_map(self.uid, self.partition, number)

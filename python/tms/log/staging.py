@@ -29,10 +29,10 @@ from tms.model.block.header import HEADER_BYTES, write_header
 from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.log import Buffer, StoredBlock
 from tms.model.topic import Durability
-from tms.store.base import Map, Row, Store
+from tms.store.base import Map, Row, Store, pages
 
 TRANSACTIONS_KNOWN = 10_000
-_SCAN_BYTES = 4 << 20
+SCAN_BYTES = 4 << 20
 
 
 class Staged(NamedTuple):
@@ -207,12 +207,11 @@ class StagedBlocks:
         found = self._map(keys.payload_map(self._uid, self._partition, pointer))
         start = keys.payload_key(pointer, 0, 0)
         stop = keys.payload_key(pointer + 1, 0, 0)
-        while found is not None and (rows := found.scan(start, stop, _SCAN_BYTES)):
-            for key, value in rows:
+        for page in () if found is None else pages(found, start, stop, SCAN_BYTES):
+            for key, value in page:
                 _, time_ms, last = keys.split_payload_key(key)
                 header = header_of(StoredBlock(self._partition, time_ms, last, value))
                 known.note(_staged(time_ms, last, header))
-            start = rows[-1][0] + b"\0"
         self._remember(pointer, known)
         return known
 

@@ -20,7 +20,7 @@ Invariants, held by every engine and checked by one contract suite (`tests/store
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from tms.errors import Invalid, TooLarge
@@ -71,8 +71,8 @@ class Map(Protocol):
         reverse: bool = False,
     ) -> list[tuple[bytes, bytes]]:
         """Rows of [start, stop) in key order (descending with `reverse`), ending once `bytes_max`
-        bytes of keys and values are reached; at least one row if there is one. None is an open
-        end."""
+        bytes of keys and values are reached and not before, so that `is_last` is exact; at least
+        one row if there is one. None is an open end."""
         ...
 
     def delete(self, keys: Iterable[bytes]) -> None:
@@ -140,6 +140,23 @@ class Store(Protocol):
     def close(self) -> None:
         """Close every map. A second call does nothing."""
         ...
+
+
+def is_last(page: Sequence[tuple[bytes, bytes]], bytes_max: int) -> bool:
+    """Whether a scan of `bytes_max` bytes ended because its range did. One that was full may have
+    been the last as well."""
+    return sum(len(key) + len(value) for key, value in page) < bytes_max
+
+
+def pages(
+    source: Map, start: bytes | None, stop: bytes | None, bytes_max: int
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """All rows of [start, stop) in key order, some at a time."""
+    while page := source.scan(start, stop, bytes_max):
+        yield page
+        if is_last(page, bytes_max):
+            return
+        start = page[-1][0] + b"\0"
 
 
 def check_name(name: str) -> str:

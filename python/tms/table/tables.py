@@ -14,7 +14,7 @@ from tms.errors import Conflict, Invalid, NotFound, TMSError
 from tms.model.keys import TABLES
 from tms.model.snapshot import Fate, Snapshot
 from tms.model.topic import Durability
-from tms.store.base import Map, Store
+from tms.store.base import Map, Store, pages
 from tms.table.versions import (
     Version,
     check_key,
@@ -127,9 +127,8 @@ class Tables:
 
     @staticmethod
     def _versions(rows: Map, start: bytes | None, stop: bytes | None) -> Iterator[Version]:
-        while some := rows.scan(start, stop, SCAN_BYTES):
-            yield from map(decode, some)
-            start = some[-1][0] + b"\x00"
+        for page in pages(rows, start, stop, SCAN_BYTES):
+            yield from map(decode, page)
 
     def _map(self, table: str) -> Map | None:
         found = self._maps.get(table)

@@ -15,7 +15,7 @@ from tms.log.records import FIRST_KEY, PartitionRecord, decode
 from tms.model import keys
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
-from tms.store.base import Map
+from tms.store.base import Map, pages
 from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.registry import Registry, TopicRecord
 from tms.topic.retention import RetentionClock, floor_by_bytes, floor_by_time
@@ -23,7 +23,7 @@ from tms.topic.retention import RetentionClock, floor_by_bytes, floor_by_time
 CLOSE_TIMEOUT_S = 30.0
 TRANSACTION_MS_MAX = 26 * 3_600_000  # from a transaction's begin to its last reference
 _RECOVERY_S = 0.5
-_SCAN_BYTES = 4 << 20
+SCAN_BYTES = 4 << 20
 _log = EventLog(__name__)
 
 
@@ -117,9 +117,8 @@ class Maintenance:
         """All records of partitions by key, in few reads: there may be very many."""
         found: dict[bytes, bytes] = {}
         start, stop = keys.PARTITION_PREFIX, keys.prefix_stop(keys.PARTITION_PREFIX)
-        while rows := self._metadata.scan(start, stop, _SCAN_BYTES):
-            found.update(rows)
-            start = rows[-1][0] + b"\0"
+        for page in pages(self._metadata, start, stop, SCAN_BYTES):
+            found.update(page)
         return found
 
     def _clean_partition(

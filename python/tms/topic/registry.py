@@ -11,7 +11,8 @@ Invariants
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 
 import msgspec
 
@@ -38,9 +39,9 @@ from tms.model.topic import (
     parse_durability,
     parse_retention,
 )
-from tms.store.base import Map, Store
+from tms.store.base import Map, Store, pages
 
-_SCAN_BYTES = 1 << 20
+SCAN_BYTES = 1 << 20
 _ATTEMPTS = 16
 _DROPPED = b"-"  # instead of the topic's name, which has more characters
 
@@ -224,7 +225,7 @@ class Registry:
         """The uids of deleted topics whose maps are still to be dropped."""
         prefix = keys.DELETED_PREFIX
         with self._lock:
-            noted = self._metadata.scan(prefix, keys.prefix_stop(prefix), _SCAN_BYTES)
+            noted = self._rows(prefix)
             uids = {int(key[len(prefix) :], 16) for key, name in noted if name != _DROPPED}
             if not uids:
                 return []
@@ -244,7 +245,7 @@ class Registry:
                 keys.producers_key(uid, 0)[:-5],
                 keys.compaction_key(uid, 0)[:-5],
             )
-            for key, _ in self._metadata.scan(prefix, keys.prefix_stop(prefix), 64 << 20)
+            for key, _ in self._rows(prefix)
         ]
         noted = keys.deleted_key(uid)
         if self._store.shared:  # others clean by this note what the dropped maps held
@@ -262,27 +263,25 @@ class Registry:
             TopicName.of(namespace, after)
         prefix = keys.topic_key(namespace, "")
         start = prefix if after is None else keys.topic_key(namespace, after) + b"\0"
+        rows = pages(self._metadata, start, keys.prefix_stop(prefix), SCAN_BYTES)
         found: list[tuple[TopicName, TopicRecord]] = []
-        while len(found) < limit:
-            rows = self._metadata.scan(start, keys.prefix_stop(prefix), _SCAN_BYTES)
-            for key, raw in rows[: limit - len(found)]:
-                topic = key[len(prefix) :].decode("ascii")
-                found.append((TopicName(namespace, topic), decode(raw, TopicRecord, key)))
-            if not rows:
-                break
-            start = rows[-1][0] + b"\0"
+        for key, raw in islice(chain.from_iterable(rows), max(0, limit)):
+            topic = key[len(prefix) :].decode("ascii")
+            found.append((TopicName(namespace, topic), decode(raw, TopicRecord, key)))
         return found
 
     def all(self) -> list[tuple[TopicName, TopicRecord]]:
         """Every topic."""
         found: list[tuple[TopicName, TopicRecord]] = []
-        start = b"topic/"
-        while rows := self._metadata.scan(start, keys.prefix_stop(b"topic/"), _SCAN_BYTES):
-            for key, raw in rows:
-                _, namespace, topic = key.decode("ascii").split("/")
-                found.append((TopicName(namespace, topic), decode(raw, TopicRecord, key)))
-            start = rows[-1][0] + b"\0"
+        for key, raw in self._rows(b"topic/"):
+            _, namespace, topic = key.decode("ascii").split("/")
+            found.append((TopicName(namespace, topic), decode(raw, TopicRecord, key)))
         return found
+
+    def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All records whose keys begin with a prefix."""
+        stop = keys.prefix_stop(prefix)
+        return chain.from_iterable(pages(self._metadata, prefix, stop, SCAN_BYTES))
 
     def _read(self, name: TopicName) -> TopicRecord | None:
         key = keys.topic_key(*name)

@@ -11,10 +11,10 @@ from tms.errors import Conflict, DataCorrupt
 from tms.events import EventLog
 from tms.log.records import FIRST_KEY, BlockKey, PartitionRecord, decode
 from tms.model import keys
-from tms.store.base import Map, Store
+from tms.store.base import Map, Store, pages
 
 _SEGMENTS = "t"  # what the names of segment maps begin with
-_SCAN_BYTES = 4 << 20
+SCAN_BYTES = 4 << 20
 _log = EventLog(__name__)
 
 
@@ -45,15 +45,14 @@ def sweep(store: Store, metadata: Map) -> int:
         if not keys.is_payload_map(name) and not keys.is_delayed_map(name)
     }
     floors: dict[str, BlockKey] = {}
-    start = keys.PARTITION_PREFIX
-    while rows := metadata.scan(start, keys.prefix_stop(keys.PARTITION_PREFIX), _SCAN_BYTES):
-        for key, raw in rows:
+    start, stop = keys.PARTITION_PREFIX, keys.prefix_stop(keys.PARTITION_PREFIX)
+    for page in pages(metadata, start, stop, SCAN_BYTES):
+        for key, raw in page:
             uid, partition = int(key[10:18], 16), int(key[19:])
             record = decode(raw, PartitionRecord, key)
             floors[keys.partition_prefix(uid, partition)] = record.floor
             for segment in record.segments:
                 left.discard(keys.segment_map(uid, partition, segment.number))
-        start = rows[-1][0] + b"\0"
     for name in sorted(left):
         _require_unneeded(store, name, floors.get(name[: name.rfind("/") + 1], FIRST_KEY))
     for name in sorted(left):

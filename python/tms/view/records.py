@@ -17,14 +17,14 @@ from tms.log.records import BlockKey, decode
 from tms.model import keys
 from tms.model.topic import DEFAULT_NAMESPACE, TopicName
 from tms.model.transaction_image import Fates, TransactionImage, decode_image
-from tms.store.base import Store
+from tms.store.base import Store, pages
 from tms.topic.registry import TopicRecord
 from tms.topic.retention import RetentionClock, floor_by_time
 from tms.view.partition import PartitionView
 from tms.view.search import Known
 
 FOREIGN_LIFETIME_MS = 25 * 3_600_000  # unless the service says otherwise
-_PAGE_BYTES = 4 << 20
+PAGE_BYTES = 4 << 20
 _NO_TRANSACTIONS = TransactionImage(0, 0, 0)
 
 
@@ -81,11 +81,10 @@ class View:
         return floor_by_time(max(now_ms, judged_ms or 0), record.retention_ms)
 
     def _names(self, namespace: str) -> Iterator[TopicName]:
-        start = prefix = keys.topic_key(namespace, "")
-        while rows := self.metadata.scan(start, keys.prefix_stop(prefix), _PAGE_BYTES):
-            for key, _ in rows:
+        prefix = keys.topic_key(namespace, "")
+        for page in pages(self.metadata, prefix, keys.prefix_stop(prefix), PAGE_BYTES):
+            for key, _ in page:
                 yield TopicName(namespace, key[len(prefix) :].decode("ascii"))
-            start = rows[-1][0] + b"\0"
 
 
 class TopicView:

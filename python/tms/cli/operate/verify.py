@@ -10,10 +10,10 @@ Nothing is changed: the store that is given is a copy.
 """
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from tms.delay.stored.entries import entry_of
 from tms.errors import DataCorrupt, NotFound, TMSError
@@ -32,7 +32,7 @@ from tms.model.block import BlockHeader, Flags, read_header
 from tms.model.block import decode as decode_block
 from tms.model.log import StoredBlock
 from tms.model.topic import TopicName
-from tms.store.base import Map, Store
+from tms.store.base import Map, Store, pages
 from tms.topic.registry import TopicRecord
 
 SCAN_BYTES = 8 << 20
@@ -279,12 +279,9 @@ class Verifier:
             yield _damage(map_name, "no record of a partition names it", Mend.PARTITION, map_name)
 
 
-def scan(source: Map) -> Generator[tuple[bytes, bytes], None, None]:
+def scan(source: Map) -> Iterator[tuple[bytes, bytes]]:
     """All rows of a map, in order, a few at a time."""
-    start: bytes | None = None
-    while rows := source.scan(start, None, SCAN_BYTES):
-        yield from rows
-        start = rows[-1][0] + b"\0"
+    return chain.from_iterable(pages(source, None, None, SCAN_BYTES))
 
 
 def read_block(key: bytes, raw: bytes, staged: StagedBlocks) -> tuple[BlockKey, BlockHeader, int]:

@@ -16,6 +16,7 @@ Invariants
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tms.delay.stored.entries import (
     GROUP,
@@ -40,7 +41,7 @@ from tms.log.records import decode, encode
 from tms.model import keys
 from tms.model.delayed import SEQUENCE_MAX, DelayedId
 from tms.model.topic import Durability, TopicName
-from tms.store.base import Map, Row, Store
+from tms.store.base import Map, Row, Store, pages
 from tms.transactions.transactions import Transactions
 
 RESERVED = 1 << 20  # sequences given away with one write
@@ -352,9 +353,7 @@ class Shelf:
         return found_keys, messages
 
     def _rows(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        while rows := self._there.scan(start, stop, SCAN_BYTES):
-            yield from rows
-            start = rows[-1][0] + b"\0"
+        return chain.from_iterable(pages(self._there, start, stop, SCAN_BYTES))
 
 
 def cancelled_of(entry: Entry, cancelled: set[DelayedId]) -> set[int]:
