@@ -9,7 +9,9 @@ from tms.group.assignment import assign
 
 MEMBERS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 PARTITIONS = st.integers(0, 40)
-OWNERS = st.dictionaries(st.integers(0, 45), st.sampled_from("abcdefghxyz"), max_size=46)
+OWNERS = st.lists(st.sampled_from([None, *"abcdefghxyz"]), max_size=46).map(
+    lambda names: {at: name for at, name in enumerate(names) if name is not None}
+)
 
 
 def moves_needed(partitions: int, members: list[str], owners: dict[int, str]) -> int:

@@ -12,7 +12,7 @@ from tms.engine import Engine
 from tms.errors import Fenced, GroupNotFound, Overloaded, TMSError, TopicNotFound
 from tms.groups import members
 from tms.model.block import encode
-from tms.model.group import GroupStanding
+from tms.model.group import GroupStanding, MemberInfo
 from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
@@ -164,6 +164,46 @@ def test_a_group_and_an_engine_take_so_many_members_and_no_more(
     monkeypatch.setattr(members, "GROUPS_MAX", 1)
     with pytest.raises(Overloaded):
         world.poll("a", group="h")
+
+
+def test_a_group_shows_who_has_what_how_long_each_may_be_silent_and_where_it_stands(
+    world: World,
+) -> None:
+    mine = dict(world.poll("a", session_s=10).partitions)
+    world.clock.pass_ms(1_500)
+    world.poll("b", session_s=20)
+    del mine[2], mine[3]
+    world.clock.pass_ms(250)
+    world.poll("a", mine)
+    yours = world.poll("b", session_s=20).partitions
+    world.clock.pass_ms(500)
+    world.move(7, Owner("a", mine[1]), partition=1)
+    found = world.engine.groups.describe("g", A)
+    assert (found.group, found.topic) == ("g", "a")
+    assert found.members == (
+        MemberInfo("a", 10, 9.5, (0, 1)),
+        MemberInfo("b", 20, 19.5, (2, 3)),
+    )
+    assert [(one.owner, one.epoch, one.position) for one in found.partitions] == [
+        ("a", mine[0], None),
+        ("a", mine[1], "offset:7"),
+        ("b", yours[2], None),
+        ("b", yours[3], None),
+    ]
+    assert found.generation == max(yours.values())
+    world.clock.pass_ms(9_001)
+    assert [one.left_s for one in world.engine.groups.describe("g", A).members] == [0.499, 10.499]
+    with pytest.raises(GroupNotFound) as caught:
+        world.engine.groups.describe("h", A)
+    assert caught.value.details == {"group": "h", "topic": "a"}
+
+
+def test_metrics_show_groups_as_long_as_their_partitions_fit(world: World) -> None:
+    for group in ("g", "h", "i"):
+        world.poll("a", group=group)
+    assert [one.group for one in world.engine.groups.all(11)] == ["g", "h"]
+    assert [one.group for one in world.engine.groups.all(12)] == ["g", "h", "i"]
+    assert [[one.member for one in info.members] for info in world.engine.groups.all(4)] == [["a"]]
 
 
 # Restarts and failures
