@@ -138,7 +138,7 @@ class LogGroups:
                 tuple(sorted(p for p, o in membership.owners.items() if o.member == member)),
             )
             for member, session_s in membership.sessions.items()
-            if left_s.get(member, 0) > 0
+            if left_s[member] > 0
         ]
         found = []
         for partition in range(partitions):
