@@ -172,12 +172,15 @@ class Rewriter:
     def _write(self, segment: SegmentRecord, page: _Page) -> None:
         # Before: whether a write that fails took effect, nobody knows.
         self._log.state.forget_cached(key_after(segment.last or self._log.state.last))
-        if page.staged_gone:
-            hidden = [_hidden(one) for one in page.staged_gone]
-            self._chain.rewrite(segment, hidden, [], Durability.SYNCED)
-        if page.staged_thinned or page.staged_gone:
-            self._log.staged.rewrite(page.staged_thinned, page.staged_gone)
-        self._chain.rewrite(segment, page.thinned, page.gone)
+        try:
+            if page.staged_gone:
+                hidden = [_hidden(one) for one in page.staged_gone]
+                self._chain.rewrite(segment, hidden, [], Durability.SYNCED)
+            if page.staged_thinned or page.staged_gone:
+                self._log.staged.rewrite(page.staged_thinned, page.staged_gone)
+            self._chain.rewrite(segment, page.thinned, page.gone)
+        finally:
+            self._log.state.rewrites += 1
         self.removed.messages += page.messages
         self.removed.blocks += len(page.gone)
 

@@ -11,7 +11,7 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from random import Random
 
@@ -26,7 +26,7 @@ from tms.log.visibility import Judge
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
-from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.log import Appended, Fetched, Kept, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
@@ -244,6 +244,16 @@ class Engine(EngineParts):
         judge, since_ms = self._judge(isolation), self.transactions.undecided_since_ms
         return self._fetcher.offsets(name, at, judge, since_ms)
 
+    def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
+        """The offset behind the last message of a partition, committed or not, and its id. Reads
+        nothing but the partition's end. Raises `DataCorrupt`."""
+        return self._fetcher.end(name, partition)
+
+    def kept(self, name: TopicName, partitions: Iterable[int]) -> dict[int, Kept]:
+        """What may still be shown of messages that were fetched before, by partition; cheaply.
+        Raises `TopicNotFound`."""
+        return self._fetcher.kept(name, partitions)
+
     def watch(
         self,
         name: TopicName,
@@ -300,7 +310,13 @@ class Engine(EngineParts):
 
     def warnings(self) -> list[str]:
         """What is wrong although it stores, in sentences."""
-        return [] if self._closed else [*self._store.warnings(), *self.delayed.warnings()]
+        if self._closed:
+            return []
+        return [
+            *self._store.warnings(),
+            *self.delayed.warnings(),
+            *self.queues.warnings(),
+        ]
 
     def stats(self) -> EngineStats:
         """Counters and sizes, for metrics."""

@@ -96,6 +96,7 @@ class PartitionState:
         self._until_look = 0
         self._watcher_ids = 0
         self.retired: TMSError | None = None  # why nothing more will come
+        self.rewrites = 0  # after which messages that somebody has read may be gone
 
     @property
     def ready(self) -> bool:

@@ -93,6 +93,14 @@ class PartitionPosition(NamedTuple):
     position: Position
 
 
+class Kept(NamedTuple):
+    """What of a partition may be shown: nothing before the id of time and sequence `floor`, and of
+    the rest what its `rewrites`, numbered by how many there were, have left."""
+
+    floor: tuple[int, int]
+    rewrites: int
+
+
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """The answer to a fetch.

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 from tms.model.queue import Token
@@ -196,6 +196,10 @@ class PartitionState:
         """They were taken, and not delivered."""
         for offset in offsets:
             heapq.heappush(self._ready, offset)
+
+    def put_off(self, offsets: Collection[int], until_ms: int) -> None:
+        """They were taken, and cannot be delivered before."""
+        self._dues.add(until_ms, offsets, len(offsets))
 
     def take_dying(self, limit: int) -> list[int]:
         """Up to `limit` offsets that are to go to the dead letters; `bury_later` those that did

@@ -75,12 +75,11 @@ class QueueState:
         """How many messages were looked at and are not settled."""
         return sum(len(one.out) for one in self.partitions.values())
 
-    def rewound(self, ends: Mapping[int, tuple[int, str | None]]) -> Edits:
+    def rewound(self, ends: Mapping[int, tuple[int, MessageId | None]]) -> Edits:
         """What takes it back to where its log ends: the offset and the last id, by partition."""
         edits: Edits = []
-        for number, (stop, last) in ends.items():
+        for number, (stop, id) in ends.items():
             if self.partition(number).frontier > stop:
-                id = None if last is None else MessageId.parse(last)
                 at = NOWHERE if id is None else id.time_ms << 16 | id.sequence
                 edits.append((number, Rewound(stop, at)))
         return edits

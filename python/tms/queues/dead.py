@@ -49,8 +49,6 @@ class Topics(Protocol):
 
     def settings(self, name: TopicName) -> TopicSettings: ...
 
-    def describe_topic(self, name: TopicName) -> TopicInfo: ...
-
 
 class Positions(Protocol):
     """The transactions of the engine."""

@@ -13,10 +13,14 @@ Invariants
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from random import Random
 
 from tms.clock import Clock
-from tms.model.log import PartitionPosition
+from tms.errors import DataCorrupt, TMSError
+from tms.events import EventLog
+from tms.model.ids import MessageId
+from tms.model.log import Kept, PartitionPosition
 from tms.model.queue import QueueInfo, QueuePartition, Token, TokenResult
 from tms.model.received import Received
 from tms.model.topic import Durability, TopicName
@@ -24,11 +28,13 @@ from tms.queue.entries import encode, queue_key
 from tms.queue.partition import BLOCKED, DYING, LEASED, WAITING
 from tms.queue.state import Decision, Edits, QueueState
 from tms.queues.journal import Batch, QueueJournal
-from tms.queues.reading import AHEAD_S, Found, MessageLog, Scanner
+from tms.queues.reading import Found, MessageLog, Scanner
 from tms.queues.taking import Taking
 from tms.queues.waiting import Waiter, Waiters
 
 RECENT_MAX = 10_000  # messages settled last: a call that is repeated is answered like the first
+DAMAGED_MS = 30_000  # before what cannot be read is tried again
+_log = EventLog(__name__)
 
 
 class OpenQueue:
@@ -67,6 +73,8 @@ class OpenQueue:
         self._is_full = False  # somebody found no room for more outstanding messages
         self._recent: deque[Token] = deque()
         self._recent_count = 0
+        self._unreadable: dict[tuple[int, int], TMSError] = {}  # by partition and offset
+        self._unknown_ends: dict[int, TMSError] = {}  # partitions to be rewound when they are read
 
     def replace(self, state: QueueState | None) -> None:
         """It stands like this, whatever it did before; None: it is deleted."""
@@ -81,11 +89,22 @@ class OpenQueue:
         else:
             self.state = state
         self._scanner.reset()
+        self._unreadable.clear()
         self._recent.clear()
         self._recent_count = 0
 
-    def rewind(self, ends: Mapping[int, tuple[int, str | None]]) -> None:
-        """The log ends at these offsets, with these messages; what lies behind is gone."""
+    def rewind(self, partitions: Iterable[int]) -> None:
+        """Go back to where the log ends; what was behind is gone. A partition whose end is damaged
+        is asked again before it is read."""
+        ends: dict[int, tuple[int, MessageId | None]] = {}
+        for partition in partitions:
+            try:
+                ends[partition] = self._log.end(self.topic, partition)
+                self._unknown_ends.pop(partition, None)
+            except DataCorrupt as error:
+                if partition not in self._unknown_ends:
+                    self._log_damage(partition, error)
+                self._unknown_ends[partition] = error
         with self.lock:
             edits = self.state.rewound(ends)
             if not edits:
@@ -102,15 +121,26 @@ class OpenQueue:
     def receive(
         self, partitions: int, limit: int, bytes_max: int, durability: Durability
     ) -> Received | None:
-        """Up to `limit` messages, leased; None when there are none."""
+        """Up to `limit` messages, leased; None when there are none. Goes on when all that it came
+        upon was gone, or waits behind others."""
+        while True:
+            received, again = self._receive(partitions, limit, bytes_max, durability)
+            if received is not None or not again:
+                return received
+
+    def _receive(
+        self, partitions: int, limit: int, bytes_max: int, durability: Durability
+    ) -> tuple[Received | None, bool]:
+        """The same, once; and whether it came upon something."""
         with self.lock:
             state = self.state
             state.expire(self.now_ms())
             again = self._take_ready(limit)
         try:
-            found = [(number, self.find(number, offsets)) for number, offsets in again]
-            if sum(len(offsets) for _, offsets in again) < limit:
+            found = [(number, self._find_readable(number, offsets)) for number, offsets in again]
+            if sum(len(each.pieces) for _, each in found) < limit:
                 self._read_ahead(partitions)
+            kept = self._kept_ahead()
         except BaseException:
             with self.lock:
                 for number, offsets in again:
@@ -119,8 +149,11 @@ class OpenQueue:
             raise
         with self.lock:
             if self.state is not state:  # the journal was read again, or the topic is a new one
-                return None
-            batch = None
+                return None, not self.deleted
+            batch, news = None, self._scanner.drop_gone(kept)
+            news = news or any(each.damaged for _, each in found)
+            for number, each in found:
+                self._note_damaged(state, number, each)
             if gone := state.settle_gone((number, each.gone) for number, each in found):
                 batch = self._add(gone, durability)
             taking = Taking(state, limit, bytes_max, self.now_ms(), self._clock.now_ms())
@@ -130,13 +163,15 @@ class OpenQueue:
             if taking.edits:
                 batch = self._add(taking.edits, durability)
             if batch is None:
-                return None
+                return None, news
             self.redelivered += taking.again
             more = bool(self._scanner.ahead) or taking.full or self._is_news()
             dying = state.has_dying
         self._tell(more, dying)
         self._journal.wait(batch)
-        return Received(state.epoch, tuple(taking.slices)) if taking.slices else None
+        if not taking.slices:
+            return None, True
+        return Received(state.epoch, tuple(taking.slices)), True
 
     def _is_news(self) -> bool:
         """Whether the next one that waits has to look: something is ready, or would be before it
@@ -162,22 +197,67 @@ class OpenQueue:
 
     def _read_ahead(self, partitions: int) -> None:
         with self._reading:
+            if self._unknown_ends:
+                self.rewind([*self._unknown_ends])
             with self.lock:
                 scanner, state = self._scanner, self.state
-                now_s = self._clock.monotonic_s()
-                if scanner.ahead and now_s - scanner.read_s > AHEAD_S:
-                    scanner.reset()
-                waiting = {block.partition for block in scanner.ahead}
-                if self._may_look_at(waiting):
+                if self._may_look_at(scanner.ahead):
                     return
-                wanted = [one for one in range(partitions) if one not in waiting]
-                positions = scanner.positions(state.partitions, self._may_look_at(wanted))
+                wanted = {*range(partitions)} - {*scanner.ahead} - {*self._unknown_ends}
+                positions = scanner.positions(state.partitions, self._may_look_at(sorted(wanted)))
             if not positions:
                 return
-            blocks, fetched = scanner.read(positions)
+            read = scanner.read(positions)
             with self.lock:
-                if self.state is state:
-                    scanner.accept(blocks, fetched, now_s)
+                if self.state is not state:
+                    return
+                news = read.damaged.keys() - scanner.damaged.keys()
+                scanner.accept(read)
+        for partition in news:
+            self._log_damage(partition, read.damaged[partition])
+
+    def _kept_ahead(self) -> Mapping[int, Kept]:
+        """What may still be shown of what was read ahead."""
+        with self.lock:
+            partitions = [*self._scanner.ahead]
+        return self._log.kept(self.topic, partitions) if partitions else {}
+
+    # -- damage ------------------------------------------------------------------------------------
+
+    def _find_readable(self, partition: int, offsets: Sequence[int]) -> Found:
+        with self._reading:
+            return self._scanner.find_readable(partition, offsets)
+
+    def _note_damaged(self, state: QueueState, partition: int, found: Found) -> None:
+        """What cannot be read is tried again later. The caller holds the lock."""
+        for offset in chain(found.gone, *(offsets for _, offsets in found.pieces)):
+            self._unreadable.pop((partition, offset), None)
+        if not found.damaged:
+            return
+        state.partition(partition).put_off(found.damaged, self.now_ms() + DAMAGED_MS)
+        for offset, error in found.damaged.items():
+            if (partition, offset) not in self._unreadable:
+                self._log_damage(partition, error, offset)
+            self._unreadable[partition, offset] = error
+
+    def _log_damage(self, partition: int, error: TMSError, offset: int | None = None) -> None:
+        _log.error(
+            "queue_cannot_read",
+            group=self.group,
+            topic=str(self.topic),
+            partition=partition,
+            offset=offset,
+            error=error.message,
+        )
+
+    def damage(self) -> dict[int, TMSError]:
+        """The partitions of which something cannot be read, each with a reason."""
+        with self.lock:
+            for partition, offset in [*self._unreadable]:
+                if offset not in self.state.partition(partition).out:
+                    del self._unreadable[partition, offset]
+            found = {partition: error for (partition, _), error in self._unreadable.items()}
+            return {**found, **self._scanner.damaged, **self._unknown_ends}
 
     # -- waiting -----------------------------------------------------------------------------------
 
@@ -189,7 +269,8 @@ class OpenQueue:
             self._due_ms = next_ms = self.state.next_ms()
             left_ms = None if next_ms is None else next_ms - self.now_ms()
             at_once = self.deleted or self.state.has_ready or self._may_take_ahead()
-            open_ones = self._may_look_at(range(partitions))
+            damaged = {*self._scanner.damaged, *self._unknown_ends}  # else they wake at once
+            open_ones = self._may_look_at(one for one in range(partitions) if one not in damaged)
             arm = bool(open_ones) and not (at_once or self._armed)
             positions = self._scanner.positions(self.state.partitions, open_ones) if arm else []
             held = dict(self._scanner.held)
@@ -232,7 +313,7 @@ class OpenQueue:
         return [one for one in partitions if one not in known or not known[one].is_stalled]
 
     def _may_take_ahead(self) -> bool:
-        return bool(self._may_look_at({block.partition for block in self._scanner.ahead}))
+        return bool(self._may_look_at(self._scanner.ahead))
 
     # -- tokens ------------------------------------------------------------------------------------
 

@@ -10,13 +10,14 @@ Invariants
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Protocol
 
 import msgspec
 
 from tms.clock import Clock
-from tms.errors import Conflict, Invalid, TopicNotFound
+from tms.errors import Conflict, DataCorrupt, Invalid, TopicNotFound
 from tms.model.position import Kind, Position
 from tms.model.queue import (
     DELAY_S_MAX,
@@ -188,8 +189,19 @@ class Queues:
         self._journal.wait(batch)
 
     def _info(self, queue: OpenQueue) -> QueueInfo:
-        ends = self._log.offsets(queue.topic, Position.latest())
+        try:
+            ends = self._log.offsets(queue.topic, Position.latest())
+        except DataCorrupt:
+            ends = self._readable_ends(queue)
         return queue.info(ends, self._dead.count(queue))
+
+    def _readable_ends(self, queue: OpenQueue) -> dict[int, int]:
+        """Where the partitions end, as far as that can be read."""
+        ends = {}
+        for partition in range(self._registry.find(queue.topic).partitions):
+            with suppress(DataCorrupt):
+                ends[partition], _ = self._log.end(queue.topic, partition)
+        return ends
 
     def stats(self) -> list[QueueInfo]:
         """The queues that are open, without what only the log knows; for metrics."""
@@ -216,8 +228,11 @@ class Queues:
             durability = self._durability(queue)  # a token is good once only, if that is synced
             found = queue.receive(record.partitions, limit, max(1, bytes_max), durability)
             left_s = deadline_s - self._clock.monotonic_s()
-            if found is not None or left_s <= 0:
-                return found or Received(queue.state.epoch)
+            if found is not None:
+                return found
+            if left_s <= 0:
+                self._require_readable(queue)
+                return Received(queue.state.epoch)
             woken = threading.Event()
             waiter, due_s = queue.watch(record.partitions, woken.set)
             looked = False
@@ -226,6 +241,23 @@ class Queues:
                 looked = True
             finally:
                 queue.unwatch(waiter, looked)
+
+    def _require_readable(self, queue: OpenQueue) -> None:
+        """Nothing was found: raises `DataCorrupt` if some of it cannot be read."""
+        for partition, error in queue.damage().items():
+            raise DataCorrupt(
+                f"The queue {queue.group} cannot read partition {partition} of {queue.topic}; it "
+                f"goes on with others. {error.message}"
+            )
+
+    def warnings(self) -> list[str]:
+        """Which queues cannot read all of their topics, in sentences."""
+        return [
+            f"The queue {queue.group} cannot read partition {partition} of {queue.topic}: "
+            f"{error.message}"
+            for queue in self.opened()
+            for partition, error in queue.damage().items()
+        ]
 
     def watch(
         self, group: str, topic: TopicName, callback: Callable[[], None]
@@ -354,8 +386,7 @@ class Queues:
             except TopicNotFound:
                 continue
             if record.uid == queue.state.declared.topic_uid:
-                infos = self._log.describe_topic(queue.topic).partition_infos
-                queue.rewind({one.partition: (one.end_offset, one.last_id) for one in infos})
+                queue.rewind(range(record.partitions))
 
     def _load(self) -> None:
         """Read the journal, unless it is known."""

@@ -4,22 +4,24 @@ Invariants
 
 * Only committed messages are shown, in the order of each partition; what was rolled back, truncated
   or retained too short a time is passed over.
-* What was read ahead is at most a second old when it is taken: nobody is handed what was truncated
-  long before.
+* A damaged block keeps back what stands in its partition from there on, and nothing else: other
+  partitions are read, and so is what stands before it.
+* What was read ahead is handed out only while all of it may still be shown: nobody gets what was
+  erased, truncated or expired before the receive began.
 * At most one read ahead is in memory, of about `AHEAD_BYTES`.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from tms.errors import OffsetOutOfRange, StorageUnavailable
+from tms.errors import DataCorrupt, OffsetOutOfRange, StorageUnavailable, TMSError
 from tms.model.block import Columns, decode, read_header
 from tms.model.ids import MessageId
-from tms.model.log import Fetched, PartitionPosition, StoredBlock
+from tms.model.log import Fetched, Kept, PartitionPosition, StoredBlock
 from tms.model.placing import dense
 from tms.model.position import Position
 from tms.model.received import Slice
@@ -29,7 +31,6 @@ from tms.queue.order import key_hash
 from tms.queue.partition import PartitionState
 
 AHEAD_BYTES = 1 << 20
-AHEAD_S = 1.0
 AGAIN_BYTES = 256 << 10
 MARKS_MAX = 1 << 16
 _STEPS_MAX = 16  # reads from a mark on, before the log is asked to find an offset
@@ -48,6 +49,10 @@ class MessageLog(Protocol):
     ) -> Fetched: ...
 
     def offsets(self, name: TopicName, at: Position) -> Mapping[int, int]: ...
+
+    def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]: ...
+
+    def kept(self, name: TopicName, partitions: Iterable[int]) -> Mapping[int, Kept]: ...
 
     def watch(
         self,
@@ -89,6 +94,11 @@ class Block:
         """The runs of a stored block."""
         for distance, columns in dense(decode(stored.block)):
             yield cls(stored, distance, columns)
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """Time and sequence of its first message."""
+        return self._time_ms, self._first
 
     def number(self, offset: int) -> int:
         """The id of a message as a number that grows with it."""
@@ -148,10 +158,22 @@ class Marks:
 
 
 class Found(NamedTuple):
-    """Messages that were read again, and offsets of which nothing is there any more."""
+    """Messages that were read again, offsets of which nothing is there any more, and those that
+    cannot be read, with the reason."""
 
     pieces: list[tuple[Block, list[int]]]
     gone: list[int]
+    damaged: dict[int, TMSError]
+
+
+class ReadAhead(NamedTuple):
+    """What was read from the frontier on, `kept` as it was before, and why some partitions cannot
+    be read."""
+
+    blocks: list[Block]
+    fetched: Fetched
+    kept: Mapping[int, Kept]
+    damaged: Mapping[int, TMSError]
 
 
 class Scanner:
@@ -165,15 +187,31 @@ class Scanner:
         self._turn = 0
         self._ends: dict[int, int] = {}
         self.held: dict[int, int] = {}
-        self.ahead: deque[Block] = deque()
-        self.read_s = 0.0  # when
+        self.ahead: dict[int, deque[Block]] = {}  # by partition, none of them empty
+        self.damaged: dict[int, TMSError] = {}  # why a partition cannot be read on
+        self._rewrites: dict[int, int] = {}  # that there were when it was read
 
     def reset(self) -> None:
         """Forget what was read ahead; go on at the frontier."""
         self.ahead.clear()
+        self.damaged.clear()
         self._next.clear()
         self._ends.clear()
         self.held.clear()
+
+    def drop_gone(self, kept: Mapping[int, Kept]) -> bool:
+        """Forget what was read ahead of partitions of which some of it is gone by now; whether
+        there were any. Those that are not named were read later."""
+        gone = [
+            partition
+            for partition, now in kept.items()
+            if (blocks := self.ahead.get(partition))
+            and (now.rewrites > self._rewrites[partition] or blocks[0].first < now.floor)
+        ]
+        for partition in gone:
+            del self.ahead[partition]
+            self._next.pop(partition, None)
+        return bool(gone)
 
     def positions(
         self, states: Mapping[int, PartitionState], partitions: Sequence[int]
@@ -187,15 +225,49 @@ class Scanner:
             for number in turns
         ]
 
-    def read(self, positions: Sequence[PartitionPosition]) -> tuple[list[Block], Fetched]:
+    def read(self, positions: Sequence[PartitionPosition]) -> ReadAhead:
         """What stands there."""
+        kept = self._log.kept(self._name, [partition for partition, _ in positions])
+        together = [there for there in positions if there.partition not in self.damaged]
+        alone = [there for there in positions if there.partition in self.damaged]
+        blocks: list[Block] = []
+        fetched = Fetched([], {}, {})
+        damaged: dict[int, TMSError] = {}
         try:
-            fetched = self._log.fetch(self._name, positions, AHEAD_BYTES)
+            blocks, fetched = self._page(together, AHEAD_BYTES)
+        except DataCorrupt:
+            alone = [*positions]
+        for there in alone:
+            try:
+                more, one = self._up_to_damage(there)
+            except DataCorrupt as error:
+                damaged[there.partition] = error
+                continue
+            blocks += more
+            fetched.next.update(one.next)
+            fetched.ends.update(one.ends)
+            fetched.held.update(one.held)
+        return ReadAhead(blocks, fetched, kept, damaged)
+
+    def _up_to_damage(self, there: PartitionPosition) -> tuple[list[Block], Fetched]:
+        """What stands in a partition, block by block when some of it is damaged."""
+        try:
+            return self._page([there], AHEAD_BYTES)
+        except DataCorrupt:
+            return self._page([there], 1)
+
+    def _page(
+        self, positions: Sequence[PartitionPosition], bytes_max: int
+    ) -> tuple[list[Block], Fetched]:
+        if not positions:
+            return [], Fetched([], {}, {})
+        try:
+            fetched = self._log.fetch(self._name, positions, bytes_max)
         except OffsetOutOfRange:
-            fetched = self._log.fetch(self._name, [*map(self._kept, positions)], AHEAD_BYTES)
+            fetched = self._log.fetch(self._name, [*map(self._within, positions)], bytes_max)
         return [*chain.from_iterable(map(Block.all_of, fetched.blocks))], fetched
 
-    def _kept(self, there: PartitionPosition) -> PartitionPosition:
+    def _within(self, there: PartitionPosition) -> PartitionPosition:
         """The same, or the beginning if its offset is no longer there."""
         try:
             self._log.fetch(self._name, [there], 1)
@@ -203,16 +275,20 @@ class Scanner:
             return PartitionPosition(there.partition, Position.earliest())
         return there
 
-    def accept(self, blocks: Sequence[Block], fetched: Fetched, now_s: float) -> None:
+    def accept(self, read: ReadAhead) -> None:
         """It was read."""
+        blocks, fetched, kept, damaged = read
         for block in blocks:
-            self.ahead.append(block)
+            self.ahead.setdefault(block.partition, deque()).append(block)
             self._mark(block)
+        for partition in kept:
+            self.damaged.pop(partition, None)
+        self.damaged.update(damaged)
+        self._rewrites.update((partition, one.rewrites) for partition, one in kept.items())
         if not blocks:
             self._ends.update((p, end) for p, end in fetched.ends.items() if p not in fetched.held)
         self._next.update(fetched.next)
         self.held = dict(fetched.held)
-        self.read_s = now_s
 
     def nothing_before(self, partition: int) -> int:
         """The offset up to which, from the frontier on, nothing is to be seen."""
@@ -223,9 +299,24 @@ class Scanner:
 
     # -- again -------------------------------------------------------------------------------------
 
+    def find_readable(self, partition: int, offsets: Sequence[int]) -> Found:
+        """The same; what is damaged keeps nothing else from being found."""
+        try:
+            return self.find(partition, offsets)
+        except DataCorrupt as error:
+            if len(offsets) == 1:
+                return Found([], [], {offsets[0]: error})
+        found = Found([], [], {})
+        for offset in offsets:
+            pieces, gone, damaged = self.find_readable(partition, [offset])
+            found.pieces.extend(pieces)
+            found.gone.extend(gone)
+            found.damaged.update(damaged)
+        return found
+
     def find(self, partition: int, offsets: Sequence[int]) -> Found:
-        """The messages at these offsets, which ascend."""
-        found = Found([], [])
+        """The messages at these offsets, which ascend. Raises `DataCorrupt`."""
+        found = Found([], [], {})
         rest = deque(offsets)
         while rest:
             blocks = self._from(partition, rest[0], AGAIN_BYTES if len(rest) > 1 else 1)

@@ -48,7 +48,6 @@ class Taking:
         self._now_ms = now_ms
         self._when_ms = when_ms
         self._lease_ms = max(1, round(state.settings.lease_s * 1_000))
-        self._looked: dict[int, _Looked] = {}
         self.edits: Edits = []
         self.slices: list[Slice] = []
         self.again = 0  # how many were delivered before
@@ -105,29 +104,21 @@ class Taking:
         room = self._state.settings.outstanding_max - self._state.outstanding()
         self._limit = min(self._limit, room)
         ordered = self._state.settings.ordered_by == "key"
-        left: list[Block] = []
-        stalled: set[int] = set()  # partitions: what follows in them has to wait, too
-        while scanner.ahead and not self.full:
-            block = scanner.ahead.popleft()
-            if block.partition in stalled:
-                left.append(block)
-                continue
-            looked = self._looked.get(block.partition)
-            if looked is None:
-                looked = _Looked(self._state.partition(block.partition))
-                self._looked[block.partition] = looked
-            first = max(block.base, looked.stop)
-            stop = first
-            if first < block.stop:
-                take = self._take_ordered if ordered else self._take_run
-                stop = take(block, looked, first)
-            if stop > first:
-                looked.stop, looked.at = stop, block.number(stop - 1)
-            if stop < block.stop:
-                left.append(block)
-                stalled.add(block.partition)
-        scanner.ahead.extendleft(reversed(left))
-        for partition, looked in self._looked.items():
+        take = self._take_ordered if ordered else self._take_run
+        for partition, blocks in [*scanner.ahead.items()]:
+            looked = _Looked(self._state.partition(partition))
+            while blocks and not self.full:
+                block = blocks[0]
+                first = stop = max(block.base, looked.stop)
+                if first < block.stop:
+                    stop = take(block, looked, first)
+                if stop > first:
+                    looked.stop, looked.at = stop, block.number(stop - 1)
+                if stop < block.stop:
+                    break
+                blocks.popleft()
+            if not blocks:
+                del scanner.ahead[partition]
             if looked.stop > looked.first:
                 self.edits.append((partition, self._advanced(looked)))
 

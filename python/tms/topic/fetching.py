@@ -8,17 +8,18 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from tms.clock import Clock
 from tms.errors import Closed
 from tms.log.reader import PartitionReader, Read
-from tms.log.records import BlockKey
+from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.staging import is_reference
 from tms.log.visibility import Judge, admit
 from tms.model.filter import Filter
-from tms.model.log import Fetched, PartitionPosition
+from tms.model.ids import MessageId
+from tms.model.log import Fetched, Kept, PartitionPosition
 from tms.model.position import Kind, Position
 from tms.model.topic import TopicName
 from tms.topic.filtering import Bounds, Selection
@@ -161,6 +162,24 @@ class Fetcher:
                 end = reader.decided_end(judge, since_ms, floor)
             offset = end if at.kind is Kind.LATEST and judge else reader.offset_at(at, floor)
             found[partition] = min(offset, end) if judge else offset
+        return found
+
+    def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
+        """See `Engine.end`."""
+        log = self._partitions.get(name, self._registry.find(name), partition)
+        log.reader.load()
+        with log.state.lock:
+            end, last = log.state.end_offset, log.state.last
+        return end, None if last == FIRST_KEY else MessageId(*last)
+
+    def kept(self, name: TopicName, partitions: Iterable[int]) -> dict[int, Kept]:
+        """See `Engine.kept`."""
+        topic = self._registry.find(name)
+        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
+        found = {}
+        for partition in partitions:
+            state = self._partitions.get(name, topic, partition).state
+            found[partition] = Kept(max(floor, state.chain.record.floor), state.rewrites)
         return found
 
     def watch(

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from tms.errors import Invalid, TMSError
+from tms.errors import DataCorrupt, Invalid, TMSError
 from tms.model.log import Buffer
 from tms.model.queue import (
     DELAY_S_MAX,
@@ -148,31 +148,36 @@ class QueueMessages:
         return _Asked(group, name, media, body.max, wait_s, body.bytes_max)
 
     async def _found(self, exchange: Exchange, asked: _Asked) -> _Answer:
-        def look() -> Awaitable[_Answer]:
-            return self._look(exchange, asked)
+        damage: DataCorrupt | None = None  # others may have messages before the wait is over
+
+        async def look() -> _Answer:
+            nonlocal damage
+            try:
+                answer, damage = await self._look(exchange, asked), None
+            except DataCorrupt as error:
+                answer, damage = _answer(Received(0), asked.media), error
+            return answer
 
         answer = await look()
-        if answer or not asked.wait_s:
-            return answer
-        queue = asked.group, asked.topic
-        self._service.metrics.long_polls += 1
-        try:
-            return await self._waiting.until(exchange, queue, look, asked.wait_s, answer)
-        finally:
-            self._service.metrics.long_polls -= 1
+        if not answer and asked.wait_s:
+            queue = asked.group, asked.topic
+            self._service.metrics.long_polls += 1
+            try:
+                answer = await self._waiting.until(exchange, queue, look, asked.wait_s, answer)
+            finally:
+                self._service.metrics.long_polls -= 1
+        if damage is not None and not answer:
+            raise damage
+        return answer
 
     async def _look(self, exchange: Exchange, asked: _Asked) -> _Answer:
         """Lease what is there. Raises `Disconnected`, `Overloaded`."""
-        budget, as_blocks = self._service.fetching, asked.media == routes.BLOCKS
-        factor = 1 if as_blocks else _UNPACKED_FACTOR
+        budget = self._service.fetching
+        factor = 1 if asked.media == routes.BLOCKS else _UNPACKED_FACTOR
 
         def lease() -> _Answer:
             found = self._queues.receive(asked.group, asked.topic, asked.limit, 0, grant)
-            if as_blocks:
-                return _Answer(found, queues.encode_received(found))
-            body = memoryview(queues.received_json(found))
-            size = bodies.CHUNK_BYTES
-            return _Answer(found, [body[at : at + size] for at in range(0, len(body), size)])
+            return _answer(found, asked.media)
 
         async with self._turns:
             if exchange.disconnected:
@@ -261,6 +266,13 @@ class QueueMessages:
         content_type(header(exchange, b"content-type"), _JSON_ONLY)
         async with received(exchange, service.publishing, _INLINE_BYTES, service.threads) as body:
             return decode_strict(body.data, decoder)
+
+
+def _answer(found: Received, media: str) -> _Answer:
+    if media == routes.BLOCKS:
+        return _Answer(found, queues.encode_received(found))
+    body, size = memoryview(queues.received_json(found)), bodies.CHUNK_BYTES
+    return _Answer(found, [body[at : at + size] for at in range(0, len(body), size)])
 
 
 def _whole(name: str, value: int, high: int) -> None:

@@ -1,0 +1,177 @@
+"""What is gone from the log, or damaged in it, is not handed out, and keeps nothing else back."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.test_queue_keys import erase, expire, truncate
+from tests.test_queues import DEAD, JOBS, World
+from tms.engine import Engine, EngineConfig
+from tms.errors import DataCorrupt
+from tms.log.partition import LogLimits
+from tms.model.log import PartitionPosition
+from tms.model.position import Position
+from tms.model.received import Delivered
+from tms.model.topic import Durability
+from tms.store.faulty import FaultyStore
+
+GO = pytest.mark.parametrize("go", [erase, truncate, expire])
+Go = Callable[[World, Delivered], None]
+
+
+@GO
+@pytest.mark.parametrize("later_ms", [0, 30_000])
+def test_what_was_read_ahead_is_not_handed_out_once_it_is_gone(go: Go, later_ms: int) -> None:
+    world = World(lease_s=600)
+    other = world.queues.declare("other", JOBS, world.settings)
+    assert other.backlog == 0
+    world.publish(b"1", b"2")
+    world.clock.pass_ms(1)
+    world.receive(1)
+    _, second = world.queues.receive("other", JOBS, 9).messages("jobs")
+    go(world, second)
+    world.clock.pass_ms(later_ms)
+    world.publish(b"3")
+    assert world.values(1) == [b"3"]
+
+
+@GO
+def test_a_receive_that_is_full_of_what_is_gone_hands_out_nothing_else_that_is_gone(go: Go) -> None:
+    world = World(lease_s=600)
+    world.publish(b"1", b"2", b"3")
+    first, second = world.receive(2)
+    world.nack(first, second, delay_s=0)
+    world.clock.pass_ms(30_000)
+    erase(world, first)
+    go(world, second)
+    world.publish(b"4")
+    found = world.values(1) + world.values(1)
+    assert found == ([b"4"] if go is expire else [b"3", b"4"])
+
+
+def test_a_receive_goes_on_when_all_that_came_back_is_gone() -> None:
+    world = World()
+    world.publish(*(b"%d" % n for n in range(30)))
+    world.nack(*world.receive(20), delay_s=0)
+    world.engine.truncate_topic(JOBS, Position.offset(20))
+    assert world.values(5) == [b"20", b"21", b"22", b"23", b"24"]
+
+
+def test_a_receive_goes_on_behind_what_waits_for_others_of_its_key() -> None:
+    world = World(ordered_by="key")
+    for _ in range(5):
+        world.publish(*[bytes(1_000)] * 500, keys=[b"a"] * 500)
+    world.publish(b"z", keys=[b"z"])
+    assert len(world.receive(1)) == 1
+    assert world.values(1) == [b"z"]
+
+
+# Damage
+
+
+class _Faulty(FaultyStore):
+    def close(self) -> None:
+        """What is around it is opened again."""
+
+
+class Damaged(World):
+    """A queue over two partitions, of which a block gets damaged: a store that checks its values
+    cannot read it, in another the block says so itself."""
+
+    def __init__(self, checked: bool, segment_bytes: int = 1) -> None:
+        self.checked, self.segment_bytes = checked, segment_bytes
+        self.corrupt: set[tuple[str, bytes]] = set()
+        super().__init__(2)
+
+    def open(self) -> None:
+        faulty = _Faulty(self.store)
+        faulty.corrupt = self.corrupt
+        config = EngineConfig(log=LogLimits(self.segment_bytes))
+        self.engine = Engine(faulty, self.clock, config)
+        self.queues = self.engine.queues
+
+    def damage(self, partition: int, offset: int) -> None:
+        """Damage the block with this message where it is stored, and start again."""
+        there = [PartitionPosition(partition, Position.offset(offset))]
+        block = bytes(self.engine.fetch(JOBS, there, 1).blocks[0].block)
+        self.engine.maintenance.clean()
+        for name in self.store.names("t"):
+            rows = self.store.open(name, False)
+            for key, value in list(rows.scan(b"", b"\xff" * 40, 1 << 30)):
+                if bytes(value) != block:
+                    continue
+                if self.checked:
+                    self.corrupt.add((name, key))
+                else:
+                    flipped = block[:-1] + bytes([block[-1] ^ 1])
+                    rows.overwrite([(key, flipped)], Durability.SYNCED)
+        self.engine.close()
+        self.open()
+
+
+@pytest.fixture(params=[True, False], ids=["the store says so", "the block says so"])
+def damaged(request: pytest.FixtureRequest) -> Damaged:
+    return Damaged(request.param)
+
+
+def test_a_damaged_block_keeps_back_only_what_stands_behind_it(damaged: Damaged) -> None:
+    for n in range(4):
+        damaged.publish(b"a%d" % n)
+    damaged.publish(b"b0", partition=1)
+    damaged.damage(0, 2)
+    found: list[bytes | None] = []
+    with pytest.raises(DataCorrupt, match="queue g cannot read partition 0 of jobs"):
+        while True:
+            found += damaged.values()
+    assert sorted(one or b"" for one in found) == [b"a0", b"a1", b"b0"]
+    (warning,) = damaged.engine.warnings()
+    assert "queue g cannot read partition 0 of jobs" in warning
+    assert damaged.info().leased == 3
+    damaged.publish(b"b1", partition=1)
+    assert damaged.values() == [b"b1"]
+    damaged.engine.truncate_topic(JOBS, Position.latest())
+    damaged.publish(b"a4")
+    assert damaged.values() == [b"a4"] and damaged.engine.warnings() == []
+
+
+def test_a_damaged_message_that_comes_again_keeps_no_other_back() -> None:
+    damaged = Damaged(checked=False)
+    damaged.publish(b"a0")
+    damaged.publish(b"a1")
+    damaged.nack(*damaged.receive(), delay_s=0)
+    damaged.damage(0, 0)
+    assert damaged.values(1) == [b"a1"]
+    with pytest.raises(DataCorrupt, match="partition 0"):
+        damaged.receive()
+    damaged.publish(b"a2")
+    assert damaged.values(1) == [b"a2"]
+    assert len(damaged.engine.warnings()) == 1
+    damaged.engine.truncate_topic(JOBS, Position.offset(1))
+    damaged.clock.pass_ms(40_000)
+    assert damaged.values() == [b"a1", b"a2"] and damaged.engine.warnings() == []
+
+
+def test_a_damaged_message_that_dies_keeps_no_other_from_the_dead_letters() -> None:
+    damaged = Damaged(checked=False)
+    damaged.publish(b"a0")
+    damaged.publish(b"a1")
+    damaged.reject(*damaged.receive())
+    damaged.damage(0, 0)
+    damaged.queues.tidy()
+    assert [one.value for one in damaged.read(DEAD)] == [b"a1"] and damaged.info().dying == 1
+
+
+def test_a_partition_whose_end_is_damaged_lets_its_engine_open_and_the_others_work() -> None:
+    damaged = Damaged(checked=True, segment_bytes=1 << 20)
+    damaged.publish(b"a0")
+    damaged.publish(b"b0", partition=1)
+    assert damaged.ack(*damaged.receive()).done == 2
+    damaged.damage(0, 0)
+    damaged.publish(b"b1", partition=1)
+    assert damaged.values() == [b"b1"]
+    assert damaged.declare().leased == 1 and damaged.queues.list_queues(JOBS)
+    with pytest.raises(DataCorrupt, match="partition 0"):
+        damaged.receive()
+    damaged.corrupt.clear()  # somebody has put it back
+    damaged.publish(b"a1")
+    assert damaged.values() == [b"a1"] and damaged.engine.warnings() == []
