@@ -20,7 +20,7 @@ from typing import Self
 
 import tms
 from tms.client.client import Bus
-from tms.errors import Conflict, Fenced
+from tms.errors import Conflict, Fenced, TimedOut, Unavailable
 
 WAIT_S = 30.0
 
@@ -48,7 +48,11 @@ def work(bus: Bus, session_s: float, delivery: str) -> None:
 
 def take(bus: Bus, lease_s: float) -> None:
     queue = bus.queue("in", "g", lease_s=lease_s, deliveries_max=3, backoff_first_s=0.05)
-    for message in queue.receive(4, wait_s=1):
+    try:
+        messages = queue.receive(4, wait_s=1)
+    except (Unavailable, TimedOut):  # the service was killed while it answered: not repeated
+        return
+    for message in messages:
         if message.value == b"poison":
             os.kill(os.getpid(), signal.SIGKILL)
         try:
