@@ -12,6 +12,7 @@ from tests.block_kit import Messages, batch_of, block_of, body_of, unpack
 from tms.errors import DataCorrupt, Invalid, TooLarge
 from tms.model.block import (
     HEADER_BYTES,
+    HEADERS_ADDED_MAX,
     HEADERS_MAX,
     MESSAGES_MAX,
     BlockHeader,
@@ -193,7 +194,7 @@ def test_cells_of_another_type_are_refused_by_index(values: Any, keys: Any, inde
         {"name": "v"},
         {"name": None},
         {"\ud800": b"v"},
-        {f"h{i}": b"" for i in range(HEADERS_MAX + 1)},
+        {f"h{i}": b"" for i in range(HEADERS_MAX + HEADERS_ADDED_MAX + 1)},
         [("name", b"v")],
         "name",
     ],

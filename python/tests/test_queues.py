@@ -25,6 +25,7 @@ from tms.model.queue import QueueInfo, QueueSettings, Settlement, TokenResult
 from tms.model.received import Delivered
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
+from tms.queues import dead
 from tms.queues.journal import QueueJournal
 from tms.queues.queues import QUEUES
 from tms.store.memory import MemoryStore
@@ -543,14 +544,23 @@ def test_a_late_acknowledgement_saves_a_dying_message(world: World) -> None:
     assert world.queues.tidy() == 0 and world.info().dead == 0
 
 
-def test_a_message_that_cannot_be_copied_does_not_keep_others(world: World) -> None:
-    world.engine.create_topic(DEAD, TopicSettings(1, message_bytes_max=400))
-    world.publish(bytes(300), b"small")
+def test_a_message_that_cannot_be_copied_does_not_keep_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.publish(b"large", b"small")
     world.reject(*world.receive())
+    right = dead.encode
+
+    def fail(values: list[bytes], *others: object) -> bytearray:
+        if b"large" in values:
+            raise Invalid("It cannot be copied.")
+        return right(values, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(dead, "encode", fail)
     world.queues.tidy()
     info = world.info()
     assert (info.dying, info.dead) == (1, 1)
-    world.engine.update_topic(DEAD, {"message_bytes_max": 4_000})
+    monkeypatch.undo()
     world.queues.tidy()
     assert (world.info().dying, world.info().dead) == (0, 2)
 

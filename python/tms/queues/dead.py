@@ -8,21 +8,30 @@ Invariants
 
 * Copy and settlement commit together: wherever it dies, a message is dying or dead, never both.
 * A message that cannot be copied stays where it is, and does not keep others from being moved.
+* Whatever could be published can be a dead letter, and go back: the limits of topics are about
+  messages as they were published, not about what is added to a dead letter.
 * What waits is bounded: a transaction carries up to `LETTERS` messages of about `LETTER_BYTES`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from tms.errors import Fenced, TMSError, TopicExists, TopicNotFound
 from tms.events import EventLog
+from tms.log.pending import Pending
 from tms.model.block import decode, encode, read_header
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.queue import Settlement, Token, dead_letter_topic, join_tokens, redrive_group
-from tms.model.topic import MESSAGE_BYTES_MAX, TopicInfo, TopicName, TopicSettings
+from tms.model.topic import (
+    MESSAGE_BYTES_MAX,
+    Durability,
+    TopicInfo,
+    TopicName,
+    TopicSettings,
+)
 from tms.model.transaction import (
     Commit,
     CommitResult,
@@ -34,6 +43,7 @@ from tms.queues.queue import OpenQueue
 from tms.queues.reading import MessageLog
 
 LETTERS, LETTER_BYTES = 1_000, 4 << 20
+COMMIT_TIMEOUT_S = 30.0
 _AT_ONCE = 16  # messages that are read together: each may be large
 PREFIX = "tms-dead-"
 CAUSE, DELIVERIES = PREFIX + "cause", PREFIX + "deliveries"
@@ -53,7 +63,9 @@ class Topics(Protocol):
 class Positions(Protocol):
     """The transactions of the engine."""
 
-    def commit(self, request: Commit) -> CommitResult: ...
+    def submit_commit(
+        self, request: Commit, inline: Durability, begun: Callable[[], None] | None
+    ) -> Pending[CommitResult]: ...
 
     def positions(self, group: str, topic: TopicName) -> Mapping[int, Position]: ...
 
@@ -134,7 +146,7 @@ class DeadLetters:
             return 0
         name = dead_letter_topic(queue.group, queue.topic, queue.state.settings.dead_letter)
         tokens_text = tuple(map(str, join_tokens(settled)))
-        self._transactions.commit(
+        self._move(
             Commit(
                 blocks=_blocks(name, letters, self._partitions(name)),
                 settlements=(Settlement(queue.group, queue.topic, tokens_text),),
@@ -246,13 +258,22 @@ class DeadLetters:
             return None
         expected = "" if stands is None else str(stands)
         partitions = self._topics.settings(queue.topic).partitions
-        self._transactions.commit(
+        self._move(
             Commit(
                 blocks=_blocks(queue.topic, letters, partitions, home=True),
                 positions=(PositionChange(key, behind, expected),),
             )
         )
         return len(letters)
+
+    def _move(self, request: Commit) -> None:
+        """Commit blocks that were made here, of messages that were checked when published."""
+        pending = self._transactions.submit_commit(request, Durability.SYNCED, _unchecked)
+        pending.result(COMMIT_TIMEOUT_S)
+
+
+def _unchecked() -> None:
+    """That it has begun: there is nothing to be done."""
 
 
 def _origin(queue: OpenQueue, headers: Mapping[str, bytes]) -> int | None:

@@ -37,6 +37,7 @@ from tms.model.block.header import (
 from tms.model.block.lone import lone_bytes, lone_cells, pack_lone
 from tms.model.block.packing import (
     HEADER_VALUE_BYTES_MAX,
+    HEADERS_ADDED_MAX,
     HEADERS_MAX,
     Cells,
     Headers,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMAT_VERSION",
+    "HEADERS_ADDED_MAX",
     "HEADERS_MAX",
     "HEADER_BYTES",
     "HEADER_VALUE_BYTES_MAX",

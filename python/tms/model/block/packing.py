@@ -6,7 +6,8 @@ Invariants
 
 * A cell may hold any bytes; None makes a null cell, not an empty one.
 * A message without headers gets an empty map, not a null one.
-* A message has at most `HEADERS_MAX` headers; their names are not empty, their values not None and
+* A message has at most `HEADERS_MAX` headers from its publisher, and up to `HEADERS_ADDED_MAX` more
+  as a dead letter: whatever is stored can be packed again. Names are not empty, values not None and
   of at most `HEADER_VALUE_BYTES_MAX`.
 """
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HEADERS_MAX = 1_000
+HEADERS_ADDED_MAX = 16
+_HEADERS_MAX = HEADERS_MAX + HEADERS_ADDED_MAX
 HEADER_VALUE_BYTES_MAX = 64 << 10
 COUNTS_CACHED_MAX = 4  # most often the count is 1
 COMPRESSED_BYTES_MIN = 64  # smaller buffers stay as they are
@@ -184,7 +187,7 @@ def _header_columns(headers: Headers | None, count: int) -> tuple[bytes, _Column
     except (TypeError, AttributeError, UnicodeEncodeError) as exc:
         raise _wrong_headers(headers) from exc
     sizes = map(sub, ends[1:], ends)
-    if max(sizes) > HEADERS_MAX or b"" in encoded or not set(map(type, texts)) <= _BYTES:
+    if max(sizes) > _HEADERS_MAX or b"" in encoded or not set(map(type, texts)) <= _BYTES:
         raise _wrong_headers(headers)
     if texts and max(map(len, texts)) > HEADER_VALUE_BYTES_MAX:
         raise _wrong_headers(headers)
@@ -214,7 +217,7 @@ def _wrong_headers(headers: Headers) -> Invalid:
 def _why_wrong(row: object) -> str:
     if not isinstance(row, Mapping):
         return f"got {type(row).__name__}"
-    if len(row) > HEADERS_MAX:
+    if len(row) > _HEADERS_MAX:
         return f"a message has at most {HEADERS_MAX}, this one {len(row)}"
     for name, text in row.items():
         if not isinstance(name, str) or not name:
