@@ -13,6 +13,7 @@ from tms.model.log import PartitionPosition
 from tms.model.position import Position
 from tms.model.received import Delivered
 from tms.model.topic import Durability
+from tms.queues.reading import Block
 from tms.store.faulty import FaultyStore
 
 GO = pytest.mark.parametrize("go", [erase, truncate, expire])
@@ -175,3 +176,19 @@ def test_a_partition_whose_end_is_damaged_lets_its_engine_open_and_the_others_wo
     damaged.corrupt.clear()  # somebody has put it back
     damaged.publish(b"a1")
     assert damaged.values() == [b"a1"] and damaged.engine.warnings() == []
+
+
+def test_a_receive_that_fails_while_it_takes_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.publish(b"1", b"2", b"3")
+    world.nack(*world.receive(1), delay_s=0)
+
+    def fail(*args: object) -> int:
+        raise DataCorrupt("A stored block cannot be unpacked.")
+
+    for method in ("bytes_of", "fitting"):
+        monkeypatch.setattr(Block, method, fail)
+        with pytest.raises(DataCorrupt):
+            world.receive()
+        monkeypatch.undo()
+    assert world.values() == [b"1", b"2", b"3"]

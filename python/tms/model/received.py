@@ -6,6 +6,7 @@ Invariants
 
 * Nothing is unpacked before it is asked for: a worker that only counts, or forwards columns, makes
   no object for each message.
+* A compressed block is unpacked once for all of its slices, and only one at a time.
 * Slices stand in the order in which their messages are to be handled.
 """
 
@@ -16,7 +17,7 @@ from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
-from tms.model.block import Columns
+from tms.model.block import Columns, unpacked
 from tms.model.ids import MessageId
 from tms.model.queue import Token
 
@@ -84,6 +85,11 @@ class Received:
     def __len__(self) -> int:
         return sum(one.columns.count for one in self.slices)
 
+    @property
+    def unpacked_bytes(self) -> int:
+        """How much memory it takes to unpack its blocks, one at a time."""
+        return max((one.columns.unpacked_bytes for one in self.slices), default=0)
+
     def tokens(self) -> list[str]:
         """Tokens of all messages, one for each slice."""
         return [str(one.token(self.epoch)) for one in self.slices]
@@ -91,8 +97,9 @@ class Received:
     def messages(self, topic: str) -> list[Delivered]:
         """The messages one by one. Raises `DataCorrupt`."""
         found: list[Delivered] = []
-        for one in self.slices:
-            count, columns = one.columns.count, one.columns
+        parts = unpacked(one.columns for one in self.slices)
+        for one, columns in zip(self.slices, parts, strict=True):
+            count = columns.count
             head, tail = f"{one.partition:x}.", f".{one.deliveries:x}.{self.epoch:x}"
             offsets = range(one.offset, one.offset + count)
             cells = zip(

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from tms.errors import Fenced, TMSError, TopicExists, TopicNotFound
 from tms.events import EventLog
 from tms.log.pending import Pending
-from tms.model.block import decode, encode, read_header
+from tms.model.block import decode, encode, read_header, unpacked
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.log import NewBlock, PartitionPosition
@@ -139,6 +139,9 @@ class DeadLetters:
                 queue.bury_later(some)
                 continue
             for token, letter in self._read(queue, some):
+                if size >= LETTER_BYTES:
+                    queue.bury_later((token,))
+                    continue
                 settled.append(token)
                 letters.append(letter)
                 size += letter.bytes
@@ -159,15 +162,19 @@ class DeadLetters:
         """The messages, as they go to the dead letters; what is gone from the log is settled."""
         for partition in {token.partition for token in tokens}:
             by_offset = {one.offset: one for one in tokens if one.partition == partition}
-            found = queue.find(partition, sorted(by_offset))
+            found = queue.find(partition, sorted(by_offset), LETTER_BYTES)
+            queue.bury_later(by_offset[offset] for offset in found.left)
             if found.gone:
                 queue.settle_gone(tokens[0].epoch, partition, found.gone)
-            for block, offsets in found.pieces:
-                for offset in offsets:
-                    one, token = block.slice(offset, 1, 0), by_offset[offset]
-                    key, value = one.columns.keys()[0], one.columns.values()[0]
-                    headers = self._stamped(queue, token, one.id, one.columns.headers()[0])
-                    yield token, Letter(partition, key, value, headers)
+            slices = [
+                block.slice(offset, 1, 0) for block, offsets in found.pieces for offset in offsets
+            ]
+            parts = unpacked(one.columns for one in slices)
+            for one, columns in zip(slices, parts, strict=True):
+                token = by_offset[one.offset]
+                key, value = columns.keys()[0], columns.values()[0]
+                headers = self._stamped(queue, token, one.id, columns.headers()[0])
+                yield token, Letter(partition, key, value, headers)
 
     def _stamped(
         self, queue: OpenQueue, token: Token, id: MessageId, headers: Mapping[str, bytes]

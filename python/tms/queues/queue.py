@@ -28,7 +28,7 @@ from tms.queue.entries import encode, queue_key
 from tms.queue.partition import BLOCKED, DYING, LEASED, WAITING
 from tms.queue.state import Decision, Edits, QueueState
 from tms.queues.journal import Batch, QueueJournal
-from tms.queues.reading import Found, MessageLog, Scanner
+from tms.queues.reading import Found, MessageLog, Scanner, stored_bytes
 from tms.queues.taking import Taking
 from tms.queues.waiting import Waiter, Waiters
 
@@ -137,41 +137,60 @@ class OpenQueue:
             state.expire(self.now_ms())
             again = self._take_ready(limit)
         try:
-            found = [(number, self._find_readable(number, offsets)) for number, offsets in again]
-            if sum(len(each.pieces) for _, each in found) < limit:
+            found = self._find_readable(again, bytes_max)
+            messages = sum(len(offsets) for _, each in found for _, offsets in each.pieces)
+            if messages < limit and not any(each.left for _, each in found):
                 self._read_ahead(partitions)
             kept = self._kept_ahead()
+            with self.lock:
+                if self.state is not state:  # the journal was read again, or the topic is a new one
+                    return None, not self.deleted
+                news = self._set_right(found, kept)
+                taking = Taking(state, limit, bytes_max, self.now_ms(), self._clock.now_ms())
+                batch = self._take(taking, found, durability)
+                more = bool(self._scanner.ahead) or taking.full or self._is_news()
+                dying = state.has_dying
         except BaseException:
             with self.lock:
+                self._scanner.reset()
                 for number, offsets in again:
                     state.partition(number).put_back(offsets)
             self.waiters.wake()
             raise
-        with self.lock:
-            if self.state is not state:  # the journal was read again, or the topic is a new one
-                return None, not self.deleted
-            batch, news = None, self._scanner.drop_gone(kept)
-            news = news or any(each.damaged for _, each in found)
-            for number, each in found:
-                self._note_damaged(state, number, each)
-            if gone := state.settle_gone((number, each.gone) for number, each in found):
-                batch = self._add(gone, durability)
-            taking = Taking(state, limit, bytes_max, self.now_ms(), self._clock.now_ms())
-            for number, each in found:
-                taking.take_again(number, each)
-            taking.take_new(self._scanner)
-            if taking.edits:
-                batch = self._add(taking.edits, durability)
-            if batch is None:
-                return None, news
-            self.redelivered += taking.again
-            more = bool(self._scanner.ahead) or taking.full or self._is_news()
-            dying = state.has_dying
+        if batch is None:
+            return None, news
         self._tell(more, dying)
         self._journal.wait(batch)
         if not taking.slices:
             return None, True
         return Received(state.epoch, tuple(taking.slices)), True
+
+    def _set_right(self, found: Iterable[tuple[int, Found]], kept: Mapping[int, Kept]) -> bool:
+        """Forget what was read ahead and is gone, put back what cannot be read, or had no room;
+        whether that changes what a receive finds. The caller holds the lock."""
+        news = self._scanner.drop_gone(kept)
+        for number, each in found:
+            self.state.partition(number).put_back(each.left)
+            self._note_damaged(number, each)
+            news = news or bool(each.damaged)
+        return news
+
+    def _take(
+        self, taking: Taking, found: Sequence[tuple[int, Found]], durability: Durability
+    ) -> Batch | None:
+        """Lease what was found and read ahead; None when that is nothing. The caller holds the
+        lock."""
+        batch = None
+        if gone := self.state.settle_gone((number, each.gone) for number, each in found):
+            batch = self._add(gone, durability)
+        for number, each in found:
+            taking.take_again(number, each)
+        if not any(each.left for _, each in found):
+            taking.take_new(self._scanner)
+        if taking.edits:
+            batch = self._add(taking.edits, durability)
+        self.redelivered += taking.again
+        return batch
 
     def _is_news(self) -> bool:
         """Whether the next one that waits has to look: something is ready, or would be before it
@@ -224,17 +243,28 @@ class OpenQueue:
 
     # -- damage ------------------------------------------------------------------------------------
 
-    def _find_readable(self, partition: int, offsets: Sequence[int]) -> Found:
-        with self._reading:
-            return self._scanner.find_readable(partition, offsets)
+    def _find_readable(
+        self, again: Iterable[tuple[int, list[int]]], bytes_max: int
+    ) -> list[tuple[int, Found]]:
+        """What was taken, by partition, in blocks of about so many bytes together."""
+        found, room = [], bytes_max
+        for partition, offsets in again:
+            if room <= 0:
+                found.append((partition, Found([], [], {}, offsets)))
+                continue
+            with self._reading:
+                some = self._scanner.find_readable(partition, offsets, room)
+            room -= stored_bytes(some.pieces)
+            found.append((partition, some))
+        return found
 
-    def _note_damaged(self, state: QueueState, partition: int, found: Found) -> None:
+    def _note_damaged(self, partition: int, found: Found) -> None:
         """What cannot be read is tried again later. The caller holds the lock."""
         for offset in chain(found.gone, *(offsets for _, offsets in found.pieces)):
             self._unreadable.pop((partition, offset), None)
         if not found.damaged:
             return
-        state.partition(partition).put_off(found.damaged, self.now_ms() + DAMAGED_MS)
+        self.state.partition(partition).put_off(found.damaged, self.now_ms() + DAMAGED_MS)
         for offset, error in found.damaged.items():
             if (partition, offset) not in self._unreadable:
                 self._log_damage(partition, error, offset)
@@ -422,10 +452,10 @@ class OpenQueue:
         """Why a message goes to the dead letters."""
         return self.state.partition(token.partition).causes.get(token.offset, "")
 
-    def find(self, partition: int, offsets: Sequence[int]) -> Found:
-        """The messages at these offsets, which ascend."""
+    def find(self, partition: int, offsets: Sequence[int], bytes_max: int) -> Found:
+        """The messages at these offsets, which ascend, in blocks of about so many bytes."""
         with self._reading:
-            return self._scanner.find(partition, offsets)
+            return self._scanner.find(partition, offsets, bytes_max)
 
     def settle_gone(self, epoch: int, partition: int, offsets: Sequence[int]) -> None:
         """Settle what is no longer in the log of this life of the queue."""

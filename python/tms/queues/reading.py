@@ -19,7 +19,7 @@ from itertools import chain
 from typing import NamedTuple, Protocol
 
 from tms.errors import DataCorrupt, OffsetOutOfRange, StorageUnavailable, TMSError
-from tms.model.block import Columns, decode, read_header
+from tms.model.block import Columns, Compression, Ends, decode, read_header
 from tms.model.ids import MessageId
 from tms.model.log import Fetched, Kept, PartitionPosition, StoredBlock
 from tms.model.placing import dense
@@ -67,9 +67,11 @@ class Block:
     """A block that was read, with its place; of a sparse one, a run of messages without gaps."""
 
     __slots__ = (
+        "_ends",
         "_first",
         "_hashes",
         "_payload",
+        "_place",
         "_time_ms",
         "base",
         "columns",
@@ -87,7 +89,9 @@ class Block:
         self._time_ms = stored.time_ms
         self._first = stored.last_sequence - header.count + 1 + distance
         self._payload = (payload_ms, payload + distance)
+        self._place = columns.origin[1]  # of its first message among those of the stored block
         self._hashes: list[int] = []
+        self._ends: Ends | None = None
 
     @classmethod
     def all_of(cls, stored: StoredBlock) -> "Iterator[Block]":
@@ -113,17 +117,31 @@ class Block:
         )
         return Slice(self.partition, offset, id, deliveries, self.columns.slice(at, at + count))
 
-    def message_bytes(self) -> int:
-        """About how large its messages are."""
-        return max(1, self.columns.cell_bytes // self.columns.count)
+    def bytes_of(self, offset: int, count: int) -> int:
+        """How large so many messages from an offset on are."""
+        if self.columns.origin[2] == 1:
+            return self.columns.cell_bytes
+        if self._ends is None:
+            self._ends = self.columns.ends()
+        at = self._place + offset - self.base
+        return self._ends.before(at + count) - self._ends.before(at)
+
+    def fitting(self, offset: int, limit: int, bytes_max: int) -> int:
+        """How many messages from an offset on, `limit` at most, fit into so many bytes; one in any
+        case."""
+        counts = range(1, min(limit, self.stop - offset) + 1)
+        if not counts or self.bytes_of(offset, counts[-1]) <= bytes_max:
+            return len(counts)
+        return max(1, bisect_right(counts, bytes_max, key=lambda n: self.bytes_of(offset, n)))
 
     def hash_at(self, offset: int) -> int:
         """What the key of a message is known by."""
         at = offset - self.base
         while at >= len(self._hashes):
             start = len(self._hashes)
-            some = self.columns.slice(start, start + _HASHED).keys()
-            self._hashes += map(key_hash, some)
+            packed = self.columns.compression is not Compression.NONE  # then all of it at once
+            stop = self.columns.count if packed else start + _HASHED
+            self._hashes += map(key_hash, self.columns.slice(start, stop).keys())
         return self._hashes[at]
 
 
@@ -158,12 +176,23 @@ class Marks:
 
 
 class Found(NamedTuple):
-    """Messages that were read again, offsets of which nothing is there any more, and those that
-    cannot be read, with the reason."""
+    """Messages that were read again, offsets of which nothing is there any more, those that cannot
+    be read, with the reason, and those for whose blocks there was no room."""
 
     pieces: list[tuple[Block, list[int]]]
     gone: list[int]
     damaged: dict[int, TMSError]
+    left: list[int]
+
+
+def stored_bytes(pieces: Iterable[tuple[Block, list[int]]]) -> int:
+    """How large the blocks are that they keep in memory; neighbours may be runs of one block."""
+    size, last = 0, None
+    for block, _ in pieces:
+        stored = block.columns.origin[0]
+        size += 0 if stored is last else len(stored)
+        last = stored
+    return size
 
 
 class ReadAhead(NamedTuple):
@@ -299,30 +328,35 @@ class Scanner:
 
     # -- again -------------------------------------------------------------------------------------
 
-    def find_readable(self, partition: int, offsets: Sequence[int]) -> Found:
+    def find_readable(self, partition: int, offsets: Sequence[int], bytes_max: int) -> Found:
         """The same; what is damaged keeps nothing else from being found."""
         try:
-            return self.find(partition, offsets)
+            return self.find(partition, offsets, bytes_max)
         except DataCorrupt as error:
             if len(offsets) == 1:
-                return Found([], [], {offsets[0]: error})
-        found = Found([], [], {})
-        for offset in offsets:
-            pieces, gone, damaged = self.find_readable(partition, [offset])
+                return Found([], [], {offsets[0]: error}, [])
+        found = Found([], [], {}, [])
+        for at, offset in enumerate(offsets):
+            if bytes_max <= 0:
+                found.left.extend(offsets[at:])
+                break
+            pieces, gone, damaged, _ = self.find_readable(partition, [offset], bytes_max)
             found.pieces.extend(pieces)
             found.gone.extend(gone)
             found.damaged.update(damaged)
+            bytes_max -= stored_bytes(pieces)
         return found
 
-    def find(self, partition: int, offsets: Sequence[int]) -> Found:
-        """The messages at these offsets, which ascend. Raises `DataCorrupt`."""
-        found = Found([], [], {})
-        rest = deque(offsets)
-        while rest:
+    def find(self, partition: int, offsets: Sequence[int], bytes_max: int) -> Found:
+        """The messages at these offsets, which ascend, in blocks of about so many bytes together,
+        but at least one. Raises `DataCorrupt`."""
+        found = Found([], [], {}, [])
+        rest, room = deque(offsets), bytes_max
+        while rest and (bytes_max > 0 or not found.pieces):
             blocks = self._from(partition, rest[0], AGAIN_BYTES if len(rest) > 1 else 1)
             if not blocks:
                 found.gone.extend(rest)
-                break
+                rest.clear()
             for block in blocks:
                 while rest and rest[0] < block.base:
                     found.gone.append(rest.popleft())
@@ -331,6 +365,8 @@ class Scanner:
                     some.append(rest.popleft())
                 if some:
                     found.pieces.append((block, some))
+            bytes_max = room - stored_bytes(found.pieces)
+        found.left.extend(rest)
         return found
 
     def _from(self, partition: int, offset: int, bytes_max: int) -> list[Block]:

@@ -65,7 +65,6 @@ class Taking:
         runs: Runs = []
         deliveries: list[int] = []
         for block, offsets in found.pieces:
-            size = block.message_bytes()
             for offset in offsets:
                 if not state.is_ready(offset, self._now_ms):
                     continue
@@ -82,7 +81,7 @@ class Taking:
                     deliveries.append(number)
                     self.slices.append(block.slice(offset, 1, number))
                 self._limit -= 1
-                self._bytes -= size
+                self._bytes -= block.bytes_of(offset, 1)
                 self.again += number > 1
         if runs:
             self.edits.append(
@@ -135,25 +134,24 @@ class Taking:
         )
 
     def _take_run(self, block: Block, looked: _Looked, first: int) -> int:
-        size = block.message_bytes()
-        count = min(self._limit, block.stop - first, max(1, self._bytes // size))
+        count = block.fitting(first, self._limit, self._bytes)
         add_range(looked.leased, first, count)
-        self._hand_out(block, first, count, size)
+        self._hand_out(block, first, count)
         return first + count
 
     def _take_ordered(self, block: Block, looked: _Looked, first: int) -> int:
         """Take what is first of its key, and note the others, as far as one may look ahead."""
         state = self._state.partition(block.partition)
-        size = block.message_bytes()
         assert state.order is not None
         blocked = state.counts[BLOCKED] + sum(looked.blocked[1::2])
         offset, since = first, first  # since: what is free and not yet handed out
+        room = block.fitting(first, self._limit, self._bytes)
         while offset < block.stop:
             key = block.hash_at(offset)
             free = key == NO_KEY or (key not in looked.keys and state.order.is_free(key))
             if not free and blocked >= BLOCKED_MAX:
                 break
-            if free and offset - since >= min(self._limit, max(1, self._bytes // size)):
+            if free and offset - since >= room:
                 break
             if key != NO_KEY:
                 looked.keys.add(key)
@@ -161,19 +159,20 @@ class Taking:
                 add_range(looked.leased, offset, 1)
                 looked.hashes.append(key)
             else:
-                self._hand_out(block, since, offset - since, size)
+                self._hand_out(block, since, offset - since)
                 add_range(looked.blocked, offset, 1)
                 looked.blocked_hashes.append(key)
                 blocked += 1
                 since = offset + 1
+                room = block.fitting(since, self._limit, self._bytes)
             offset += 1
             if self.full:
                 break
-        self._hand_out(block, since, offset - since, size)
+        self._hand_out(block, since, offset - since)
         return offset
 
-    def _hand_out(self, block: Block, first: int, count: int, size: int) -> None:
+    def _hand_out(self, block: Block, first: int, count: int) -> None:
         if count > 0:
             self.slices.append(block.slice(first, count, 1))
             self._limit -= count
-            self._bytes -= count * size
+            self._bytes -= block.bytes_of(first, count)

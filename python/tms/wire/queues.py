@@ -332,10 +332,10 @@ def _joined(slices: Iterable[Slice]) -> bytearray:
     values: list[bytes | None] = []
     keys: list[bytes | None] = []
     headers: list[Mapping[str, bytes] | None] = []
-    for one in slices:
-        values += one.columns.values()
-        keys += one.columns.keys()
-        headers += one.columns.headers()
+    for columns in block.unpacked(one.columns for one in slices):
+        values += columns.values()
+        keys += columns.keys()
+        headers += columns.headers()
     return block.encode(values, keys, headers if any(headers) else None)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tms.errors import BadBlock, CrcMismatch
 from tms.model.block.arrow import Compression
 from tms.model.block.checking import check_body
-from tms.model.block.columns import Columns, decode, schema
+from tms.model.block.columns import Columns, Ends, decode, schema, unpacked
 from tms.model.block.header import (
     FORMAT_VERSION,
     HEADER_BYTES,
@@ -62,6 +62,7 @@ __all__ = [
     "BlockHeader",
     "Columns",
     "Compression",
+    "Ends",
     "Flags",
     "check",
     "decode",
@@ -74,6 +75,7 @@ __all__ = [
     "schema",
     "thin",
     "unpack_lone",
+    "unpacked",
 ]
 
 

@@ -6,14 +6,16 @@ Invariants
 
 * The block passed `checking` when it came in and its CRC is right, so its ends are true.
 * One cell per message that the block has. A null map of headers reads as an empty one.
+* Of a compressed block, what was unpacked is kept by the slice that asked for it alone; `unpacked`
+  lets neighbours share it, and keeps nothing.
 """
 
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tms.errors import BadBlock, DataCorrupt
 from tms.model.block import arrow
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_BUFFER_LENGTH = struct.Struct("<q")  # at the begin of a compressed buffer; -1: it is not
 COLD_MAX = 2_048  # messages and headers to unpack by hand while pyarrow is not loaded
 
 
@@ -84,6 +87,37 @@ def record_batch(block: Buffer, layout: Layout, start: int = HEADER_BYTES) -> "p
     stream = b"".join((schema().serialize(), memoryview(block)[start:]))
     options = pa.ipc.IpcReadOptions(use_threads=False)
     return pa.ipc.open_stream(stream, options=options).read_next_batch()
+
+
+def unpacked(slices: "Iterable[Columns]") -> "Iterator[Columns]":
+    """The same slices one after the other, each to be read before the next: those of one block
+    that follow each other unpack it once, and nothing of that is kept."""
+    last: Columns | None = None
+    for columns in slices:
+        part = columns.slice(0, columns.count)
+        if last is not None and last._block is columns._block:
+            part._batch = last._batch
+        last = part
+        yield part
+
+
+class Ends(NamedTuple):
+    """Where the cells of each column end; of headers, the entries of each message and their
+    names and values."""
+
+    keys: Sequence[int]
+    values: Sequence[int]
+    headers: Sequence[int]
+    names: Sequence[int]
+    texts: Sequence[int]
+
+    def before(self, at: int) -> int:
+        """How many bytes lie before a message; the difference of two is what is between them."""
+        size = self.keys[at] + self.values[at]
+        if not self.names:
+            return size
+        entry = self.headers[at]
+        return size + self.names[entry] + self.texts[entry]
 
 
 class Columns:
@@ -147,6 +181,29 @@ class Columns:
         """About how many bytes the messages take, not compressed; of a slice, its share."""
         size = decompressed_bytes(self._block, self._body, self._layout)
         return size * self.count // self._layout.messages
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """How much memory it takes to unpack the whole block; 0 when it is not compressed."""
+        if not self._layout.compressed:
+            return 0
+        return decompressed_bytes(self._block, self._body, self._layout)
+
+    def ends(self) -> Ends:
+        """Where the cells of the whole block end; nothing else of it is unpacked."""
+        messages, entries = self._layout.messages, self._layout.entries
+        return Ends(
+            self._ends_of(KEY, messages),
+            self._ends_of(VALUE, messages),
+            self._ends_of(HEADERS, messages),
+            self._ends_of(NAME, entries) if entries else (),
+            self._ends_of(HEADER_VALUE, entries) if entries else (),
+        )
+
+    def _ends_of(self, column: int, count: int) -> Sequence[int]:
+        size = 4 * (count + 1)
+        cells = memoryview(self._buffer(column + 1))
+        return (cells[:size] if len(cells) >= size else memoryview(bytes(size))).cast("i")
 
     @property
     def few(self) -> bool:
@@ -251,6 +308,24 @@ class Columns:
         if count < len(SMALL_ENDS):
             return SMALL_ENDS[count].unpack_from(self._block, at)
         return struct.unpack_from(f"<{count + 1}i", self._block, at)
+
+    def _buffer(self, number: int) -> Buffer:
+        """A buffer of the block, not compressed."""
+        at, size = self._span(number)
+        packed = memoryview(self._block)[at : at + size]
+        if not size or not self._layout.compressed:
+            return packed
+        (length,) = _BUFFER_LENGTH.unpack_from(packed)
+        if length == -1:
+            return packed[_BUFFER_LENGTH.size :]
+        import pyarrow as pa
+
+        try:
+            codec = pa.Codec(self._layout.compression.value)
+            found: bytes = codec.decompress(packed[_BUFFER_LENGTH.size :], length, asbytes=True)
+        except (pa.ArrowException, OSError) as exc:
+            raise DataCorrupt(f"A stored block cannot be unpacked: {exc}") from exc
+        return found
 
     def _span(self, buffer: int) -> tuple[int, int]:
         """Where a buffer begins in the block, and its length."""

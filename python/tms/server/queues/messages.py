@@ -5,6 +5,7 @@
 * Whoever is gone gets no lease; what was leased for somebody who left at that moment is given back.
 * The memory of an answer is reserved before anything is leased; when memory is short, answers get
   smaller. No more receives look at once than there are threads.
+* Compressed blocks that get large are unpacked by one receive at a time, and counted meanwhile.
 """
 
 import asyncio
@@ -61,6 +62,7 @@ _JSON_ONLY = (routes.JSON,)
 _HEAD = f"content-type: {routes.JSON}\r\n".encode()
 _NO_SNIFFING = b"x-content-type-options: nosniff\r\n"  # a payload is never a page
 _INLINE_BYTES = 32 << 10  # JSON up to this size is read by the event loop itself
+_UNPACKED_BYTES_MIN = 1 << 20  # of a block, from which on they wait for each other
 _UNPACKED_FACTOR = 4  # JSON as Python strings, and messages as text, take so many times their size
 _ACK, _NACK = msgspec.json.Decoder(AckBody), msgspec.json.Decoder(NackBody)
 _EXTEND, _REJECT = msgspec.json.Decoder(ExtendBody), msgspec.json.Decoder(RejectBody)
@@ -94,6 +96,7 @@ class QueueMessages:
         self._queues = service.engine.queues
         self._waiting = Waiting(self._queues.watch)
         self._turns = asyncio.Semaphore(service.limits.threads)  # else memory is kept for a queue
+        self._unpacking = asyncio.Lock()
         self._calls: dict[bytes, Callable[[Exchange, str, TopicName], Awaitable[None]]] = {
             b"receive": self._receive,
             b"ack": self._ack,
@@ -175,9 +178,10 @@ class QueueMessages:
         budget = self._service.fetching
         factor = 1 if asked.media == routes.BLOCKS else _UNPACKED_FACTOR
 
-        def lease() -> _Answer:
+        def lease() -> _Answer | Received:
             found = self._queues.receive(asked.group, asked.topic, asked.limit, 0, grant)
-            return _answer(found, asked.media)
+            large = found.unpacked_bytes >= _UNPACKED_BYTES_MIN
+            return found if large else _answer(found, asked.media)
 
         async with self._turns:
             if exchange.disconnected:
@@ -186,9 +190,21 @@ class QueueMessages:
             grant = min(asked.bytes_max, max(free // (2 * factor), GRANT_BYTES_MIN))
             budget.take(factor * grant)
             try:
-                return await self._service.in_thread(lease)
+                leased = await self._service.in_thread(lease)
+                if isinstance(leased, Received):
+                    leased = await self._unpacked(leased, asked.media)
+                return leased
             finally:
                 budget.give_back(factor * grant)
+
+    async def _unpacked(self, leased: Received, media: str) -> _Answer:
+        budget, size = self._service.fetching, leased.unpacked_bytes
+        async with self._unpacking:
+            budget.bytes += size  # refusing it now would cost its messages a delivery
+            try:
+                return await self._service.in_thread(_answer, leased, media)
+            finally:
+                budget.give_back(size)
 
     async def _give_back(self, asked: _Asked, leased: Received) -> None:
         """Nobody got these: others may have them at once."""
