@@ -214,6 +214,72 @@ def test_a_commit_that_takes_long_is_not_torn(bus: Bus, monkeypatch: pytest.Monk
     assert [message.value for message in bus.consumer("out", stop_at_end=True)] == [b"1"]
 
 
+def test_a_scan_of_several_pages_shows_one_moment(bus: Bus) -> None:
+    keys = [f"k{number}" for number in range(8)]
+    put(bus, **{key: b"1" + bytes(200_000) for key in keys})
+    scan = bus.table("t").scan()
+    seen = [next(scan)]
+    put(bus, k1=None, new=b"2", **{key: b"2" for key in keys if key != "k1"})
+    assert bus.table("t").compact() == 0, "the scan may need the old versions"
+    seen += scan
+    assert [(key.decode(), value[:1]) for key, value in seen] == [(key, b"1") for key in keys]
+    assert set(rows(bus).values()) == {b"2"}
+    assert bus.table("t").compact() == len(keys) + 1
+
+
+def test_a_scan_does_not_show_what_commits_meanwhile(bus: Bus) -> None:
+    """Its versions were stored before."""
+    put(bus, a=bytes(300_000), z=b"1")
+    tx = bus.transaction()
+    mine = bus.table("t").within(tx)
+    mine.put(b"a", b"2")
+    mine.put(b"z", b"2")
+    tables, request = bus.table("t")._tables, Commit(tx.id)
+    mine.persist(request)
+    scan = tables.scan("t", b"", None)
+    first = next(scan)
+    bus._transport.transactions.commit(request)
+    assert [first[1][:1], next(scan)[1]] == [b"\0", b"1"]
+    assert bus.table("t").compact() == 0
+    scan.close()  # type: ignore[attr-defined]
+    assert rows(bus) == {b"a": b"2", b"z": b"2"} and bus.table("t").compact() == 2
+
+
+def test_a_scan_that_is_dropped_keeps_nothing(bus: Bus) -> None:
+    put(bus, a=b"1")
+    scan = bus.table("t").scan()
+    next(scan)
+    del scan
+    put(bus, a=b"2")
+    assert bus.table("t").compact() == 1
+
+
+def test_a_value_is_found_though_others_are_written_and_removed_while_it_is_read(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What hides it was not decided when the read began; then it is, and the value is removed."""
+    monkeypatch.setattr("tms.table.tables.SCAN_BYTES", 1)
+    bus, done = kept.bus, False
+    put(bus, a=b"1")
+    tx = bus.transaction()
+    mine = bus.table("t").within(tx)
+    mine.put(b"a", b"2")
+    request = mine.persist(Commit(tx.id))
+    scans = 0
+
+    def meanwhile(operation: str, name: str) -> None:
+        nonlocal scans, done
+        scans += operation == "scan" and name.startswith("k/")
+        if scans == 2 and not done:
+            done = True
+            bus._transport.transactions.commit(request)
+            bus.table("t").compact()
+
+    kept.store.before = meanwhile
+    assert bus.table("t").get(b"a") == b"1"
+    assert done and bus.table("t").get(b"a") == b"2"
+
+
 def test_a_deletion_is_removed_after_what_it_hides() -> None:
     versions = [Version(b"k", 3, None), Version(b"k", 2, b"v"), Version(b"k", 1, b"v")]
     gone = [version.pointer for version in unneeded(versions, lambda _: Fate.VISIBLE, 3)]

@@ -12,6 +12,7 @@ Invariants
 * A transaction reads the table as it was when it joined, and its own writes over that.
 * Of two transactions at a time that wrote the same key, only one commits; what was only read does
   not conflict.
+* A read outside of a transaction sees all of a transaction or none of it.
 * Writes wait here until the commit; then they are stored before it, and seen after it.
 """
 
@@ -58,7 +59,8 @@ class Table:
         return self._tables.get(self.name, key)
 
     def scan(self, start: bytes = b"", stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Committed keys and values of [start, stop), in the order of the keys."""
+        """Committed keys and values of [start, stop), in the order of the keys, all as they are
+        when the first one is asked for."""
         return self._tables.scan(self.name, start, stop)
 
     def within(self, tx: Transaction) -> "TableWrites":

@@ -4,11 +4,14 @@ Invariants
 
 * Versions are written before their transaction commits, synced, and are seen only after that.
 * What is taken back is gone before its transaction is aborted.
+* A read sees one moment, however many pages it takes: a snapshot of its transaction, or its own.
+  Compaction leaves what any of them may still see.
 """
 
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from tms.errors import Conflict, Invalid, NotFound, TMSError
 from tms.model.keys import TABLES
@@ -27,6 +30,7 @@ from tms.table.versions import (
     visible,
 )
 from tms.tx.manager import TransactionManager
+from tms.tx.state import TransactionState
 
 SCAN_BYTES = 256 << 10
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
@@ -40,6 +44,7 @@ class Tables:
         self._manager = manager
         self._maps: dict[str, Map] = {}
         self._failed: set[str] = set()
+        self._bounds: dict[object, int] = {}  # of reads outside of transactions
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
@@ -53,17 +58,20 @@ class Tables:
     def get(self, table: str, key: bytes, snapshot: Snapshot | None = None) -> bytes | None:
         """The value of a key for a transaction, or as it is committed now."""
         start, stop = rows_of(check_key(key))
-        found = next(self._visible(table, start, stop, snapshot), None)
+        with self._seeing(snapshot) as seen:
+            found = next(self._visible(table, start, stop, seen), None)
         return None if found is None else found.value
 
     def scan(
         self, table: str, start: bytes, stop: bytes | None, snapshot: Snapshot | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of [start, stop) in the order of the keys; None is an open end."""
+        """Keys and values of [start, stop) in the order of the keys; None is an open end. Without
+        a transaction's snapshot, as they are committed when the first is asked for."""
         end = None if stop is None else first_row(stop)
-        for version in self._visible(table, first_row(start), end, snapshot):
-            assert version.value is not None
-            yield version.key, version.value
+        with self._seeing(snapshot) as seen:
+            for version in self._visible(table, first_row(start), end, seen):
+                assert version.value is not None
+                yield version.key, version.value
 
     def write(self, table: str, transaction: int, values: Mapping[bytes, bytes | None]) -> None:
         """Store versions of a transaction in progress; None deletes."""
@@ -93,7 +101,8 @@ class Tables:
         found, count = self._map(table), 0
         if found is None:
             return 0
-        bound = self._manager.bound()
+        with self._lock:
+            bound = min([self._manager.bound(), *list(self._bounds.values())])
         versions = self._versions(found, None, None)
         gone: list[bytes] = []
         for version in unneeded(versions, lambda pointer: self._fate(pointer), bound):
@@ -106,19 +115,30 @@ class Tables:
             found.delete(gone)
         return count
 
+    @contextmanager
+    def _seeing(self, snapshot: Snapshot | None) -> Iterator[Snapshot]:
+        """What a read sees: a transaction's snapshot, or everything that is committed now."""
+        if snapshot is not None:
+            yield snapshot
+            return
+        read = object()
+        with self._lock:  # or what it sees is removed before its bound is known
+            snapshot, self._bounds[read] = self._manager.look(_as_committed)
+        try:
+            yield snapshot
+        finally:  # no lock: the thread that drops a scan may hold it
+            del self._bounds[read]
+
     def _visible(
-        self, table: str, start: bytes, stop: bytes | None, snapshot: Snapshot | None
+        self, table: str, start: bytes, stop: bytes | None, snapshot: Snapshot
     ) -> Iterator[Version]:
         found = self._map(table)
         if found is None:
             return iter(())
 
         def sees(pointer: int) -> bool:
-            fate = self._fate(pointer)
-            if snapshot is None:
-                return fate is Fate.VISIBLE
             # A snapshot does not name what was lost with the power.
-            return fate is not Fate.SKIPPED and snapshot.is_visible(pointer)
+            return self._fate(pointer) is not Fate.SKIPPED and snapshot.is_visible(pointer)
 
         return visible(self._versions(found, start, stop), sees)
 
@@ -151,3 +171,10 @@ class Tables:
             made = self._store.open(TABLES + table, create=False)
         self._maps[table] = made
         return made
+
+
+def _as_committed(state: TransactionState) -> tuple[Snapshot, int]:
+    """What is committed, and a pointer up to which everything is decided."""
+    in_progress = tuple(state.in_progress)
+    bound = in_progress[0] - 1 if in_progress else state.last_pointer
+    return Snapshot(0, state.last_pointer, (), in_progress), bound

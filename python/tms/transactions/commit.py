@@ -16,7 +16,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 
-from tms.errors import Conflict, TMSError
+from tms.errors import Conflict, StorageUnavailable, TimedOut, TMSError, TransactionEnded
 from tms.log.groups import Stamp
 from tms.log.pending import Pending, PendingAppend
 from tms.model.block import Flags
@@ -65,7 +65,7 @@ class CommitUnderWay:
         changes: Sequence[bytes],
         durability: Durability,
         inline: Durability,
-        committed: Callable[[CommitResult], None],
+        note: Callable[[CommitResult], None],
         begun: Callable[[], None] | None = None,
     ) -> None:
         self._parts = parts
@@ -75,7 +75,7 @@ class CommitUnderWay:
         self._changes = changes
         self._durability = durability
         self._inline = inline
-        self._committed = committed
+        self._note = note
         self._others = [part for part in parts.others if part.concerns(request)]
         self._under_way: list[tuple[TopicName, PendingAppend]] = []
         self._writes: Writes[Range] | None = None
@@ -84,11 +84,16 @@ class CommitUnderWay:
         self._left = 1  # answers to wait for, and `start` itself
         self._lock = threading.Lock()
         self._result = CommitResult(id)
-        self.answer: Pending[CommitResult] = Pending(1)
+        self._answer: Pending[CommitResult] = Pending(1)
 
-    def ends(self, writes: Writes[Range] | None, ending: contextlib.ExitStack) -> None:
-        """What the transaction stored before, and what to close once it has ended."""
-        self._writes, self._ending = writes, ending
+    def ends(
+        self,
+        writes: Writes[Range] | None,
+        ending: contextlib.ExitStack,
+        answer: Pending[CommitResult],
+    ) -> None:
+        """What the transaction stored before, what to close once it has ended, and who waits."""
+        self._writes, self._ending, self._answer = writes, ending, answer
 
     def start(self) -> None:
         """Store the blocks; everything else follows."""
@@ -116,6 +121,7 @@ class CommitUnderWay:
             return
         except BaseException:
             self._ended()
+            self._answer.fail(1, TimedOut("The commit was interrupted; ask for its outcome."))
             raise
         waiting = [pending for _, pending in self._under_way if not pending.done()]
         self._left += len(waiting)
@@ -163,6 +169,7 @@ class CommitUnderWay:
             self._fail(error, inline)
             return
         self._result = CommitResult(self._id, tuple(appended))
+        self._note(self._result)
         self._parts.manager.commit(
             Finish(
                 self._id,
@@ -183,7 +190,7 @@ class CommitUnderWay:
     def _applied(self) -> None:
         for part in self._others:
             part.committed(self._request, self._id)
-        self._committed(self._result)
+        self._parts.early.forget(self._id, committed=True)
 
     def _finished(self, error: TMSError | None) -> None:
         if error is not None:
@@ -192,7 +199,7 @@ class CommitUnderWay:
         if self._writes is not None:
             self._writes.settle()
         self._over()
-        self.answer.settle(0, self._result)
+        self._answer.settle(0, self._result)
         if self._unnamed:
             with contextlib.suppress(RuntimeError):  # the engine is closing: they cost room only
                 self._parts.run_in_background(lambda: self._parts.early.drop(self._unnamed))
@@ -208,12 +215,16 @@ class CommitUnderWay:
 
     def _fail(self, error: TMSError, inline: Durability) -> None:
         """Nothing of it may ever be seen. Journaling that waits, unless `inline` allows it."""
+        if isinstance(error, TransactionEnded) and not self._request.transaction_id:
+            error = StorageUnavailable(  # which forgot that it had begun
+                "The journal of transactions failed meanwhile; nothing was committed. Try again."
+            )
 
         def give_up() -> None:
             with contextlib.suppress(TMSError):  # else `expire` does it
                 self._parts.manager.invalidate(self._id)
             self._ended()
-            self.answer.fail(1, error)
+            self._answer.fail(1, error)
 
         if inline is Durability.SYNCED:
             give_up()

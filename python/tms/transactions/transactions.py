@@ -2,7 +2,9 @@
 
 Invariants
 
-* A repeated commit, by id or token, is answered like the first one and does nothing.
+* A repeated commit, by id or token, is answered like the first one and does nothing, also while
+  that is under way: whoever comes first decides what was done before, and begins, with nobody in
+  between.
 * Positions that a transaction moves are messages of it in `system:_positions`.
 * What is taken back by an abort can never be committed: it is invalid before.
 """
@@ -11,9 +13,11 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tms.clock import Clock
-from tms.errors import StorageUnavailable, TimedOut
+from tms.errors import StorageUnavailable, TimedOut, TMSError
+from tms.log.partition import again
 from tms.log.pending import Pending, PendingAppend
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Position
@@ -58,8 +62,8 @@ class _EditLog:
         self._clock = clock
 
     def write(self, entries: Sequence[bytes], durability: Durability) -> None:
-        for pending in [self._journal.append([entry], durability) for entry in entries]:
-            self._journal.finish(pending)
+        for entry in entries:  # one after another: none is there without those before it
+            self._journal.finish(self._journal.append([entry], durability))
 
     def read(self) -> Iterator[bytes]:
         return (entry.value for entry in self._journal.replay() if entry.value is not None)
@@ -116,6 +120,7 @@ class Transactions:
         )
         self._lifetime_ms, self._cleaned_ms = lifetime_ms, cleaned_ms
         self._lock = threading.Lock()  # guards what follows
+        self._attempts: dict[int | str, Pending[CommitResult]] = {}  # by id or token
         self._results: OrderedDict[int, CommitResult] = OrderedDict()
         self._positions.load()
         self._image = StoredImage(shown_in, self.manager, clock) if shown_in is not None else None
@@ -133,9 +138,10 @@ class Transactions:
             part.distrust()
 
     def is_ready(self, request: Commit) -> bool:
-        """Whether a commit can begin without reading a journal."""
+        """Whether a commit can begin without reading a journal, or waiting for one."""
         parts = (part for part in self._others if part.concerns(request))
-        return self.manager.trusted and all(part.known for part in parts)
+        known = request.token in self.manager.state.tokens
+        return self.manager.trusted and not known and all(part.known for part in parts)
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -180,24 +186,62 @@ class Transactions:
         return self.describe(id)
 
     def commit(self, request: Commit, timeout_s: float = 30.0) -> CommitResult:
-        """Store and commit everything of a transaction. Raises `TransactionConflict`, `Conflict`
-        for a position that is not the expected one, `TransactionEnded`, and what keeps a block from
-        being stored; nothing is ever seen of it then."""
-        return self.submit_commit(request, Durability.SYNCED).result(timeout_s)[0]
+        """Store and commit everything of a transaction. The request may be repeated as it is: its
+        blocks are copied. Raises `TransactionConflict`, `Conflict` for a position that is not the
+        expected one, `TransactionEnded`, and what keeps a block from being stored; nothing is ever
+        seen of it then."""
+        blocks = tuple(
+            one._replace(new=one.new._replace(block=bytearray(one.new.block)))
+            for one in request.blocks
+        )
+        mine = replace(request, blocks=blocks)
+        return self.submit_commit(mine, Durability.SYNCED).result(timeout_s)[0]
 
     def submit_commit(
         self, request: Commit, inline: Durability, begun: Callable[[], None] | None = None
     ) -> Pending[CommitResult]:
         """Begin a commit; the calling thread itself writes what needs at most `inline`, and waits
-        for others only with `synced`. Raises, or answers with, what `commit` raises. With `begun`
-        its blocks are the engine's own, which are not checked again; it is called once the
-        transaction has begun, and may raise what keeps it from being done."""
-        done = self._done(request)
+        for others only with `synced`. Raises, or answers with, what `commit` raises. Blocks are
+        filled in where they stand. While the first attempt is under way, whoever repeats it gets
+        the answer of that. With `begun` its blocks are the engine's own, which are not checked
+        again; it is called once the transaction has begun, and may raise what keeps it from being
+        done."""
+        answer: Pending[CommitResult] = Pending(1)
+        name = request.transaction_id or request.token
+        with self._lock:
+            first = self._attempts.setdefault(name, answer) if name else answer
+        if first is not answer:
+            return first
+        ending = contextlib.ExitStack()
+        ending.callback(self._attempts.pop, name, None)
+        try:
+            under_way = self._begin(request, inline, begun, answer, ending)
+        except BaseException as error:
+            ending.close()
+            interrupted = TimedOut("The commit was interrupted; ask for its outcome.")
+            answer.fail(1, again(error) if isinstance(error, TMSError) else interrupted)
+            raise
+        if under_way is not None:
+            under_way.start()
+        return answer
+
+    def _begin(
+        self,
+        request: Commit,
+        inline: Durability,
+        begun: Callable[[], None] | None,
+        answer: Pending[CommitResult],
+        ending: contextlib.ExitStack,
+    ) -> CommitUnderWay | None:
+        """The commit, intended; None if it was answered because it is done already. Nobody else
+        ends the transaction until `ending` is closed."""
+        id = request.transaction_id or (request.token and self.manager.of_token(request.token)) or 0
+        writes = ending.enter_context(self._early.published.ending(id)) if id else None
+        done = self._done(id) if id else None
         if done is not None:
-            answer: Pending[CommitResult] = Pending(1)
+            ending.close()
             answer.settle(0, done)
-            return answer
-        id = request.transaction_id
+            return None
         for topic, new in request.blocks:
             self._parts.publisher.look(topic, new, id)
         changes = [*request.changes]
@@ -206,45 +250,35 @@ class Transactions:
                 part.verify(request, 0)
                 changes += part.keys_of(request)
         durability = request.durability or self._strongest(request)
-        with contextlib.ExitStack() as ending:
-            writes = ending.enter_context(self._early.published.ending(id)) if id else None
-            if id:
-                self.manager.intend(id, changes, durability)
-            else:
-                id = self.manager.begin_intended(request.token)
-            one = CommitUnderWay(
-                self._parts, id, request, changes, durability, inline, self._committed, begun
-            )
-            one.ends(writes, ending.pop_all())
-        one.start()
-        return one.answer
+        if id:
+            self.manager.intend(id, changes, durability)
+        else:
+            id = self.manager.begin_intended(request.token)
+        one = CommitUnderWay(
+            self._parts, id, request, changes, durability, inline, self._note, begun
+        )
+        one.ends(writes, ending, answer)
+        return one
 
-    def _committed(self, result: CommitResult) -> None:
-        self._early.forget(result.transaction_id, committed=True)
+    def _note(self, result: CommitResult) -> None:
+        """What to answer if it is, or was, committed."""
         with self._lock:
             self._results[result.transaction_id] = result
             if len(self._results) > RESULTS_REMEMBERED:
                 self._results.popitem(last=False)
 
-    def _done(self, request: Commit) -> CommitResult | None:
-        """The answer if this was committed already. Raises `TransactionEnded` if it ended
-        otherwise."""
-        id = request.transaction_id
-        if id:
-            outcome = self.manager.outcome(id)
-        else:
-            known = self.manager.of_token(request.token) if request.token else None
-            if known is None or known[1] in (Outcome.ABORTED, Outcome.INVALID, Outcome.TIMED_OUT):
-                return None
-            id, outcome = known
+    def _done(self, id: int) -> CommitResult | None:
+        """The answer if this was committed already, None if it is open. Raises `TransactionEnded`
+        if it ended otherwise."""
+        outcome = self.manager.outcome(id)
         if outcome is Outcome.COMMITTED:
             with self._lock:
                 return self._results.get(id) or CommitResult(id)
-        if outcome is Outcome.OPEN and not self.manager.is_intended(id):
-            return None
-        if outcome is Outcome.OPEN:
+        if outcome is not Outcome.OPEN:
+            raise self.manager.why_not_open(id)
+        if self.manager.is_intended(id):  # and nobody goes on, so it will be given up
             raise TimedOut(f"The commit of {id} takes too long; ask for its outcome.")
-        raise self.manager.why_not_open(id)
+        return None
 
     def _strongest(self, request: Commit) -> Durability:
         topics = {one.topic for one in request.blocks} | {one.topic for one in request.staged}

@@ -34,7 +34,9 @@ class Reserved(_Edit, frozen=True):
 
 
 class Began(_Edit, frozen=True):
-    """A transaction begins. `bound`: the visibility upper bound, all before it is decided."""
+    """A transaction begins. `bound`: the visibility upper bound, all before it is decided;
+    `intended`: as if `Intended` came with it, in one edit because the journal may end between
+    two."""
 
     id: int
     type: TransactionType
@@ -42,6 +44,7 @@ class Began(_Edit, frozen=True):
     bound: int
     client: str | None = None
     token: str = ""
+    intended: bool = False
 
 
 class Checkpointed(_Edit, frozen=True):

@@ -159,7 +159,11 @@ class JournaledState:
             with self.lock:
                 entries = [encode_edits([part]) for part in parts(state)]
                 self._unwritten.clear()
-            self._log.keep(entries)
+            try:
+                self._log.keep(entries)
+            except BaseException:
+                self.trusted = False  # what began and was not written yet is in no journal now
+                raise
             self.length, self._places = 0, set()
 
     def settle(self) -> None:

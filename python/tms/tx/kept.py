@@ -7,8 +7,7 @@ Invariants
 * Parts are small enough for a message of the journal.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from tms.model.snapshot import TransactionType
@@ -17,6 +16,7 @@ from tms.tx.state import TransactionState
 from tms.tx.transaction import Open
 
 PART_ITEMS = 20_000
+PART_BYTES = 2 << 20  # of keys, which may be long
 T = TypeVar("T")
 
 
@@ -30,8 +30,9 @@ def parts(state: TransactionState) -> Iterator[Kept]:
         yield Kept(ended=ended)
     for tokens in _chunks(list(state.tokens.items())):
         yield Kept(tokens=tokens)
-    for changes in _chunks([(c, at, who) for c, (at, who) in state.winner.items()]):
-        yield Kept(changes=changes)
+    changes = [(change, at, who) for change, (at, who) in state.winner.items()]
+    for some_changes in _chunks(changes, lambda one: len(one[0])):
+        yield Kept(changes=some_changes)
     for one in state.open.values():
         yield Kept(open=KeptOpen(one.began, one.checkpoints, one.changes, one.intended))
     yield Kept(
@@ -76,7 +77,16 @@ def _finish(state: TransactionState) -> None:
     state.sorted_invalid = None
 
 
-def _chunks(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
-    left = iter(items)
-    while some := tuple(islice(left, PART_ITEMS)):
-        yield some
+def _chunks(
+    items: Sequence[T], bytes_of: Callable[[T], int] = lambda _: 0
+) -> Iterator[tuple[T, ...]]:
+    some: list[T] = []
+    size = 0
+    for item in items:
+        if some and (len(some) >= PART_ITEMS or size + bytes_of(item) > PART_BYTES):
+            yield tuple(some)
+            some, size = [], 0
+        some.append(item)
+        size += bytes_of(item)
+    if some:
+        yield tuple(some)

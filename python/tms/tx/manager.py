@@ -131,20 +131,24 @@ class TransactionManager:
         with journal.writing:
             journal.ready().prepare(id, changes)
             self._committing.add(id)
-            journal.write([Intended(id)], durability)
+            try:
+                journal.write([Intended(id)], durability)
+            except BaseException:
+                self._committing.discard(id)  # nothing is stored: `expire` ends it
+                raise
 
     def begin_intended(self, token: str) -> int:
         """A transaction begins, and its messages are about to be stored; its id. `finished` must
-        follow."""
+        follow. Raises `TimedOut` when one with this token has begun meanwhile."""
         journal, now_ms = self._journal, self._clock.now_ms()
         if not journal.has_room(now_ms):
             with journal.writing:
                 journal.reserve(now_ms)
         with journal.lock:
-            began = journal.state.begin(now_ms, token=token)
-            if began.id not in journal.state.open:
-                journal.note(began)
-            journal.note(Intended(began.id))
+            began = journal.state.begin(now_ms, token=token, intended=True)
+            if began.id in journal.state.open:  # what it stored so far, its own commit has to name
+                raise TimedOut(f"The transaction {began.id} began with this token. Try again.")
+            journal.note(began)
             self._committing.add(began.id)
             return began.id
 
@@ -253,12 +257,13 @@ class TransactionManager:
                 raise
             return found
 
-    def of_token(self, token: str) -> tuple[int, Outcome] | None:
-        """The transaction that began with this token."""
+    def of_token(self, token: str) -> int:
+        """The last transaction that began with this token, 0 when there is none that is committed
+        or may be."""
         state = self._journal.settled()
         with self._journal.lock:
-            id = state.tokens.get(token)
-            return None if id is None else (id, state.outcome(id))
+            id = state.tokens.get(token, 0)
+        return id if id and self.outcome(id) in (Outcome.OPEN, Outcome.COMMITTED) else 0
 
     @property
     def committed(self) -> int:

@@ -157,6 +157,7 @@ class TransactionState:
         timeout_s: float | None = None,
         client: str | None = None,
         token: str = "",
+        intended: bool = False,
     ) -> Began:
         """Begin a transaction. With a token of one that is in progress, that one again. Raises
         `Invalid` for a time-out that is none."""
@@ -171,7 +172,7 @@ class TransactionState:
         first = next(iter(self.in_progress), None)
         read_pointer = self.read_pointer if self.last_pointer else id - 1
         bound = min(id - 1, read_pointer) if first is None else first - 1
-        return Began(id, type, now_ms + int(timeout_s * 1_000), bound, client, token)
+        return Began(id, type, now_ms + int(timeout_s * 1_000), bound, client, token, intended)
 
     def next_pointer(self, now_ms: int) -> int:
         """The pointer that the next begin or checkpoint gets."""

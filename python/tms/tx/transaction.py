@@ -13,7 +13,7 @@ class Open:
         self.began = began
         self.checkpoints: tuple[int, ...] = ()
         self.changes: tuple[bytes, ...] | None = None  # once prepared
-        self.intended = False  # its messages are being stored
+        self.intended = began.intended  # its messages are being stored
 
     @property
     def pointers(self) -> tuple[int, ...]:

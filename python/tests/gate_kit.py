@@ -1,0 +1,58 @@
+"""A gate in a store: the first operation that comes to it waits until the test opens it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+WAIT_S = 20.0
+
+
+class Gate:
+    """The `before` of a `FaultyStore`."""
+
+    def __init__(self) -> None:
+        self._wanted: tuple[str, str] | None = None
+        self._lock = threading.Lock()
+        self._reached, self._opened = threading.Event(), threading.Event()
+
+    def __call__(self, operation: str, name: str) -> None:
+        with self._lock:
+            wanted = self._wanted
+            if wanted is None or operation != wanted[0] or not name.startswith(wanted[1]):
+                return
+            self._wanted = None
+        self._reached.set()
+        assert self._opened.wait(WAIT_S), "nobody opened the gate"
+
+    @contextmanager
+    def holding(self, operation: str, prefix: str = "") -> Iterator[None]:
+        """The next such operation on a map named `prefix…` waits for the end of the block."""
+        self._reached.clear()
+        self._opened.clear()
+        self._wanted = operation, prefix
+        try:
+            yield
+        finally:
+            self._wanted = None
+            self._opened.set()
+
+    def wait_reached(self) -> None:
+        """Until an operation waits here."""
+        assert self._reached.wait(WAIT_S), "nobody came to the gate"
+
+
+def in_thread(work: Callable[[], T]) -> "Future[T]":
+    """Do it in a thread of its own; what becomes of it."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

@@ -1,0 +1,307 @@
+"""Commits that are repeated, while the first attempt is under way or after a crash in it: done once,
+and answered alike."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+import tms
+from tests.clocks import ManualClock
+from tests.gate_kit import WAIT_S, Gate, in_thread
+from tests.log_kit import KeptStore
+from tms import Bus
+from tms.engine import Engine
+from tms.errors import StorageUnavailable, TMSError, TransactionEnded, WrongLastId
+from tms.model.block import decode, encode
+from tms.model.ids import MessageId
+from tms.model.keys import segment_map
+from tms.model.log import NewBlock, PartitionPosition
+from tms.model.position import Position
+from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.model.transaction import Commit, CommitResult, TopicBlock
+from tms.store.base import Store
+from tms.store.faulty import FaultyStore
+from tms.transactions.transactions import TRANSACTIONS
+
+TOPIC = TopicName("default", "a")
+SYNCED, WRITTEN = Durability.SYNCED, Durability.WRITTEN
+
+
+class World:
+    """An engine over a store with a gate."""
+
+    def __init__(self, shared: bool = False) -> None:
+        self.gate = Gate()
+        self.clock = ManualClock()
+        self.kept: Store = KeptStore(shared=shared)
+        self.open()
+        self.engine.create_topic(TOPIC, TopicSettings(1, durability=WRITTEN))
+
+    def open(self) -> None:
+        self.clock.pass_ms(1)
+        self.store = FaultyStore(self.kept, self.gate)
+        self.engine = Engine(self.store, self.clock)
+        self.tx = self.engine.transactions
+
+    def restart(self) -> None:
+        self.engine.close()
+        self.open()
+
+    def segments(self, name: TopicName = TOPIC) -> str:
+        """What the names of a topic's segments begin with."""
+        return segment_map(self.engine._registry.find(name).uid, 0, 0)[:-1]
+
+    def read(self) -> list[bytes | None]:
+        return values(self.engine)
+
+    def last_id(self) -> MessageId:
+        at = [PartitionPosition(0, Position.earliest())]
+        stored = self.engine.fetch(TOPIC, at, 1 << 20).blocks[-1]
+        return MessageId(stored.time_ms, stored.last_sequence)
+
+
+def values(engine: Engine) -> list[bytes | None]:
+    """What a reader of committed messages is shown."""
+    found: list[bytes | None] = []
+    position = Position.earliest()
+    while True:
+        fetched = engine.fetch(TOPIC, [PartitionPosition(0, position)], 1 << 20)
+        for stored in fetched.blocks:
+            found += decode(stored.block).values()
+        if fetched.next[0] == position or not fetched.blocks:
+            return found
+        position = fetched.next[0]
+
+
+def commit(
+    value: bytes, id: int = 0, token: str = "", expect: MessageId | None = None
+) -> Commit:
+    return Commit(id, token, (TopicBlock(TOPIC, NewBlock(0, encode([value]), expect)),))
+
+
+def both(
+    world: World, operation: str, maps: str, request: Callable[[], Commit]
+) -> list["Future[CommitResult]"]:
+    """Repeat a commit while its first attempt is held at the gate; what becomes of the two."""
+    with world.gate.holding(operation, maps):
+        first = in_thread(lambda: world.tx.commit(request()))
+        world.gate.wait_reached()
+        second = world.tx.submit_commit(request(), SYNCED)
+        assert not second.done(), "it does not wait for the first attempt"
+    return [first, in_thread(lambda: second.result(WAIT_S)[0])]
+
+
+@pytest.fixture(params=[False, True], ids=["alone", "shared"])
+def world(request: pytest.FixtureRequest) -> World:
+    return World(request.param)
+
+
+@pytest.fixture(params=["token", "id"])
+def named(request: pytest.FixtureRequest, world: World) -> dict[str, object]:
+    """How the attempts name their transaction."""
+    if request.param == "token":
+        return {"token": "t"}
+    return {"id": world.tx.begin().transaction_id}
+
+
+def test_a_commit_repeated_while_its_first_attempt_looks_at_the_log_is_done_once(
+    world: World, named: dict[str, object]
+) -> None:
+    world.engine.append(TOPIC, [NewBlock(0, encode([b"0"]))])
+    last = world.last_id()
+    world.restart()
+    attempts = both(
+        world, "scan", world.segments(), lambda: commit(b"1", expect=last, **named)
+    )
+    first, second = (one.result(WAIT_S) for one in attempts)
+    assert first == second and len(first.appended) == 1
+    assert world.read() == [b"0", b"1"]
+
+
+def test_a_commit_repeated_while_its_blocks_are_stored_is_done_once(
+    world: World, named: dict[str, object]
+) -> None:
+    attempts = both(world, "write", world.segments(), lambda: commit(b"1", **named))
+    first, second = (one.result(WAIT_S) for one in attempts)
+    assert first == second and len(first.appended) == 1
+    assert world.read() == [b"1"]
+
+
+def test_the_first_commit_after_a_start_repeated_at_once_is_done_once(
+    world: World, named: dict[str, object]
+) -> None:
+    world.tx.commit(commit(b"0"))
+    world.restart()
+    attempts = both(world, "write", world.segments(TRANSACTIONS), lambda: commit(b"1", **named))
+    first, second = (one.result(WAIT_S) for one in attempts)
+    assert first == second and len(first.appended) == 1
+    assert world.read() == [b"0", b"1"]
+
+
+def test_who_repeats_a_commit_that_is_refused_is_told_the_same(
+    world: World, named: dict[str, object]
+) -> None:
+    world.engine.append(TOPIC, [NewBlock(0, encode([b"0"]))])
+    old = world.last_id()
+    world.engine.append(TOPIC, [NewBlock(0, encode([b"1"]))])
+    world.restart()
+    attempts = both(
+        world, "scan", world.segments(), lambda: commit(b"never", expect=old, **named)
+    )
+    for one in attempts:
+        with pytest.raises(WrongLastId):
+            one.result(WAIT_S)
+    with pytest.raises(WrongLastId):
+        world.tx.commit(commit(b"never", expect=old, **named))
+    assert world.tx.commit(commit(b"2", **named)).appended
+    assert world.read() == [b"0", b"1", b"2"]
+
+
+def test_an_attempt_that_was_interrupted_leaves_nobody_waiting(
+    world: World, named: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.tx._parts.publisher, "look", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            world.tx.commit(commit(b"1", **named))
+    world.tx.commit(commit(b"1", **named))
+    assert world.read() == [b"1"]
+
+
+def test_what_began_with_a_token_is_committed_by_it_once_though_the_process_dies(
+    world: World,
+) -> None:
+    """Its begin is in the journal already: so its commit must be, too, before its messages are."""
+    for nth in range(1, 100):
+        token = f"t{nth}"
+        world.tx.begin(token=token)
+        if not dies_at(world, nth, token=token):
+            break
+    assert world.read() == [b"%d" % number for number in range(1, nth + 1)]
+    assert nth > 3, "nothing was cut off"
+
+
+def test_a_commit_in_a_large_write_of_the_journal_is_done_once_though_the_process_dies(
+    world: World, named: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edits that are written in parts: the process dies between any two of them."""
+    monkeypatch.setattr("tms.tx.journaled.ENTRY_BYTES", 10)
+    for nth in range(1, 100):
+        if "id" in named:
+            named = {"id": world.tx.begin().transaction_id}
+        else:
+            named = {"token": f"t{nth}"}
+        if not dies_at(world, nth, **named):
+            break
+    assert world.read() == [b"%d" % number for number in range(1, nth + 1)]
+    assert nth > 3, "nothing was cut off"
+
+
+def dies_at(world: World, nth: int, **named: object) -> bool:
+    """Commit `nth`, in a process that dies ahead of its nth operation on the store, and repeat that in
+    the next one until it is done; whether the process died."""
+    operations = 0
+
+    def count(*_: str) -> None:
+        nonlocal operations
+        operations += 1
+        if operations == nth:
+            world.store.crashed = True
+            raise StorageUnavailable("The process is gone.")
+
+    world.store.before = count
+    died = True
+    try:
+        world.tx.commit(commit(b"%d" % nth, **named))
+        died = False
+    except TMSError:
+        world.engine._threads.shutdown()
+    if died:
+        world.open()
+        try:
+            world.tx.commit(commit(b"%d" % nth, **named))
+        except TransactionEnded:
+            world.tx.commit(commit(b"%d" % nth, token=f"again {nth}"))
+    world.store.before = world.gate
+    return died
+
+
+def test_a_commit_whose_end_could_not_be_journaled_is_answered_with_its_ids(world: World) -> None:
+    """The journal failed, and has it all the same: the repetition finds it committed."""
+    world.tx.commit(commit(b"0"))
+    world.store.fail_write(1, stored=True, prefix=world.segments(TRANSACTIONS))
+    with pytest.raises(StorageUnavailable):
+        world.tx.commit(commit(b"1", token="t"))
+    found = world.tx.commit(commit(b"1", token="t"))
+    if world.read() == [b"0", b"1"] and not world.kept.shared:
+        assert len(found.appended) == 1
+    assert world.read() == [b"0", b"1"]
+
+
+def test_a_commit_that_began_while_the_journal_failed_may_be_repeated(world: World) -> None:
+    """Its begin was to be journaled with the write that failed."""
+    world.tx.commit(commit(b"0"))
+    with world.gate.holding("write", world.segments()):
+        first = in_thread(lambda: world.tx.commit(commit(b"1", token="t")))
+        world.gate.wait_reached()
+        world.store.fail_write(1, stored=False, prefix=world.segments(TRANSACTIONS))
+        with pytest.raises(StorageUnavailable):
+            world.tx.begin()
+    with pytest.raises(StorageUnavailable, match="failed meanwhile"):
+        first.result(WAIT_S)
+    world.tx.commit(commit(b"1", token="t"))
+    assert world.read() == [b"0", b"1"]
+
+
+def test_an_intention_that_could_not_be_journaled_is_not_under_way_for_ever(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    world.store.fail_write(1, stored=True, prefix=world.segments(TRANSACTIONS))
+    with pytest.raises(StorageUnavailable):
+        world.tx.commit(commit(b"1", id=id))
+    world.tx.manager.expire()
+    assert not world.tx.manager.is_committing
+    with pytest.raises(TransactionEnded):
+        world.tx.commit(commit(b"1", id=id))
+    assert world.read() == []
+
+
+def test_a_journal_that_could_not_be_shortened_forgets_no_commit(world: World) -> None:
+    """What began while it was written stands in no journal but the new one."""
+    world.tx.begin()
+    with world.gate.holding("write", world.segments()):
+        first = in_thread(lambda: world.tx.commit(commit(b"1", token="t")))
+        world.gate.wait_reached()
+        world.store.fail_write(1, stored=False, prefix=world.segments(TRANSACTIONS))
+        with pytest.raises(StorageUnavailable):
+            world.tx.manager.shorten(0)
+    try:
+        acknowledged = first.result(WAIT_S) is not None
+    except StorageUnavailable:
+        acknowledged = False
+    world.engine._threads.shutdown()
+    world.open()
+    assert world.read() == [b"1"] * acknowledged
+
+
+# Embedded, through a bus
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_bus_repeats_a_commit_after_the_store_failed(stored: bool) -> None:
+    store = FaultyStore(KeptStore())
+    bus = Bus(Engine(store, ManualClock()))
+    bus.create_topic("a", durability="written")
+    uid = bus._transport._registry.find(TOPIC).uid  # type: ignore[attr-defined]
+    for number, maps in enumerate((segment_map(uid, 0, 0), "t")):
+        for nth in (1, 2):
+            store.fail_write(nth, stored=stored, prefix=maps)
+            with bus.transaction() as tx:
+                tx.send("a", b"%d.%d" % (number, nth))
+            store.heal()
+    found = [message.value for message in bus.consumer("a", stop_at_end=True)]
+    assert found == [b"0.1", b"0.2", b"1.1", b"1.2"]
+    assert isinstance(bus, tms.Bus)
