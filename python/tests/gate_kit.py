@@ -10,29 +10,35 @@ T = TypeVar("T")
 WAIT_S = 20.0
 
 
-class Gate:
+class StoreGate:
     """The `before` of a `FaultyStore`."""
 
     def __init__(self) -> None:
-        self._wanted: tuple[str, str] | None = None
+        self._wanted: tuple[str, str, str] | None = None
         self._lock = threading.Lock()
         self._reached, self._opened = threading.Event(), threading.Event()
+        self.held = ""  # the name of the thread that waits here, or did
 
     def __call__(self, operation: str, name: str) -> None:
         with self._lock:
             wanted = self._wanted
-            if wanted is None or operation != wanted[0] or not name.startswith(wanted[1]):
+            thread = threading.current_thread().name
+            if wanted is None or operation != wanted[0]:
+                return
+            if not name.startswith(wanted[1]) or not thread.startswith(wanted[2]):
                 return
             self._wanted = None
+        self.held = thread
         self._reached.set()
         assert self._opened.wait(WAIT_S), "nobody opened the gate"
 
     @contextmanager
-    def holding(self, operation: str, prefix: str = "") -> Iterator[None]:
-        """The next such operation on a map named `prefix…` waits for the end of the block."""
+    def holding(self, operation: str, prefix: str = "", thread: str = "") -> Iterator[None]:
+        """The next such operation on a map named `prefix…`, by a thread named `thread…`, waits for
+        the end of the block."""
         self._reached.clear()
         self._opened.clear()
-        self._wanted = operation, prefix
+        self._wanted = operation, prefix, thread
         try:
             yield
         finally:

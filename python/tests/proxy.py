@@ -23,6 +23,7 @@ class Fault(Enum):
     """What happens to one request."""
 
     LOSE_REQUEST = auto()  # the connection ends before the service sees it
+    CUT = auto()  # the service gets it, and the connection ends before it can answer
     LOSE_ANSWER = auto()  # the service does it, then the connection ends without an answer
     HALF_ANSWER = auto()  # … in the middle of the answer
     SWALLOW_ANSWER = auto()  # … and the connection stays open, silent
@@ -83,6 +84,8 @@ class Proxy(TcpProxy):
             self._held.append(request)
             return False
         service.sendall(request)
+        if fault is Fault.CUT:
+            return False
         answer = answers.message()
         if fault is Fault.TWICE:
             service.sendall(request)

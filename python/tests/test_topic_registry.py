@@ -173,6 +173,19 @@ def test_partitions_never_become_fewer() -> None:
         assert bench.engine.describe_topic(NAME).settings.partitions == 3
 
 
+def test_how_many_partitions_a_topic_had_is_remembered() -> None:
+    with Bench() as bench:
+        uid, counts = bench.engine.growth(NAME)
+        assert counts == (1,)
+        for partitions in (2, 2, 5):
+            bench.engine.update_topic(NAME, {"partitions": partitions})
+            bench.engine.update_topic(NAME, {"retention": "1h"})
+        assert bench.engine.growth(NAME) == (uid, (5, 2, 1))
+        for partitions in range(6, 30):
+            bench.engine.update_topic(NAME, {"partitions": partitions})
+        assert bench.engine.growth(NAME)[1] == (29, 28, 27, 26, 25, 24, 23, 22, 21)
+
+
 def test_a_compacted_topic_has_no_retention_unless_both_are_asked_for() -> None:
     with Bench() as bench:
         changes = {"cleanup": "compact", "retention": "2d"}

@@ -1,4 +1,4 @@
-"""Commits that are repeated, while the first attempt is under way or after a crash in it: done once,
+"""Commits that are repeated, while the first attempt is under way or after a crash in it: done once
 and answered alike."""
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 
 import tms
 from tests.clocks import ManualClock
-from tests.gate_kit import WAIT_S, Gate, in_thread
+from tests.gate_kit import WAIT_S, StoreGate, in_thread
 from tests.log_kit import KeptStore
 from tms import Bus
 from tms.engine import Engine
@@ -18,6 +18,7 @@ from tms.model.ids import MessageId
 from tms.model.keys import segment_map
 from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
+from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, CommitResult, TopicBlock
 from tms.store.base import Store
@@ -32,7 +33,7 @@ class World:
     """An engine over a store with a gate."""
 
     def __init__(self, shared: bool = False) -> None:
-        self.gate = Gate()
+        self.gate = StoreGate()
         self.clock = ManualClock()
         self.kept: Store = KeptStore(shared=shared)
         self.open()
@@ -61,12 +62,12 @@ class World:
         return MessageId(stored.time_ms, stored.last_sequence)
 
 
-def values(engine: Engine) -> list[bytes | None]:
-    """What a reader of committed messages is shown."""
+def values(engine: Engine, isolation: Isolation = Isolation.COMMITTED) -> list[bytes | None]:
+    """What a reader is shown."""
     found: list[bytes | None] = []
     position = Position.earliest()
     while True:
-        fetched = engine.fetch(TOPIC, [PartitionPosition(0, position)], 1 << 20)
+        fetched = engine.fetch(TOPIC, [PartitionPosition(0, position)], 1 << 20, 0, isolation)
         for stored in fetched.blocks:
             found += decode(stored.block).values()
         if fetched.next[0] == position or not fetched.blocks:
@@ -74,9 +75,7 @@ def values(engine: Engine) -> list[bytes | None]:
         position = fetched.next[0]
 
 
-def commit(
-    value: bytes, id: int = 0, token: str = "", expect: MessageId | None = None
-) -> Commit:
+def commit(value: bytes, id: int = 0, token: str = "", expect: MessageId | None = None) -> Commit:
     return Commit(id, token, (TopicBlock(TOPIC, NewBlock(0, encode([value]), expect)),))
 
 
@@ -111,9 +110,7 @@ def test_a_commit_repeated_while_its_first_attempt_looks_at_the_log_is_done_once
     world.engine.append(TOPIC, [NewBlock(0, encode([b"0"]))])
     last = world.last_id()
     world.restart()
-    attempts = both(
-        world, "scan", world.segments(), lambda: commit(b"1", expect=last, **named)
-    )
+    attempts = both(world, "scan", world.segments(), lambda: commit(b"1", expect=last, **named))
     first, second = (one.result(WAIT_S) for one in attempts)
     assert first == second and len(first.appended) == 1
     assert world.read() == [b"0", b"1"]
@@ -146,9 +143,7 @@ def test_who_repeats_a_commit_that_is_refused_is_told_the_same(
     old = world.last_id()
     world.engine.append(TOPIC, [NewBlock(0, encode([b"1"]))])
     world.restart()
-    attempts = both(
-        world, "scan", world.segments(), lambda: commit(b"never", expect=old, **named)
-    )
+    attempts = both(world, "scan", world.segments(), lambda: commit(b"never", expect=old, **named))
     for one in attempts:
         with pytest.raises(WrongLastId):
             one.result(WAIT_S)
@@ -202,8 +197,8 @@ def test_a_commit_in_a_large_write_of_the_journal_is_done_once_though_the_proces
 
 
 def dies_at(world: World, nth: int, **named: object) -> bool:
-    """Commit `nth`, in a process that dies ahead of its nth operation on the store, and repeat that in
-    the next one until it is done; whether the process died."""
+    """Commit `nth`, in a process that dies ahead of its nth operation on the store, and repeat that
+    in the next one until it is done; whether the process died."""
     operations = 0
 
     def count(*_: str) -> None:
@@ -285,6 +280,29 @@ def test_a_journal_that_could_not_be_shortened_forgets_no_commit(world: World) -
     world.engine._threads.shutdown()
     world.open()
     assert world.read() == [b"1"] * acknowledged
+
+
+# Early messages
+
+
+@pytest.mark.parametrize("issued", [False, True], ids=["foreign", "issued"])
+def test_what_was_staged_and_is_published_twice_at_once_is_there_once(
+    world: World, issued: bool
+) -> None:
+    """As CDAP's clients do it. Who repeats it needs the places, to roll them back."""
+    begun = world.tx.begin().transaction_id
+    pointer = begun if issued else begun + 999
+    for number in range(2):
+        world.tx.stage(TOPIC, [NewBlock(0, encode([b"%d" % number]))], pointer)
+    with world.gate.holding("write", world.segments()):
+        first = in_thread(lambda: world.tx.refer(TOPIC, 0, pointer))
+        world.gate.wait_reached()
+        second = in_thread(lambda: world.tx.refer(TOPIC, 0, pointer))
+    assert first.result(WAIT_S) == second.result(WAIT_S) == world.tx.refer(TOPIC, 0, pointer)
+    assert len(first.result()) == 2
+    world.tx.stage(TOPIC, [NewBlock(0, encode([b"2"]))], pointer)
+    assert len(world.tx.refer(TOPIC, 0, pointer)) == 1
+    assert values(world.engine, Isolation.UNCOMMITTED) == [b"0", b"1", b"2"]
 
 
 # Embedded, through a bus

@@ -454,6 +454,17 @@ def test_a_reset_forgets_everything_and_shows_nothing(world: World) -> None:
     assert everything(world.again()) == everything(world.state)
 
 
+def test_parts_of_a_state_are_small_though_keys_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tms.tx.kept.PART_BYTES", 1_000)
+    world = World()
+    world.begin()  # so that changes are kept
+    keys = [b"%03d" % number * 100 for number in range(9)] + [bytes(5_000)]
+    world.commit(world.begin(), *keys)
+    found = list(parts(world.state))
+    assert max(len(part.changes) for part in found) == 3
+    assert {change for part in found for change, _, _ in part.changes} == set(keys)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_kept_of_a_state_is_the_state(seed: int) -> None:
     random, world = Random(seed), World()

@@ -14,8 +14,8 @@ from tms.log.producers import ProducerWindow
 from tms.log.segments import SegmentChain
 from tms.model.snapshot import Fate
 from tms.model.topic import Durability
-from tms.transactions.transactions import Transactions
 from tms.tx.journaled import JournaledState
+from tms.tx.manager import TransactionManager
 from tms.tx.state import TransactionState
 
 
@@ -121,7 +121,7 @@ def _read_journal_without_barrier() -> list[Planted]:
 
 def _forget_tokens() -> list[Planted]:
     """A repeated commit is done again."""
-    return [(Transactions, "_done", lambda self, request: None)]
+    return [(TransactionManager, "of_token", lambda self, token: 0)]
 
 
 def _any_position() -> list[Planted]:

@@ -112,6 +112,13 @@ class Engine(EngineParts):
         self._require_open()
         return self._registry.find(name).settings
 
+    def growth(self, name: TopicName) -> tuple[int, tuple[int, ...]]:
+        """Which life of a topic this is, and how many partitions it has and had, newest first.
+        Raises `TopicNotFound`."""
+        self._require_open()
+        record = self._registry.find(name)
+        return record.uid, (record.partitions, *record.outgrown)
+
     def describe_topic(self, name: TopicName) -> TopicInfo:
         """A topic with its partitions. Raises `TopicNotFound`."""
         self._require_open()
@@ -188,6 +195,11 @@ class Engine(EngineParts):
         What needs no sync is written at once by the calling thread if its partition is idle.
         Blocks are filled in where they stand; `durability` None is the topic's own."""
         return self._publisher.submit(name, blocks, durability, self.immediate)
+
+    def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
+        """How many of these blocks were stored before, as far as their producers are remembered.
+        Waits for partitions that have to be read. Raises `PartitionNotFound`."""
+        return self._publisher.count_stored(name, blocks)
 
     @property
     def immediate(self) -> Durability:

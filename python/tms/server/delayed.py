@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tms.errors import Invalid
+from tms.errors import IdempotencyKeyReused, Invalid, PartitionNotFound
 from tms.model.delayed import Deferred, DelayedId, Due
 from tms.model.ids import TIME_MS_MAX
 from tms.model.log import NewBlock
@@ -72,8 +72,7 @@ class Delayed:
                 blocks = bodies.unframe_new(body.data)
                 deferred = await self._store(name, blocks, due, durability, key)
                 return answer(routes.OK, DeferredBody(deferred))
-            packed = await self._pack(name, body, key)
-            deferred = await self._store(name, packed.blocks, due, durability, key)
+            packed, deferred = await self._pack_and_store(name, body, due, durability, key)
             return Response(delayed.placed(packed, deferred), media_type=routes.JSON)
 
     async def look(self, request: Request) -> Response:
@@ -112,17 +111,33 @@ class Delayed:
         (deferred,) = await self._service.outcome(pending)
         return deferred
 
-    async def _pack(self, name: TopicName, body: Body, key: str) -> messages.Packed:
+    async def _pack_and_store(
+        self, name: TopicName, body: Body, due: Due, durability: Durability | None, key: str
+    ) -> tuple[messages.Packed, list[Deferred]]:
+        """Store JSON. Under a key it may be there already, for as many partitions as the topic had
+        then."""
         service = self._service
         settings = service.engine.settings(name)
-        turn = (producer_id(key) if key else next(self._turns)) % settings.partitions
+        turn = producer_id(key) if key else next(self._turns)
+        counts = service.engine.growth(name)[1] if key else (settings.partitions,)
         body.reserve(_UNPACKED_FACTOR * len(body.data))
 
-        def pack() -> messages.Packed:
+        def pack(partitions: int) -> messages.Packed:
             asked = decode_strict(body.data, _PUBLISH).messages
-            return messages.pack(asked, settings.partitions, turn, settings.message_bytes_max)
+            return messages.pack(asked, partitions, turn % partitions, settings.message_bytes_max)
 
-        return await service.in_thread(pack)
+        refused: IdempotencyKeyReused | None = None
+        for partitions in counts:
+            try:
+                packed = await service.in_thread(pack, partitions)
+                return packed, await self._store(name, packed.blocks, due, durability, key)
+            except IdempotencyKeyReused as error:
+                refused = refused or error
+            except PartitionNotFound:
+                if refused is None:
+                    raise
+        assert refused is not None
+        raise refused
 
 
 def _asked(query: bytes) -> tuple[Due, Durability | None]:

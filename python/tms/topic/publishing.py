@@ -7,8 +7,9 @@ Invariants
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
-from tms.errors import Closed, Invalid, TMSError
+from tms.errors import Closed, Invalid, OutOfOrderSequence, SequenceReused, TMSError
 from tms.events import EventLog
 from tms.log.expecting import Expecting
 from tms.log.groups import PLAIN, Stamp, Ticket
@@ -118,6 +119,18 @@ class Publisher:
             expecting.look(read.blocks)
             position = read.next
         return expecting
+
+    def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
+        """How many of these blocks their partitions have, by producer id and sequence."""
+        topic = self._registry.find(name)
+        count = 0
+        for partition, block, _ in blocks:
+            state = self._partitions.get(name, topic, partition).state
+            with state.changing():
+                state.load()
+                with suppress(OutOfOrderSequence, SequenceReused):
+                    count += state.producers.find(read_header(block)) is not None
+        return count
 
     def check(self, name: TopicName, blocks: Sequence[NewBlock]) -> list[BlockHeader]:
         """The headers of blocks that could be stored in a topic. Raises what is wrong with one."""

@@ -41,6 +41,7 @@ from tms.model.topic import (
 )
 from tms.store.base import Map, Store, pages
 
+OUTGROWN_MAX = 8
 SCAN_BYTES = 1 << 20
 _ATTEMPTS = 16
 _DROPPED = b"-"  # instead of the topic's name, which has more characters
@@ -61,6 +62,7 @@ class TopicRecord(msgspec.Struct, frozen=True):
     has_foreign: bool = False  # transactions that were not begun here have written to it
     cleanup: Cleanup = Cleanup.DELETE
     tombstone_retention_ms: int | None = TOMBSTONE_RETENTION_MS_DEFAULT
+    outgrown: tuple[int, ...] = ()  # how many partitions there were before, newest first
 
     @property
     def settings(self) -> TopicSettings:
@@ -182,7 +184,12 @@ class Registry:
                 )
             new = TopicRecord.of(old.uid, old.generation, old.created_ms, settings)
             kept = old.properties if properties is None else dict(properties)
-            new = msgspec.structs.replace(new, properties=kept, has_foreign=old.has_foreign)
+            outgrown = old.outgrown
+            if settings.partitions > old.partitions:
+                outgrown = (old.partitions, *outgrown)[:OUTGROWN_MAX]
+            new = msgspec.structs.replace(
+                new, properties=kept, has_foreign=old.has_foreign, outgrown=outgrown
+            )
             self._set(name, old, new)
             self._known[name] = new
             return new

@@ -12,11 +12,11 @@ Invariants
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 from tms.clock import Clock
-from tms.errors import Invalid, TMSError, TopicNotFound, TransactionEnded
+from tms.errors import Invalid, TimedOut, TMSError, TopicNotFound, TransactionEnded
 from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
 from tms.log.staging import Staged
@@ -55,6 +55,16 @@ class Range(NamedTuple):
         return cls(topic, place.partition, (place.time_ms, place.sequence), last, write_pointer)
 
 
+_Referring = tuple[int, int, int]  # topic's uid, partition, pointer
+
+
+class _Referred(NamedTuple):
+    """How many staged blocks are referred to by now, and where the last references went."""
+
+    blocks: int
+    places: list[Appended]
+
+
 class Unnamed(NamedTuple):
     """Staged blocks of a partition that no commit will publish."""
 
@@ -79,9 +89,11 @@ class EarlyMessages:
         self._partitions = partitions
         self._publisher = publisher
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards what follows
         self._staged: dict[int, set[Place]] = {}  # by transactions given here
-        self._referred: dict[tuple[int, int, int], int] = {}  # uid, partition, pointer → blocks
+        self._referred: dict[_Referring, _Referred] = {}
+        self._referring: set[_Referring] = set()
+        self._refers = threading.Condition(self._lock)
         self.published: Published[Range] = Published(manager.state.next_pointer(clock.now_ms()))
 
     def submit(
@@ -128,24 +140,41 @@ class EarlyMessages:
 
     def refer(self, name: TopicName, partition: int, write_pointer: int) -> list[Appended]:
         """Store references to what was staged since the last time; readers of committed messages
-        wait there."""
+        wait there. One at a time does that: who repeats it is told where they went."""
         place = (self._registry.find(name).uid, partition, write_pointer)
-        with self._storing(write_pointer) as storing:
+        with self._alone(place), self._storing(write_pointer) as storing:
+            before = self._referred.get(place, _Referred(0, []))
             blocks = self.references(name, partition, write_pointer)
-            new = blocks[self._referred.get(place, 0) :]
+            new = blocks[before.blocks :]
             if not new:
-                return []
+                return before.places
             if storing.id is None:
                 self._registry.note_foreign(name)
             stamp = storing.stamp(Flags.STAGED)
             pending = self._publisher.submit(name, new, _SYNCED, _SYNCED, stamp, internal=True)
             storing.follow(name, pending)
-        appended = pending.result(WRITE_TIMEOUT_S)
-        with self._lock:
-            self._referred[place] = len(blocks)
+            places = pending.result(WRITE_TIMEOUT_S)
+            self._referred[place] = _Referred(len(blocks), places)
             if len(self._referred) > REFERRED_MAX:
                 del self._referred[next(iter(self._referred))]
-        return appended
+        return places
+
+    @contextlib.contextmanager
+    def _alone(self, place: "_Referring") -> Iterator[None]:
+        """Refer to what a transaction staged in a partition, while nobody else does. Raises
+        `TimedOut`."""
+        with self._refers:
+            if not self._refers.wait_for(lambda: place not in self._referring, WRITE_TIMEOUT_S):
+                raise TimedOut(
+                    f"The transaction {place[2]} is still being published in. Try again."
+                )
+            self._referring.add(place)
+        try:
+            yield
+        finally:
+            with self._refers:
+                self._referring.discard(place)
+                self._refers.notify_all()
 
     def roll_back(self, range: Range) -> int:
         """Take back the messages of a transaction in a range, synced; how many blocks there

@@ -3,21 +3,26 @@
 It needs no memory of its own for that: the key becomes a producer id under which each partition's
 block is the first, so the log itself recognises a repetition, also after a restart, and answers
 with the ids of the first one. What was sent with a key is remembered here only to refuse another
-body that goes to other partitions, which no partition could notice.
+body that goes to other partitions, which no partition could notice, and to send a repetition where
+the first attempt is going, should partitions be added while that is under way.
 
 Invariants
 
-* The same key, topic and body make the same blocks for the same partitions.
-* At most `KEYS_REMEMBERED` digests are kept, the newest.
+* The same key, topic and body make the same blocks for the same partitions, also once the topic has
+  more of them: of the numbers that it had, the one counts under which most blocks are stored.
+* At most `KEYS_REMEMBERED` keys are kept, the newest.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 
-from tms.errors import IdempotencyKeyReused, Invalid
-from tms.model.log import Buffer
-from tms.model.topic import TopicName
+from tms.errors import IdempotencyKeyReused, Invalid, PartitionNotFound
+from tms.model.log import Buffer, NewBlock
+from tms.wire.messages import Packed
 
+Counts = tuple[int, ...]  # of partitions, newest first
 KEY_CHARS_MAX = 255
 KEYS_REMEMBERED = 10_000
 
@@ -35,23 +40,44 @@ def producer_id(key: str) -> int:
 
 
 class RecentKeys:
-    """Which body came with which key, lately. Used by the event loop's thread only."""
+    """Which body came with which key, lately, and to how many partitions. Used by the event loop's
+    thread only. Topics go by their uid: one that was made anew has seen no key."""
 
     def __init__(self) -> None:
-        self._bodies: OrderedDict[tuple[TopicName, str], bytes] = OrderedDict()
+        self._sent: OrderedDict[tuple[int, str], tuple[bytes, Counts]] = OrderedDict()
 
-    def remember(self, name: TopicName, key: str, body: Buffer) -> None:
-        """Raises `IdempotencyKeyReused` when the key came with another body."""
+    def remember(self, uid: int, key: str, body: Buffer, counts: Counts) -> Counts:
+        """The numbers of partitions that the topic had when the key came first. Raises
+        `IdempotencyKeyReused` when it came with another body."""
         digest = blake2b(body, digest_size=16).digest()
-        if self._bodies.setdefault((name, key), digest) != digest:
+        known, counts = self._sent.setdefault((uid, key), (digest, counts))
+        if known != digest:
             raise reused(key)
-        self._bodies.move_to_end((name, key))
-        if len(self._bodies) > KEYS_REMEMBERED:
-            self._bodies.popitem(last=False)
+        self._sent.move_to_end((uid, key))
+        if len(self._sent) > KEYS_REMEMBERED:
+            self._sent.popitem(last=False)
+        return counts
 
-    def forget(self, name: TopicName, key: str) -> None:
+    def forget(self, uid: int, key: str) -> None:
         """The request was refused: nothing of it is stored, so it may come corrected."""
-        self._bodies.pop((name, key), None)
+        self._sent.pop((uid, key), None)
+
+
+def pack_like_before(
+    pack: Callable[[int], Packed], counts: Counts, count_stored: Callable[[Sequence[NewBlock]], int]
+) -> Packed:
+    """The messages of a request under a key, as they are or would be stored: packed for as many
+    partitions as the topic had when the key came first. `counts`: see `Engine.growth`."""
+    newest, *older = counts
+    best = pack(newest)
+    if older:
+        stored = count_stored(best.blocks)
+        for count in older:
+            with suppress(PartitionNotFound):  # it names one that was not there yet
+                packed = pack(count)
+                if (more := count_stored(packed.blocks)) > stored:
+                    best, stored = packed, more
+    return best
 
 
 def reused(key: str) -> IdempotencyKeyReused:

@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from typing import NamedTuple
 
@@ -20,7 +20,13 @@ from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicName, parse_durability
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import Body, content_type, parameters, topic_name
-from tms.server.messages.idempotency import RecentKeys, producer_id, reused
+from tms.server.messages.idempotency import (
+    Counts,
+    RecentKeys,
+    pack_like_before,
+    producer_id,
+    reused,
+)
 from tms.server.service import Service
 from tms.wire import bodies, messages, routes
 from tms.wire.bodies import AppendedBody, PublishBody
@@ -77,14 +83,15 @@ class Publishing:
                 "instead.",
                 header="Idempotency-Key",
             )
-        self._recent_keys.remember(name, key, body.data)
+        uid, counts = self._service.engine.growth(name)
+        counts = self._recent_keys.remember(uid, key, body.data, counts)
         try:
-            return await self._json(name, body, asked, producer)
+            return await self._json(name, body, asked, producer, counts)
         except SequenceReused as exc:
             raise reused(key) from exc
         except TMSError as error:
             if not error.retriable:
-                self._recent_keys.forget(name, key)
+                self._recent_keys.forget(uid, key)
             raise
 
     async def _append(
@@ -100,17 +107,32 @@ class Publishing:
         pending = await service.in_thread(submit, name, expecting, asked.durability)
         return await service.outcome(pending)
 
-    async def _json(self, name: TopicName, body: Body, asked: "_Asked", producer: int = 0) -> bytes:
+    async def _json(
+        self,
+        name: TopicName,
+        body: Body,
+        asked: "_Asked",
+        producer: int = 0,
+        counts: Counts | None = None,
+    ) -> bytes:
+        """Publish JSON; under the producer id of a key, where that went before: `counts` are the
+        numbers of partitions that the topic had."""
         service = self._service
         settings = service.engine.settings(name)
-        partitions = settings.partitions
-        turn = (producer or next(self._turns)) % partitions
+        counts = counts or (settings.partitions,)
+        turn = producer or next(self._turns)
 
         def pack() -> messages.Packed:
             new = decode_strict(body.data, self._decoder).messages
-            return messages.pack(new, partitions, turn, settings.message_bytes_max, producer)
 
-        if len(body.data) <= _INLINE_BYTES:
+            def pack_for(partitions: int) -> messages.Packed:
+                spread = turn % partitions
+                return messages.pack(new, partitions, spread, settings.message_bytes_max, producer)
+
+            count_stored = partial(service.engine.count_stored, name)
+            return pack_like_before(pack_for, counts, count_stored)
+
+        if len(body.data) <= _INLINE_BYTES and len(counts) == 1:
             packed = pack()
         else:
             body.reserve(_UNPACKED_FACTOR * len(body.data))
