@@ -248,6 +248,19 @@ def test_a_topic_deleted_during_a_long_poll_ends_it(
     assert client.answer().problem == "topic-not-found"
 
 
+def test_a_fetch_that_asks_for_more_than_one_returns_gets_that_much() -> None:
+    """What clients ask for is theirs to choose; a service with a small bound serves them all."""
+    with serving(limits=RequestLimits(fetch_bytes_max=3_000)) as served, served.connect() as client:
+        topic = served.create("a") + "/messages"
+        for _ in range(10):
+            body = framed(0, bytes(1_000))
+            assert client.request("POST", topic, body, media=routes.BLOCKS).status == routes.OK
+        for query in ("", "?max_bytes=4194304"):
+            answer = client.request("GET", topic + query, Accept=routes.BLOCKS)
+            assert answer.status == routes.OK
+            assert 1_000 < len(answer.body) <= 3_000
+
+
 # -- memory in flight --------------------------------------------------------------------------
 
 

@@ -197,6 +197,15 @@ def test_an_answer_is_as_large_as_was_asked_but_at_least_one_message(
     assert len(receive(client, queue, bytes_max=1)["messages"]) == 1
 
 
+def test_an_answer_is_never_larger_than_the_service_allows() -> None:
+    limits = RequestLimits(fetch_bytes_max=3_000)
+    with serving(limits=limits) as served, served.connect() as client:
+        queue = f"{served.create('t')}/queues/g"
+        assert client.request("PUT", queue, b"{}", media=routes.JSON).status == routes.CREATED
+        publish(client, queue, *("x" * 1_000 for _ in range(10)))
+        assert len(receive(client, queue, max=10)["messages"]) in (2, 3)
+
+
 def test_without_memory_nothing_is_leased(served: Served, client: Client, queue: str) -> None:
     publish(client, queue, "a")
     budget = served.service.fetching

@@ -28,6 +28,7 @@ from tms.wire import bodies, messages, routes
 _MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM)
 _PARAMETERS = ("from", "max_bytes", "wait_ms", "limit", "isolation", "snapshot", "filter")
 FETCH_BYTES_DEFAULT = 1 << 20
+FETCH_BYTES_ASKED_MAX = 1 << 30  # what is returned is bounded by the limits
 LIMIT_DEFAULT = 1_000
 LIMIT_MAX = 10_000
 GRANT_BYTES_MIN = 64 << 10
@@ -89,7 +90,10 @@ class Fetching:
             name,
             media,
             asked,
-            whole_number(given, "max_bytes", FETCH_BYTES_DEFAULT, 1, limits.fetch_bytes_max),
+            min(
+                whole_number(given, "max_bytes", FETCH_BYTES_DEFAULT, 1, FETCH_BYTES_ASKED_MAX),
+                limits.fetch_bytes_max,
+            ),
             whole_number(given, "wait_ms", 0, 0, limits.fetch_wait_ms_max) / 1_000,
             whole_number(given, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX),
             _view(given),

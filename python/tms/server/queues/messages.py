@@ -39,7 +39,7 @@ from tms.server.http.request import (
     received,
     topic_name,
 )
-from tms.server.messages.fetch import GRANT_BYTES_MIN
+from tms.server.messages.fetch import FETCH_BYTES_ASKED_MAX, GRANT_BYTES_MIN
 from tms.server.queues.waiting import Waiting
 from tms.server.service import Service
 from tms.wire import bodies, queues, routes
@@ -146,9 +146,9 @@ class QueueMessages:
     def _checked(self, group: str, name: TopicName, media: str, body: ReceiveBody) -> _Asked:
         limits = self._service.limits
         _whole("max", body.max, RECEIVE_MAX)
-        _whole("bytes_max", body.bytes_max, limits.fetch_bytes_max)
+        _whole("bytes_max", body.bytes_max, FETCH_BYTES_ASKED_MAX)
         wait_s = check_seconds("wait_s", body.wait_s, 0, limits.fetch_wait_ms_max / 1_000)
-        return _Asked(group, name, media, body.max, wait_s, body.bytes_max)
+        return _Asked(group, name, media, body.max, wait_s, min(body.bytes_max, limits.fetch_bytes_max))
 
     async def _found(self, exchange: Exchange, asked: _Asked) -> _Answer:
         damage: DataCorrupt | None = None  # others may have messages before the wait is over
