@@ -11,6 +11,7 @@
 #   make java    build and test the Java side, the coprocessor
 #   make jar     only build the coprocessor, for `tms hbase install`
 #   make wheel   dist/: TMS to be installed with pip, with the coprocessor in it
+#   make soak    SECONDS=n: real processes, all features, kills and lost answers; SEED=s ROUND=n: one again
 #   make orders  exactly once: 10,000 orders, a worker that is killed 200 times
 #   make bench   the benchmarks behind the README's numbers
 #   make env     .venv with the locked dependencies and this package (all of the above call it)
@@ -31,7 +32,7 @@ HBASE_PORT ?= 9090
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
 PYTEST_FLAGS_SPARK35 ?= -q
 
-.PHONY: help env env-spark35 check test java jar wheel hbase hbase-jars spark35-jars spark-java run sim mutants orders bench lock clean system-tools
+.PHONY: help env env-spark35 check test java jar wheel hbase hbase-jars spark35-jars spark-java run sim soak mutants orders bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -117,6 +118,9 @@ sim: env
 mutants: env
 	@cd python && nice ../$(PY) -m mutants $(ROOM) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(JOBS),--jobs $(JOBS))
+
+soak: env
+	@$(PY) -m integration.soak --seconds $(or $(SECONDS),180) $(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND)) $(SOAK_FLAGS)
 
 orders: env
 	@$(PY) examples/orders.py

@@ -148,7 +148,9 @@ class QueueMessages:
         _whole("max", body.max, RECEIVE_MAX)
         _whole("bytes_max", body.bytes_max, FETCH_BYTES_ASKED_MAX)
         wait_s = check_seconds("wait_s", body.wait_s, 0, limits.fetch_wait_ms_max / 1_000)
-        return _Asked(group, name, media, body.max, wait_s, min(body.bytes_max, limits.fetch_bytes_max))
+        return _Asked(
+            group, name, media, body.max, wait_s, min(body.bytes_max, limits.fetch_bytes_max)
+        )
 
     async def _found(self, exchange: Exchange, asked: _Asked) -> _Answer:
         damage: DataCorrupt | None = None  # others may have messages before the wait is over

@@ -1,0 +1,97 @@
+"""Which messages have to be there, may be gone, and have to be gone.
+
+    acknowledged ─┬─ and nobody took it ─────────────────▶ has to be there
+                  ├─ taken by what was answered ─────────▶ has to be gone
+                  └─ taken by what may have happened ────▶ may be either
+    refused ─────────────────────────────────────────────▶ has to be gone
+    unknown ─────────────────────────────────────────────▶ may be either
+
+Compaction and `retention_bytes` take what they like within bounds: that depends on what a reading
+has, so `logs` looks at it.
+"""
+
+from enum import Enum, auto
+
+from integration.soak.checker.history import DONE, REFUSED, History, Op, Sent
+
+
+class Fate(Enum):
+    """What has to be true of a message in a reading of everything."""
+
+    THERE = auto()
+    EITHER = auto()
+    GONE = auto()
+
+
+class Fates:
+    """Of the messages of one topic, once everything is quiet."""
+
+    def __init__(self, history: History, topic: str) -> None:
+        self._erasures: dict[str, list[Op]] = {}
+        self._erased_ids: dict[str, list[Op]] = {}
+        for op in history.of_kind("erase", topic):
+            if op.fields.get("key") is not None:
+                self._erasures.setdefault(op.fields["key"], []).append(op)
+            else:
+                self._erased_ids.setdefault(op.fields["id"], []).append(op)
+        self._truncations = history.of_kind("truncate", topic)
+        self._cancels: dict[str, list[Op]] = {}
+        for op in history.of_kind("cancel", topic):
+            self._cancels.setdefault(op.fields["of"], []).append(op)
+
+    def of(self, sent: Sent) -> Fate:
+        """What has to become of it."""
+        if sent.op.how == REFUSED:
+            return Fate.GONE
+        taken = Fate.THERE
+        for fate in (*self._erased(sent), *self._truncated(sent), *self._cancelled(sent)):
+            if fate is Fate.GONE:
+                return Fate.GONE
+            if fate is Fate.EITHER:
+                taken = fate
+        return taken if sent.op.acknowledged else Fate.EITHER
+
+    def gone_since(self, sent: Sent) -> float | None:
+        """From when on nobody may be given it."""
+        ends = [
+            op.end
+            for op in (
+                *self._erasures.get(sent.key or "", ()),
+                *self._erased_ids.get(sent.id or "", ()),
+                *self._truncations,
+            )
+            if op.how == DONE and self._took(op, sent) is Fate.GONE
+        ]
+        return min(ends, default=None)
+
+    def _erased(self, sent: Sent) -> list[Fate]:
+        taking = list(self._erasures.get(sent.key or "", ())) if sent.key is not None else []
+        taking += self._erased_ids.get(sent.id or "", ())
+        return [self._took(op, sent) for op in taking]
+
+    def _truncated(self, sent: Sent) -> list[Fate]:
+        return [self._took(op, sent) for op in self._truncations]
+
+    def _cancelled(self, sent: Sent) -> list[Fate]:
+        found = []
+        for op in self._cancels.get(sent.name, ()):
+            if op.how != DONE:
+                found.append(Fate.EITHER)
+            elif op.answer.get("cancelled"):
+                found.append(Fate.GONE)
+        return found
+
+    def _took(self, op: Op, sent: Sent) -> Fate:
+        """What one erasure or truncation did to a message."""
+        before = op.fields.get("before", "latest")
+        if op.kind == "truncate" and before != "latest" and sent.id is not None:
+            if sent.id >= before:
+                return Fate.THERE
+            return Fate.GONE if op.how == DONE else Fate.EITHER
+        if op.how == REFUSED or sent.op.begin > op.end:
+            return Fate.THERE
+        if sent.op.kind == "delayed" and op.kind == "truncate":
+            return Fate.EITHER  # it came into the log when nobody looked
+        if op.how == DONE and sent.op.end < op.begin and before == "latest":
+            return Fate.GONE
+        return Fate.EITHER

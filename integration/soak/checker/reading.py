@@ -1,0 +1,75 @@
+"""What one reader saw of one topic, as it wrote it.
+
+{"reader": …, "topic": …, "start": {…}, …}        what it read, and from where
+[partition, offset, id, name, digest, value]      each message, in the order seen; null: not shown
+{"end": true}                                     it came to its end
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Row(NamedTuple):
+    """A message as it was seen. Partition, offset or digest are None where a reader shows none;
+    an id may be the beginning of one."""
+
+    partition: int | None
+    offset: int | None
+    id: str | None
+    name: str
+    digest: str | None
+    value: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name} (partition {self.partition}, offset {self.offset}, id {self.id})"
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one reader saw of one topic. `fields` says how it read:
+
+    start      {"kind": earliest|id|after|time|offset, …}; what lies before was not asked for
+    live       it read while others wrote, erased and truncated
+    ordered    False: rows of a partition come in any order
+    """
+
+    reader: str
+    topic: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    ended: bool = True
+
+    @property
+    def start(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.fields.get("start", {"kind": "earliest"})
+        return found
+
+    def partitions(self) -> dict[int, list[Row]]:
+        """Rows by partition, in the order seen; those without partition are of the only one."""
+        found: dict[int, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.partition or 0, []).append(row)
+        return found
+
+
+def read(path: Path) -> Reading:
+    """A reading from its file."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    head = json.loads(lines[0])
+    found = Reading(head.pop("reader"), head.pop("topic"), head, ended=False)
+    for line in lines[1:]:
+        cells = json.loads(line)
+        if isinstance(cells, list):
+            found.rows.append(Row(*cells))
+        else:
+            found.ended = bool(cells.get("end"))
+    return found
+
+
+def read_all(directory: Path) -> Iterator[Reading]:
+    """All readings of a directory, by name."""
+    for path in sorted(directory.glob("*.reading")):
+        yield read(path)

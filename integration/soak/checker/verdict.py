@@ -1,0 +1,93 @@
+"""The verdict on a round: everything that its readings and ledgers contradict.
+
+ROUND/topics.json      what each topic is: see `TOPIC_FIELDS`
+ROUND/*.ledger         what was tried
+ROUND/*.reading        what was seen
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from integration.soak.checker import agreement, derived, logs, queues
+from integration.soak.checker.history import Finding, History
+from integration.soak.checker.reading import Reading, read_all
+from integration.soak.ledger import lines
+
+TRUTH = "fetch-json"  # the reader whose readings the others are compared with
+TOPIC_FIELDS = (
+    "compacted",
+    "retention_bytes",
+    "queues",  # by group: its settings
+    "groups",  # by name: its delivery, and the topic of its outputs
+)
+
+
+def judge(directory: Path) -> list[Finding]:
+    """What is wrong with a round."""
+    topics: dict[str, dict[str, Any]] = json.loads((directory / "topics.json").read_text())
+    history = History(lines(directory))
+    readings: dict[str, list[Reading]] = defaultdict(list)
+    for found in read_all(directory):
+        readings[found.topic].append(found)
+    return list(_judge(history, readings, topics))
+
+
+def _judge(
+    history: History, readings: dict[str, list[Reading]], topics: dict[str, dict[str, Any]]
+) -> Iterator[Finding]:
+    for event in history.events["wrong"]:
+        yield Finding("wrong", event["what"])
+    for topic, settings in topics.items():
+        for group in settings.get("queues", {}):
+            history.add_letters(topic, f"{topic}-{group}-dead")
+    truths: dict[str, Reading] = {}
+    for topic, settings in topics.items():
+        truth = next((one for one in readings[topic] if one.reader == TRUTH), None)
+        if truth is None:
+            yield Finding("end", f"{topic}: nobody read it")
+            continue
+        truths[topic] = truth
+        yield from logs.check(history, truth, settings)
+        for other in readings[topic]:
+            if other is not truth:
+                yield from _other(history, truth, other, settings)
+    whole = {
+        t: truth
+        for t, truth in truths.items()
+        if not topics[t].get("compacted") and not topics[t].get("retention_bytes")
+    }
+    yield from logs.check_whole(history, whole)
+    for topic, truth in truths.items():
+        yield from _made_of(history, truth, truths, topics[topic])
+
+
+def _other(
+    history: History, truth: Reading, other: Reading, settings: dict[str, Any]
+) -> Iterator[Finding]:
+    match other.fields.get("of", "log"):
+        case "log" if other.fields.get("live"):
+            yield from agreement.check_live(history, truth, other)
+        case "log":
+            yield from agreement.check(history, truth, other)
+        case "waiting":
+            yield from derived.check_delayed(history, truth, other)
+        case "view":
+            yield from derived.check_view(history, truth, other)
+        case "table":
+            yield from derived.check_table(history, truth, other)
+
+
+def _made_of(
+    history: History, truth: Reading, truths: dict[str, Reading], settings: dict[str, Any]
+) -> Iterator[Finding]:
+    for group, of in settings.get("groups", {}).items():
+        output = truths.get(of.get("output", ""))
+        if of["delivery"] != "exactly-once" or output is not None:
+            yield from derived.check_group(history, group, of["delivery"], truth, output)
+    for group, of in settings.get("queues", {}).items():
+        queue = queues.of(history, f"{truth.topic}/{group}", of)
+        dead = truths.get(f"{truth.topic}-{group}-dead")
+        yield from queues.check(history, queue, truth, dead)

@@ -1,0 +1,54 @@
+"""One job in a process of its own."""
+
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from integration.soak.load import (
+    asynchronous,
+    consuming,
+    delaying,
+    embedded,
+    forking,
+    grouping,
+    publishing,
+    queueing,
+    removing,
+    transacting,
+)
+from integration.soak.load.worker import Job, Worker
+
+KINDS: dict[str, Callable[[Worker], None]] = {
+    "publish": publishing.work,
+    "publish-async": asynchronous.work,
+    "fork": forking.work,
+    "commit": transacting.work,
+    "consume": consuming.work,
+    "group": grouping.work,
+    "queue": queueing.work,
+    "delay": delaying.work,
+    "remove": removing.work,
+    "embedded": embedded.work,
+}
+
+
+def logged(log: Path, work: Callable[[object], object], task: object) -> None:
+    """Do something with what it prints in a file; on SIGUSR1 also where it stands."""
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(fd, sys.stdout.fileno())
+    os.dup2(fd, sys.stderr.fileno())
+    faulthandler.register(signal.SIGUSR1)
+    work(task)
+
+
+def run(job: Job) -> None:
+    """Do a job. What nobody foresaw is in the ledger, and fails the process."""
+    worker = Worker(job)
+    try:
+        KINDS[job.kind](worker)
+    except BaseException as error:
+        worker.ledger.wrong(f"{type(error).__name__}: {error}")
+        raise

@@ -1,0 +1,130 @@
+"""One pass of readers: `python -m integration.soak.readers TASK`, a JSON document.
+
+directory url topics seed     where readings go, and what is read
+pass                          online | offline | spark
+data                          the directory of the store, for offline
+"""
+
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import tms
+from integration.soak.ledger import Ledger
+from integration.soak.readers import offline, over_http, spark
+from integration.soak.readers.client import TIMEOUT_S, Reader
+from integration.soak.readers.writing import Place, write
+from tms.errors import TopicNotFound
+
+Row = list[Any]
+Task = dict[str, Any]
+
+
+def online(task: Task) -> None:
+    """Through the service."""
+    place, ledger = _begun(task)
+    with tms.connect(place.url, timeout_s=TIMEOUT_S) as bus:
+        for topic in place.topics:
+            _online(place, ledger, bus, topic)
+
+
+def without_service(task: Task) -> None:
+    """The store, once its service has ended."""
+    place, ledger = _begun(task)
+    data = task["data"]
+    _guarded(ledger, "opened", lambda: offline.opened(place, data))
+    if not data.startswith("hbase://"):
+        _guarded(ledger, "fsck", lambda: _told(ledger, offline.fsck(data)))
+
+
+def with_spark(task: Task) -> None:
+    """Through the service, by Spark."""
+    place, ledger = _begun(task)
+    topics = [name for name, of in place.topics.items() if not of.get("dead")]
+    store = task["data"] if task["data"].startswith("hbase://") else ""
+    _guarded(ledger, "spark", lambda: _told(ledger, spark.read(place, topics, store)))
+
+
+PASSES = {"online": online, "offline": without_service, "spark": with_spark}
+
+
+def _begun(task: Task) -> tuple[Place, Ledger]:
+    place = Place(Path(task["directory"]), task["url"], task["topics"], task["seed"])
+    name = f"readers-{task['pass']}"
+    return place, Ledger(place.directory / f"{name}.ledger", name)
+
+
+def _online(place: Place, ledger: Ledger, bus: tms.Bus, topic: str) -> None:
+    truth: list[Row] = []
+    try:
+        place.topics[topic]["partitions"] = bus.describe_topic(topic).settings.partitions
+    except TopicNotFound:  # of dead letters, before the first
+        write(place, "fetch-json", topic, [])
+        return
+
+    began_ms = int(time.time() * 1_000)
+
+    def truly() -> None:
+        truth.extend(over_http.fetch_json(place.url, topic))
+        write(place, "fetch-json", topic, truth, at_ms=began_ms)
+
+    _guarded(ledger, f"fetch-json of {topic}", truly)
+    for name, one in _readers(place, bus, topic, truth).items():
+        _guarded(ledger, f"{name} of {topic}", one)
+
+
+def _readers(
+    place: Place, bus: tms.Bus, topic: str, truth: list[Row]
+) -> dict[str, Callable[[], object]]:
+    random = Random(f"{place.seed}/{topic}/pages")
+    reader = Reader(place, bus, topic, truth)
+    of = place.topics[topic]
+    limit, size = int(2 ** random.uniform(6, 13)), int(2 ** random.uniform(14, 22))
+
+    def small() -> None:
+        rows = over_http.fetch_json(place.url, topic, limit=limit, max_bytes=size)
+        write(place, f"fetch-json, limit={limit}, max_bytes={size}", topic, rows)
+
+    def arrow() -> None:
+        rows = over_http.fetch_arrow(place.url, topic, limit=limit)
+        write(place, f"fetch-arrow, limit={limit}", topic, rows)
+
+    def poll() -> None:
+        write(place, "cdap poll", topic, over_http.poll_cdap(place.url, topic, limit))
+
+    readers: dict[str, Callable[[], object]] = {
+        "fetch-json small": small,
+        "fetch-arrow": arrow,
+        "consumers": reader.consumers,
+        "bus.fetch": reader.fetches,
+        "asyncio": lambda: reader.asynchronous("asyncio"),
+        "uvloop": lambda: reader.asynchronous("uvloop"),
+        "by partition": reader.by_partition,
+        "group": reader.group,
+        "queue": reader.queue,
+    }
+    if of.get("keys"):
+        readers["view"] = reader.view
+        readers["where"] = reader.filtered
+    if of.get("delayed"):
+        readers["delayed"] = reader.waiting
+    if of["partitions"] == 1 and not of.get("tombstones", True):
+        readers["cdap"] = poll
+    return readers
+
+
+def _told(ledger: Ledger, found: list[str]) -> None:
+    for what in found:
+        ledger.wrong(what)
+
+
+def _guarded(ledger: Ledger, name: str, read: Callable[[], object]) -> None:
+    ledger.note("reading", reader=name)
+    try:
+        read()
+    except Exception as error:
+        where = "".join(traceback.format_tb(error.__traceback__)[-1:]).strip()
+        ledger.wrong(f"{name} raised {type(error).__name__}: {error} ({where})")

@@ -1,0 +1,312 @@
+"""One round: from its plan to its findings.
+
+    embedded load ─▶ service, proxy, jobs, faults ─▶ jobs end ─▶ groups and queues are drained,
+    what is due has come ─▶ readers ─▶ service starts anew, readers again ─▶ service ends,
+    readers of the directory ─▶ verdict
+
+Every process is started here and ended here, by its id.
+"""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import tms
+from integration.soak.checker.history import Finding, History
+from integration.soak.checker.verdict import judge
+from integration.soak.faults import Lossy
+from integration.soak.ledger import DONE, REFUSED, UNKNOWN, Ledger, lines
+from integration.soak.load import jobs
+from integration.soak.plan import Fault, Plan, job
+from integration.soak.readers import passes
+from tests.faults.clients import free_port
+from tests.faults.service import Service, within
+
+START_S, JOB_S, READ_S, QUIET_S = 180, 180, 600, 60  # of a machine that does other things, too
+Say = Callable[[str], None]
+# Every job is a process of its own; what it imports is there before it is forked.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["integration.soak.load.jobs", "integration.soak.readers.passes"])
+
+
+class Round:
+    """One round in a directory of its own; `spark`: with the readers that need a JVM. With `store`
+    an HBase takes the place of the directory of data."""
+
+    def __init__(
+        self, plan: Plan, directory: Path, say: Say, spark: bool = False, store: str = ""
+    ) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._say = say
+        self._spark = spark
+        self._data: Path | str = store or directory / "data"
+        self._ledgers = directory / "ledgers"
+        self._ledgers.mkdir(parents=True)
+        self._ledger = Ledger(self._ledgers / "round.ledger", "round")
+        self._port = free_port()
+        self._service: Service | None = None
+        self._jobs: dict[str, ForkServerProcess] = {}
+
+    @property
+    def findings(self) -> Path:
+        """Where ledgers and readings are."""
+        return self._ledgers
+
+    def run(self) -> list[Finding]:
+        """What is wrong."""
+        plan = self._plan
+        (self._ledgers / "plan.json").write_text(json.dumps(asdict(plan), indent=1))
+        self._write_topics()
+        try:
+            if not isinstance(self._data, str):
+                self._embedded()
+            self._start()
+            self._create()
+            self._load()
+            self._quiet()
+            self._read("online")
+            self._restart()
+            if self._spark:
+                self._read("spark")
+            self._end_service()
+            self._read("offline")
+        finally:
+            self._end_all()
+        self._say(self._size())
+        return judge(self._ledgers)
+
+    def clean(self) -> None:
+        """Remove the data; ledgers and readings stay."""
+        if not isinstance(self._data, str):
+            shutil.rmtree(self._data, ignore_errors=True)
+
+    # -- the service -------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        flags = ["--port", str(self._port), *self._plan.flags]
+        began = time.monotonic()
+        self._service = service = Service(self._data, *flags, wait=False)
+        within(START_S, lambda: bool(service.url) or not service.running())
+        if not service.url:
+            raise AssertionError(f"the service did not start: {service.lines}")
+        self._ledger.note("started", seconds=time.monotonic() - began)
+
+    def _restart(self) -> None:
+        self._end_service()
+        self._start()
+
+    def _end_service(self) -> None:
+        service, self._service = self._service, None
+        if service is None:
+            return
+        code = service.stop()
+        if code != 0:
+            self._ledger.wrong(f"the service ended with {code}: {service.lines[-5:]}")
+
+    @property
+    def _url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def _create(self) -> None:
+        with tms.connect(self._url) as bus:
+            for name, of in self._plan.topics.items():
+                bus.create_topic(name, **of["settings"])
+            for queue, settings in self._plan.queues.items():
+                topic, _, group = queue.partition("/")
+                bus.queue(topic, group, **settings)
+
+    # -- load --------------------------------------------------------------------------------------
+
+    def _embedded(self) -> None:
+        """A program that has the directory for itself, killed or not."""
+        options = {**self._plan.embedded, "data": str(self._data)}
+        began = time.monotonic()
+        self._begin("embedded", "emb", "", options)
+        if options["kill_after_s"]:
+            self._jobs["emb"].join(options["kill_after_s"])
+            self._kill("emb")
+        else:
+            self._wait(JOB_S)
+        self._say(f"embedded load took {time.monotonic() - began:.0f} s")
+
+    def _load(self) -> None:
+        plan = self._plan
+        with ExitStack() as stack:
+            proxy = stack.enter_context(Lossy(self._url, f"{plan.name}/proxy", plan.lossy))
+            for kind, name, lossy, options in plan.jobs:
+                self._begin(kind, name, proxy.url if lossy else self._url, options)
+            began = time.monotonic()
+            for fault in plan.faults:
+                time.sleep(max(0.0, began + fault.at_s - time.monotonic()))
+                self._inflict(fault, proxy)
+            time.sleep(max(0.0, began + plan.load_s - time.monotonic()))
+            (self._ledgers / "stop").touch()
+            self._wait(JOB_S)
+        (self._ledgers / "stop").unlink()
+        self._say("the load has ended")
+
+    def _begin(self, kind: str, name: str, url: str, options: dict[str, Any]) -> None:
+        made = job(self._plan, kind, name, url, str(self._ledgers), options)
+        self._fork(name, jobs.run, made)
+
+    def _fork(self, name: str, work: Callable[..., object], task: object) -> None:
+        process = _FORKS.Process(target=jobs.logged, args=(self._path(name), work, task))
+        process.start()
+        self._jobs[name] = process
+
+    def _inflict(self, fault: Fault, proxy: Lossy) -> None:
+        self._ledger.note("fault", what=fault.what, seconds=fault.seconds, of=fault.of)
+        match fault.what:
+            case "kill" | "stop":
+                assert self._service is not None
+                if fault.what == "kill":
+                    self._service.kill()
+                    time.sleep(fault.seconds)
+                    self._start()
+                else:
+                    self._restart()
+            case "pause":
+                assert self._service is not None
+                os.kill(self._service.pid, signal.SIGSTOP)
+                time.sleep(fault.seconds)
+                os.kill(self._service.pid, signal.SIGCONT)
+            case "cut":
+                proxy.end_connections()
+            case "kill-job":
+                self._kill_job(fault.of)
+
+    def _kill_job(self, share: float) -> None:
+        """One of the jobs dies; another takes its place, with a name of its own."""
+        at = int(share * len(self._plan.jobs))
+        kind, name, _, options = self._plan.jobs[at]
+        running = next((known for known in self._jobs if known.split("~")[0] == name), None)
+        if running is None or not self._jobs[running].is_alive():
+            return
+        self._kill(running)
+        incarnation = len(list(self._ledgers.glob(f"{name}~*.log"))) + 1
+        self._begin(kind, f"{name}~{incarnation}", self._url, options)
+
+    # -- quiet -------------------------------------------------------------------------------------
+
+    def _quiet(self) -> None:
+        """Groups and queues come to their ends, what is due has come."""
+        for name, of in self._plan.groups.items():
+            options = {"group": name, "session_s": 2.0, "drain": True, **of}
+            self._begin("group", f"drain-{name}", self._url, options)
+        for name in self._plan.queues:
+            topic, _, group = name.partition("/")
+            options = {"topic": topic, "group": group, "drain": True}
+            self._begin("queue", f"drain-{group}", self._url, options)
+        self._wait(JOB_S)
+        with tms.connect(self._url) as bus:
+            for topic, of in self._plan.topics.items():
+                if of.get("delayed"):
+                    self._until_delivered(bus, topic)
+
+    def _until_delivered(self, bus: tms.Bus, topic: str) -> None:
+        deadline = time.monotonic() + QUIET_S
+        while True:
+            due = bus.delayed(topic).next_due_ms
+            if due is None or due > (time.time() + 60) * 1_000:
+                return
+            if time.monotonic() > deadline:
+                self._ledger.wrong(f"{topic}: what was due at {due} ms is not delivered")
+                return
+            time.sleep(0.1)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _read(self, what: str) -> None:
+        began = time.monotonic()
+        task = {
+            "directory": str(self._ledgers),
+            "url": self._url,
+            "topics": json.loads((self._ledgers / "topics.json").read_text()),
+            "seed": self._plan.name,
+            "pass": what,
+            "data": str(self._data),
+        }
+        self._fork(f"readers-{what}", passes.PASSES[what], task)
+        self._wait(READ_S)
+        self._say(f"readers {what} took {time.monotonic() - began:.0f} s")
+
+    def _write_topics(self) -> None:
+        """What the readers read, and the checker knows of it."""
+        topics: dict[str, dict[str, Any]] = {}
+        for name, of in self._plan.topics.items():
+            settings = of["settings"]
+            topics[name] = {
+                **{field: value for field, value in of.items() if field != "settings"},
+                "compacted": "compact" in settings.get("cleanup", ""),
+                "retention_bytes": settings.get("retention_bytes"),
+                "queues": {},
+                "groups": {},
+            }
+        for name, of in self._plan.groups.items():
+            topics[of["topic"]]["groups"][name] = of
+        for queue, settings in self._plan.queues.items():
+            topic, _, group = queue.partition("/")
+            topics[topic]["queues"][group] = settings
+            dead = {"partitions": topics[topic]["partitions"], "dead": True}
+            topics[f"{topic}-{group}-dead"] = dead
+        (self._ledgers / "topics.json").write_text(json.dumps(topics))
+
+    def _size(self) -> str:
+        """How much the round had to do with."""
+        history = History(lines(self._ledgers))
+        counts = Counter({DONE: 0, REFUSED: 0, UNKNOWN: 0})
+        for sent in history.sent.values():
+            counts.update(one.op.how for one in sent.values())
+        faults = Counter(str(event["what"]) for event in history.events["fault"])
+        told = ", ".join(f"{count} {how}" for how, count in counts.items())
+        kept = ""
+        if not isinstance(self._data, str):
+            files = (path for path in self._data.rglob("*") if path.is_file())
+            kept = f"; {sum(path.stat().st_size for path in files) >> 20} MiB"
+        return f"messages: {told}{kept}; faults: {dict(faults)}"
+
+    # -- processes ---------------------------------------------------------------------------------
+
+    def _wait(self, seconds: float) -> None:
+        """Until all jobs have ended; those that do not are wrong, and are killed."""
+        deadline = time.monotonic() + seconds
+        for name, process in list(self._jobs.items()):
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.exitcode is None and process.pid is not None:
+                os.kill(process.pid, signal.SIGUSR1)  # its log says where it is
+                time.sleep(0.5)
+                self._kill(name)
+                self._ledger.wrong(f"{name} hung for {seconds:.0f} s; its log: {self._log(name)}")
+                continue
+            if process.exitcode != 0:
+                self._ledger.wrong(f"{name} ended with {process.exitcode}: {self._log(name)}")
+            del self._jobs[name]
+
+    def _kill(self, name: str) -> None:
+        process = self._jobs.pop(name)
+        process.kill()
+        process.join()
+
+    def _path(self, name: str) -> Path:
+        return self._ledgers / f"{name}.log"
+
+    def _log(self, name: str) -> str:
+        path = self._path(name)
+        return path.read_text(errors="replace")[-1_500:] if path.exists() else ""
+
+    def _end_all(self) -> None:
+        for name in list(self._jobs):
+            self._kill(name)
+        if self._service is not None:
+            self._service.kill()
