@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -44,7 +46,9 @@ def main() -> int:
     print(f"{asked.orders:,} orders, {asked.kills} kills, --seed {asked.seed}")
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        take_orders(place, asked.orders)
+        taking = fork(partial(take_orders, place, asked.orders))
+        if os.waitpid(taking, 0)[1]:
+            raise SystemExit("the orders could not be taken")
         began = time.monotonic()
         run_and_kill(place, asked.orders, asked.kills, random.Random(asked.seed))
         print(f"killed {asked.kills} times in {time.monotonic() - began:.0f} s")
@@ -54,6 +58,20 @@ def main() -> int:
     if not faults:
         print("each order is one row, one invoice and one shipment")
     return 1 if faults else 0
+
+
+def fork(work: Callable[[], None]) -> int:
+    """Do this in another process, which ends; its id. Nothing is opened before: LevelDB does not
+    work on in a fork."""
+    worker = os.fork()
+    if worker:
+        return worker
+    status = 1
+    try:
+        work()
+        status = 0
+    finally:
+        os._exit(status)
 
 
 def take_orders(place: Path, count: int) -> None:
@@ -92,15 +110,7 @@ def run_and_kill(place: Path, orders: int, kills: int, chance: random.Random) ->
     batches_left, killed = orders // BATCH, 0
     while True:
         started, report = os.pipe()
-        worker = os.fork()
-        if worker == 0:
-            status = 1
-            try:
-                os.close(started)
-                work(place, report)
-                status = 0
-            finally:
-                os._exit(status)
+        worker = fork(partial(work, place, report))
         os.close(report)
         if killed < kills:
             # Anywhere: while it starts, while it recovers, and between any two steps of a batch.

@@ -22,10 +22,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
     "events": set(),
+    "forks": {"errors"},
     "model": {"errors"},
     "wire": _VALUES,
     "store/base": _VALUES,
-    "store": _VALUES | {"clock"},
+    "store": _VALUES | {"clock", "forks"},
     "log": _VALUES | {"clock", "events", "store/base"},
     "topic": _VALUES | {"clock", "events", "store/base", "log"},
     "tx": _VALUES | {"clock", "events"},
@@ -42,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {
         "clock",
         "events",
+        "forks",
         "store/base",
         "topic",
         "log",
@@ -54,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": _VALUES
     | {"clock", "events", "engine", "transactions", "queues", "topic", "log", "wire"},
     "server/main": _VALUES | {"clock", "events", "engine", "topic", "log", "wire", "store"},
-    "client": _VALUES | {"clock", "wire"},
+    "client": _VALUES | {"clock", "forks", "wire"},
     "cli": _VALUES | {"clock", "wire", "client", "root"},
     "cli/hbase": _VALUES | {"clock", "root", "store"},  # tables and regions, below any service
     "cli/spark": _VALUES | {"spark", "store"},

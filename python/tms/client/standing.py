@@ -36,6 +36,11 @@ class Standing:
         self.owed: dict[int, PositionChange] = {}
         self.by_itself = ""
 
+    def forget(self) -> None:
+        """Know nothing, and owe nothing."""
+        self._positions = {}
+        self.owners, self.owed = {}, {}
+
     def learn(self, positions: Mapping[int, Position]) -> None:
         """The group stands there."""
         self._positions = {partition: str(at) for partition, at in positions.items()}

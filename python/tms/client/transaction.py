@@ -13,6 +13,7 @@ Invariants
 * A commit whose answer was lost is repeated with the same id or token, and done once.
 * After an exception in the `with` block nothing of the transaction is ever seen.
 * What waits is bounded by `WAITING_BYTES`, all of it by `TRANSACTION_BYTES`.
+* It is its process's: in one that was forked meanwhile it neither commits nor ends anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
+from tms import forks
 from tms.client.batches import Batches, parts_of
 from tms.client.participants import Participant, Participants
 from tms.client.publish.batching import (
@@ -90,6 +92,7 @@ class Transaction:
         self._numbering = Numbering()
         self._count = 0
         self._over = False
+        self._generation = forks.generation()
 
     @property
     def id(self) -> int:
@@ -244,7 +247,7 @@ class Transaction:
         self._abort(None)
 
     def _abort(self, error: BaseException | None) -> None:
-        if self._over:
+        if self._over or self._generation != forks.generation():
             return
         try:
             self._participants.roll_back(self._id, error)
@@ -333,6 +336,11 @@ class Transaction:
     def _require_open(self) -> None:
         if self._over:
             raise Closed("The transaction is over; begin another one.")
+        if self._generation != forks.generation():
+            raise Closed(
+                "The transaction belongs to the process from which this one was forked, which "
+                "commits it or does not; begin another one here."
+            )
 
 
 def _too_large() -> TooLarge:

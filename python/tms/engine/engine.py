@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from random import Random
 
+from tms import forks
 from tms.clock import Clock
 from tms.engine.config import EngineConfig, EngineStats
 from tms.engine.parts import EngineParts
@@ -70,6 +71,7 @@ class Engine(EngineParts):
         self._closed = False
         if not store.shared:  # what is stored there outlives its machines
             self.queues.rewind()
+        forks.in_child(self._forked)
 
     def _make_groups(self) -> LogGroups:
         return LogGroups(
@@ -383,6 +385,11 @@ class Engine(EngineParts):
             self.transactions.shorten_journals(CLOSING_EDITS, CLOSING_POSITIONS)
         except TMSError as error:
             _log.warning("shortening_failed", error=error.message)
+
+    def _forked(self) -> None:
+        """Two engines over one store destroy it."""
+        doors = self.transactions, self.queues, self.groups, self.delayed, self.tables
+        forks.leave(self, *doors, self.compaction, self.maintenance)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from tms import forks
 from tms.client.aio.lanes import AsyncLane, retrying
 from tms.client.cursor import Batch, Cursor
 from tms.client.standing import Standing
@@ -50,8 +51,13 @@ class AsyncConsumer:
         self._fetch_bytes = fetch_bytes
         self._timeout_s = timeout_s
         self._isolation = isolation
-        self._ahead: asyncio.Task[Fetched] | None = None
         self._closed = False
+        self._begin_anew()
+        forks.in_child(self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """Of what is under way nothing is known in a process that was forked."""
+        self._ahead: asyncio.Task[Fetched] | None = None
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""

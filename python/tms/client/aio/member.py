@@ -47,6 +47,12 @@ class AsyncMemberConsumer(AsyncConsumer):
     ) -> None:
         super().__init__(*place, wait_s=min(wait_s, LOOK_S), **more)
         self._make_member = make_member
+
+    def _begin_anew(self) -> None:
+        """In a process that was forked it is another member."""
+        super()._begin_anew()
+        self._cursor_made = None
+        self.standing.forget()
         self._member_made: Member | None = None
         self._waiting: deque[Batch] = deque()  # fetched, not handed out
         self._ended = asyncio.Event()

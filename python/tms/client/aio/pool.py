@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from tms import forks
 from tms.client.aio.lanes import AsyncLane
 from tms.errors import Closed, TMSError
 
@@ -20,10 +21,15 @@ class LanePool:
 
     def __init__(self, open_lane: Callable[[], AsyncLane], lanes_max: int) -> None:
         self._open_lane = open_lane
-        self._places = asyncio.Semaphore(lanes_max)
+        self._lanes_max = lanes_max
+        self._closed = False
+        self._begin()
+        forks.in_child(self._begin)  # whoever has a lane is a task of the parent
+
+    def _begin(self) -> None:
+        self._places = asyncio.Semaphore(self._lanes_max)
         self._lanes: set[AsyncLane] = set()
         self._idle: deque[AsyncLane] = deque()
-        self._closed = False
 
     @asynccontextmanager
     async def lane(self) -> AsyncIterator[AsyncLane]:

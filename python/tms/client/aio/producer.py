@@ -10,6 +10,7 @@ Invariants
 * At most `in_flight_max` requests are under way and one is being filled; beyond that `send` waits.
 * A request that failed is repeated block by block, in order, byte for byte; nothing else is sent
   meanwhile.
+* What was accepted before a fork is sent by the parent alone: in the child the producer is as new.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from tms import forks
 from tms.client.aio.lanes import AsyncDelivery, AsyncLane
 from tms.client.publish.batching import Batcher, Headers
 from tms.client.transport import attempt_s, is_retriable
@@ -48,19 +50,23 @@ class AsyncProducer:
         self._name = name
         self._lane = lane
         self._make_batcher = make_batcher
-        self._batcher_made: Batcher | None = None
         self._delivery = delivery
         self._durability = durability
         self._linger_s = linger_s
         self._in_flight_max = in_flight_max
         self._timeout_s = timeout_s
+        self._closed = False
+        self._begin_anew()
+        forks.in_child(self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._batcher_made: Batcher | None = None
         self._flights: deque[tuple[asyncio.Task[list[Appended]], list[NewBlock]]] = deque()
         self._recovering: asyncio.Task[None] | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._moved = asyncio.Event()
         self._failure: TMSError | None = None
         self._told = False  # whether the caller has met the failure
-        self._closed = False
 
     async def send(
         self,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from tms import forks
 from tms.client.publish.company import Company, Lone, Place, Waiting, late, pack, told
 from tms.client.publish.delivery import Numbering
 from tms.client.publish.known import Known, Publishing
@@ -23,6 +24,10 @@ class Together:
         self._publishing = publishing
         self._send = send
         self._timeout_s = timeout_s
+        self._begin()
+        forks.in_child(self._begin)  # those who were under way, or waited, are the parent's tasks
+
+    def _begin(self) -> None:
         self._company: Company[Answer] = Company()
         self._groups: set[asyncio.Task[None]] = set()
 

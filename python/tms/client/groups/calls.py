@@ -21,7 +21,7 @@ class GroupCalls(BusCalls):
     def member(self, name: TopicName, options: MemberOptions) -> Member:
         """A new member of a group; for consumers."""
         return Member(
-            f"{gethostname()[:60]}-{getpid()}-{token_hex(8)}".replace("/", "-"),
+            lambda: f"{gethostname()[:60]}-{getpid()}-{token_hex(8)}".replace("/", "-"),
             name,
             self._transport.groups,
             self._transport.transactions,

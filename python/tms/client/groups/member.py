@@ -14,13 +14,15 @@ Invariants
 * What was handed out of a partition and not acknowledged before it was lost is owed: the next
   acknowledgement, and the transaction that contains it, fail. Where positions move by themselves
   nothing is owed: the next owner gets those messages again, or nobody does.
+* Two processes are two members: one that was forked joins under another name, and has nothing yet.
 """
 
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from tms import forks
 from tms.client.cursor import Batch, Cursor
 from tms.client.groups.options import DeliveryMode, MemberOptions
 from tms.client.ports import GroupsPort, TransactionsPort
@@ -54,7 +56,7 @@ class Member:
 
     def __init__(
         self,
-        member: str,
+        make_name: Callable[[], str],
         name: TopicName,
         groups: GroupsPort,
         transactions: TransactionsPort,
@@ -62,21 +64,31 @@ class Member:
         options: MemberOptions,
         leavers: "deque[Member]",
     ) -> None:
-        self.name = member
+        self._make_name = make_name
         self._topic = name
         self._groups = groups
         self._transactions = transactions
         self._clock = clock
         self.options = options
         self._leavers = leavers
+        self._closed = self.reading = self._inherited = False
+        self._join_anew()
+
+    def _join_anew(self) -> None:
+        self.name = self._make_name()
         self._lock = threading.RLock()
         self._releasing: dict[int, float] = {}  # partition → when it was asked for
         self._holding: dict[int, int] = {}
         self._look_at_s = self._commit_at_s = 0.0
         self._told = GroupStanding(0, {}, frozenset(), 0)
-        self._joined = self._closed = False
-        self.reading = False
+        self._joined = False
         self.out: Message | Batch | None = None  # handed out, and the next was not asked for
+
+    def _forked(self) -> None:
+        self._join_anew()
+        self._leavers.clear()
+        self._standing.forget()
+        self._inherited = True
 
     def begin(self, cursor: Cursor, standing: Standing, starts: Mapping[int, Position]) -> None:
         """What it reads with; once, before everything else."""
@@ -85,6 +97,7 @@ class Member:
         self._standing = standing
         self._starts = dict(starts)
         standing.by_itself = _BY_ITSELF.get(self.options.delivery, "")
+        forks.in_child(self._forked)
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -113,13 +126,23 @@ class Member:
         with self._lock:
             if self._closed:
                 return set()
-            touched: set[int] = set()
+            touched = self._give_up_inherited()
             if self._clock.monotonic_s() >= self._commit_at_s:
                 touched |= self._commit()
             while True:
                 self._learn(self._poll(), touched)
                 if not self._let_go(touched):
                     return touched
+
+    def _give_up_inherited(self) -> set[int]:
+        """Partitions that the parent reads: a child begins where the group stands."""
+        if not self._inherited:
+            return set()
+        self._inherited = False
+        inherited = set(self.cursor.positions())
+        for partition in inherited:
+            self.cursor.take(partition)
+        return inherited
 
     def _poll(self) -> GroupStanding:
         self._joined = True

@@ -7,14 +7,17 @@ Invariants
 * A cancelled or timed-out call does not disturb the others: its answer, if it still comes, is
   dropped.
 * When the connection fails, everything under way on it fails; the next request opens a new one.
+* A process that was forked makes connections of its own, on an event loop of its own.
 """
 
 import asyncio
+import os
 import ssl
 from collections import deque
 from collections.abc import Sequence
 from typing import TypeVar, cast
 
+from tms import forks
 from tms.client.http.answers import BODIES_KEPT, AnswerReader
 from tms.client.http.connection import (
     CONNECT_S_MAX,
@@ -41,9 +44,16 @@ class AsyncHttpLane:
     def __init__(self, target: Target, calls: Calls) -> None:
         self._target = target
         self._calls = calls
-        self._line: _Line | None = None
-        self._sending = asyncio.Lock()
         self._closed = False
+        self._line: _Line | None = None
+        self._begin()
+        forks.in_child(self._begin)
+
+    def _begin(self) -> None:
+        if self._line is not None:
+            self._line.leave()
+        self._line = None
+        self._sending = asyncio.Lock()
 
     async def append(
         self,
@@ -158,6 +168,14 @@ class _Line(asyncio.BufferedProtocol):
                 answered.set_exception(error)
         if self._transport is not None:
             self._transport.abort()
+
+    def leave(self) -> None:
+        """In a process that was forked: let the parent have the connection. Its loop watches what
+        both share, so it is not told; it keeps the descriptor, of nothing."""
+        if self._transport is not None and not self._transport.is_closing():
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, self._transport.get_extra_info("socket").fileno(), inheritable=False)
+            os.close(nothing)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from tms import forks
 from tms.client.http.answers import AnswerReader
 from tms.client.http.exchange import Answer
 from tms.clock import Clock
@@ -106,6 +107,7 @@ class Connection:
         self._readable, self._writable = select.poll(), select.poll()
         self._readable.register(self._socket, select.POLLIN)
         self._writable.register(self._socket, select.POLLOUT)
+        forks.in_child(self.close)  # the connection stays with the parent, and ends with it
 
     @property
     def usable(self) -> bool:

@@ -11,6 +11,7 @@ Invariants
   repeated here while its errors are retriable and the time lasts.
 * When a lane's connection fails, everything under way on it fails; the next request opens a new
   one.
+* A process that was forked makes connections of its own.
 """
 
 import threading
@@ -18,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from tms import forks
 from tms.client.http.answers import BODIES_KEPT
 from tms.client.http.connection import Connection, Target
 from tms.client.http.delayed import HttpDelayed
@@ -61,6 +63,7 @@ class HttpTransport:
         self.calls = Calls(self.target.authority, self.target.url, token)
         self._idle: deque[Connection] = deque()
         self._closed = False
+        forks.in_child(self._forked)
 
     def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
         return self._call(self.calls.create_topic(name, settings))
@@ -178,6 +181,9 @@ class HttpTransport:
         while self._idle:
             self._idle.pop().close()
 
+    def _forked(self) -> None:
+        self._idle.clear()
+
     def _call(
         self,
         call: Call[T],
@@ -287,6 +293,7 @@ class HttpLane:
         self._line: _Line | None = None
         self._reading = threading.Lock()
         self._closed = False
+        forks.in_child(self._forked)
 
     def submit(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
@@ -363,7 +370,8 @@ class HttpLane:
         return pending
 
     def _settle(self, line: _Line, answer: Answer) -> None:
-        line.waiting.popleft().settle(answer)
+        line.waiting[0].settle(answer)  # it waits until it is settled: see `_forked`
+        line.waiting.popleft()
         if not answer.keeps_open:
             url = self._transport.target.url
             self._fail(line, Unavailable(f"{url} closed the connection.", outcome="unknown"))
@@ -374,6 +382,16 @@ class HttpLane:
         line.connection.close()
         while line.waiting:
             line.waiting.popleft().fail(error)
+
+    def _forked(self) -> None:
+        """The parent gets the answers to what is under way."""
+        self._reading = threading.Lock()
+        line, self._line = self._line, None
+        if line is not None:
+            url = self._transport.target.url
+            self._fail(
+                line, Unavailable(f"The connection to {url} stayed with the parent process.")
+            )
 
     def _drop(self, error: TMSError) -> None:
         line = self._line

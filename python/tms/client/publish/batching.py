@@ -71,6 +71,10 @@ class Batcher:
         self.fillings: dict[int, _Filling] = {}  # what waits, by partition
         self._sticky = sticky
 
+    def drop(self) -> None:
+        """Nothing waits any more."""
+        self.fillings, self._bytes = {}, 0
+
     @property
     def count(self) -> int:
         """How many messages wait to be packed."""
@@ -170,7 +174,8 @@ class Batcher:
 
     def pack(self) -> list[NewBlock]:
         """Everything that waits, as blocks; nothing waits any more."""
-        fillings, self.fillings, self._bytes = self.fillings, {}, 0
+        fillings = self.fillings
+        self.drop()
         blocks = []
         for partition, filling in fillings.items():
             producer_id, sequence = self._numbering.take((self._name, partition))

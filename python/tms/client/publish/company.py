@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from tms import forks
 from tms.client.publish.batching import REQUEST_BYTES, Headers, check_partition, message_bytes
 from tms.client.publish.delivery import Delivery, Numbering
 from tms.client.publish.known import (
@@ -171,6 +172,10 @@ class Together:
         self._deliver = deliver
         self._timeout_s = timeout_s
         self._clock = clock
+        self._begin()
+        forks.in_child(self._begin)  # those who were under way, or waited, are the parent's threads
+
+    def _begin(self) -> None:
         self._company: Company[_Answer] = Company()
         self._lock = threading.Lock()
 

@@ -13,6 +13,7 @@ Invariants
 
 * The blocks of a partition are numbered 0, 1, 2 … under one producer id; a number stands for one
   block's bytes.
+* No two processes number under one id: one that was forked begins anew.
 * Blocks are appended in the order given. When an error is raised, blocks after the one that failed
   are not sent.
 """
@@ -20,6 +21,7 @@ Invariants
 import os
 from collections.abc import Sequence
 
+from tms import forks
 from tms.client.transport import Transport, is_retriable, retrying
 from tms.clock import Clock
 from tms.errors import OutOfOrderSequence, TMSError
@@ -36,18 +38,24 @@ Place = tuple[TopicName, int]
 class Numbering:
     """The numbers of one producer's blocks, counted for each partition by itself."""
 
-    __slots__ = ("_id", "_next")
+    __slots__ = ("_generation", "_id", "_next")
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._generation = forks.generation()
         self._id = _new_producer_id()
         self._next: dict[Place, tuple[int, int]] = {}
 
     def take(self, place: Place) -> tuple[int, int]:
         """Producer id and sequence of the next block."""
+        if self._generation != forks.generation():
+            self._begin()
         number = self._next.get(place)
         if number is None:
             if len(self._next) == PLACES_MAX:
-                self._id, self._next = _new_producer_id(), {}
+                self._begin()
             number = (self._id, 0)
         elif number[1] == SEQUENCE_LIMIT:
             number = (_new_producer_id(), 0)

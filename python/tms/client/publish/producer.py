@@ -15,6 +15,7 @@ Invariants
 * At most `in_flight_max` requests are under way and one is being filled; beyond that `send` waits.
 * A request that failed is repeated block by block, in order, byte for byte; nothing else is sent
   meanwhile.
+* What was accepted before a fork is sent by the parent alone: in the child the producer is as new.
 """
 
 import threading
@@ -23,6 +24,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, NoReturn, Self
 
+from tms import forks
 from tms.client.publish.batching import REQUEST_BYTES, Batcher, Headers
 from tms.client.publish.delivery import Delivery
 from tms.client.publish.known import REFRESH_S
@@ -76,19 +78,24 @@ class Producer:
         self._linger_s = linger_s
         self._in_flight_max = in_flight_max
         self._timeout_s = timeout_s
-        self._flights: deque[_Flight] = deque()
         self._attempt_s = attempt_s(timeout_s)
-        self._failure: TMSError | None = None
-        self._told = False  # whether the caller has met the failure
         self._closed = False
-        self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)
-        self._driver: threading.Thread | None = None
-        self._driver_sleeps = False
         self._full_pushes = 0
         self._pushed_at_s = -1.0
         self._send_at_s = 0.0
         self._refresh_at_s = clock.monotonic_s() + REFRESH_S
+        self._begin()
+        forks.in_child(self._begin)
+
+    def _begin(self) -> None:
+        self._batcher.drop()
+        self._flights: deque[_Flight] = deque()
+        self._failure: TMSError | None = None
+        self._told = False  # whether the caller has met the failure
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._driver: threading.Thread | None = None
+        self._driver_sleeps = False
 
     def send(
         self,

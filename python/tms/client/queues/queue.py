@@ -14,6 +14,7 @@ Invariants
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from tms import forks
 from tms.client.ports import QueuesPort
 from tms.errors import Invalid
 from tms.model.block import MESSAGES_MAX
@@ -74,7 +75,11 @@ class Queue:
     def __iter__(self) -> Iterator[Delivered]:
         """Messages without end, a few leased ahead; each is to be acknowledged."""
         while True:
-            yield from self.receive(_AHEAD, _WAIT_S)
+            generation = forks.generation()
+            for message in self.receive(_AHEAD, _WAIT_S):
+                if forks.generation() != generation:
+                    break  # these were leased to the parent
+                yield message
 
     @contextmanager
     def settling(self, message: Delivered) -> Iterator[Delivered]:

@@ -15,6 +15,7 @@ from itertools import count
 from types import TracebackType
 from typing import Generic, NamedTuple, Self, TypeVar
 
+from tms import forks
 from tms.client.cursor import Start, as_position, asks, page
 from tms.client.publish.known import Known
 from tms.client.transport import Lane, LocalTransport, RemoteTransport, open_lane, retrying
@@ -185,6 +186,17 @@ class View(Mapping[bytes, V]):
         self._lane = open_lane(self._transport)
         self._thread = threading.Thread(target=self._run, name="tms-view", daemon=True)
         self._thread.start()
+        forks.in_child(self._forked)
+
+    def _forked(self) -> None:
+        """Nobody follows here, and a batch may have been applied by half."""
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._thread = None
+        self._error = Closed(
+            f"The view of {self._name} is kept by the process from which this one was forked; make "
+            "another one here."
+        )
 
     def _begin_with(self, snapshot: ViewSnapshot[V]) -> None:
         state = self._state

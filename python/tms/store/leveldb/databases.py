@@ -13,18 +13,17 @@ import errno
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
 import plyvel
 
+from tms import forks
 from tms.clock import Clock
-from tms.errors import Closed, DataCorrupt, StorageFull, StorageUnavailable, TMSError
+from tms.errors import ConfigError, DataCorrupt, StorageFull, StorageUnavailable, TMSError
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import check
 from tms.store.leveldb.values import ValueFile
@@ -65,8 +64,6 @@ class Databases:
         self._write_buffer_bytes = write_buffer_bytes
         self._block_cache_bytes = block_cache_bytes
         self._maps_open_max = maps_open_max
-        self.forked = False
-        os.register_at_fork(after_in_child=partial(_disown, weakref.ref(self)))
         self._ticks = count(1)
         self._lock = threading.Lock()  # guards _open
         self._open: set[_Map] = set()
@@ -98,14 +95,6 @@ class Databases:
     def _write_buffer_size(self) -> int:
         share = WRITE_BUFFERS_BYTES // (len(self._open) + 1)
         return min(self._write_buffer_bytes, max(WRITE_BUFFER_BYTES_MIN, share))
-
-    def forked_error(self) -> TMSError:
-        """For a process that was forked from the one that opened the databases (`forked`): two
-        writers of a log destroy it."""
-        return Closed(
-            f"The data directory {self._directory.path} belongs to the process from which this one "
-            "was forked; write to it there."
-        )
 
     def prepare(self, path: Path, build: Callable[[Path], None]) -> Path:
         """See `DataDirectory.prepare`."""
@@ -168,10 +157,21 @@ class Databases:
                 raise again(self._probe_error)
 
 
-def _disown(databases: "weakref.ref[Databases]") -> None:
-    found = databases()
-    if found is not None:
-        found.forked = True
+_generation: int | None = None  # of the process that used LevelDB first
+
+
+def require_threads() -> None:
+    """LevelDB compacts in a thread that it begins once in a process and misses in its children:
+    they would write for a while, and then wait for ever. Raises `ConfigError` in such a child."""
+    global _generation
+    if _generation is None:
+        _generation = forks.generation()
+    if _generation != forks.generation():
+        raise ConfigError(
+            "This process was forked from one that has had a data directory open, and LevelDB "
+            "does not work on in a fork. Fork before anything is opened, or begin the process "
+            'anew: multiprocessing.get_context("spawn").'
+        )
 
 
 def translate(exc: Exception, path: Path) -> TMSError:

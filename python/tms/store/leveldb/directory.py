@@ -11,6 +11,7 @@ Invariants
 
 * One owner at a time: flock against other processes, a registry of real paths against this one
   (network file systems may grant flock to the same process twice).
+* The lock goes with its owner, whoever was forked from it and lives on.
 * A map appears and disappears by one rename, after its files and before its space is synced: a
   crash leaves either the whole map or none, and leftovers only in `temporary`.
 * One that takes the place of another stands beside it first, whole and synced: when a directory is
@@ -28,13 +29,12 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
+from tms import forks
 from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound
 
 FORMAT_VERSION = 2
 _FORMAT, _LOCK, _MAPS, _TEMPORARY = "FORMAT", "LOCK", "maps", "temporary"
 _NEXT = "~"  # behind the name of what takes a map's place
-_open_paths: set[str] = set()
-_open_paths_lock = threading.Lock()
 
 
 class DataDirectory:
@@ -54,7 +54,7 @@ class DataDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
         elif not self.path.is_dir():
             raise NotFound(f"There is no data directory at {self.path}.")
-        self._lock_fd = _lock(self.path)
+        self._lock_fd = _locks.take(self.path)
         try:
             if not (self.path / _FORMAT).exists():
                 self._create(store, create)
@@ -141,11 +141,7 @@ class DataDirectory:
 
     def close(self) -> None:
         """Give the directory free."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
-            with _open_paths_lock:
-                _open_paths.discard(str(self.path))
+        _locks.release(self.path, self._lock_fd)
 
     def _create(self, store: str, create: bool) -> None:
         others = set(os.listdir(self.path)) - {_LOCK, _MAPS, _TEMPORARY, _FORMAT + ".new"}
@@ -229,26 +225,57 @@ def sync_tree(root: Path) -> None:
         sync_path(path)
 
 
-def _lock(path: Path) -> int:
-    with _open_paths_lock:
-        if str(path) in _open_paths:
-            raise AlreadyRunning(
-                f"{path} is open in this process already (process {os.getpid()}); share that one, "
-                "or close it first.",
-                pid=os.getpid(),
-            )
-        fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, str(os.getpid()).encode(), 0)
-        except BlockingIOError as exc:
-            holder = os.pread(fd, 20, 0).decode("ascii", "replace")
+class _Locks:
+    """The directories that this process has open."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._fds: dict[str, int] = {}
+        forks.in_child(self._forked)
+
+    def take(self, path: Path) -> int:
+        """Lock a directory; what it is released with. Raises `AlreadyRunning`."""
+        with self._guard:
+            if str(path) in self._fds:
+                raise AlreadyRunning(
+                    f"{path} is open in this process already (process {os.getpid()}); share that "
+                    "one, or close it first.",
+                    pid=os.getpid(),
+                )
+            fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, str(os.getpid()).encode(), 0)
+            except BlockingIOError as exc:
+                holder = os.pread(fd, 20, 0).decode("ascii", "replace")
+                os.close(fd)
+                raise AlreadyRunning(
+                    f"{path} is in use by process {holder or 'unknown'}; stop that one, or choose "
+                    "another directory.",
+                    **({"pid": int(holder)} if holder.isdigit() else {}),
+                ) from exc
+            except BaseException:
+                os.close(fd)
+                raise
+            self._fds[str(path)] = fd
+            return fd
+
+    def release(self, path: Path, fd: int) -> None:
+        """Unlock a directory, also where somebody has inherited the lock; once."""
+        with self._guard:
+            if self._fds.get(str(path)) == fd:
+                del self._fds[str(path)]
+                fcntl.flock(fd, fcntl.LOCK_UN)
+                os.close(fd)
+
+    def _forked(self) -> None:
+        """The locks stay with the parent: what is closed here is unlocked when it is closed there,
+        or when that process ends."""
+        self._guard = threading.Lock()
+        fds, self._fds = self._fds, {}
+        for fd in fds.values():
             os.close(fd)
-            raise AlreadyRunning(
-                f"{path} is in use by process {holder or 'unknown'}; stop that one, or choose "
-                "another directory.",
-                **({"pid": int(holder)} if holder.isdigit() else {}),
-            ) from exc
-        _open_paths.add(str(path))
-        return fd
+
+
+_locks = _Locks()

@@ -284,8 +284,6 @@ class LevelDBMap:
             raise translate(exc, self._path) from exc
 
     def _writable(self) -> _Open:
-        if self._databases.forked:
-            raise self._databases.forked_error()
         if self._failure is not None:
             raise again(self._failure)
         self.used = self._databases.tick()

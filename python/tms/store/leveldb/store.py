@@ -13,10 +13,17 @@ import shutil
 import threading
 from pathlib import Path
 
+from tms import forks
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
 from tms.store.base import check_name
-from tms.store.leveldb.databases import LARGE_BYTES, WRITE_BUFFER_BYTES, Databases, translate
+from tms.store.leveldb.databases import (
+    LARGE_BYTES,
+    WRITE_BUFFER_BYTES,
+    Databases,
+    require_threads,
+    translate,
+)
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import write_empty
 from tms.store.leveldb.map import LevelDBMap
@@ -50,6 +57,7 @@ class LevelDBStore:
         large_bytes: int = LARGE_BYTES,
         sync_directories: bool = True,
     ) -> None:
+        require_threads()
         self._lock = threading.Lock()
         self._maps: dict[str, LevelDBMap] = {}
         self._closed = False
@@ -62,6 +70,7 @@ class LevelDBStore:
             maps_open_max,
             large_bytes,
         )
+        forks.in_child(self._forked)
 
     def open(self, name: str, create: bool) -> LevelDBMap:
         """The map with this name; raises `NotFound`, `Conflict` or `DataCorrupt`."""
@@ -134,6 +143,11 @@ class LevelDBStore:
             finally:
                 self._databases.close()
                 self._directory.close()
+
+    def _forked(self) -> None:
+        """LevelDB's objects stay as they are: to release them writes to the parent's files, or
+        waits for threads that are not here."""
+        forks.leave(self, *self._maps.values())
 
     def _add(self, name: str, path: Path) -> None:
         try:

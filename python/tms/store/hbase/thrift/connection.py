@@ -26,6 +26,7 @@ from thriftpy2.protocol import TCyBinaryProtocol
 from thriftpy2.thrift import TApplicationException, TClient, TException
 from thriftpy2.transport import TCyBufferedTransport, TTransportException
 
+from tms import forks
 from tms.clock import Clock
 from tms.errors import (
     ConfigError,
@@ -108,6 +109,7 @@ class Connection:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._stream = _Stream(made, clock)
+        forks.in_child(self.let_go)
 
     def call(self, method: str, arguments: tuple[Any, ...], until_s: float) -> Any:
         """The answer of a method of the service; None where Thrift has none. The connection is

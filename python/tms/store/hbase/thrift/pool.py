@@ -11,7 +11,6 @@ Invariants
   anything else is tried again while it is sure that it was not sent.
 """
 
-import os
 import random
 import re
 import threading
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tms import forks
 from tms.clock import Clock
 from tms.errors import Closed, ConfigError, StorageUnavailable, TMSError
 from tms.store.hbase.thrift.connection import Connection, Failure
@@ -85,14 +85,17 @@ class Pool:
         self.succeeded_s = float("-inf")
         self.connections_made = 0
         self._clock = clock
-        self._changed = threading.Condition()  # guards all below
-        self._idle: list[Connection] = []
-        self._under_way = 0
-        self._bytes = 0
+        self._begin()
+        forks.in_child(self._begin)  # connections stay with the parent: see `Connection`
         self._avoid_until_s: dict[Address, float] = {}
         self._next = random.randrange(len(place.servers))
         self._closed = False
-        self._process = os.getpid()
+
+    def _begin(self) -> None:
+        self._changed = threading.Condition()  # guards what changes
+        self._idle: list[Connection] = []
+        self._under_way = 0
+        self._bytes = 0
 
     def call(
         self,
@@ -187,7 +190,6 @@ class Pool:
         """One that rested, or a new one. Raises `Failure`."""
         while True:
             with self._changed:
-                self._require_own()
                 if self._closed:
                     raise Failure(self._closed_error(), done=False, again=False)
                 found = self._idle.pop() if self._idle else None
@@ -250,14 +252,6 @@ class Pool:
             self._under_way -= 1
             self._bytes -= size
             self._changed.notify_all()
-
-    def _require_own(self) -> None:
-        """In a process that was forked: leave the connections to the one that made them."""
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            for one in self._idle:
-                one.let_go()
-            self._idle = []
 
     def _closed_error(self) -> Closed:
         return Closed(f"The store at {self.place} is closed; open it again.")

@@ -1,0 +1,214 @@
+"""Programs that fork with a data directory in their hands; each says by its exit code whether all
+went well.
+
+    python -m tests.faults.forking_embedded PROGRAM DIRECTORY
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import tms
+import tms.aio
+from tests.faults.forking import LIMIT_S, Children, Gate, closed, main
+from tms.errors import AlreadyRunning, ConfigError
+
+
+def embedded(directory: str) -> None:
+    """In a child every use is refused, and nothing happens to the parent."""
+    with tms.open(directory) as bus:
+        bus.create_topic("t", durability="written")
+        producer, queue, table = bus.producer("t"), bus.queue("t", "g"), bus.table("x")
+        producer.send(b"0")
+        producer.flush()
+        group, view = bus.consumer("t", group="g2"), bus.view("t")
+        transaction = bus.transaction()
+        transaction.send("t", b"1")
+        messages = iter(bus.consumer("t"))
+        next(messages)
+        asyncio_bus = tms.aio.AsyncBus(bus, lambda: None)  # type: ignore[arg-type,return-value]
+        children = Children()
+
+        def send() -> None:
+            producer.send(b"child")
+            producer.flush()
+
+        def work() -> None:
+            uses: list[Callable[[], object]] = [
+                lambda: bus.publish("t", b"child"),
+                lambda: bus.publish_many("t", [b"child"]),
+                lambda: bus.publish_later("t", b"child", delay=1),
+                lambda: bus.fetch("t"),
+                lambda: bus.describe_topic("t"),
+                lambda: list(bus.list_topics()),
+                lambda: bus.consumer("t"),
+                lambda: bus.producer("t"),
+                lambda: next(messages),
+                lambda: next(iter(group)),
+                lambda: queue.receive(),
+                lambda: len(view),
+                lambda: table.get(b"k"),
+                lambda: transaction.commit(),
+                lambda: asyncio.run(asyncio_bus.describe_topic("t")),
+                send,
+            ]
+            for use in uses:
+                closed(use)
+            try:
+                tms.open(directory)
+            except (ConfigError, AlreadyRunning):
+                pass
+            else:
+                raise AssertionError("a child opened the directory of its parent")
+            producer.close()
+            bus.close()
+
+        children.fork(work)
+        children.join()
+        transaction.commit()
+        bus.publish("t", b"2")
+    with tms.open(directory) as bus:
+        values = [m.value for m in bus.consumer("t", stop_at_end=True)]
+        assert values == [b"0", b"1", b"2"]
+
+
+def lives_on(directory: str) -> None:
+    """The lock is free once its owner has closed, though a child and a program it began live on."""
+    children, end = Children(), Gate()
+    bus = tms.open(directory)
+    children.fork(end.wait)
+    program = subprocess.Popen(["sleep", str(LIMIT_S)], close_fds=False)
+    try:
+        with contextlib.suppress(AlreadyRunning):
+            _open_elsewhere(directory)
+            raise AssertionError("two processes have the directory open")
+        bus.close()
+        _open_elsewhere(directory)
+    finally:
+        program.kill()
+        program.wait()
+        end.open()
+    children.join()
+
+
+def _open_elsewhere(directory: str) -> None:
+    code = "import sys, tms; tms.open(sys.argv[1]).close()"
+    done = subprocess.run([sys.executable, "-c", code, directory], capture_output=True, text=True)
+    if "AlreadyRunning" in done.stderr:
+        raise AlreadyRunning(done.stderr)
+    assert done.returncode == 0, done.stderr
+
+
+def dies(directory: str) -> None:
+    """The lock is free once its owner has died, though its child lives on."""
+    ready, end = Gate(), Gate()
+    owner = os.fork()
+    if not owner:
+        bus = tms.open(directory)
+        bus.create_topic("t", durability="written")
+        bus.publish("t", b"0")
+        if not os.fork():
+            end.wait()  # until the other end of the pipe is written to, or gone
+            os._exit(0)
+        ready.open()
+        time.sleep(LIMIT_S)
+    ready.wait()
+    os.kill(owner, signal.SIGKILL)
+    os.waitpid(owner, 0)
+    with tms.open(directory) as bus:
+        assert [m.value for m in bus.consumer("t", stop_at_end=True)] == [b"0"]
+        bus.publish("t", b"1")
+    end.open()
+
+
+def writing(directory: str) -> None:
+    """Forked again and again while the engine writes and LevelDB compacts: a child that goes
+    takes nothing along, and none hangs."""
+    with tms.open(directory) as bus:
+        bus.create_topic("t", partitions=2, durability="written")
+        bus.create_topic("small", durability="written")
+        ending, written = threading.Event(), [0, 0]
+
+        def write(partition: int) -> None:
+            value = os.urandom(3_000)
+            while not ending.is_set():
+                bus.publish("t", value, partition=partition)
+                written[partition] += 1
+
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        children = Children()
+
+        def work() -> None:
+            closed(lambda: bus.publish("small", b"child"))
+            bus.close()
+
+        for _ in range(15):
+            bus.publish("small", b"parent")
+            children.fork(work)
+            children.join()
+        ending.set()
+        for thread in threads:
+            thread.join()
+    with tms.open(directory) as bus:
+        assert sum(1 for _ in bus.consumer("small", stop_at_end=True)) == 15
+        for partition, times in enumerate(written):
+            found = bus.consumer("t", partitions=[partition], stop_at_end=True)
+            assert sum(1 for _ in found) == times
+
+
+def own(directory: str) -> None:
+    """LevelDB does not work on in a fork: opening says so, instead of waiting for ever later."""
+    tms.open(directory).close()
+    children = Children()
+
+    def work() -> None:
+        place = Path(directory) / "of-the-child"
+        try:
+            tms.open(place)
+        except ConfigError as error:
+            assert "forked" in error.message
+        else:
+            raise AssertionError("it was opened")
+        assert not place.exists()
+
+    children.fork(work)
+    children.join()
+
+
+def first(directory: str) -> None:
+    """Who forks before anything is opened may open in every process."""
+    children = Children()
+    for number in range(2):
+
+        def work(number: int = number) -> None:
+            with tms.open(Path(directory) / str(number)) as bus:
+                bus.create_topic("t", durability="written")
+                bus.publish("t", b"x")
+
+        children.fork(work)
+    children.join()
+    with tms.open(Path(directory) / "1") as bus:
+        assert len(list(bus.consumer("t", stop_at_end=True))) == 1
+
+
+PROGRAMS: Mapping[str, Callable[[str], None]] = {
+    "embedded": embedded,
+    "lives_on": lives_on,
+    "dies": dies,
+    "writing": writing,
+    "own": own,
+    "first": first,
+}
+
+
+if __name__ == "__main__":
+    main(PROGRAMS)
