@@ -214,6 +214,25 @@ def test_settling_messages_of_a_queue(world: World, cut: bool, how: str) -> None
     assert world.call("POST", f"{QUEUE}/receive", {"max": 2}).json["messages"] == []
 
 
+def test_dead_letters_that_are_moved_back(world: World, cut: bool) -> None:
+    """It moves what there is, so the second one finds nothing, or somebody else at work."""
+    received = world.call("POST", f"{QUEUE}/receive", {"max": 2}).json["messages"]
+    rejected = {"tokens": [message["token"] for message in received]}
+    assert world.call("POST", f"{QUEUE}/reject", rejected).status == routes.OK
+    world.served.service.engine.queues.start()
+    until(lambda: world.call("GET", QUEUE).json["dead"] == 2)
+    raw = request("POST", f"{QUEUE}/redrive", b'{"max": 10}')
+    answers = world.twice(raw, "write", world.maps(), cut)
+    assert {(one.status, one.body) for one in answers if one.status == routes.OK} <= {
+        (routes.OK, b'{"moved":2}'),
+        (routes.OK, b'{"moved":0}'),
+    }
+    refused = {one.problem for one in answers if one.status != routes.OK}
+    assert refused <= {"conflict", "transaction-conflict"}
+    until(lambda: world.call("GET", QUEUE).json["dead"] == 0)
+    assert world.values() == ["a", "b", "a", "b"]
+
+
 def test_positions_that_move_from_where_they_stand(world: World, cut: bool) -> None:
     path = f"{PATH}/positions/g"
     world.call("PUT", path, {"positions": {"0": "offset:1"}})
