@@ -8,7 +8,7 @@
 #                (COUNT=n, SEED=n, JOBS=n; the rooms stand in python/mutants/rooms.py)
 #   make hbase   a real HBase to try TMS on, until Ctrl-C: hbase://127.0.0.1:9090 (or HBASE_PORT=n;
 #                HBASE_FLAGS="--directory PATH" keeps it)
-#   make java    build and test the Java side, the coprocessor
+#   make java    build and test the Java side, the coprocessor, on HBase 2.6 and 2.5
 #   make jar     only build the coprocessor, for `tms hbase install`
 #   make wheel   dist/: TMS to be installed with pip, with the coprocessor in it
 #   make soak    SECONDS=n: real processes, all features, kills and lost answers; SEED=s ROUND=n: one again
@@ -92,6 +92,7 @@ test: env env-spark35 system-tools java hbase-jars spark35-jars
 
 java: system-tools
 	@mvn -B -ntp -q verify
+	@mvn -B -ntp -q -Phbase-2.5 verify
 
 jar: system-tools
 	@mvn -B -ntp -q -DskipTests package
@@ -105,6 +106,7 @@ hbase: env system-tools
 # Fetched before the tests, so that none of them has to wait for it.
 hbase-jars: env system-tools
 	@$(PY) -m integration.cluster --resolve >/dev/null
+	@$(PY) -m integration.cluster --resolve --line 2.5 >/dev/null
 
 spark35-jars: env system-tools
 	@$(PY) -m integration.cluster --resolve-connector >/dev/null

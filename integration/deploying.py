@@ -6,6 +6,7 @@ code, answer = cli("install", "--jar", str(jar), …)      # exit code, and JSON
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from integration import coprocessor
 from integration.cluster import Endpoint
+from integration.install import REFRESH_MS
+from tms.cli.hbase.tables import REFRESH, WATCHED
 from tms.cli.main import run
 from tms.clock import SystemClock
 from tms.store.hbase.admin import Admin, Table
@@ -33,6 +36,16 @@ CHANGES = {
 
 class Crash(BaseException):
     """The process dies here."""
+
+
+def refresh_soon(url: str) -> None:
+    """Have region servers read the metadata more often than an operator may ask for."""
+    admin = Admin(Place.parse(url), SystemClock())
+    for name in WATCHED:
+        found = admin.table(name)
+        attributes = {**found.attributes, REFRESH: str(REFRESH_MS)}
+        admin.modify_table(replace(found, attributes=attributes))
+    admin.close()
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tms.store.hbase.admin import Admin
 from tms.store.hbase.coprocessor import VERSION
 from tms.store.hbase.thrift.pool import Place
 
-REFRESH_MS = 500
+REFRESH_MS = 100
 REGIONS = 2
 _ANSWER_S = 60
 

@@ -3,13 +3,14 @@ else; and what other programs see of it."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import pytest
 
 import tms
 from integration import coprocessor
 from integration.cluster import Endpoint
-from integration.install import REFRESH_MS, install
+from integration.install import install
 from tests.hbase_kit import read_row
 from tms.clock import SystemClock
 from tms.engine import Engine
@@ -18,7 +19,9 @@ from tms.model.log import NewBlock
 from tms.model.snapshot import TransactionType, encode_snapshot
 from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock, TopicStaged
+from tms.store.hbase.admin import Admin, Region
 from tms.store.hbase.store import HBaseStore
+from tms.store.hbase.thrift.pool import Place
 from tms.transactions.early import Range
 
 WAIT_S = 60
@@ -67,10 +70,29 @@ class World:
         assert self.tx._image is not None
         self.tx._image.write(self.engine._clock.now_ms())
         self.engine.maintenance.clean()
-        time.sleep(4 * REFRESH_MS / 1000)
+        self.wait_until_all_is_read()
         for table in ("messages", "payloads"):
             self.hbase.admin().run("flush", f"{self.namespace}:{table}")
             self.hbase.admin().run("major_compact", f"{self.namespace}:{table}")
+
+    def wait_until_all_is_read(self) -> None:
+        """Until every region knows all that the engine has said so far."""
+        began_s = time.monotonic()
+        admin = Admin(Place.parse(self.hbase.url(self.namespace)), SystemClock())
+
+        def known(region: Region) -> bool:
+            probe = admin.probe(region)
+            assert probe is not None
+            ages_ms = (probe.metadata_age_ms, probe.topics_age_ms)
+            passed_ms = (time.monotonic() - began_s) * 1000
+            return all(age_ms is not None and age_ms < passed_ms for age_ms in ages_ms)
+
+        try:
+            for table in ("messages", "payloads"):
+                for region in admin.regions(table):
+                    until(partial(known, region), "the metadata was read")
+        finally:
+            admin.close()
 
     def uid(self, name: TopicName) -> int:
         return self.engine._registry.find(name).uid

@@ -22,6 +22,7 @@ from integration.deploying import (
     interrupted,
     jar,
     paths,
+    refresh_soon,
     url,
 )
 from tms.store.hbase.admin import Admin
@@ -192,25 +193,56 @@ def test_status_finds_what_is_wrong(cli: Tms, admin: Admin, installed: str, jar:
     assert f"{installed} is gone" in problems()
 
 
-def test_cleaning_up_is_done_by_the_shell_of_hbase_or_told(
+def test_cleaning_up_is_done_by_the_coprocessor(
     cli: Tms,
     hbase: Endpoint,
     url: str,
-    admin: Admin,
     jar: Path,
     directory: str,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A command that takes the lines down stands in for the shell, and HBase's Java admin does what
-    they say."""
+    """No shell of HBase and no Java is here; Thrift is enough."""
     arguments = ["install", "--jar", str(jar), "--jar-directory", directory, "--regions", "2"]
-    assert cli(*arguments, "--refresh", "1s")[0] == 0
-    with tms.open(url):
-        pass  # an image of transactions is there now
+    assert cli(*arguments)[0] == 0
+    refresh_soon(url)
+    messages = f"{url.rpartition('/')[2]}:messages"
+    with tms.open(url) as bus:
+        bus.create_topic("short", retention="1s")
+        bus.create_topic("kept")
+        bus.publish("short", b"gone")
+        bus.publish("kept", b"kept")
+    time.sleep(1.1)
+    with tms.open(url) as bus:  # notes the time, and seals what it looks at
+        for topic in ("short", "kept"):
+            bus.describe_topic(topic)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with hbase.connect() as gateway:
+        assert len(gateway.scan(messages)) == 2
+    deadline = time.monotonic() + 60  # until the regions have read the time
+    while True:
+        code, made = cli("cleanup")
+        assert (code, made["started"], made["commands"]) == (0, True, [])
+        with hbase.connect() as gateway:
+            if len(gateway.scan(messages)) == 1:
+                break
+        assert time.monotonic() < deadline
+    while None in (cleaned := _cleaned(cli)):
+        assert time.monotonic() < deadline, cleaned
+    with tms.open(url) as bus:
+        assert [one.value for one in bus.consumer("kept", stop_at_end=True)] == [b"kept"]
+
+
+def test_without_a_coprocessor_cleaning_up_is_done_by_the_shell_of_hbase_or_told(
+    cli: Tms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that takes the lines down stands in for the shell."""
+    assert cli("install", "--no-coprocessor", "--regions", "2")[0] == 0
     monkeypatch.setenv("PATH", str(tmp_path))
     code, told = cli("cleanup")
     assert (code, told["started"]) == (1, False)
+    assert [line.split(" ")[0] for line in told["commands"]] == ["flush"] * 2 + [
+        "major_compact"
+    ] * 2
     shell = tmp_path / "hbase"
     shell.write_text(f'#!/bin/sh\nwhile read -r line; do echo "$line"; done > {tmp_path}/lines\n')
     shell.chmod(shell.stat().st_mode | stat.S_IXUSR)
@@ -218,13 +250,6 @@ def test_cleaning_up_is_done_by_the_shell_of_hbase_or_told(
     assert (code, made["started"]) == (0, True)
     lines = (tmp_path / "lines").read_text().splitlines()
     assert lines == told["commands"] == made["commands"]
-    monkeypatch.undo()
-    for line in lines:
-        verb, name = line.split(" ")
-        hbase.admin().run(verb, name.strip("'"))
-    deadline = time.monotonic() + 60
-    while None in (cleaned := _cleaned(cli)):
-        assert time.monotonic() < deadline, cleaned
     shell.write_text("#!/bin/sh\necho no table >&2\nexit 3\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     code, said = cli("cleanup")

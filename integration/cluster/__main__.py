@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from integration.cluster.hbase import Standalone
-from integration.cluster.runtime import Unavailable, resolve, resolve_connector
+from integration.cluster.runtime import LINES, Unavailable, resolve, resolve_connector
 from integration.cluster.site import listens
 
 
@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--thrift1", action="store_true", help="start the Thrift 1 gateway (happybase) too"
     )
+    parser.add_argument("--line", choices=LINES, default="", help="of HBase [2.6]")
     parser.add_argument(
         "--resolve", action="store_true", help="only fetch the jars of HBase, then end"
     )
@@ -44,7 +45,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         if options.resolve:
-            print(resolve().lib)
+            print(resolve(options.line).lib)
         elif options.resolve_connector:
             print(resolve_connector())
         elif options.directory is not None:
@@ -64,7 +65,7 @@ def _run(directory: Path, options: argparse.Namespace) -> None:
     if options.port is not None and listens(options.port):
         raise Unavailable(f"port {options.port} is taken; name another one with --port")
     print(f"starting HBase in {directory} (about half a minute)", file=sys.stderr)
-    hbase = Standalone(directory, port=options.port)
+    hbase = Standalone(directory, runtime=resolve(options.line), port=options.port)
     try:
         hbase.start()
         if options.thrift1:

@@ -23,6 +23,8 @@ CONNECTOR_POM = POM.parents[1] / "spark35" / "pom.xml"
 RESOLVE_S = 900
 MAVEN = ("mvn", "-B", "-ntp", "-q", "dependency:copy-dependencies", "-DincludeScope=runtime")
 JAVA_MAJOR_MIN = 17
+LINE = "TMS_TEST_HBASE"  # names the line of HBase that tests run on
+LINES = ("2.6", "2.5")
 
 # HBase and Hadoop reach into packages that Java 17 keeps closed.
 _OPENED = (
@@ -81,9 +83,13 @@ class Runtime:
         return target
 
 
-def resolve() -> Runtime:
-    """Java and the jars; the first call on a machine takes Maven about a minute."""
-    return Runtime(java(), jars("hbase", POM))
+def resolve(line: str = "") -> Runtime:
+    """Java and the jars of a line of HBase, 2.6 or 2.5, or of the one that the environment names;
+    the first call on a machine takes Maven about a minute."""
+    line = line or os.environ.get(LINE, LINES[0])
+    if line not in LINES:
+        raise Unavailable(f"{LINE} is {line!r}; give one of {', '.join(LINES)}")
+    return Runtime(java(), jars("hbase", POM, *([] if line == LINES[0] else [f"hbase-{line}"])))
 
 
 def resolve_connector() -> Path:
@@ -91,31 +97,37 @@ def resolve_connector() -> Path:
     return jars("spark35", CONNECTOR_POM)
 
 
-def jars(name: str, pom: Path) -> Path:
-    """The folder of the jars that a pom lists."""
+def jars(name: str, pom: Path, *profiles: str) -> Path:
+    """The folder of the jars that a pom lists, with these profiles."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tms"
-    lib = cache / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}"
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+    lib = cache / "-".join([*(profiles or [name]), digest])
     if not lib.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
-        with open(lib.with_suffix(".lock"), "w") as lock:
+        with open(lib.with_name(f"{lib.name}.lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not lib.is_dir():
-                _fill(lib, pom)
+                _fill(lib, pom, profiles)
     return lib
 
 
-def _fill(lib: Path, pom: Path) -> None:
+def _fill(lib: Path, pom: Path, profiles: Sequence[str]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise Unavailable(
             "Maven is needed to fetch jars and there is no mvn on PATH; install it (on Debian: "
             "apt-get install maven) and try again, or let `make test` install it as root"
         )
-    fresh = lib.with_suffix(".new")
+    fresh = lib.with_name(f"{lib.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         subprocess.run(
-            [maven, *MAVEN[1:], "-f", str(pom), f"-DoutputDirectory={fresh}"],
+            [
+                maven,
+                *MAVEN[1:],
+                *(f"-P{profile}" for profile in profiles),
+                *("-f", str(pom), f"-DoutputDirectory={fresh}"),
+            ],
             check=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

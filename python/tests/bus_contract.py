@@ -27,7 +27,7 @@ from tms.errors import (
     TopicExists,
     TopicNotFound,
 )
-from tms.model.topic import Durability
+from tms.model.topic import RETENTION_MS_DEFAULT, Durability
 
 WAIT_S = 10
 
@@ -74,6 +74,20 @@ class TopicContract:
         assert settings.retention_bytes == 1 << 21
         bus.update_topic("orders", retention_bytes="unlimited")
         assert bus.describe_topic("orders").settings.retention_bytes is None
+
+    def test_a_topic_has_the_retention_of_its_store_unless_it_has_its_own(self, bus: Bus) -> None:
+        settings = bus.create_topic("orders").settings
+        assert (settings.retention_is_default, settings.retention_ms) == (
+            True,
+            RETENTION_MS_DEFAULT,
+        )
+        assert not bus.update_topic("orders", retention="1d").settings.retention_is_default
+        settings = bus.update_topic("orders", retention="default").settings
+        assert (settings.retention_is_default, settings.retention_ms) == (
+            True,
+            RETENTION_MS_DEFAULT,
+        )
+        assert bus.create_topic("orders").settings == settings
 
     def test_partitions_cannot_be_taken_away(self, bus: Bus) -> None:
         bus.create_topic("orders", partitions=2)

@@ -42,12 +42,15 @@ def hbase() -> dict[str, Any]:
         " the rows of the table metadata with values in hex, null: never read; `header` is how the"
         " block begins; `reason` is kept, unsure, damaged or why nobody needs it; `dropped` is"
         " whether a flush or compaction leaves it out; `committed` is"
-        " whether a committed reader gets the row, null: the read fails.",
+        " whether a committed reader gets the row, null: the read fails. `ttls`: how long a table's"
+        " attributes, or those of its family, say that topics without a retention of their own keep"
+        " their messages.",
         "rows": [
             *[_message(*case) for case in MESSAGE_ROWS],
             *[_payload(*case) for case in PAYLOAD_ROWS],
         ],
         "refused_rows": [{"table": table, "row": row} for table, row in refused_rows()],
+        "ttls": ttls(),
         "stores": [_vector(name, store, cases) for name, store, cases in stores()],
     }
 
@@ -139,6 +142,30 @@ def p(reason: str, at: int, time_ms: int, flags: int = MINE, uid: int = 1) -> Ca
     return "payloads", payload_row(uid, 0, at, time_ms, 0), header(flags | 2, at), reason
 
 
+def ttls() -> list[dict[str, Any]]:
+    """What tables say of topics without a retention of their own."""
+    forever = str(2**31 - 1)
+    cases: list[tuple[str | None, str | None, int | None]] = [
+        (None, None, None),
+        (None, forever, None),
+        (None, "86400", DAY),
+        (str(7 * DAY), None, 7 * DAY),
+        (str(7 * DAY), "86400", 7 * DAY),
+        ("0", forever, 0),
+        ("1d", "86400", None),
+        ("-1", None, None),
+        ("", None, None),
+    ]
+    return [
+        {
+            "attributes": {} if own is None else {"tms.ttl": own},
+            "family_ttl": family,
+            "ttl_ms": ttl_ms,
+        }
+        for own, family, ttl_ms in cases
+    ]
+
+
 def written_out() -> list[tuple[str, Store, list[Case]]]:
     """One case at least for each sentence of the contract."""
     dead, live, checkpoint, future = pointer(3), pointer(2), pointer(2, 1), pointer(0.01)
@@ -222,7 +249,46 @@ def written_out() -> list[tuple[str, Store, list[Case]]]:
     slow = Store(NOW - 30 * DAY, None, records, image())
     clockless = {key: text for key, text in records.items() if "clock" not in key}
     old = m("expired", NOW - 8 * DAY, 0, header(), part=1, seg=0)
+    unsaid = {
+        "metadata:clock/retention": str(NOW),
+        "metadata:retention/default": str(3 * DAY),
+        "metadata:topic/default/own": topic(1, 7 * DAY),
+        "metadata:topic/default/none": topic(2, None, is_default=True),
+        "metadata:topic/default/forever": topic(3, None),
+        "metadata:topic/default/odd": topic(4, None, is_default=True).replace("true", '"true"'),
+        "metadata:partition/00000002/00000": partition((5, (NOW - DAY, 7)), (6, None)),
+    }
+    not_noted = {key: text for key, text in unsaid.items() if not key.endswith("/default")}
+    in_between = m("expired", NOW - 4 * DAY, 0, header(), uid=2)
     return [
+        (
+            "topics without a retention of their own, and a table that says less than TMS",
+            Store(NOW, DAY, unsaid, image()),
+            [
+                m("kept", NOW - 3 * DAY, 0, header(), uid=2),
+                m("expired", NOW - 3 * DAY - 1, 0, header(), uid=2),
+                m("kept", NOW - 4 * DAY, 0, header(), uid=1),
+                m("kept", NOW - 90 * DAY, 0, header(), uid=3),
+                m("unsure", NOW - 90 * DAY, 0, header(), uid=4),
+                m("orphan", NOW - 2 * DAY, 0, header(), uid=9),
+                p("kept", (NOW - 3 * DAY - TRANSACTION_MS) * POINTERS_PER_MS, NOW, uid=2),
+                p("expired", (NOW - 3 * DAY - TRANSACTION_MS) * POINTERS_PER_MS - 1, NOW, uid=2),
+            ],
+        ),
+        (
+            "a table that says more than TMS, which has not noticed yet",
+            Store(NOW, 5 * DAY, unsaid, image()),
+            [
+                m("kept", *_place(in_between), header(), uid=2),
+                m("expired", NOW - 5 * DAY - 1, 0, header(), uid=2),
+            ],
+        ),
+        ("a table that says nothing", Store(NOW, None, unsaid, image()), [in_between]),
+        (
+            "TMS has not said what topics without a retention go by",
+            Store(NOW, DAY, not_noted, image()),
+            [m("kept", NOW - 90 * DAY, 0, header(), uid=2)],
+        ),
         ("a store with everything", full, cases),
         (
             "no image and no ttl",

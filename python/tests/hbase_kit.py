@@ -132,7 +132,7 @@ class Store:
         messages = table == "messages"
         topic, now_ms = self._live.get(key.uid), self._now_ms
         age_ms = key.time_ms if messages else pointer // POINTERS_PER_MS + TRANSACTION_MS
-        retention_ms = topic and topic["retention_ms"]
+        retention_ms = topic and self._retention_ms(topic)
         yield "deleted", topic is None and key.uid in self._noted
         yield (
             "expired",
@@ -220,9 +220,17 @@ class Store:
         else:
             retention = same[0].get("retention_ms", "missing")
             good = retention is None or (type(retention) is int and retention > 0)
-            topic_unsure = len(same) > 1 or not good
+            said = type(same[0].get("retention_is_default", False)) is bool
+            topic_unsure = len(same) > 1 or not good or not said
         record = self._partition(key)
         return topic_unsure or (record is not None and not _is_partition(record))
+
+    def _retention_ms(self, topic: dict[str, Any]) -> int | None:
+        """A topic's own, or the longer of what TMS goes by for others and what the table says."""
+        if not topic.get("retention_is_default", False):
+            return topic["retention_ms"]  # type: ignore[no-any-return]
+        noted = (self.records or {}).get("metadata:retention/default")
+        return None if noted is None else max(int(noted), self.ttl_ms or 0)
 
     def _partition(self, key: Key) -> dict[str, Any] | None:
         name = f"metadata:partition/{key.uid:08x}/{key.partition:05d}"
@@ -306,9 +314,10 @@ def pointer(days_ago: float, counter: int = 0) -> int:
     return (NOW - int(days_ago * DAY)) * POINTERS_PER_MS + counter
 
 
-def topic(uid: int, retention_ms: int | None) -> str:
-    """A topic's record."""
+def topic(uid: int, retention_ms: int | None, is_default: bool = False) -> str:
+    """A topic's record; `is_default`: it has no retention of its own."""
     record = TopicRecord(uid, 1, NOW - 90 * DAY, 4, retention_ms, None, Durability.SYNCED, 8 << 20)
+    record = msgspec.structs.replace(record, retention_is_default=is_default)
     return msgspec.json.encode(record).decode()
 
 

@@ -89,6 +89,14 @@ def greetings(run: Run, data: Path) -> Path:
 # --- topics --------------------------------------------------------------------------------------
 
 
+def test_a_topic_says_whether_its_retention_is_its_own(run: Run) -> None:
+    run("topic", "create", "orders")
+    assert b"14d (default)" in run("topic", "describe", "orders").out
+    assert b"36h (default)" not in run("topic", "update", "orders", "--retention", "36h").out
+    assert b"14d (default)" in run("topic", "update", "orders", "--retention", "default").out
+    assert run("topic", "update", "orders", "--tombstone-retention", "default").code == 2
+
+
 def test_a_topic_is_created_described_listed_updated_and_deleted(run: Run) -> None:
     made = run("topic", "create", "orders", "-p", "3", "--retention", "36h", "--json")
     assert made.code == 0

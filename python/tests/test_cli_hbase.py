@@ -7,6 +7,7 @@ import re
 import socket
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -389,3 +390,15 @@ def test_options_that_contradict_each_other_are_refused(cli: Tms) -> None:
         ("install", "--no-coprocessor", "--wait", "forever"),
     ):
         assert cli(*arguments, *at)[0] == 2, arguments
+
+
+def test_a_time_to_live_of_hbase_becomes_the_default_retention_and_is_lifted() -> None:
+    found = DESIGNS["messages"]
+    found = replace(found, family_attributes={**found.family_attributes, "TTL": "86400"})
+    made = mended(found, Tuning())
+    assert (made.attributes["tms.ttl"], made.ttl_ms) == ("86400000", 86_400_000)
+    assert made.family_attributes["TTL"] == str(2**31 - 1)
+    assert mended(found, Tuning(ttl="1000")).attributes["tms.ttl"] == "1000"
+    kept = mended(replace(found, attributes={**found.attributes, "tms.ttl": "7"}), Tuning())
+    assert kept.attributes["tms.ttl"] == "7"
+    assert "tms.ttl" not in mended(replace(found, name="metadata"), Tuning()).attributes

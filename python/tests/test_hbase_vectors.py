@@ -11,6 +11,7 @@ from tests.snapshot_cases import CASES
 from tests.vectors_kit import load
 from tms.errors import Malformed
 from tms.model.snapshot import decode_snapshot
+from tms.store.hbase.admin import Table
 
 
 @pytest.mark.parametrize("store", stores(), ids=lambda store: store[0])
@@ -41,6 +42,12 @@ def test_rows_are_read_back_and_sort_like_their_keys() -> None:
         }
     keys = [(0, 0), (0, 65_535), (255, 9), (256, 0), (2**40, 1)]
     assert sorted(keys) == sorted(keys, key=lambda key: message_row(42, 3, 1, *key))
+
+
+def test_a_tables_attributes_say_how_long_topics_without_a_retention_keep_messages() -> None:
+    for one in load("hbase")["ttls"]:
+        family = {} if one["family_ttl"] is None else {"TTL": one["family_ttl"]}
+        assert Table("messages", one["attributes"], family).ttl_ms == one["ttl_ms"], one
 
 
 @pytest.mark.parametrize(("table", "row"), refused_rows())

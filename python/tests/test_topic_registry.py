@@ -1,9 +1,12 @@
 """Topics: creating, changing and listing them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import msgspec
 import pytest
 
+from tests.clocks import ManualClock
 from tests.log_kit import DAY_MS, EARLIEST, NAME, Bench, block
 from tms.engine import Engine, EngineConfig
 from tms.errors import (
@@ -12,12 +15,23 @@ from tms.errors import (
     Forbidden,
     Invalid,
     PartitionNotFound,
+    StorageUnavailable,
     TopicExists,
     TopicNotFound,
 )
+from tms.model import keys
 from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.topic import Cleanup, Durability, TopicName, TopicSettings
+from tms.model.topic import (
+    RETENTION_MS_DEFAULT,
+    RETENTION_MS_MIN,
+    Cleanup,
+    Durability,
+    TopicName,
+    TopicSettings,
+)
+from tms.store.memory import MemoryStore
+from tms.view import View
 
 OTHER = TopicName.parse("other")
 
@@ -253,3 +267,142 @@ def test_a_listing_begins_after_a_name_that_is_not_there() -> None:
 def test_a_listing_of_what_cannot_be_a_name_is_refused(namespace: str, after: str | None) -> None:
     with Bench() as bench, pytest.raises(Invalid):
         bench.engine.list_topics(namespace, after)
+
+
+# -- topics without a retention of their own -------------------------------------------------------
+
+
+class _SaysRetention(MemoryStore):
+    """A store whose operator says how long messages are kept, as tables of HBase do."""
+
+    says_ms: int | None = None
+    fails = False
+
+    def default_retention_ms(self) -> int | None:
+        if self.fails:
+            raise StorageUnavailable("It may not be read.")
+        return self.says_ms
+
+
+NO_RETENTION = TopicSettings(durability=Durability.WRITTEN, retention_is_default=True)
+
+
+def _engine(store: MemoryStore) -> Engine:
+    return Engine(store, ManualClock())
+
+
+def _noted(store: MemoryStore) -> bytes | None:
+    return store.open(keys.METADATA_MAP, create=False).get(keys.RETENTION_DEFAULT)
+
+
+def test_a_topic_without_a_retention_of_its_own_goes_by_that_of_the_store() -> None:
+    store = _SaysRetention(shared=True)
+    store.says_ms = 3 * DAY_MS
+    engine = _engine(store)
+    assert engine.create_topic(OTHER, NO_RETENTION).settings.retention_ms == 3 * DAY_MS
+    own = engine.create_topic(NAME, TopicSettings(retention_ms=DAY_MS))
+    assert not own.settings.retention_is_default
+    store.says_ms = 5 * DAY_MS
+    engine.maintenance.clean()
+    settings = engine.describe_topic(OTHER).settings
+    assert (settings.retention_ms, settings.retention_is_default) == (5 * DAY_MS, True)
+    assert engine.describe_topic(NAME).settings.retention_ms == DAY_MS
+    store.says_ms = None
+    assert _engine(store).describe_topic(OTHER).settings.retention_ms == RETENTION_MS_DEFAULT
+
+
+def test_what_a_reader_gets_of_such_a_topic_follows_the_store() -> None:
+    store, clock = _SaysRetention(shared=True), ManualClock()
+    store.says_ms = 3 * DAY_MS
+    engine = Engine(store, clock)
+    engine.create_topic(OTHER, NO_RETENTION)
+    engine.append(OTHER, [NewBlock(0, block(b"v"))])
+    clock.pass_ms(2 * DAY_MS)
+    at = [PartitionPosition(0, EARLIEST)]
+    assert engine.fetch(OTHER, at, 1).blocks
+    store.says_ms = DAY_MS
+    engine.maintenance.clean()
+    assert not engine.fetch(OTHER, at, 1).blocks
+    view = View(store, clock)
+    assert view.record(OTHER).retention_ms == DAY_MS
+
+
+def test_whoever_cleans_the_store_learns_by_what_readers_go() -> None:
+    store = _SaysRetention(shared=True)
+    store.says_ms = 3 * DAY_MS
+    engine = _engine(store)
+    assert _noted(store) == b"%d" % (3 * DAY_MS)
+    store.says_ms = 0
+    engine.maintenance.clean()
+    assert _noted(store) == b"%d" % RETENTION_MS_MIN
+    alone = _SaysRetention()
+    _engine(alone)
+    assert _noted(alone) is None
+
+
+def test_while_the_store_does_not_say_it_readers_go_by_what_was_noted() -> None:
+    store = _SaysRetention(shared=True)
+    store.says_ms = 3 * DAY_MS
+    _engine(store).create_topic(OTHER, NO_RETENTION)
+    store.fails = True
+    engine = _engine(store)
+    engine.maintenance.clean()
+    assert engine.describe_topic(OTHER).settings.retention_ms == 3 * DAY_MS
+    assert _noted(store) == b"%d" % (3 * DAY_MS)
+
+
+def test_a_default_is_not_stored_as_a_topics_own() -> None:
+    store = MemoryStore()
+    _engine(store).create_topic(OTHER, NO_RETENTION)
+    raw = store.open(keys.METADATA_MAP, create=False).get(keys.topic_key(*OTHER))
+    assert raw is not None
+    kept = msgspec.json.decode(raw)
+    # Null is for ever to whoever does not know of defaults: that drops nothing.
+    assert (kept["retention_ms"], kept["retention_is_default"]) == (None, True)
+
+
+def test_a_topic_gets_a_retention_of_its_own_and_gives_it_up() -> None:
+    engine = _engine(MemoryStore())
+    engine.create_topic(OTHER, NO_RETENTION)
+    own = engine.update_topic(OTHER, {"retention_ms": DAY_MS}).settings
+    assert (own.retention_ms, own.retention_is_default) == (DAY_MS, False)
+    assert engine.update_topic(OTHER, {"partitions": 2}).settings.retention_ms == DAY_MS
+    for changes in ({"retention": "default"}, {"retention_is_default": True}):
+        engine.update_topic(OTHER, {"retention": "forever"})
+        given_up = engine.update_topic(OTHER, changes).settings
+        assert (given_up.retention_ms, given_up.retention_is_default) == (
+            RETENTION_MS_DEFAULT,
+            True,
+        )
+    compacted = engine.update_topic(OTHER, {"cleanup": "compact"}).settings
+    assert (compacted.retention_ms, compacted.retention_is_default) == (None, False)
+
+
+def test_who_says_nothing_of_the_retention_agrees_with_a_topic_of_an_earlier_version() -> None:
+    store = _SaysRetention(shared=True)
+    engine = _engine(store)
+    before = TopicSettings(durability=Durability.WRITTEN)  # two weeks, as if they were its own
+    engine.create_topic(OTHER, before)
+    engine.create_topic(NAME, replace(before, retention_ms=DAY_MS))
+    store.says_ms = 90 * DAY_MS
+    engine = _engine(store)
+    assert engine.create_topic(OTHER, NO_RETENTION).settings == before
+    with pytest.raises(TopicExists):
+        engine.create_topic(NAME, NO_RETENTION)
+
+
+def test_a_topic_whose_record_another_version_wrote_can_be_changed_and_deleted() -> None:
+    store = MemoryStore()
+    engine = _engine(store)
+    for name in (NAME, OTHER):
+        engine.create_topic(name, TopicSettings())
+        metadata = store.open(keys.METADATA_MAP, create=False)
+        raw = metadata.get(keys.topic_key(*name))
+        assert raw is not None
+        fields = msgspec.json.decode(raw)
+        del fields["retention_is_default"], fields["cleanup"]
+        metadata.write([(keys.topic_key(*name), msgspec.json.encode(fields))], Durability.WRITTEN)
+    engine = _engine(store)
+    assert engine.update_topic(NAME, {"partitions": 3}).settings.partitions == 3
+    engine.delete_topic(OTHER)
+    assert [one.topic for one in engine.list_topics("default")] == [NAME.topic]

@@ -227,6 +227,16 @@ def test_changes_travel_as_a_patch_body() -> None:
     assert changes == {"retention_ms": 5_000, "partitions": 2}
 
 
+def test_a_retention_that_is_not_the_topics_own_travels_as_none_or_by_its_name() -> None:
+    settings = TopicSettings(retention_ms=7_000, retention_is_default=True)
+    body = bodies.settings_body(settings)
+    assert b'"retention"' not in body  # which an earlier version understands
+    assert bodies.decode(body, bodies.SettingsBody).settings().retention_is_default
+    body = bodies.changes_body({"retention_is_default": True})
+    assert json.loads(body) == {"retention": "default"}
+    assert bodies.decode(body, bodies.SettingsBody).changes() == {"retention_is_default": True}
+
+
 def test_topics_travel_as_json() -> None:
     info = TopicInfo("default", "a", 1, TIME_MS, TopicSettings())
     assert bodies.decode(bodies.encode(info), TopicInfo) == info

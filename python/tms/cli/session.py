@@ -24,7 +24,7 @@ from tms.cli.output import Format, Row, facts_text, say, show, write
 from tms.clock import Clock, SystemClock
 from tms.errors import ConfigError, TMSError, Unavailable
 from tms.model.position import Position
-from tms.model.topic import TopicName, parse_retention
+from tms.model.topic import RETENTION_DEFAULT, TopicName, parse_retention
 
 if TYPE_CHECKING:
     import tms
@@ -233,7 +233,12 @@ class RetentionType(click.ParamType[str]):
 
     name = "duration"
 
+    def __init__(self, *, default: bool = False) -> None:
+        self._default = default  # whether `default` is one, too
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if self._default and value == RETENTION_DEFAULT:
+            return RETENTION_DEFAULT
         try:
             parse_retention(value)
         except TMSError as error:
@@ -326,5 +331,6 @@ def _time_ms(text: str) -> int:
 
 
 TOPIC, RETENTION, START = TopicType(), RetentionType(), StartType()
+TOPIC_RETENTION = RetentionType(default=True)
 DELAY, TIME = DelayType(), TimeType()
 SIZE, LIMIT = SizeType(), SizeType(limit=True)

@@ -12,7 +12,17 @@ import click
 import msgspec
 
 from tms.cli.output import Format, Row, table_text, write
-from tms.cli.session import LIMIT, RETENTION, SIZE, START, TOPIC, Group, Session, Shared
+from tms.cli.session import (
+    LIMIT,
+    RETENTION,
+    SIZE,
+    START,
+    TOPIC,
+    TOPIC_RETENTION,
+    Group,
+    Session,
+    Shared,
+)
 from tms.model.ids import MessageId
 from tms.model.position import Position
 from tms.model.topic import Cleanup, Durability, TopicInfo
@@ -49,7 +59,11 @@ def _settings(function: _F) -> _F:
             help="What an acknowledged message survives by default: nothing, a crash, power loss.",
         ),
         click.option("--retention-bytes", type=LIMIT, help="Keep at most this much per partition."),
-        click.option("--retention", type=RETENTION, help="Keep this long: 36h, 14d, forever."),
+        click.option(
+            "--retention",
+            type=TOPIC_RETENTION,
+            help="Keep this long: 36h, 14d, forever; default is the store's. [default]",
+        ),
         click.option("-p", "--partitions", type=int, help="Number of partitions."),
     ):
         function = option(function)
@@ -227,7 +241,8 @@ def _row(info: TopicInfo) -> Row:
     return {
         "name": str(info.name),
         "partitions": settings.partitions,
-        "retention": duration_text(settings.retention_ms),
+        "retention": duration_text(settings.retention_ms)
+        + (" (default)" if settings.retention_is_default else ""),
         "retention_bytes": settings.retention_bytes,
         "cleanup": settings.cleanup.value,
         "durability": settings.durability.value,

@@ -9,6 +9,8 @@ from tms.model.inspection import PartitionInspection
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import (
     MESSAGE_BYTES_DEFAULT,
+    RETENTION_DEFAULT,
+    RETENTION_MS_DEFAULT,
     TOMBSTONE_RETENTION_MS_DEFAULT,
     Cleanup,
     Durability,
@@ -31,7 +33,7 @@ class TopicCalls(BusCalls):
         self,
         topic: str,
         partitions: int = 1,
-        retention: str | int | None = "14d",
+        retention: str | int | None = RETENTION_DEFAULT,
         retention_bytes: int | None = None,
         durability: str = Durability.SYNCED,
         message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
@@ -41,19 +43,22 @@ class TopicCalls(BusCalls):
         """Create a topic, `name` or `namespace:name`; one that exists with the same settings is
         left as it is.
 
-        `retention` is like `"36h"`, ms, or `"forever"`; `retention_bytes` is per partition.
+        `retention` is like `"36h"`, ms, or `"forever"`; `"default"` is the store's: the `tms.ttl`
+        of a table of HBase, else 14 days. `retention_bytes` is per partition.
         `cleanup` is `delete`; `compact` to keep the newest message of each key, without any
         retention; or `compact,delete`. Compaction keeps a tombstone for `tombstone_retention`.
         Raises `TopicExists`, `Invalid`, `Forbidden`.
         """
+        is_default = retention == RETENTION_DEFAULT
         settings = TopicSettings(
             partitions,
-            parse_retention(retention),
+            RETENTION_MS_DEFAULT if is_default else parse_retention(retention),
             retention_bytes,
             parse_durability(durability),
             message_bytes_max,
             parse_cleanup(cleanup),
             parse_retention(tombstone_retention, "tombstone_retention"),
+            is_default,
         )
         return self._transport.create_topic(TopicName.parse(topic), settings)
 
@@ -83,12 +88,14 @@ class TopicCalls(BusCalls):
         tombstone_retention: str | int | None = None,
     ) -> TopicInfo:
         """Change what is given; None leaves it, `"forever"` and `retention_bytes="unlimited"` lift
-        a limit.
+        a limit, `retention="default"` gives the topic that of the store.
 
         Raises `TopicNotFound`, `FewerPartitions`, `Invalid`.
         """
         changes: dict[str, object] = {}
-        if retention is not None:
+        if retention == RETENTION_DEFAULT:
+            changes["retention_is_default"] = True
+        elif retention is not None:
             changes["retention_ms"] = parse_retention(retention)
         if retention_bytes is not None:
             changes["retention_bytes"] = None if retention_bytes == "unlimited" else retention_bytes

@@ -32,6 +32,8 @@ Keys in `metadata`, all ASCII:
     counter/topic-uid                      the last topic uid given out
     deleted/{uid:08x}                      a deleted topic whose maps are still to be dropped
     clock/retention                        the latest time by which retention was judged, ms
+    retention/default                      what topics without a retention of their own go by, ms;
+                                           in stores that others clean
     transactions/image                     how transactions ended; see `model.transaction_image`
 
 Invariants
@@ -54,6 +56,7 @@ DELETED_PREFIX = b"deleted/"
 PARTITION_PREFIX = b"partition/"
 COMPACTION_PREFIX = b"compaction/"
 RETENTION_CLOCK = b"clock/retention"
+RETENTION_DEFAULT = b"retention/default"
 TRANSACTIONS_IMAGE = b"transactions/image"
 TOPIC_UID_MAX = 2**32 - 1
 SEGMENT_MAX = 99_999_999

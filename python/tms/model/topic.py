@@ -19,7 +19,8 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "
 DEFAULT_NAMESPACE = "default"
 SYSTEM_NAMESPACE = "system"
 PARTITIONS_MAX = 1_024
-RETENTION_MS_DEFAULT = 14 * 86_400_000
+RETENTION_DEFAULT = "default"  # what a topic says that has no retention of its own
+RETENTION_MS_DEFAULT = 14 * 86_400_000  # unless the store says otherwise
 RETENTION_MS_MIN = 1_000
 RETENTION_MS_MAX = 36_525 * 86_400_000  # 100 years
 RETENTION_BYTES_MIN = 1 << 20
@@ -105,8 +106,9 @@ class TopicSettings:
     """What can be said of a topic. Checked when built; raises `Invalid`.
 
     `retention_ms` and `retention_bytes` are None for "no limit"; the byte limit is per partition.
-    With the cleanup `compact` both are None, whatever was given. `tombstone_retention_ms` is how
-    long compaction keeps a tombstone at least, None: for ever.
+    With `retention_is_default` the topic has no retention of its own and `retention_ms` is the
+    store's default. With the cleanup `compact` there is no limit, whatever was given.
+    `tombstone_retention_ms` is how long compaction keeps a tombstone at least, None: for ever.
     """
 
     partitions: int = 1
@@ -116,6 +118,7 @@ class TopicSettings:
     message_bytes_max: int = MESSAGE_BYTES_DEFAULT
     cleanup: Cleanup = Cleanup.DELETE
     tombstone_retention_ms: int | None = TOMBSTONE_RETENTION_MS_DEFAULT
+    retention_is_default: bool = False
 
     def __post_init__(self) -> None:
         _between("partitions", self.partitions, 1, PARTITIONS_MAX)
@@ -131,6 +134,7 @@ class TopicSettings:
         if self.cleanup is Cleanup.COMPACT:
             object.__setattr__(self, "retention_ms", None)
             object.__setattr__(self, "retention_bytes", None)
+            object.__setattr__(self, "retention_is_default", False)
         tombstones_ms = self.tombstone_retention_ms
         if tombstones_ms is not None:
             low, high = RETENTION_MS_MIN, RETENTION_MS_MAX

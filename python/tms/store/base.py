@@ -137,6 +137,11 @@ class Store(Protocol):
         when that cannot be found out."""
         ...
 
+    def default_retention_ms(self) -> int | None:
+        """How long whoever set up the store wants messages kept of topics that say nothing of it;
+        None: it was not said. It may change at any time."""
+        ...
+
     def close(self) -> None:
         """Close every map. A second call does nothing."""
         ...

@@ -135,6 +135,10 @@ class FaultyStore:
         """What the inner store says."""
         return self.inner.cleaned_ms()
 
+    def default_retention_ms(self) -> int | None:
+        """What the inner store says."""
+        return self.inner.default_retention_ms()
+
     def close(self) -> None:
         """Close the inner store; after a crash that is left to whoever opened it anew."""
         if not self.crashed:

@@ -186,6 +186,10 @@ class MemoryStore:
         """None: nobody else reads it."""
         return None
 
+    def default_retention_ms(self) -> int | None:
+        """Nobody says it of such a store."""
+        return None
+
     def close(self) -> None:
         """Forget everything."""
         with self._lock:

@@ -65,6 +65,7 @@ class Maintenance:
 
     def clean(self) -> None:
         """One pass over every topic: roll what is old, drop what is expired or deleted."""
+        self._registry.refresh_default()
         now_ms = self._retention.now_ms()
         self._metadata.write([(keys.RETENTION_CLOCK, b"%d" % now_ms)], Durability.WRITTEN)
         held_back_ms = self._retention.held_back_ms()

@@ -12,6 +12,7 @@ Invariants
 
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, islice
 
 import msgspec
@@ -22,12 +23,18 @@ from tms.errors import (
     FewerPartitions,
     Invalid,
     StorageUnavailable,
+    TMSError,
     TopicExists,
     TopicNotFound,
 )
+from tms.events import EventLog
 from tms.log.records import decode, encode
 from tms.model import keys
 from tms.model.topic import (
+    RETENTION_DEFAULT,
+    RETENTION_MS_DEFAULT,
+    RETENTION_MS_MAX,
+    RETENTION_MS_MIN,
     TOMBSTONE_RETENTION_MS_DEFAULT,
     Cleanup,
     Durability,
@@ -41,6 +48,7 @@ from tms.model.topic import (
 )
 from tms.store.base import Map, Store, pages
 
+_log = EventLog(__name__)
 OUTGROWN_MAX = 8
 SCAN_BYTES = 1 << 20
 _ATTEMPTS = 16
@@ -63,6 +71,7 @@ class TopicRecord(msgspec.Struct, frozen=True):
     cleanup: Cleanup = Cleanup.DELETE
     tombstone_retention_ms: int | None = TOMBSTONE_RETENTION_MS_DEFAULT
     outgrown: tuple[int, ...] = ()  # how many partitions there were before, newest first
+    retention_is_default: bool = False  # it has none of its own; stored with `retention_ms` null
 
     @property
     def settings(self) -> TopicSettings:
@@ -75,6 +84,7 @@ class TopicRecord(msgspec.Struct, frozen=True):
             self.message_bytes_max,
             self.cleanup,
             self.tombstone_retention_ms,
+            self.retention_is_default,
         )
 
     @classmethod
@@ -91,7 +101,14 @@ class TopicRecord(msgspec.Struct, frozen=True):
             s.message_bytes_max,
             cleanup=s.cleanup,
             tombstone_retention_ms=s.tombstone_retention_ms,
+            retention_is_default=s.retention_is_default,
         )
+
+    def resolved(self, default_ms: int | None) -> "TopicRecord":
+        """The record with the retention that counts: its own, or the default."""
+        if not self.retention_is_default:
+            return self
+        return msgspec.structs.replace(self, retention_ms=default_ms)
 
 
 class Registry:
@@ -104,9 +121,30 @@ class Registry:
         self._topics_max = topics_max
         self._known: dict[TopicName, TopicRecord] = {}
         self._lock = threading.Lock()
+        noted = metadata.get(keys.RETENTION_DEFAULT)
+        self._default_ms = RETENTION_MS_DEFAULT if noted is None else int(noted)
+        self.refresh_default()
         self._topics = len(self.all())
         for uid in self.deleted():
             self.drop_maps(uid)
+
+    def refresh_default(self) -> None:
+        """Find out what topics without a retention of their own go by now. Where others clean the
+        store it is noted for them: they drop nothing that is readable here."""
+        try:
+            said_ms = self._store.default_retention_ms()
+        except TMSError as error:  # others go by what was noted, and so does this one
+            _log.warning("retention_default_unknown", error=error.message)
+            return
+        default_ms = RETENTION_MS_DEFAULT if said_ms is None else max(said_ms, RETENTION_MS_MIN)
+        default_ms = min(default_ms, RETENTION_MS_MAX)
+        if default_ms > self._default_ms:
+            self._note_default(default_ms)
+        with self._lock:
+            if default_ms != self._default_ms:
+                self._default_ms = default_ms
+                self._known.clear()
+        self._note_default(default_ms)
 
     def find(self, name: TopicName) -> TopicRecord:
         """The topic's record. Raises `TopicNotFound`."""
@@ -151,12 +189,13 @@ class Registry:
                 generation = self._count(keys.generation_key(*name))
                 record = TopicRecord.of(uid, generation, self._clock.now_ms(), settings)
                 record = msgspec.structs.replace(record, properties=dict(properties or {}))
-                if self._metadata.compare_and_set(keys.topic_key(*name), None, encode(record)):
+                record = record.resolved(self._default_ms)
+                if self._metadata.compare_and_set(keys.topic_key(*name), None, _stored(record)):
                     self._known[name] = record
                     self._topics += 1
                     return record, True
                 existing = self._read(name)
-            if existing is not None and existing.settings == settings:
+            if existing is not None and self._agree(existing.settings, settings):
                 return existing, False
             raise TopicExists(
                 f"The topic {name} exists with other settings. Update it, or choose another name.",
@@ -172,9 +211,7 @@ class Registry:
         """Change settings; keys are the fields of `TopicSettings` or `retention`. `properties`
         replace those that there are."""
         with self._lock:
-            old = self._read(name)
-            if old is None:
-                raise TopicNotFound(f"There is no topic {name}.", topic=str(name))
+            old, raw = self._read_raw(name)
             settings = changed(old.settings, changes)
             if settings.partitions < old.partitions:
                 raise FewerPartitions(
@@ -190,32 +227,28 @@ class Registry:
             new = msgspec.structs.replace(
                 new, properties=kept, has_foreign=old.has_foreign, outgrown=outgrown
             )
-            self._set(name, old, new)
-            self._known[name] = new
-            return new
+            self._set(name, raw, new)
+            self._known[name] = new.resolved(self._default_ms)
+            return self._known[name]
 
     def note_foreign(self, name: TopicName) -> None:
         """Note that transactions that were not begun here write to the topic."""
         if self.find(name).has_foreign:
             return
         with self._lock:
-            old = self._read(name)
-            if old is None:
-                raise TopicNotFound(f"There is no topic {name}.", topic=str(name))
+            old, raw = self._read_raw(name)
             new = msgspec.structs.replace(old, has_foreign=True)
-            self._set(name, old, new)
+            self._set(name, raw, new)
             self._known[name] = new
 
     def delete(self, name: TopicName) -> TopicRecord:
         """Make the topic unreadable for good. Its maps are dropped by `drop_maps`."""
         with self._lock:
-            record = self._read(name)
-            if record is None:
-                raise TopicNotFound(f"There is no topic {name}.", topic=str(name))
+            record, raw = self._read_raw(name)
             self._metadata.write(
                 [(keys.deleted_key(record.uid), str(name).encode())], Durability.SYNCED
             )
-            self._set(name, record, None)
+            self._set(name, raw, None)
             self._topics -= 1
             return record
 
@@ -274,7 +307,7 @@ class Registry:
         found: list[tuple[TopicName, TopicRecord]] = []
         for key, raw in islice(chain.from_iterable(rows), max(0, limit)):
             topic = key[len(prefix) :].decode("ascii")
-            found.append((TopicName(namespace, topic), decode(raw, TopicRecord, key)))
+            found.append((TopicName(namespace, topic), self._decoded(raw, key)))
         return found
 
     def all(self) -> list[tuple[TopicName, TopicRecord]]:
@@ -282,7 +315,7 @@ class Registry:
         found: list[tuple[TopicName, TopicRecord]] = []
         for key, raw in self._rows(b"topic/"):
             _, namespace, topic = key.decode("ascii").split("/")
-            found.append((TopicName(namespace, topic), decode(raw, TopicRecord, key)))
+            found.append((TopicName(namespace, topic), self._decoded(raw, key)))
         return found
 
     def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -290,10 +323,40 @@ class Registry:
         stop = keys.prefix_stop(prefix)
         return chain.from_iterable(pages(self._metadata, prefix, stop, SCAN_BYTES))
 
+    def _note_default(self, default_ms: int) -> None:
+        noted = b"%d" % default_ms
+        if self._store.shared and self._metadata.get(keys.RETENTION_DEFAULT) != noted:
+            self._metadata.write([(keys.RETENTION_DEFAULT, noted)], Durability.WRITTEN)
+
     def _read(self, name: TopicName) -> TopicRecord | None:
         key = keys.topic_key(*name)
         raw = self._metadata.get(key)
-        return None if raw is None else decode(raw, TopicRecord, key)
+        return None if raw is None else self._decoded(raw, key)
+
+    def _read_raw(self, name: TopicName) -> tuple[TopicRecord, bytes]:
+        """The record and its bytes, which another version may have written. Raises
+        `TopicNotFound`."""
+        key = keys.topic_key(*name)
+        raw = self._metadata.get(key)
+        if raw is None:
+            raise TopicNotFound(f"There is no topic {name}.", topic=str(name))
+        return self._decoded(raw, key), raw
+
+    def _decoded(self, raw: bytes, key: bytes) -> TopicRecord:
+        return decode(raw, TopicRecord, key).resolved(self._default_ms)
+
+    def _agree(self, existing: TopicSettings, wanted: TopicSettings) -> bool:
+        """Whether a topic is as wanted. Who says nothing of its retention agrees with the default,
+        and with the built-in one, which earlier versions stored as the topic's own."""
+        kept_ms = [wanted.retention_ms]
+        if wanted.retention_is_default:
+            kept_ms = [self._default_ms, RETENTION_MS_DEFAULT]
+        same = replace(
+            wanted,
+            retention_ms=existing.retention_ms,
+            retention_is_default=existing.retention_is_default,
+        )
+        return existing == same and existing.retention_ms in kept_ms
 
     def _count(self, key: bytes) -> int:
         for _ in range(_ATTEMPTS):
@@ -303,19 +366,27 @@ class Registry:
                 return number
         raise StorageUnavailable("A counter is being changed by many others at once. Try again.")
 
-    def _set(self, name: TopicName, old: TopicRecord, new: TopicRecord | None) -> None:
+    def _set(self, name: TopicName, old: bytes, new: TopicRecord | None) -> None:
         self._known.pop(name, None)  # if this fails, only the store knows whether it took effect
-        raw = None if new is None else encode(new)
-        if not self._metadata.compare_and_set(keys.topic_key(*name), encode(old), raw):
+        raw = None if new is None else _stored(new)
+        if not self._metadata.compare_and_set(keys.topic_key(*name), old, raw):
             raise StorageUnavailable(
                 f"The topic {name} is being changed by another one. Try again."
             )
+
+
+def _stored(record: TopicRecord) -> bytes:
+    """The record as it is kept: a default is not the topic's own."""
+    return encode(record.resolved(None))
 
 
 def changed(settings: TopicSettings, changes: Mapping[str, object]) -> TopicSettings:
     """The settings with changes applied. Raises `Invalid`."""
     fields = {name: getattr(settings, name) for name in TopicSettings.__slots__}
     for key, value in changes.items():
+        if key == "retention" and value == RETENTION_DEFAULT:
+            fields["retention_is_default"] = True
+            continue
         if key in ("retention", "tombstone_retention"):
             if not isinstance(value, str | int | None):
                 raise Invalid(f"Retention is a text or a number, got {value!r}.", field=key)
@@ -328,6 +399,8 @@ def changed(settings: TopicSettings, changes: Mapping[str, object]) -> TopicSett
             fields[key] = value
         else:
             raise Invalid(f"A topic has no setting {key!r}; it has {', '.join(fields)}.", field=key)
+        if key in ("retention", "retention_ms"):
+            fields["retention_is_default"] = False
     return TopicSettings(**fields)
 
 

@@ -70,7 +70,11 @@ class View:
         raw = self.metadata.get(key)
         if raw is None:
             raise TopicNotFound(f"There is no topic {name} in this store.", topic=str(name))
-        return decode(raw, TopicRecord, key)
+        record = decode(raw, TopicRecord, key)
+        if not record.retention_is_default:
+            return record
+        default = self.metadata.get(keys.RETENTION_DEFAULT)
+        return record.resolved(None if default is None else int(default))
 
     def floor(self, record: TopicRecord) -> BlockKey:
         """The smallest key of a topic that is not expired now: neither by this clock nor by that of

@@ -27,7 +27,13 @@ from msgspec import UNSET, UnsetType
 from tms.errors import BadBlock, Invalid, Malformed, TooLarge
 from tms.model.log import Appended, Buffer, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
-from tms.model.topic import PARTITIONS_MAX, TopicInfo, TopicSettings, parse_retention
+from tms.model.topic import (
+    PARTITIONS_MAX,
+    RETENTION_DEFAULT,
+    TopicInfo,
+    TopicSettings,
+    parse_retention,
+)
 
 PREFIX_BYTES = 24
 BLOCK_HEADER_BYTES = 48
@@ -192,7 +198,9 @@ class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
             for name in self.__struct_fields__
             if (value := getattr(self, name)) is not UNSET
         }
-        if "retention" in given:
+        if given.get("retention") == RETENTION_DEFAULT:
+            given["retention_is_default"] = bool(given.pop("retention"))
+        elif "retention" in given:
             given["retention_ms"] = parse_retention(given.pop("retention"))
         if "tombstone_retention" in given:
             kept_ms = parse_retention(given.pop("tombstone_retention"), "tombstone_retention")
@@ -201,7 +209,7 @@ class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
 
     def settings(self) -> TopicSettings:
         """The settings of a new topic. Raises `Invalid`."""
-        return TopicSettings(**self.changes())
+        return TopicSettings(**{"retention_is_default": self.retention is UNSET, **self.changes()})
 
 
 def settings_body(settings: TopicSettings) -> bytes:
@@ -209,7 +217,7 @@ def settings_body(settings: TopicSettings) -> bytes:
     return encode(
         SettingsBody(
             partitions=settings.partitions,
-            retention=settings.retention_ms,
+            retention=UNSET if settings.retention_is_default else settings.retention_ms,
             retention_bytes=settings.retention_bytes,
             durability=settings.durability,
             message_bytes_max=settings.message_bytes_max,
@@ -221,12 +229,13 @@ def settings_body(settings: TopicSettings) -> bytes:
 
 def changes_body(changes: Mapping[str, object]) -> bytes:
     """The PATCH body for changes named as in `TopicSettings`."""
-    return encode(
-        {
-            (name.removesuffix("_ms") if name.endswith("retention_ms") else name): value
-            for name, value in changes.items()
-        }
-    )
+    said = {
+        (name.removesuffix("_ms") if name.endswith("retention_ms") else name): value
+        for name, value in changes.items()
+    }
+    if said.pop("retention_is_default", False):
+        said["retention"] = RETENTION_DEFAULT
+    return encode(said)
 
 
 class TruncateBody(msgspec.Struct, forbid_unknown_fields=True):

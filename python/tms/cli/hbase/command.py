@@ -19,6 +19,7 @@ from tms.model.topic import parse_retention
 from tms.store.hbase.rows import TABLES
 
 SHELL_S = 600.0
+_VERBS = ("flush", "major_compact")
 
 
 @click.group("hbase", cls=Group)
@@ -194,28 +195,40 @@ def status(session: Session, store: str | None, webhdfs: str | None) -> int:
 def cleanup(session: Session, store: str | None, dry_run: bool) -> int:
     """Have HBase write the tables anew now, without what nobody may read any more.
 
-    Needs the command `hbase` on the path; without it, prints what to run where it is and ends
-    with 1.
+    The coprocessor does it. Tables without it need the command `hbase` on the path; without that,
+    prints what to run where it is and ends with 1.
     """
     with options.deployment(session, store) as deployment:
         state = deployment.state()
-        names = [f"{state.namespace}:{name}" for name in WATCHED if name in state.tables]
-    if not names:
-        raise ConfigError(
-            f"The namespace {state.namespace} has no tables of TMS.",
-            next="`tms hbase install` makes them",
-        )
-    lines = [f"{verb} '{name}'" for verb in ("flush", "major_compact") for name in names]
+        names = [name for name in WATCHED if name in state.tables]
+        if not names:
+            raise ConfigError(
+                f"The namespace {state.namespace} has no tables of TMS.",
+                next="`tms hbase install` makes them",
+            )
+        left = names if dry_run else [one for one in names if not _clean_up(deployment, one)]
+    lines = [f"{verb} '{state.namespace}:{name}'" for verb in _VERBS for name in left]
     shell = shutil.which("hbase")
-    started = shell is not None and not dry_run
-    if started:
-        _run_shell(str(shell), lines)
+    started = not dry_run and (not left or shell is not None)
+    if dry_run:
+        session.say("dry run, would have this done:")
+    elif started:
+        if left:
+            _run_shell(str(shell), lines)
         session.say("compacting; `tms hbase status` shows how far each table is cleaned")
-    elif session.format is Format.TABLE:
-        session.say("run this where `hbase` is:" if shell is None else "dry run, would run this:")
+    else:
+        session.say("no coprocessor that can do it; run this where `hbase` is:")
+    if lines and not started and session.format is Format.TABLE:
         write("hbase shell -n <<'END'\n" + "".join(f"{line}\n" for line in lines) + "END\n")
-    session.show_result({"commands": lines, "started": started})
+    tables = [f"{state.namespace}:{name}" for name in names]
+    session.show_result({"tables": tables, "commands": lines, "started": started})
     return 0 if started or dry_run else 1
+
+
+def _clean_up(deployment: Deployment, name: str) -> bool:
+    """Have every region of a table flushed and compacted; False when one cannot do it by itself."""
+    done = [deployment.admin.clean_up(region) for region in deployment.admin.regions(name)]
+    return all(done)
 
 
 def _upgrade(

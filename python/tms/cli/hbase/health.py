@@ -22,10 +22,10 @@ from tms.cli.hbase.tables import (
     ISOLATION,
     REFRESH,
     RELIED_ON,
-    TTL,
     WATCHED,
     coprocessor_path,
 )
+from tms.store.hbase.admin import TTL
 from tms.store.hbase.coprocessor import AGE_MS_MAX
 from tms.store.hbase.rows import TABLES
 

@@ -19,14 +19,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tms.store.hbase.admin import Table
+from tms.store.hbase.admin import TTL, TTL_FOREVER_S, Table
 from tms.store.hbase.rows import MESSAGES, METADATA, PAYLOADS, PREFIX_CHARS
 
 WATCHED = (MESSAGES, PAYLOADS)  # the tables with a coprocessor
 COPROCESSOR = "io.tms.hbase.RetentionObserver"
 PRIORITY = 1_073_741_823  # HBase's for what users load
 REGIONS, REGIONS_MAX = 16, 1_024
-TTL, ISOLATION, REFRESH, ENABLED = "tms.ttl", "tms.isolation", "tms.refresh.ms", "tms.enabled"
+ISOLATION, REFRESH, ENABLED = "tms.isolation", "tms.refresh.ms", "tms.enabled"
 _SALTS = 1 << 16
 _SLOT = re.compile(r"coprocessor\$([0-9]+)", re.ASCII)
 _OF_HBASE = frozenset({"IS_META", "DURABILITY", "hbase.store.file-tracker.impl"})
@@ -36,7 +36,7 @@ _OF_HBASE = frozenset({"IS_META", "DURABILITY", "hbase.store.file-tracker.impl"}
 RELIED_ON: Mapping[str, str] = {
     "VERSIONS": "1",
     "MIN_VERSIONS": "0",
-    "TTL": str(2**31 - 1),
+    "TTL": str(TTL_FOREVER_S),
     "KEEP_DELETED_CELLS": "FALSE",
 }
 _BLOCKS = Table(
@@ -108,6 +108,8 @@ def mended(table: Table, tuning: Tuning) -> Table:
     """The table as TMS relies on it, and as the operator says."""
     attributes = {name: value for name, value in table.attributes.items() if name not in _OF_HBASE}
     if table.name in WATCHED:
+        if table.ttl_ms is not None:  # HBase's own time to live, which `RELIED_ON` takes away
+            attributes[TTL] = str(table.ttl_ms)
         attributes = tuning.changed(attributes)
     family = {**table.family_attributes, **RELIED_ON}
     return replace(table, attributes=attributes, family_attributes=family)

@@ -7,6 +7,7 @@ Invariants
 * What changes something in the master is not tried again by itself: its outcome is looked up.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,13 +22,17 @@ from tms.store.hbase.thrift.connection import types
 from tms.store.hbase.thrift.pool import Limits, Place, Pool
 from tms.store.hbase.thrift.scanning import Pages
 
+TTL = "tms.ttl"
+TTL_FOREVER_S = 2**31 - 1  # HBase's time to live when there is none
 ADMIN_S = 120.0  # a table with many regions takes its time
 CONFIG = b"!config/"
 REGIONS = b"!region/"
 PROBE = b"tms.probe"
+CLEANUP = b"tms.cleanup"
 # What HBase adds to the attributes of a table.
 _OWN = frozenset({b"IS_META", b"DURABILITY", b"hbase.store.file-tracker.impl"})
 _PROBE_QUALIFIER = b"probe"
+_DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 _META = b"hbase:meta"
 _META_ROWS = 1_000
 _SERVER_ONLY = b"QualifierFilter(=, 'binary:server')"
@@ -43,6 +48,17 @@ class Table:
     attributes: Mapping[str, str] = field(default_factory=dict)
     family_attributes: Mapping[str, str] = field(default_factory=dict)
     family_configuration: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ttl_ms(self) -> int | None:
+        """How long rows are kept of topics that have no retention of their own, or that nobody
+        knows: `tms.ttl`, or else HBase's own time to live. None when neither says it."""
+        own = self.attributes.get(TTL)
+        if own is not None:
+            return int(own) if _DIGITS.fullmatch(own) else None
+        seconds = self.family_attributes.get("TTL", "")
+        found = int(seconds) if _DIGITS.fullmatch(seconds) else 0
+        return found * 1_000 if 0 < found < TTL_FOREVER_S else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,7 @@ class Probe(msgspec.Struct, frozen=True):
     enabled: bool
     table: str
     metadata_age_ms: int | None = None
+    topics_age_ms: int | None = None  # since all topics were read; rows expire by that time
     image_age_ms: int | None = None
 
 
@@ -209,6 +226,19 @@ class Admin:
                         "the version that belongs to this TMS."
                     ) from exc
         return None
+
+    def clean_up(self, region: Region) -> bool:
+        """Have the coprocessor in a region flush and compact it, which goes on when this returns.
+        False when there is none that can."""
+        row = region.start or b"0"
+        # The condition holds nowhere: where the coprocessor does not take it, nothing is written.
+        put = types().TPut(
+            row=row,
+            columnValues=[types().TColumnValue(family=FAMILY, qualifier=b"cleanup", value=b"")],
+            attributes={CLEANUP: b"1"},
+        )
+        table = table_name(self.place.namespace, region.table)
+        return bool(self._read("checkAndPut", table, row, FAMILY, b"cleanup", b"never", put))
 
     # -- notes ---------------------------------------------------------------------------------
 

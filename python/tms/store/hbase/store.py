@@ -23,7 +23,7 @@ from tms.store.hbase.admin import Admin
 from tms.store.hbase.blocks import ROW_BYTES_FIRST, BlockMap, MapNote
 from tms.store.hbase.coprocessor import CoprocessorWatch
 from tms.store.hbase.records import RecordMap, Records
-from tms.store.hbase.rows import METADATA, NAMES, TABLES, RecordRows, rows_of, table_name
+from tms.store.hbase.rows import MESSAGES, METADATA, NAMES, TABLES, RecordRows, rows_of, table_name
 from tms.store.hbase.thrift.connection import INSTALL, types
 from tms.store.hbase.thrift.pool import Limits, Place, Pool
 
@@ -145,6 +145,10 @@ class HBaseStore:
     def cleaned_ms(self) -> int | None:
         """Up to when all regions are clean."""
         return self._coprocessor.cleaned_ms()
+
+    def default_retention_ms(self) -> int | None:
+        """What the attributes of the table of messages say."""
+        return self._admin.table(MESSAGES).ttl_ms
 
     def close(self) -> None:
         """Close the connections. A second call does nothing."""

@@ -131,6 +131,10 @@ class LevelDBStore:
         """None: nobody else reads it."""
         return None
 
+    def default_retention_ms(self) -> int | None:
+        """Nobody says it of such a store."""
+        return None
+
     def close(self) -> None:
         """Close every database and give the directory free."""
         with self._lock:

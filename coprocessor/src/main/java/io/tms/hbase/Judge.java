@@ -21,6 +21,7 @@ final class Judge {
   private final boolean payloads;
   private final long nowMs;
   private final long orphansBeforeMs;
+  private final long defaultRetentionMs;
   private final RowKey key;
   private final BlockHeader header = new BlockHeader();
 
@@ -32,20 +33,43 @@ final class Judge {
   private long expiredBeforeMs;
   private int partition;
 
-  /**
-   * @param metadata null when it was never read: then everything stays
-   * @param orphansAfterMs rows of no topic go when they are older; negative: never
-   */
-  Judge(Metadata metadata, boolean payloads, long wallMs, long orphansAfterMs) {
+  private Judge(
+      Metadata metadata,
+      boolean payloads,
+      long nowMs,
+      long orphansBeforeMs,
+      long defaultRetentionMs) {
     this.metadata = metadata;
     this.payloads = payloads;
     this.key = new RowKey(payloads);
-    this.nowMs = metadata == null ? NEVER : metadata.nowMs(wallMs);
-    // A topic that was created after the records were read is no orphan.
-    this.orphansBeforeMs =
-        nowMs == NEVER || orphansAfterMs < 0
-            ? NEVER
-            : Math.min(nowMs, metadata.readAtMs()) - orphansAfterMs;
+    this.nowMs = nowMs;
+    this.orphansBeforeMs = orphansBeforeMs;
+    this.defaultRetentionMs = defaultRetentionMs;
+  }
+
+  /**
+   * Decides what a flush or compaction leaves out.
+   *
+   * @param metadata null when it was never read: then everything stays
+   * @param ttlMs the table's: what rows of no topic, and topics without a retention of their own,
+   *     are kept for; negative: none
+   */
+  static Judge ofStored(Metadata metadata, boolean payloads, long wallMs, long ttlMs) {
+    if (metadata == null) {
+      return new Judge(null, payloads, NEVER, NEVER, Topics.FOREVER);
+    }
+    long nowMs = metadata.certainNowMs(wallMs);
+    // A topic that was created after all of them were read is no orphan.
+    long orphansBeforeMs =
+        nowMs == NEVER || ttlMs < 0 ? NEVER : Math.min(nowMs, metadata.topicsReadAtMs()) - ttlMs;
+    long defaultMs = metadata.defaultRetentionMs(ttlMs);
+    return new Judge(metadata, payloads, nowMs, orphansBeforeMs, defaultMs);
+  }
+
+  /** Decides what readers of the messages do not get, of topics that are known. */
+  static Judge ofShown(Metadata metadata, long wallMs, long ttlMs) {
+    long defaultMs = metadata.defaultRetentionMs(ttlMs);
+    return new Judge(metadata, false, metadata.nowMs(wallMs), NEVER, defaultMs);
   }
 
   /**
@@ -120,6 +144,9 @@ final class Judge {
     place = -1; // should this fail half way, the next row begins anew
     Topics topics = metadata.topics();
     long retentionMs = topics.retentionMs(key.uid());
+    if (retentionMs == Topics.DEFAULT) {
+      retentionMs = defaultRetentionMs;
+    }
     partition = metadata.partitions().find(key.place());
     unsure =
         retentionMs == Topics.UNSURE

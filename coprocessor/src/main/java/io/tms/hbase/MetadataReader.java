@@ -1,6 +1,8 @@
 package io.tms.hbase;
 
 import java.io.IOException;
+import java.util.function.IntUnaryOperator;
+import java.util.function.LongSupplier;
 
 /**
  * Reads the records of a store. One thread uses it, again and again.
@@ -9,102 +11,173 @@ import java.io.IOException;
  * overlooked for the time up to the clock. Notes of deleted topics come before the topics: the note
  * is written before the record goes, so who sees the note and then no record knows.
  *
- * <p>Topics are read whole each time. Of the partitions, of which there are many more, only those
- * that changed are: what their records say only ever grows, so one that was missed merely drops
- * less; once in a while all are read.
+ * <p>All servers of a cluster read the same few rows of one of them. So each reads what changed
+ * since its last time, and everything once in a while, at times that differ between servers. What
+ * changed is found by the time that it was written at, which a clock that is wrong hides. Of
+ * partitions that does not matter: what their records say only ever grows, so one that was missed
+ * merely drops less. Of topics it would, so rows are dropped by the clock as it was before all
+ * topics were read the last time.
  */
 final class MetadataReader {
+  static final int READS_BETWEEN_ALL_TOPICS = 60;
+  static final int READS_BETWEEN_ALL_PARTITIONS = 360;
+
+  /** A topic that was deleted is missed only by reading all; but not for each one anew. */
+  static final int READS_BETWEEN_DELETED_TOPICS = 6;
+
+  /**
+   * So much may clocks differ of servers between which the table of records moves: four times what
+   * HBase allows.
+   */
+  static final long OVERLAP_MS = 120_000;
+
   private static final int TOPICS_MAX = 500_000;
   private static final int PARTITION_WORDS_MAX = 8_000_000;
   private static final int IMAGE_BYTES_MAX = 64 << 20;
-
-  /** So much may the clocks of servers differ between which the table of records moves. */
-  private static final long OVERLAP_MS = 600_000;
-
-  private static final int READS_BETWEEN_WHOLE_ONES = 60;
 
   private static final String DELETED = "metadata:deleted/";
   private static final String TOPIC = "metadata:topic/";
   private static final String PARTITION = "metadata:partition/";
   private static final String CLOCK = "metadata:clock/retention";
+  private static final String DEFAULT = "metadata:retention/default";
   private static final String IMAGE = "metadata:transactions/image";
   private static final int UID_DIGITS = 8;
   private static final int PARTITION_DIGITS = 5;
 
   private final Warnings warnings;
+  private final JudgedTime judgedTime;
+  private final IntUnaryOperator random;
+  private Topics topics;
+  private long certainClockMs;
+  private long topicsReadAtMs;
+  private int readsToAllTopics;
+  private int readsSinceAllTopics;
   private Partitions partitions;
+  private int readsToAllPartitions;
   private TransactionImage image;
-  private long newestMs;
-  private int reads;
+  private long readAtMs;
+  private long rows;
 
-  MetadataReader(Warnings warnings) {
+  /**
+   * @param monotonicMs a clock that only ever goes on
+   * @param random a number from 0 on and below the one given
+   */
+  MetadataReader(Warnings warnings, LongSupplier monotonicMs, IntUnaryOperator random) {
     this.warnings = warnings;
+    this.judgedTime = new JudgedTime(monotonicMs);
+    this.random = random;
   }
 
   /** All that is to be known now. */
   Metadata read(RecordSource source, long nowMs) throws IOException {
     long clockMs = readClock(source);
-    Topics topics = readTopics(source);
-    readPartitions(source);
+    long defaultMs = readDefault(source);
+    long sinceMs = Math.max(0, Math.min(readAtMs, nowMs) - OVERLAP_MS);
+    readTopics(source, sinceMs, clockMs, nowMs);
+    readPartitions(source, sinceMs);
     readImage(source);
-    return new Metadata(nowMs, clockMs, topics, partitions, image);
+    readAtMs = nowMs;
+    Metadata.Clock clock = new Metadata.Clock(clockMs, certainClockMs, topicsReadAtMs);
+    return new Metadata(nowMs, clock, defaultMs, topics, partitions, image);
   }
 
-  private static long readClock(RecordSource source) throws IOException {
-    byte[] clock = source.get(CLOCK);
-    return clock == null ? Metadata.NO_CLOCK : Records.clock(clock);
+  /** How many rows it was given since this was asked the last time. */
+  long rowsRead() {
+    long read = rows;
+    rows = 0;
+    return read;
   }
 
-  private Topics readTopics(RecordSource source) throws IOException {
-    Topics.Builder topics = new Topics.Builder();
+  private byte[] get(RecordSource source, String row) throws IOException {
+    rows++;
+    return source.get(row);
+  }
+
+  private long readClock(RecordSource source) throws IOException {
+    byte[] clock = get(source, CLOCK);
+    return clock == null ? Metadata.NO_CLOCK : judgedTime.after(Records.clock(clock));
+  }
+
+  private long readDefault(RecordSource source) throws IOException {
+    byte[] text = get(source, DEFAULT);
+    return text == null ? Topics.FOREVER : Records.defaultRetention(text);
+  }
+
+  private void readTopics(RecordSource source, long sinceMs, long clockMs, long nowMs)
+      throws IOException {
+    readsSinceAllTopics++;
+    if (topics != null && readsToAllTopics > 0) {
+      Topics changed = scanTopics(source, sinceMs);
+      boolean deleted =
+          topics.areDeleted(changed) && readsSinceAllTopics >= READS_BETWEEN_DELETED_TOPICS;
+      if (changed.isWhole() && !deleted) {
+        topics = topics.with(changed);
+        readsToAllTopics--;
+        return;
+      }
+    }
+    Topics all = scanTopics(source, 0);
+    if (!all.isWhole()) {
+      warnings.warn("tms_topic_record_unreadable, rows of unknown topics stay: of", TOPIC, null);
+    }
+    readsToAllTopics = next(topics == null, READS_BETWEEN_ALL_TOPICS);
+    readsSinceAllTopics = 0;
+    topics = all;
+    certainClockMs = clockMs;
+    topicsReadAtMs = nowMs;
+  }
+
+  /** Servers that were started together do not go on together. */
+  private int next(boolean first, int most) {
+    return first ? random.applyAsInt(most) : most;
+  }
+
+  private Topics scanTopics(RecordSource source, long sinceMs) throws IOException {
+    Topics.Builder found = new Topics.Builder();
     source.scan(
         DELETED,
-        0,
-        (row, value, writtenMs) -> {
+        sinceMs,
+        (row, value) -> {
+          rows++;
           long uid = hexAt(row, DELETED.length(), row.length());
           if (uid >= 0) {
-            topics.addDeleted(uid);
+            found.addDeleted(uid);
           }
-          check(topics.size(), TOPICS_MAX, "topics");
+          check(found.size(), TOPICS_MAX, "topics");
         });
     source.scan(
         TOPIC,
-        0,
-        (row, value, writtenMs) -> {
-          Records.topic(value, topics);
-          check(topics.size(), TOPICS_MAX, "topics");
+        sinceMs,
+        (row, value) -> {
+          rows++;
+          Records.topic(value, found);
+          check(found.size(), TOPICS_MAX, "topics");
         });
-    Topics built = topics.build();
-    if (!built.isWhole()) {
-      warnings.warn("tms_topic_record_unreadable, rows of unknown topics stay: of", TOPIC, null);
-    }
-    return built;
+    return found.build();
   }
 
-  private void readPartitions(RecordSource source) throws IOException {
-    boolean whole = partitions == null || reads >= READS_BETWEEN_WHOLE_ONES;
-    long sinceMs = whole ? 0 : Math.max(0, newestMs - OVERLAP_MS);
-    long[] newest = {whole ? 0 : newestMs};
+  private void readPartitions(RecordSource source, long sinceMs) throws IOException {
+    boolean all = partitions == null || readsToAllPartitions <= 0;
     Partitions.Builder found = new Partitions.Builder();
     source.scan(
         PARTITION,
-        sinceMs,
-        (row, value, writtenMs) -> {
+        all ? 0 : sinceMs,
+        (row, value) -> {
+          rows++;
           long place = placeOf(row);
           if (place >= 0) {
             Records.partition(place, value, found);
           }
-          newest[0] = Math.max(newest[0], writtenMs);
           check(found.size(), PARTITION_WORDS_MAX, "partitions");
         });
-    partitions = whole ? found.build() : partitions.with(found.build());
+    readsToAllPartitions =
+        all ? next(partitions == null, READS_BETWEEN_ALL_PARTITIONS) : readsToAllPartitions - 1;
+    partitions = all ? found.build() : partitions.with(found.build());
     check(partitions.words(), PARTITION_WORDS_MAX, "partitions");
-    newestMs = newest[0];
-    reads = whole ? 1 : reads + 1;
   }
 
   private void readImage(RecordSource source) throws IOException {
-    byte[] raw = source.get(IMAGE);
+    byte[] raw = get(source, IMAGE);
     if (raw == null) {
       image = null;
       return;

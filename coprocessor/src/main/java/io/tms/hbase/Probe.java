@@ -20,6 +20,7 @@ final class Probe {
             .text("version", Version.NAME)
             .bool("enabled", settings.isEnabled())
             .number("metadata_age_ms", metadata == null ? null : nowMs - metadata.readAtMs())
+            .number("topics_age_ms", metadata == null ? null : nowMs - metadata.topicsReadAtMs())
             .number("image_age_ms", image == null ? null : nowMs - image.timeMs())
             .text("table", settings.fullTable())
             .end();

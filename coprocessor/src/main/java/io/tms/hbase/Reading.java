@@ -61,14 +61,18 @@ final class Reading {
     get.setFilter(filter(view, wanted, times, get.getFilter()));
   }
 
-  /** Where the coprocessor did not start: who asks for less than everything gets nothing. */
-  static void refuseUnlessRaw(Query query) throws IOException {
+  /**
+   * Where the coprocessor did not start: who is to get less than everything gets nothing.
+   *
+   * @param showsAll whether the table surely shows everything to readers that ask for nothing
+   */
+  static void refuseUnlessRaw(Query query, boolean showsAll) throws IOException {
     byte[] asked = query.getAttribute(ISOLATION);
-    if (query.getAttribute(SNAPSHOT) != null
-        || (asked != null && !Bytes.toString(asked).equals("uncommitted"))) {
+    boolean raw = asked == null ? showsAll : Bytes.toString(asked).equals("uncommitted");
+    if (query.getAttribute(SNAPSHOT) != null || !raw) {
       throw new DoNotRetryIOException(
           "The coprocessor of TMS did not start in this region, see the region server's log; so "
-              + "nothing but uncommitted reads work here.");
+              + "nothing but uncommitted reads work here (tms.isolation of the operation).");
     }
   }
 
@@ -104,7 +108,7 @@ final class Reading {
               + settings.fullTable()
               + ". Try again in a few seconds; if that does not help, see its log.");
     }
-    return View.committed(metadata, EnvironmentEdgeManager.currentTime());
+    return View.committed(metadata, EnvironmentEdgeManager.currentTime(), settings.ttlMs());
   }
 
   private static boolean isBlockWanted(NavigableSet<byte[]> columns) {

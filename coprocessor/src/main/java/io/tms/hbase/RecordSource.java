@@ -17,12 +17,7 @@ interface RecordSource extends Closeable {
 
   /** Takes rows. */
   interface Rows {
-    /**
-     * Takes one.
-     *
-     * @param row the whole row
-     * @param writtenMs when the server wrote it
-     */
-    void row(String row, byte[] value, long writtenMs) throws IOException;
+    /** Takes one, by its whole row. */
+    void row(String row, byte[] value) throws IOException;
   }
 }

@@ -23,6 +23,7 @@ final class Records {
   static void topic(byte[] json, Topics.Builder to) {
     long uid = -1;
     long retentionMs = Topics.UNSURE;
+    long defaultMs = Topics.NONE;
     try (JsonReader in = reader(json)) {
       in.beginObject();
       while (in.hasNext()) {
@@ -31,6 +32,8 @@ final class Records {
           uid = number(in);
         } else if (name.equals("retention_ms")) {
           retentionMs = retention(in);
+        } else if (name.equals("retention_is_default")) {
+          defaultMs = isDefault(in);
         } else {
           in.skipValue();
         }
@@ -42,8 +45,18 @@ final class Records {
     if (uid < 0 || uid > UID_MAX) {
       to.addUnreadable();
     } else {
-      to.add(uid, retentionMs);
+      to.add(
+          uid, defaultMs == Topics.NONE || retentionMs == Topics.UNSURE ? retentionMs : defaultMs);
     }
+  }
+
+  /** {@code DEFAULT} when the topic has no retention of its own, {@code NONE} when it has. */
+  private static long isDefault(JsonReader in) throws IOException {
+    if (in.peek() != JsonToken.BOOLEAN) {
+      in.skipValue();
+      return Topics.UNSURE;
+    }
+    return in.nextBoolean() ? Topics.DEFAULT : Topics.NONE;
   }
 
   private static long retention(JsonReader in) throws IOException {
@@ -144,6 +157,20 @@ final class Records {
     }
     to.add(timeMs);
     to.add(sequence);
+  }
+
+  /** The retention of topics that have none of their own, as TMS goes by it. */
+  static long defaultRetention(byte[] text) throws Malformed {
+    String said = new String(text, StandardCharsets.US_ASCII);
+    try {
+      long ms = Long.parseLong(said);
+      if (ms > 0) {
+        return ms;
+      }
+    } catch (NumberFormatException e) {
+      // named below
+    }
+    throw new Malformed("retention/default is no number of ms: " + said);
   }
 
   /** The time by which retention is judged. */

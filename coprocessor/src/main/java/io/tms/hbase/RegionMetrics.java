@@ -13,6 +13,7 @@ final class RegionMetrics {
   private final Map<Reason, Counter> reasons = new EnumMap<>(Reason.class);
   private final Counter hidden;
   private final Counter refreshFailures;
+  private final Counter refreshRows;
   private final Counter decisionErrors;
 
   RegionMetrics(MetricRegistry registry) {
@@ -27,6 +28,7 @@ final class RegionMetrics {
     reasons.put(Reason.DAMAGED, registry.counter("damaged"));
     hidden = registry.counter("hidden");
     refreshFailures = registry.counter("refresh_failures");
+    refreshRows = registry.counter("refresh_rows");
     decisionErrors = registry.counter("decision_errors");
   }
 
@@ -45,6 +47,11 @@ final class RegionMetrics {
 
   void refreshFailed() {
     refreshFailures.increment();
+  }
+
+  /** Rows of the table of records that a refresh was given. */
+  void refreshRead(long rows) {
+    refreshRows.increment(rows);
   }
 
   void decisionFailed() {

@@ -7,8 +7,11 @@ import java.util.Optional;
 import org.apache.hadoop.hbase.Cell;
 import org.apache.hadoop.hbase.CoprocessorEnvironment;
 import org.apache.hadoop.hbase.DoNotRetryIOException;
+import org.apache.hadoop.hbase.client.CheckAndMutate;
+import org.apache.hadoop.hbase.client.CheckAndMutateResult;
 import org.apache.hadoop.hbase.client.Get;
 import org.apache.hadoop.hbase.client.Scan;
+import org.apache.hadoop.hbase.client.TableDescriptor;
 import org.apache.hadoop.hbase.coprocessor.ObserverContext;
 import org.apache.hadoop.hbase.coprocessor.RegionCoprocessor;
 import org.apache.hadoop.hbase.coprocessor.RegionCoprocessorEnvironment;
@@ -43,6 +46,7 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
   private RegionNotes notes;
   private TopicCache cache; // null: the coprocessor did not start here
   private Reading reading;
+  private boolean showsAll; // readers that ask for nothing surely get everything
 
   @Override
   public Optional<RegionObserver> getRegionObserver() {
@@ -54,7 +58,9 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
   public void start(CoprocessorEnvironment environment) {
     try {
       RegionCoprocessorEnvironment env = (RegionCoprocessorEnvironment) environment;
-      settings = new TableSettings(env.getRegion().getTableDescriptor());
+      TableDescriptor table = env.getRegion().getTableDescriptor();
+      showsAll = TableSettings.showsAll(table); // first: it counts when what follows fails
+      settings = new TableSettings(table);
       for (String mistake : settings.mistakes()) {
         LOG.error("tms_bad_attribute table={}: {}", settings.fullTable(), mistake);
       }
@@ -139,7 +145,7 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
       }
       Metadata metadata = cache.metadata();
       long nowMs = EnvironmentEdgeManager.currentTime();
-      Judge judge = new Judge(metadata, settings.isPayloads(), nowMs, settings.orphansAfterMs());
+      Judge judge = Judge.ofStored(metadata, settings.isPayloads(), nowMs, settings.ttlMs());
       OtherFiles others =
           new OtherFiles(store, request == null ? Collections.emptyList() : request.getFiles());
       RetentionScanner cleaning =
@@ -162,7 +168,7 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
       throws IOException {
     try {
       if (cache == null) {
-        Reading.refuseUnlessRaw(scan);
+        Reading.refuseUnlessRaw(scan, showsAll);
       } else if (settings.isEnabled() && settings.isMessages()) {
         reading.restrict(scan, cache.metadata());
       }
@@ -176,8 +182,10 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
       ObserverContext<RegionCoprocessorEnvironment> context, Get get, List<Cell> result)
       throws IOException {
     try {
-      if (cache == null) {
-        Reading.refuseUnlessRaw(get);
+      if (cache == null && get.getAttribute(Probe.ATTRIBUTE) != null) {
+        context.bypass(); // without an answer: whoever asks knows what that means
+      } else if (cache == null) {
+        Reading.refuseUnlessRaw(get, showsAll);
       } else if (get.getAttribute(Probe.ATTRIBUTE) != null) {
         long nowMs = EnvironmentEdgeManager.currentTime();
         result.add(Probe.answer(get.getRow(), settings, cache.metadata(), nowMs));
@@ -185,6 +193,24 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
       } else if (settings.isEnabled() && settings.isMessages()) {
         reading.restrict(get, cache.metadata());
       }
+    } catch (RuntimeException | LinkageError e) {
+      throw failed(e);
+    }
+  }
+
+  @Override
+  public CheckAndMutateResult preCheckAndMutate(
+      ObserverContext<RegionCoprocessorEnvironment> context,
+      CheckAndMutate asked,
+      CheckAndMutateResult result)
+      throws IOException {
+    try {
+      if (cache == null || !Cleanup.isAsked(asked)) {
+        return result;
+      }
+      Cleanup.request(context.getEnvironment().getRegion(), metrics, cache.warnings());
+      context.bypass();
+      return new CheckAndMutateResult(true, null);
     } catch (RuntimeException | LinkageError e) {
       throw failed(e);
     }

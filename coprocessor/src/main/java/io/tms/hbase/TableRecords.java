@@ -70,7 +70,7 @@ final class TableRecords implements RecordSource {
       for (Result result = found.next(); result != null; result = found.next()) {
         Cell cell = result.getColumnLatestCell(TableSettings.FAMILY, VALUE);
         String row = new String(result.getRow(), StandardCharsets.ISO_8859_1);
-        rows.row(row, CellUtil.cloneValue(cell), cell.getTimestamp());
+        rows.row(row, CellUtil.cloneValue(cell));
       }
     }
   }

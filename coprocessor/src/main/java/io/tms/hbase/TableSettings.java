@@ -3,6 +3,8 @@ package io.tms.hbase;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import org.apache.hadoop.hbase.HConstants;
+import org.apache.hadoop.hbase.client.ColumnFamilyDescriptor;
 import org.apache.hadoop.hbase.client.TableDescriptor;
 import org.apache.hadoop.hbase.util.Bytes;
 
@@ -19,6 +21,7 @@ final class TableSettings {
   private static final String ENABLED = "tms.enabled";
   private static final String REFRESH = "tms.refresh.ms";
   private static final String WARN = "tms.warn.ms";
+  private static final String ALL = "uncommitted";
   private static final long REFRESH_MS = 10_000;
   private static final long REFRESH_MS_MIN = 10;
   private static final long WARN_MS = 60_000;
@@ -29,7 +32,7 @@ final class TableSettings {
   private final boolean payloads;
   private final boolean enabled;
   private final String isolation;
-  private final long orphansAfterMs;
+  private final long ttlMs;
   private final long refreshMs;
   private final long warnMs;
   private final int families;
@@ -46,10 +49,32 @@ final class TableSettings {
     }
     enabled = isEnabled(descriptor.getValue(ENABLED)) && (messages || payloads);
     String value = descriptor.getValue(ISOLATION);
-    isolation = value == null ? "uncommitted" : value;
-    orphansAfterMs = number(descriptor, TTL, 0, -1);
+    isolation = value == null ? ALL : value;
+    ttlMs = ttl(descriptor);
     refreshMs = number(descriptor, REFRESH, REFRESH_MS_MIN, REFRESH_MS);
     warnMs = number(descriptor, WARN, 0, WARN_MS);
+  }
+
+  /**
+   * Whether a table surely shows every row to readers that ask for nothing. It looks at no more
+   * than it must, for when nothing else works.
+   */
+  static boolean showsAll(TableDescriptor descriptor) {
+    String isolation = descriptor.getValue(ISOLATION);
+    String enabled = descriptor.getValue(ENABLED);
+    return isolation == null
+        || isolation.equals(ALL)
+        || (enabled != null && !enabled.equalsIgnoreCase("true"))
+        || !descriptor.getTableName().getQualifierAsString().equals("messages");
+  }
+
+  private long ttl(TableDescriptor descriptor) {
+    if (descriptor.getValue(TTL) != null) {
+      return number(descriptor, TTL, 0, -1);
+    }
+    ColumnFamilyDescriptor family = descriptor.getColumnFamily(FAMILY);
+    int seconds = family == null ? HConstants.FOREVER : family.getTimeToLive();
+    return seconds == HConstants.FOREVER || seconds <= 0 ? -1 : seconds * 1000L;
   }
 
   private boolean isEnabled(String value) {
@@ -118,8 +143,12 @@ final class TableSettings {
     return isolation;
   }
 
-  long orphansAfterMs() {
-    return orphansAfterMs;
+  /**
+   * How long rows are kept of topics that have no retention of their own, or that nobody knows;
+   * negative: the table does not say. HBase's own time to live counts where there is no other.
+   */
+  long ttlMs() {
+    return ttlMs;
   }
 
   long refreshMs() {

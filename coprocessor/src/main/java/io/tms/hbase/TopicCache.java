@@ -5,6 +5,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.hbase.client.Connection;
 import org.apache.hadoop.hbase.util.EnvironmentEdgeManager;
@@ -33,7 +34,11 @@ final class TopicCache implements Runnable {
     this.namespace = namespace;
     this.metrics = metrics;
     this.warnings = new Warnings(Long.MAX_VALUE);
-    this.reader = new MetadataReader(warnings);
+    this.reader =
+        new MetadataReader(
+            warnings,
+            () -> TimeUnit.NANOSECONDS.toMillis(System.nanoTime()),
+            most -> ThreadLocalRandom.current().nextInt(most));
     this.thread = new Thread(this, "tms-topic-cache-" + namespace);
     thread.setDaemon(true);
   }
@@ -141,10 +146,14 @@ final class TopicCache implements Runnable {
     }
   }
 
-  /** Reads all anew and writes what is to be noted; on an error what was known stays. */
+  /** Reads what changed and writes what is to be noted; on an error what was known stays. */
   void refresh(RecordSource source) {
     try {
-      publish(reader.read(source, EnvironmentEdgeManager.currentTime()));
+      try {
+        publish(reader.read(source, EnvironmentEdgeManager.currentTime()));
+      } finally {
+        metrics.refreshRead(reader.rowsRead());
+      }
       for (RegionNotes region : regions) {
         writeNote(source, region);
       }
@@ -208,6 +217,7 @@ final class TopicCache implements Runnable {
     for (RegionNotes region : regions) {
       leastMs = Math.min(leastMs, region.settings().refreshMs());
     }
-    return leastMs;
+    // Servers that were started together do not go on together.
+    return leastMs - ThreadLocalRandom.current().nextLong(leastMs / 5 + 1);
   }
 }

@@ -13,6 +13,9 @@ final class Topics {
   /** There is a topic, but its record cannot be trusted. */
   static final long UNSURE = -2;
 
+  /** The topic has no retention of its own: the store's default counts. */
+  static final long DEFAULT = -3;
+
   /** The topic keeps its messages for ever. */
   static final long FOREVER = Long.MAX_VALUE;
 
@@ -29,7 +32,8 @@ final class Topics {
   }
 
   /**
-   * How long the topic keeps its messages, ms; or {@code FOREVER}, {@code NONE}, {@code UNSURE}.
+   * How long the topic keeps its messages, ms; or {@code FOREVER}, {@code DEFAULT}, {@code NONE},
+   * {@code UNSURE}.
    */
   long retentionMs(long uid) {
     int at = Arrays.binarySearch(uids, uid);
@@ -53,6 +57,53 @@ final class Topics {
 
   int size() {
     return uids.length;
+  }
+
+  /** Whether these, which changed, say that one of the topics was deleted. */
+  boolean areDeleted(Topics changed) {
+    for (long uid : changed.deleted) {
+      if (isKnown(uid)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /**
+   * These topics with what changed since. A record that was removed does not show in that, so no
+   * topic goes; and one that could not be trusted cannot be until all are read again.
+   */
+  Topics with(Topics changed) {
+    if (changed.uids.length == 0 && changed.deleted.length == 0) {
+      return this;
+    }
+    Builder all = new Builder();
+    for (int i = 0; i < uids.length; i++) {
+      if (retentions[i] == UNSURE || Arrays.binarySearch(changed.uids, uids[i]) < 0) {
+        all.add(uids[i], retentions[i]);
+      }
+    }
+    for (int i = 0; i < changed.uids.length; i++) {
+      if (retentionMs(changed.uids[i]) != UNSURE || !isKnown(changed.uids[i])) {
+        all.add(changed.uids[i], changed.retentions[i]);
+      }
+    }
+    for (long uid : deleted) {
+      all.addDeleted(uid);
+    }
+    for (long uid : changed.deleted) {
+      if (!isNotedDeleted(uid)) {
+        all.addDeleted(uid);
+      }
+    }
+    if (!whole) {
+      all.addUnreadable();
+    }
+    return all.build();
+  }
+
+  private boolean isKnown(long uid) {
+    return Arrays.binarySearch(uids, uid) >= 0;
   }
 
   /** Collects what was read. */

@@ -8,8 +8,8 @@ abstract class View {
   abstract boolean isVisible(Cell block);
 
   /** Everything that is committed, by the newest image, and that no rule drops. */
-  static View committed(Metadata metadata, long wallMs) {
-    Judge judge = new Judge(metadata, false, wallMs, -1);
+  static View committed(Metadata metadata, long wallMs, long ttlMs) {
+    Judge judge = Judge.ofShown(metadata, wallMs, ttlMs);
     Snapshot committed = metadata.image().committed();
     return new View() {
       @Override

@@ -22,10 +22,24 @@ class CacheTest {
   private static final long SEALED = 1L << 16;
 
   private final Vectors.Source source = new Vectors.Source();
-  private final MetadataReader reader = new MetadataReader(new Warnings(0));
+  private MetadataReader reader = Vectors.reader();
 
   private Metadata read() throws IOException {
-    return reader.read(source, NOW);
+    return reader.read(source, source.nowMs);
+  }
+
+  /** Reads a second later, and again, so many times. */
+  private Metadata read(int times) throws IOException {
+    Metadata known = null;
+    for (int i = 0; i < times; i++) {
+      source.nowMs += 1_000;
+      known = read();
+    }
+    return known;
+  }
+
+  private void topic(int uid, String retention) {
+    source.text("metadata:topic/a/" + uid, "{\"uid\":" + uid + "," + retention + "}");
   }
 
   private void partition(int partition, long floorMs) {
@@ -45,6 +59,7 @@ class CacheTest {
     assertEquals(
         List.of(
             "metadata:clock/retention",
+            "metadata:retention/default",
             "metadata:deleted/",
             "metadata:topic/",
             "metadata:partition/",
@@ -59,11 +74,12 @@ class CacheTest {
     partition(3, 10);
     read();
     source.nowMs = NOW + 3_600_000;
+    read();
     partition(2, 20);
     partition(3, 30);
     partition(4, 40);
-    read();
     source.rows.remove("metadata:partition/00000001/00001");
+    source.rowsGiven = 0;
     Metadata changed = read();
     assertTrue(isBelow(changed, 1, 9)); // not missed yet
     assertTrue(isBelow(changed, 2, 19));
@@ -71,7 +87,7 @@ class CacheTest {
     assertTrue(isBelow(changed, 4, 39));
     assertFalse(isBelow(changed, 3, 30));
     assertEquals(4, changed.partitions().size());
-    assertTrue(source.rowsGiven < 10);
+    assertEquals(3, source.rowsGiven);
   }
 
   @Test
@@ -79,30 +95,170 @@ class CacheTest {
     source.nowMs = NOW;
     partition(1, 10);
     read();
-    source.nowMs = NOW - 300_000;
+    source.nowMs = NOW - 100_000;
     partition(2, 20);
+    source.nowMs = NOW + 10_000;
     assertTrue(isBelow(read(), 2, 19));
   }
 
   @Test
   void onceInAWhileAllPartitionsAreRead() throws IOException {
     partition(1, 10);
-    Metadata known = read();
+    read();
     source.rows.remove("metadata:partition/00000001/00001");
-    for (int i = 0; i < 60; i++) {
-      known = read();
-    }
-    assertEquals(0, known.partitions().size());
+    assertEquals(1, read(MetadataReader.READS_BETWEEN_ALL_PARTITIONS - 1).partitions().size());
+    assertEquals(0, read(1).partitions().size());
   }
 
   @Test
-  void topicsAndTheirRetentionAreReadAnewEachTime() throws IOException {
-    source.text("metadata:topic/a/b", "{\"uid\":1,\"retention_ms\":1000}");
-    assertEquals(1000, read().topics().retentionMs(1));
-    source.text("metadata:topic/a/b", "{\"uid\":1,\"retention_ms\":2000}");
-    assertEquals(2000, read().topics().retentionMs(1));
-    source.rows.remove("metadata:topic/a/b");
-    assertEquals(Topics.NONE, read().topics().retentionMs(1));
+  void ofTheTopicsOnlyThoseThatChangedAreReadAgain() throws IOException {
+    source.nowMs = NOW;
+    for (int uid = 0; uid < 1_000; uid++) {
+      topic(uid, "\"retention_ms\":1000");
+    }
+    source.text("metadata:deleted/00001000", "-");
+    read();
+    source.nowMs = NOW + 3_600_000;
+    read();
+    source.rowsGiven = 0;
+    topic(7, "\"retention_ms\":2000");
+    topic(1_001, "\"retention_ms\":null");
+    Topics known = read().topics();
+    assertEquals(2, source.rowsGiven);
+    assertEquals(2_000, known.retentionMs(7));
+    assertEquals(1_000, known.retentionMs(8));
+    assertEquals(Topics.FOREVER, known.retentionMs(1_001));
+    assertTrue(known.isNotedDeleted(0x1000));
+    assertEquals(1_001, known.size());
+  }
+
+  @Test
+  void onceInAWhileAllTopicsAreRead() throws IOException {
+    topic(1, "\"retention_ms\":1000");
+    read();
+    source.rows.remove("metadata:topic/a/1");
+    Topics known = read(MetadataReader.READS_BETWEEN_ALL_TOPICS - 1).topics();
+    assertEquals(1_000, known.retentionMs(1));
+    assertEquals(Topics.NONE, read(1).topics().retentionMs(1));
+  }
+
+  @Test
+  void aTopicThatWasDeletedIsMissedSoon() throws IOException {
+    topic(1, "\"retention_ms\":1000");
+    topic(2, "\"retention_ms\":1000");
+    read();
+    source.rows.remove("metadata:topic/a/1");
+    source.text("metadata:deleted/00000001", "a");
+    Topics known = read(MetadataReader.READS_BETWEEN_DELETED_TOPICS).topics();
+    assertEquals(Topics.NONE, known.retentionMs(1));
+    assertTrue(known.isNotedDeleted(1));
+    source.text("metadata:deleted/00000002", "is still there");
+    source.rowsGiven = 0;
+    assertEquals(1_000, read(1).topics().retentionMs(2));
+    read(MetadataReader.READS_BETWEEN_DELETED_TOPICS * 2);
+    assertTrue(source.rowsGiven < 100, source.rowsGiven + " rows");
+  }
+
+  @Test
+  void aTopicWhoseRecordCannotBeReadAnyMoreIsNotJudgedByWhatItSaidBefore() throws IOException {
+    topic(1, "\"retention_ms\":1000");
+    read();
+    source.nowMs += 1_000;
+    source.text("metadata:topic/a/1", "nonsense");
+    assertEquals(Topics.UNSURE, read().topics().retentionMs(1));
+    source.nowMs += 1_000;
+    topic(1, "\"retention_ms\":\"soon\"");
+    assertEquals(Topics.UNSURE, read().topics().retentionMs(1));
+  }
+
+  @Test
+  void twoTopicsWithOneUidStayUnsureWhenOneOfThemChanges() throws IOException {
+    topic(1, "\"retention_ms\":1000");
+    source.text("metadata:topic/b/b", "{\"uid\":1,\"retention_ms\":1000}");
+    read();
+    source.nowMs += 3_600_000;
+    read();
+    topic(1, "\"retention_ms\":2000");
+    assertEquals(Topics.UNSURE, read().topics().retentionMs(1));
+  }
+
+  @Test
+  void rowsGoByTheClockAsItWasBeforeAllTopicsWereRead() throws IOException {
+    source.nowMs = NOW;
+    source.text("metadata:clock/retention", Long.toString(NOW));
+    topic(1, "\"retention_ms\":1000");
+    read();
+    source.text("metadata:clock/retention", Long.toString(NOW + 5_000));
+    Metadata known = read(1);
+    long late = NOW + 400_000;
+    assertEquals(NOW, known.certainNowMs(late)); // a longer retention may have been missed
+    assertEquals(NOW + 5_000, known.nowMs(late));
+    assertEquals(NOW, known.topicsReadAtMs());
+    known = read(MetadataReader.READS_BETWEEN_ALL_TOPICS);
+    assertEquals(NOW + 5_000, known.certainNowMs(late));
+    assertTrue(known.topicsReadAtMs() > NOW);
+  }
+
+  @Test
+  void whatAClockThatLeaptHidesIsFoundByReadingAll() throws IOException {
+    source.nowMs = NOW;
+    topic(1, "\"retention_ms\":1000");
+    read();
+    source.nowMs = NOW - 3_600_000; // that of the server that has the records now
+    topic(1, "\"retention_ms\":9000");
+    source.nowMs = NOW;
+    read(MetadataReader.READS_BETWEEN_ALL_TOPICS - 1);
+    assertEquals(9_000, read(1).topics().retentionMs(1));
+  }
+
+  @Test
+  void serversThatStartTogetherReadAllTopicsAtDifferentTimes() throws IOException {
+    topic(1, "\"retention_ms\":1000");
+    reader = new MetadataReader(new Warnings(0), () -> 0, most -> 3);
+    read();
+    source.rows.remove("metadata:topic/a/1");
+    assertEquals(1_000, read(3).topics().retentionMs(1));
+    assertEquals(Topics.NONE, read(1).topics().retentionMs(1));
+  }
+
+  @Test
+  void anHourOfTenThousandTopicsIsFewRows() throws IOException {
+    source.nowMs = NOW;
+    for (int uid = 0; uid < 10_000; uid++) {
+      topic(uid, "\"retention_ms\":1000");
+    }
+    read();
+    reader.rowsRead();
+    readForAnHour();
+    // Six times all of them, and for two minutes those that were new; it was 3,600,000.
+    long rows = reader.rowsRead();
+    assertTrue(rows < 190_000, rows + " rows");
+    readForAnHour();
+    assertEquals(6 * 10_000 + 360 * 3, reader.rowsRead());
+  }
+
+  private void readForAnHour() throws IOException {
+    for (int i = 0; i < 360; i++) {
+      source.nowMs += 10_000;
+      read();
+    }
+  }
+
+  @Test
+  void theClockGoesOnWhileNoServiceNotesIt() {
+    long[] atMs = {0};
+    JudgedTime time = new JudgedTime(() -> atMs[0]);
+    assertEquals(NOW, time.after(NOW));
+    atMs[0] = JudgedTime.BEHIND_MS; // no longer than a service may be away, or slow
+    assertEquals(NOW, time.after(NOW));
+    atMs[0] = 5 * JudgedTime.BEHIND_MS;
+    assertEquals(NOW + 4 * JudgedTime.BEHIND_MS, time.after(NOW));
+    atMs[0] = 100 * JudgedTime.ABSENCE_MS_MAX;
+    long last = NOW + JudgedTime.ABSENCE_MS_MAX - JudgedTime.BEHIND_MS;
+    assertEquals(last, time.after(NOW));
+    assertEquals(NOW + 1, time.after(NOW + 1)); // a service is back: its word counts
+    atMs[0] += 2 * JudgedTime.BEHIND_MS;
+    assertEquals(NOW + 1 + JudgedTime.BEHIND_MS, time.after(NOW + 1));
   }
 
   @Test
@@ -186,7 +342,7 @@ class CacheTest {
             "{\"segments\":[" + segments + "],\"floor\":[0,0]}");
       }
     }
-    return new MetadataReader(new Warnings(0)).read(many, NOW);
+    return Vectors.reader().read(many, NOW);
   }
 
   private static long heapUsed() {

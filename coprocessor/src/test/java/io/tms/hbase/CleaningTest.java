@@ -8,6 +8,7 @@ import static io.tms.hbase.Blocks.PLAIN;
 import static io.tms.hbase.Blocks.POINTERS_PER_MS;
 import static io.tms.hbase.Blocks.STAGED;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
@@ -139,7 +140,7 @@ class CleaningTest {
       long[] words = {0, 0, 0, NOW + DAY, 0};
       Partitions planted =
           new Partitions(places, new int[] {-9, 0, 5}, words); // the first: nowhere
-      kit.observer().cache().publish(new Metadata(NOW, NOW, good.topics(), planted, good.image()));
+      kit.observer().cache().publish(Vectors.with(good, planted));
       fill(kit);
       String elsewhere = Blocks.message(1, 5, 0, NOW - 2 * DAY, 0);
       kit.put(Blocks.message(elsewhere, PLAIN, 0));
@@ -345,6 +346,65 @@ class CleaningTest {
       kit.put(Blocks.message(created, PLAIN, 0));
       kit.flush();
       assertEquals(Set.of(created), kit.rows().keySet());
+    }
+  }
+
+  private static void addTopicWithoutRetention(RegionKit kit, String defaultMs) {
+    kit.records.text(
+        "metadata:topic/default/a",
+        "{\"uid\":1,\"retention_ms\":null,\"retention_is_default\":true}");
+    if (defaultMs != null) {
+      kit.records.text("metadata:retention/default", defaultMs);
+    }
+  }
+
+  @Test
+  void aTopicWithoutARetentionGoesByTheTablesTtlOnceTmsGoesByItToo() throws IOException {
+    try (RegionKit kit = kit("messages", Map.of("tms.ttl", Long.toString(DAY)))) {
+      addTopicWithoutRetention(kit, null); // its readers may still see all of it
+      kit.publish();
+      fill(kit);
+      kit.flush();
+      assertEquals(2, kit.rows().size());
+      addTopicWithoutRetention(kit, Long.toString(3 * DAY)); // what the table said before
+      kit.publish();
+      kit.compact(true);
+      assertEquals(2, kit.rows().size());
+      addTopicWithoutRetention(kit, Long.toString(DAY));
+      kit.publish();
+      kit.compact(true);
+      assertEquals(Set.of(YOUNG), kit.rows().keySet());
+    }
+  }
+
+  @Test
+  void aTtlThatWasMadeLongerCountsAtOnce() throws IOException {
+    try (RegionKit kit = kit("messages", Map.of("tms.ttl", Long.toString(3 * DAY)))) {
+      addTopicWithoutRetention(kit, Long.toString(DAY));
+      kit.publish();
+      fill(kit);
+      kit.flush();
+      assertEquals(2, kit.rows().size());
+    }
+  }
+
+  @Test
+  void rowsThatWereDroppedByTheDefaultAreThoseThatReadersDoNotGet() throws IOException {
+    try (RegionKit kit = kit("messages", Map.of("tms.ttl", Long.toString(DAY)))) {
+      addTopicWithoutRetention(kit, Long.toString(DAY));
+      fill(kit);
+      kit.publish();
+      Scan committed = new Scan().setAttribute("tms.isolation", Bytes.toBytes("committed"));
+      assertEquals(Set.of(YOUNG), kit.rowsRead(committed));
+      assertEquals(2, kit.rows().size());
+    }
+  }
+
+  @Test
+  void aDefaultThatCannotBeReadIsAnErrorAndKeepsWhatWasKnown() throws IOException {
+    try (RegionKit kit = messages()) {
+      addTopicWithoutRetention(kit, "1d");
+      assertThrows(Malformed.class, kit::publish);
     }
   }
 

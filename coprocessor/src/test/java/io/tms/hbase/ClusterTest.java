@@ -28,8 +28,10 @@ import org.apache.hadoop.hbase.NamespaceDescriptor;
 import org.apache.hadoop.hbase.StartMiniClusterOption;
 import org.apache.hadoop.hbase.TableName;
 import org.apache.hadoop.hbase.client.Admin;
+import org.apache.hadoop.hbase.client.CheckAndMutate;
 import org.apache.hadoop.hbase.client.ColumnFamilyDescriptorBuilder;
 import org.apache.hadoop.hbase.client.CoprocessorDescriptorBuilder;
+import org.apache.hadoop.hbase.client.Delete;
 import org.apache.hadoop.hbase.client.Get;
 import org.apache.hadoop.hbase.client.Put;
 import org.apache.hadoop.hbase.client.RegionInfo;
@@ -220,6 +222,41 @@ class ClusterTest {
     assertEquals(List.of(old, young), scan(all));
     util.getAdmin().flush(MESSAGES);
     assertEquals(List.of(young), scan(all));
+  }
+
+  @Test
+  void whoMayWriteCanAskARegionToWriteItsRowsAnew() throws Exception {
+    String old = Blocks.message(1, 8, 0, NOW - 3 * DAY, 7);
+    String young = Blocks.message(1, 8, 0, NOW, 7);
+    put(MESSAGES, Blocks.message(old, PLAIN, 0), Blocks.message(young, PLAIN, 0));
+    Scan all = committed(8).setAttribute("tms.isolation", Bytes.toBytes("uncommitted"));
+    assertTrue(scan(all).contains(old));
+    assertTrue(asksForCleanup(MESSAGES, young, new byte[0]));
+    eventually(() -> !scan(all).contains(old));
+    assertTrue(scan(all).contains(young));
+    assertFalse(asksForCleanup(METADATA, "x", new byte[0])); // no coprocessor there
+    assertFalse(asksForCleanup(MESSAGES, young, null));
+    try (Table table = util.getConnection().getTable(MESSAGES)) {
+      table.delete(new Delete(Bytes.toBytes(young)));
+    }
+    try (Table table = util.getConnection().getTable(METADATA)) {
+      assertTrue(table.get(new Get(Bytes.toBytes("x"))).isEmpty());
+    }
+  }
+
+  private static boolean asksForCleanup(TableName name, String row, byte[] attribute)
+      throws IOException {
+    byte[] qualifier = Bytes.toBytes("cleanup");
+    Put put = new Put(Bytes.toBytes(row)).addColumn(TableSettings.FAMILY, qualifier, new byte[0]);
+    put.setAttribute("tms.cleanup", attribute);
+    try (Table table = util.getConnection().getTable(name)) {
+      return table
+          .checkAndMutate(
+              CheckAndMutate.newBuilder(put.getRow())
+                  .ifEquals(TableSettings.FAMILY, qualifier, Bytes.toBytes("never"))
+                  .build(put))
+          .isSuccess();
+    }
   }
 
   @Test

@@ -9,12 +9,14 @@ import static io.tms.hbase.Blocks.PLAIN;
 import static io.tms.hbase.Blocks.POINTERS_PER_MS;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
+import java.lang.reflect.Proxy;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -24,14 +26,20 @@ import org.apache.hadoop.hbase.Cell;
 import org.apache.hadoop.hbase.CellUtil;
 import org.apache.hadoop.hbase.CompareOperator;
 import org.apache.hadoop.hbase.DoNotRetryIOException;
+import org.apache.hadoop.hbase.TableName;
 import org.apache.hadoop.hbase.client.Get;
 import org.apache.hadoop.hbase.client.Query;
 import org.apache.hadoop.hbase.client.Result;
 import org.apache.hadoop.hbase.client.Scan;
+import org.apache.hadoop.hbase.client.TableDescriptorBuilder;
+import org.apache.hadoop.hbase.coprocessor.ObserverContextImpl;
+import org.apache.hadoop.hbase.coprocessor.RegionCoprocessorEnvironment;
 import org.apache.hadoop.hbase.filter.ColumnPaginationFilter;
 import org.apache.hadoop.hbase.filter.KeyOnlyFilter;
 import org.apache.hadoop.hbase.filter.PageFilter;
 import org.apache.hadoop.hbase.filter.SingleColumnValueFilter;
+import org.apache.hadoop.hbase.regionserver.InternalScanner;
+import org.apache.hadoop.hbase.regionserver.Region;
 import org.apache.hadoop.hbase.util.Bytes;
 import org.apache.hbase.thirdparty.com.google.gson.JsonObject;
 import org.apache.hbase.thirdparty.com.google.gson.JsonParser;
@@ -305,7 +313,7 @@ class ReadingTest {
     assertEquals(1, result.size());
     assertEquals(
         "{\"version\": \"0.1.0\", \"enabled\": true, \"metadata_age_ms\": 7,"
-            + " \"image_age_ms\": 7, \"table\": \"tms:messages\"}",
+            + " \"topics_age_ms\": 7, \"image_age_ms\": 7, \"table\": \"tms:messages\"}",
         Bytes.toString(result.getValue(TableSettings.FAMILY, Bytes.toBytes("probe"))));
   }
 
@@ -321,11 +329,91 @@ class ReadingTest {
     assertTrue(answer.get("image_age_ms").isJsonNull());
   }
 
+  /** The coprocessor on a table with these attributes where its setup fails. */
+  private static RetentionObserver notStarted(
+      boolean knowsTable, String name, String... attributes) {
+    TableDescriptorBuilder table =
+        TableDescriptorBuilder.newBuilder(TableName.valueOf("tms", name));
+    for (int i = 0; i < attributes.length; i += 2) {
+      table.setValue(attributes[i], attributes[i + 1]);
+    }
+    Region region = fails(Region.class, "getTableDescriptor", knowsTable ? table.build() : null);
+    RetentionObserver observer = new RetentionObserver();
+    observer.start(fails(RegionCoprocessorEnvironment.class, "getRegion", region));
+    return observer;
+  }
+
+  /** Fails at everything but one method, and at that if it has nothing to return. */
+  private static <T> T fails(Class<T> type, String but, Object result) {
+    return type.cast(
+        Proxy.newProxyInstance(
+            type.getClassLoader(),
+            new Class<?>[] {type},
+            (proxy, method, arguments) -> {
+              if (method.getName().equals(but) && result != null) {
+                return result;
+              }
+              throw new IllegalStateException("planted");
+            }));
+  }
+
+  private static void get(RetentionObserver observer, Get get) throws IOException {
+    observer.preGetOp(new ObserverContextImpl<>(null, true), get, new ArrayList<>());
+  }
+
+  @Test
+  void whereItDidNotStartATableThatShowsWhatIsCommittedShowsNothing() throws IOException {
+    RetentionObserver observer = notStarted(true, "messages", "tms.isolation", "committed");
+    assertThrows(DoNotRetryIOException.class, () -> observer.preScannerOpen(null, new Scan()));
+    assertThrows(DoNotRetryIOException.class, () -> get(observer, new Get(new byte[1])));
+    assertThrows(DoNotRetryIOException.class, () -> observer.preScannerOpen(null, committed()));
+    byte[] all = Bytes.toBytes("uncommitted");
+    observer.preScannerOpen(null, new Scan().setAttribute("tms.isolation", all));
+    get(observer, new Get(new byte[1]).setAttribute("tms.isolation", all));
+  }
+
+  @Test
+  void whereItDidNotStartATableThatShowsEverythingDoesSo() throws IOException {
+    for (RetentionObserver observer :
+        List.of(
+            notStarted(true, "messages"),
+            notStarted(true, "messages", "tms.isolation", "uncommitted"),
+            notStarted(true, "payloads", "tms.isolation", "committed"),
+            notStarted(true, "messages", "tms.isolation", "committed", "tms.enabled", "false"))) {
+      observer.preScannerOpen(null, new Scan());
+      get(observer, new Get(new byte[1]));
+      assertThrows(DoNotRetryIOException.class, () -> observer.preScannerOpen(null, committed()));
+    }
+  }
+
+  @Test
+  void whereNotEvenTheTableIsKnownNothingIsShownToWhoAsksForNothing() {
+    RetentionObserver observer = notStarted(false, "messages");
+    assertThrows(DoNotRetryIOException.class, () -> observer.preScannerOpen(null, new Scan()));
+    RetentionObserver misspelt = notStarted(true, "messages", "tms.isolation", "Committed");
+    assertThrows(DoNotRetryIOException.class, () -> misspelt.preScannerOpen(null, new Scan()));
+  }
+
+  @Test
+  void whereItDidNotStartAProbeIsNotAnsweredAndNothingIsDropped() throws IOException {
+    RetentionObserver observer = notStarted(true, "messages", "tms.isolation", "committed");
+    List<Cell> found = new ArrayList<>();
+    Get probe = new Get(new byte[1]).setAttribute("tms.probe", new byte[0]);
+    ObserverContextImpl<RegionCoprocessorEnvironment> context =
+        new ObserverContextImpl<>(null, true);
+    observer.preGetOp(context, probe, found);
+    assertEquals(List.of(), found);
+    assertTrue(context.shouldBypass());
+    InternalScanner rows = fails(InternalScanner.class, "", null);
+    assertSame(rows, observer.preFlush(null, null, rows, null));
+    assertSame(rows, observer.preCompact(null, null, rows, null, null, null));
+  }
+
   @Test
   void anErrorOfOursFailsTheReadAndShowsNothing() throws IOException {
     Metadata good = kit.publish();
     Partitions planted = new Partitions(new long[] {1L << 16}, new int[1], new long[0]);
-    kit.observer().cache().publish(new Metadata(NOW, NOW, good.topics(), planted, good.image()));
+    kit.observer().cache().publish(Vectors.with(good, planted));
     assertThrows(DoNotRetryIOException.class, () -> read(committed()));
   }
 }

@@ -91,9 +91,9 @@ final class RegionKit implements AutoCloseable {
   private void open() throws IOException {
     Path tableDir = new Path(root, "data");
     wal = HBaseTestingUtility.createWal(conf, root, info);
-    region =
-        HRegion.newHRegion(
-            tableDir, wal, FileSystem.get(root.toUri(), conf), conf, info, table, null);
+    FileSystem files = FileSystem.get(root.toUri(), conf);
+    files.mkdirs(new Path(tableDir, info.getEncodedName())); // HBase 2.5 does not by itself
+    region = HRegion.newHRegion(tableDir, wal, files, conf, info, table, null);
     region.setCoprocessorHost(new RegionCoprocessorHost(region, null, conf));
     region.initialize();
   }
@@ -125,7 +125,7 @@ final class RegionKit implements AutoCloseable {
 
   /** Makes known what {@link #records} says now. */
   Metadata publish() throws IOException {
-    Metadata read = new MetadataReader(new Warnings(0)).read(records, clock.currentTime());
+    Metadata read = Vectors.reader().read(records, clock.currentTime());
     observer().cache().publish(read);
     return read;
   }

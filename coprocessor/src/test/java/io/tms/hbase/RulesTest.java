@@ -92,10 +92,10 @@ class RulesTest {
     long wallMs = store.get("wall_ms").getAsLong();
     long ttlMs = store.get("ttl_ms").isJsonNull() ? -1 : store.get("ttl_ms").getAsLong();
     Metadata metadata = metadataOf(store, wallMs);
-    Judge messages = new Judge(metadata, false, wallMs, ttlMs);
-    Judge payloads = new Judge(metadata, true, wallMs, ttlMs);
+    Judge messages = Judge.ofStored(metadata, false, wallMs, ttlMs);
+    Judge payloads = Judge.ofStored(metadata, true, wallMs, ttlMs);
     boolean readable = metadata != null && metadata.image() != null;
-    View view = readable ? View.committed(metadata, wallMs) : null;
+    View view = readable ? View.committed(metadata, wallMs, ttlMs) : null;
     JsonArray cases = store.getAsJsonArray("cases");
     for (JsonElement element : cases) {
       JsonObject one = element.getAsJsonObject();
@@ -122,7 +122,7 @@ class RulesTest {
       return null;
     }
     Vectors.Source source = Vectors.Source.of(store.getAsJsonObject("records"));
-    return new MetadataReader(new Warnings(0)).read(source, wallMs);
+    return Vectors.reader().read(source, wallMs);
   }
 
   private static Cell offHeap(Cell cell) {

@@ -63,7 +63,7 @@ class ShippingTest {
     kit.records.text("metadata:clock/retention", Long.toString(NOW));
     kit.records.text("metadata:topic/default/a", "{\"uid\":1,\"retention_ms\":" + DAY + "}");
     kit.seal(1, 0, 0);
-    Judge judge = new Judge(kit.publish(), false, NOW, -1);
+    Judge judge = Judge.ofStored(kit.publish(), false, NOW, -1);
     RegionMetrics metrics =
         new RegionMetrics(
             kit.region()

@@ -47,6 +47,17 @@ final class Vectors {
         row.getBytes(StandardCharsets.UTF_8), TableSettings.FAMILY, TableSettings.BLOCK, 1, value);
   }
 
+  /** A reader of records that reads all of them as late as it may, and whose time stands still. */
+  static MetadataReader reader() {
+    return new MetadataReader(new Warnings(0), () -> 0, most -> most - 1);
+  }
+
+  /** The same with other records of partitions. */
+  static Metadata with(Metadata good, Partitions partitions) {
+    Metadata.Clock clock = new Metadata.Clock(Blocks.NOW, Blocks.NOW, Blocks.NOW);
+    return new Metadata(Blocks.NOW, clock, Topics.FOREVER, good.topics(), partitions, good.image());
+  }
+
   /** A table of records that is only a map; it may be told to fail. */
   static final class Source implements RecordSource {
     final Map<String, byte[]> rows = new TreeMap<>();
@@ -79,7 +90,7 @@ final class Vectors {
       for (Map.Entry<String, byte[]> row : rows.entrySet()) {
         if (row.getKey().startsWith(prefix) && writtenMs.get(row.getKey()) >= sinceMs) {
           rowsGiven++;
-          to.row(row.getKey(), row.getValue(), writtenMs.get(row.getKey()));
+          to.row(row.getKey(), row.getValue());
         }
       }
     }

@@ -61,8 +61,8 @@ public class DecisionBenchmark {
             "{\"segments\":[{\"number\":3,\"last\":[1,1]},{\"number\":4}],\"floor\":[0,0]}");
       }
     }
-    Metadata metadata = new MetadataReader(new Warnings(0)).read(source, Blocks.NOW);
-    judge = new Judge(metadata, false, Blocks.NOW, -1);
+    Metadata metadata = Vectors.reader().read(source, Blocks.NOW);
+    judge = Judge.ofStored(metadata, false, Blocks.NOW, -1);
     view = View.committed(metadata, Blocks.NOW);
     Random random = new Random(1);
     for (int i = 0; i < CELLS; i++) {
