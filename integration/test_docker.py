@@ -3,6 +3,8 @@ them leads somewhere, and what they run is what the tests of this folder run.
 """
 
 import re
+import shlex
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,13 @@ import yaml
 from docker.utils import exclude_paths
 
 import tms
-from integration.cluster import runtime, site
+from integration.cluster import Endpoint, runtime, site
 from tms.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSE = ROOT / "docker" / "compose.yaml"
 RUN = ROOT / "docker" / "hbase" / "run.sh"
+ANSWERS = ROOT / "docker" / "hbase" / "answers.sh"
 DOCKERFILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docker/*/Dockerfile"))
 
 
@@ -51,6 +54,7 @@ def test_what_a_service_is_built_from_exists_and_every_image_is_built() -> None:
     built = {}
     for service in _services().values():
         if "build" in service:
+            assert service["pull_policy"] == "build"  # a registry has others of these names
             context = (COMPOSE.parent / service["build"]["context"]).resolve()
             assert context == ROOT
             assert service["build"]["dockerfile"] in DOCKERFILES
@@ -65,8 +69,11 @@ def test_services_wait_for_services_that_say_when_they_are_ready() -> None:
         for name, waited in service.get("depends_on", {}).items():
             lasting = "healthcheck" in services[name]
             ready = "service_healthy" if lasting else "service_completed_successfully"
+            if name == "hbase":  # whose gateway says whether it answers
+                ready = "service_started"
             assert waited == {"condition": ready}
-    assert [name for name, one in services.items() if "healthcheck" not in one] == ["install"]
+    without = [name for name, one in services.items() if "healthcheck" not in one]
+    assert without == ["hbase", "install"]
     checks = [one["healthcheck"] for one in services.values() if "healthcheck" in one]
     assert all(check["test"][0] == "CMD" for check in checks)
 
@@ -84,7 +91,7 @@ def _exposed(image: str) -> list[str]:
     (dockerfile,) = {
         service["build"]["dockerfile"]
         for service in _services().values()
-        if service["image"] == image and "build" in service
+        if service["image"] == image
     }
     return [
         port for words in _instructions(dockerfile) if words[0] == "EXPOSE" for port in words[1:]
@@ -96,11 +103,10 @@ def test_volumes_are_declared_and_mounted_where_the_image_keeps_its_data() -> No
     mounted = [
         one for service in document["services"].values() for one in service.get("volumes", [])
     ]
-    assert mounted == ["hbase:/data", "jars:/opt/tms", "jars:/opt/tms"]
+    assert mounted == ["hbase:/data", "jars:/jars", "jars:/jars"]
     assert list(document["volumes"]) == ["hbase", "jars"]
-    assert "/opt/tms/" in (ROOT / "docker" / "hbase" / "Dockerfile").read_text()
-    jar = f"--jar=/opt/tms/tms-coprocessor-{tms.__version__}.jar"
-    assert jar in document["services"]["install"]["command"]
+    words = shlex.split(document["services"]["install"]["command"][0])
+    assert f"--jar=/jars/tms-coprocessor-{tms.__version__}.jar" in words
     assert _site("server")["hbase.rootdir"].startswith("file:///data/")
 
 
@@ -144,6 +150,45 @@ def test_what_an_image_copies_exists_and_is_sent_to_the_engine(dockerfile: str) 
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_images_are_built_by_engines_without_buildkit_too(dockerfile: str) -> None:
+    for words in _instructions(dockerfile):
+        options = {word.partition("=")[0] for word in words[1:] if word.startswith("--")}
+        assert words[0] not in ("COPY", "ADD", "FROM") or options <= {"--from", "--chown"}
+        assert words[0] != "RUN" or not words[1].startswith("--")
+
+
+def test_a_server_puts_the_jar_of_its_image_into_the_volume_every_time(tmp_path: Path) -> None:
+    (tmp_path / "opt" / "tms").mkdir(parents=True)
+    (tmp_path / "opt" / "hbase").mkdir()
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "java").write_text("#!/bin/sh\n")
+    (tmp_path / "java").chmod(0o755)
+    for content in (b"the first", b"a newer one"):
+        (tmp_path / "opt" / "tms" / "tms-coprocessor-0.1.0.jar").write_bytes(content)
+        environment = {
+            "PATH": f"{tmp_path}:/usr/bin:/bin",
+            "HBASE_RUN_HOME": str(tmp_path / "opt" / "hbase"),
+            "TMS_JARS": str(tmp_path / "jars"),
+        }
+        subprocess.run([RUN, "server"], env=environment, check=True)
+        assert (tmp_path / "jars" / "tms-coprocessor-0.1.0.jar").read_bytes() == content
+
+
+def test_a_gateway_is_healthy_when_hbase_answers_through_it(hbase: Endpoint) -> None:
+    def healthy(port: int) -> bool:
+        return subprocess.run([ANSWERS, str(port)], timeout=60, stderr=-3).returncode == 0
+
+    assert healthy(hbase.port)
+    assert not healthy(site.free_ports(1)[0])
+    with socket.create_server(("127.0.0.1", 0)) as early:  # open, and nobody answers
+        port = early.getsockname()[1]
+        with pytest.raises(subprocess.TimeoutExpired):
+            subprocess.run([ANSWERS, str(port)], timeout=0.5)
+    (check,) = [one["healthcheck"] for one in (_services()["thrift"],)]
+    assert check["test"] == ["CMD", "/opt/hbase/answers.sh"]
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
 def test_base_images_are_plain_names_with_a_version(dockerfile: str) -> None:
     for words in _instructions(dockerfile):
         if words[0] == "FROM":
@@ -157,13 +202,25 @@ def test_images_do_not_run_as_root(dockerfile: str) -> None:
     assert users[-1] != "root"
 
 
+def _commands_of_install(script: str) -> list[list[str]]:
+    """The commands `tms …` of the script, with what `set --` says for `"$@"`."""
+    first, second = script.strip().splitlines()
+    given = shlex.split(first)[2:]
+    found = []
+    for command in second.split(" || "):
+        words = shlex.split(command)
+        assert (words[0], words[-1]) == ("tms", "$$@")
+        found.append([*words[1:-1], *given])
+    return found
+
+
 def test_commands_of_the_service_are_commands_that_exist() -> None:
     (words,) = (one for one in _instructions("docker/tms/Dockerfile") if one[0] == "CMD")
     services = _services()
     for command in (
         yaml.safe_load(" ".join(words[1:])),
         services["tms"]["command"],
-        services["install"]["command"],
+        *_commands_of_install(services["install"]["command"][0]),
     ):
         found, words = cli.get_command(click.Context(cli), command[0]), command[1:]
         if isinstance(found, click.Group):

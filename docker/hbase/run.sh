@@ -23,6 +23,11 @@ java_with() {
     -cp "$home/$conf:$home/classes:$home/lib/*" "$@"
 }
 
+# The volume outlives the image, and a volume is filled from an image once only.
+if [ "$program" = server ] && [ -d "${TMS_JARS:-/jars}" ]; then
+  cp "$home"/../tms/tms-coprocessor-*.jar "${TMS_JARS:-/jars}/"
+fi
+
 case $program in
   server) java_with server "${HBASE_HEAP:-768m}" org.apache.hadoop.hbase.master.HMaster start ;;
   thrift) java_with gateway "${HBASE_HEAP:-256m}" \

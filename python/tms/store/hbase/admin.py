@@ -80,8 +80,8 @@ class Probe(msgspec.Struct, frozen=True):
     enabled: bool
     table: str
     metadata_age_ms: int | None = None
-    topics_age_ms: int | None = None  # since all topics were read; rows expire by that time
     image_age_ms: int | None = None
+    topics_age_ms: int | None = None  # since all topics were read; rows expire by that time
 
 
 class Admin:
