@@ -8,6 +8,7 @@ import pytest
 
 import tms
 from tests.compaction_kit import DAY_MS, NAME, World, compacted, newest
+from tests.log_kit import KeptStore
 from tms.cli.operate.verify import Verifier
 from tms.clock import SystemClock
 from tms.compact.newest import Newest
@@ -15,7 +16,7 @@ from tms.compact.throttle import Throttle
 from tms.errors import Closed
 from tms.model.block import Flags, encode, flags_of
 from tms.model.filter import Filter
-from tms.model.log import NewBlock, PartitionPosition
+from tms.model.log import Appended, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import Cleanup, Durability, TopicSettings
@@ -456,3 +457,23 @@ def test_a_compacted_topic_is_the_same_through_http() -> None:
         assert [message["offset"] for message in rest["messages"]] == [39, 42]
         changed = bus.update_topic("t", cleanup="compact,delete", retention="1d").settings
         assert (changed.cleanup, changed.retention_ms) == (Cleanup.BOTH, DAY_MS)
+
+
+def test_a_block_that_was_compacted_away_is_not_stored_again_after_owners_that_died() -> None:
+    world = World(inner=KeptStore(shared=True))
+
+    def publish() -> Appended:
+        block = encode([b"1"], [b"a"], producer_id=7, producer_sequence=0)
+        (place,) = world.engine.append(NAME, [NewBlock(0, block)], Durability.SYNCED)
+        return place
+
+    first = publish()
+    world.crash()
+    world.publish((b"a", b"2"))
+    world.crash()
+    world.log.reader.load()
+    world.compact()
+    assert [one.value for one in world.read()] == [b"2"]
+    world.crash()
+    assert publish().base_offset == first.base_offset
+    assert [one.value for one in world.read()] == [b"2"]

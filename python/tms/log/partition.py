@@ -129,6 +129,8 @@ class PartitionState:
                 self.chain.refresh()
             self.chain.take_over()
             end = recovery.find_end(self.chain, self._metadata, self.producers)
+            if self.chain.shared and end.unsaved_bytes:  # what is sealed may be compacted
+                self._save(end.last, end.end_offset, end.saved_bytes + end.unsaved_bytes)
             self.chain.seal(end.end_offset, end.last, end.saved_bytes + end.unsaved_bytes)
         except TMSError as error:
             self.failed = error.retriable
@@ -289,12 +291,13 @@ class PartitionState:
         if not self.loaded or self.chain.active is None or self.last == FIRST_KEY:
             return
         self.sync()
-        record = ProducersRecord(
-            self.last, self.end_offset, self.producers.dump(), self._segment_bytes
-        )
+        self._save(self.last, self.end_offset, self._segment_bytes)
+        self._since_snapshot = 0
+
+    def _save(self, last: BlockKey, end_offset: int, segment_bytes: int) -> None:
+        record = ProducersRecord(last, end_offset, self.producers.dump(), segment_bytes)
         key = keys.producers_key(self.chain.uid, self.chain.partition)
         self._metadata.write([(key, encode(record))], Durability.WRITTEN)
-        self._since_snapshot = 0
 
     def sync(self) -> None:
         """Make durable what was only written. The caller holds `owner`."""

@@ -46,6 +46,8 @@ from tms.model.topic import Durability
 from tms.store.base import Map, Row, Store, is_last
 
 KEY_END: BlockKey = (2**63, 0)
+NEWEST_BYTES = 1 << 20  # looked through at once, of the newest blocks
+CUT_BYTES = 4 << 20  # deleted at once
 _NOTHING = PartitionRecord(epoch=0, segments=())
 
 
@@ -272,7 +274,7 @@ class SegmentChain:
         for segment in reversed(self.record.segments):
             stop = _stop(segment)
             while len(found) < count:
-                rows = self._map(segment.number).scan(None, stop, 1 << 20, reverse=True)
+                rows = self._map(segment.number).scan(None, stop, NEWEST_BYTES, reverse=True)
                 if not rows:
                     break
                 for key, value in rows[: count - len(found)]:
@@ -313,7 +315,7 @@ class SegmentChain:
         """Delete all blocks of a segment at or after `start`; how many, and the greatest key, which
         is not to be given out again. Only for recovery."""
         count, last = 0, start
-        while rows := self._map(segment.number).scan(keys.block_key(*start), None, 4 << 20):
+        while rows := self._map(segment.number).scan(keys.block_key(*start), None, CUT_BYTES):
             self._map(segment.number).delete([key for key, _ in rows])
             count += len(rows)
             last = max(last, keys.split_block_key(rows[-1][0]))
