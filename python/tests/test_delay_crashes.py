@@ -415,3 +415,16 @@ def test_what_was_delivered_is_not_delivered_again_by_a_repetition_after_a_power
     world.later(b"1", delay_ms=0, token="t")
     world.delayed.move()
     assert world.read() == [b"1"]
+
+
+def test_a_request_all_of_which_was_cancelled_is_known_to_the_next_owner() -> None:
+    world = World(shared=True)
+    [id] = world.later(b"x", delay_ms=10, token="t")
+    assert world.delayed.cancel(A, id)
+    world.clock.pass_ms(20)
+    world.delayed.move()
+    world.kill()
+    assert world.later(b"x", delay_ms=10, token="t") == [id]
+    world.clock.pass_ms(20)
+    world.delayed.move()
+    assert world.read() == []

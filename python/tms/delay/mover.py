@@ -172,7 +172,10 @@ class Mover:
             blocks, counts = blocks_of(taken.entries, taken.cancelled)
             taken = taken.first(len(counts))
             messages = sum(count for _, count in counts)
-            if blocks:
+            # Where others may take over, the position says also of what was cancelled that it is
+            # done with: its request must not be taken for half of one.
+            counted = bool(blocks) or waiting.shelf.shared
+            if counted:
                 before = taken.before
                 change = PositionChange(
                     PositionKey(GROUP, name, 0),
@@ -191,7 +194,7 @@ class Mover:
         now_ms = self._clock.now_ms()
         for due_ms, count in counts:
             self.lateness.add(max(0, now_ms - due_ms) / 1000, count)
-        waiting.done(taken, messages, committed=bool(blocks))
+        waiting.done(taken, messages, committed=counted)
         return messages or len(taken.entries)
 
     def _carry_out(self, waiting: Waiting, request: Commit) -> None:
