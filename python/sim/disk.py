@@ -48,8 +48,8 @@ class DiskMap(MemoryMap):
 class Disk(MemoryStore):
     """Maps by name that outlive the closing of the store."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, shared: bool = False) -> None:
+        super().__init__(shared=shared)
         self._keeps = True
 
     def open(self, name: str, create: bool) -> MemoryMap:

@@ -81,6 +81,7 @@ class Read(_Event, frozen=True):
     ended: int
     everything: bool = False
     held_by: str = ""
+    key: str = ""  # only messages with this key were asked for
 
 
 class Found(_Event, frozen=True):
@@ -128,6 +129,16 @@ class Erased(_Event, frozen=True):
     places: tuple[Place, ...]
     key: str
     id: str
+    ended: int
+    done: bool
+
+
+class Truncated(_Event, frozen=True):
+    """Everything up to an id was made unreadable; `at` is when it was asked for. Not `done`: it
+    failed, and may be so or not."""
+
+    place: Place
+    upto: str
     ended: int
     done: bool
 
@@ -184,11 +195,12 @@ class Handled(_Event, frozen=True):
 
 class Drained(_Event, frozen=True):
     """At the end a queue had nothing left: each message of `place` was settled, or is in
-    `dead`."""
+    `dead`. `by_key`: it hands out the messages of a key one after another."""
 
     queue: str
     place: Place
     dead: Place
+    by_key: bool = False
 
 
 class Clock(_Event, frozen=True):
@@ -243,6 +255,7 @@ Event = (
     | Compacting
     | Compacted
     | Erased
+    | Truncated
     | Stored
     | Clock
     | Deferred

@@ -6,7 +6,18 @@ run(seed) ─▶ Outcome: the history, and what is wrong with it
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sim.actors.actor import JOBS, OUTPUT, PEOPLE, SOURCE, Actor, Remembering, seen, topic_of
+from sim.actors.actor import (
+    CUT,
+    JOBS,
+    LINES,
+    OUTPUT,
+    PEOPLE,
+    SOURCE,
+    Actor,
+    Remembering,
+    seen,
+    topic_of,
+)
 from sim.actors.committers import Committer, Transformer
 from sim.actors.deciders import Decider
 from sim.actors.erasers import Eraser
@@ -18,8 +29,10 @@ from sim.actors.members import GROUP as MEMBERS
 from sim.actors.members import JOINED, SHARED, Member
 from sim.actors.producers import Producer
 from sim.actors.readers import Reader
-from sim.actors.workers import DEAD, HANDLED, SETTINGS, Worker
-from sim.actors.workers import GROUP as WORKERS
+from sim.actors.replays import Replayer
+from sim.actors.truncators import Truncator
+from sim.actors.workers import ORDERED, PLAIN, WORKS, Worker
+from sim.bounds.drawing import Bounds
 from sim.history import (
     Compacted,
     Crashed,
@@ -39,8 +52,21 @@ from tms.errors import TopicNotFound
 from tms.model.log import PartitionPosition
 from tms.model.position import Position
 
-TOPICS = ("a", "b", "made", "jobs", "handled", "shared", "joined", PEOPLE, LATER[0][0])
+TOPICS = (
+    "a",
+    "b",
+    "made",
+    "jobs",
+    "lines",
+    "cut",
+    "handled",
+    "shared",
+    "joined",
+    PEOPLE,
+    LATER[0][0],
+)
 PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
+HANDED = tuple(place for work in WORKS for place in (work.place, work.handled))
 SHORT_MS, LONG_MS = (0, 1, 5, 300, 3_000), (700_000, 7_300_000)
 STEPS = 220
 SETTLE_ROUNDS = 60
@@ -61,9 +87,9 @@ class Stuck(Exception):
 class Simulation:
     """One run."""
 
-    def __init__(self, seed: int, steps: int = STEPS) -> None:
+    def __init__(self, seed: int, bounds: Bounds, steps: int = STEPS) -> None:
         self._steps = steps
-        self.world = World(seed, TOPICS)
+        self.world = World(seed, TOPICS, bounds)
         random, world = self.world.random, self.world
         self.readers = [
             Reader(world, f"reader-{number}", place, committed)
@@ -76,11 +102,14 @@ class Simulation:
             Interactive(world, "i0", PLACES),
             Interactive(world, "i1", (*PLACES, JOBS)),
         )
-        jobs = (Producer(world, "p2", JOBS),)
+        jobs = (Producer(world, "p2", JOBS), Keeper(world, "q0", LINES), Keeper(world, "q1", LINES))
         self.actors: list[Actor] = [
             *self.readers,
             Producer(world, "p0", SOURCE),
             Producer(world, "p1", random.choice(PLACES)),
+            Producer(world, "p6", CUT),
+            Truncator(world, (CUT, CUT, JOBS, LINES)),
+            Eraser(world, "e2", (LINES,)),
             Committer(world, "c0", (*PLACES, *SHARED)),
             Committer(world, "c1", (*PLACES, JOBS, KEPT)),
             *staging,
@@ -91,22 +120,26 @@ class Simulation:
             Transformer(world, "t1", SOURCE, OUTPUT),
         ]
         self.takers: list[Actor] = [
-            *(Worker(world, f"w{number}") for number in range(3)),
+            *(Worker(world, f"w{number}", PLAIN) for number in range(3)),
+            *(Worker(world, f"w{number + 3}", ORDERED) for number in range(2)),
             *(Member(world, f"m{number}") for number in range(3)),
         ]
         self.mover = Mover(world)
         self.later = [Later(world, f"l{number}") for number in range(2)]
         self.actors += self.later
+        everywhere = (*PLACES, OUTPUT, KEPT, *NAMED, *HANDED, CUT, *SHARED, JOINED, *LATER)
+        replayer = Replayer(world, "r0", everywhere)
+        self.actors += [replayer] * 2
         deciders = tuple(Decider(world, f"d{number}", PLACES[2]) for number in range(2))
         self.actors += deciders
-        self.remembering: list[Remembering] = [*self.readers, *deciders]
+        self.remembering: list[Remembering] = [*self.readers, *deciders, replayer]
         if random.random() < 0.3:
             self.actors.append(Foreign(world, "f0", random.choice(PLACES[1:])))
         self.often: list[Actor] = []  # what a run is about most
         if random.random() < KEYED_SHARE:
             self._add_keyed()
         else:
-            subjects = ((), deciders * 4, staging * 4, (*jobs, *self.takers[:3]) * 2)
+            subjects = ((), deciders * 4, staging * 4, (*jobs, *self.takers[:5]) * 2)
             self.often += random.choice(subjects)
         world.step(self._declare)
         world.between = self._glance
@@ -146,7 +179,8 @@ class Simulation:
 
     def _declare(self) -> None:
         self.world.engine.create_topic(topic_of(KEPT), KEEPING)
-        self.world.engine.queues.declare(WORKERS, topic_of(JOBS), SETTINGS)
+        for work in WORKS:
+            self.world.engine.queues.declare(work.group, work.topic, work.settings)
 
     def _glance(self) -> None:
         random = self.world.random
@@ -179,6 +213,8 @@ class Simulation:
                 quietly(lambda: compact(world))
             case 5:
                 quietly(engine.maintenance.recover)
+                if random.random() < 0.3:
+                    world.close()
             case 6 | 7:
                 world.store.fail_write(random.randint(1, 8), stored=random.random() < 0.5)
             case 8:
@@ -222,12 +258,15 @@ class Simulation:
     def _conclude(self) -> None:
         world, history = self.world, self.world.history
         look(world)
-        ours = (*PLACES, OUTPUT, KEPT, *NAMED, JOBS, HANDLED, DEAD, *SHARED, JOINED, *LATER)
+        dead = [work.dead for work in WORKS]
+        ours = (*PLACES, OUTPUT, KEPT, *NAMED, *HANDED, *dead, CUT, *SHARED, JOINED, *LATER)
         for place in ours:
             history.add(Final(history.now(), place, self._all(place)))
         history.add(Compacted(history.now(), KEPT, TOMBSTONE_RETENTION_MS))
         history.add(Stored(history.now(), self._stored()))
-        history.add(Drained(history.now(), WORKERS, JOBS, DEAD))
+        for work in WORKS:
+            by_key = bool(work.settings.ordered_by)
+            history.add(Drained(history.now(), work.group, work.place, work.dead, by_key))
         groups = [(Transformer.GROUP, SOURCE, OUTPUT[0])]
         groups += [(MEMBERS, place, JOINED[0]) for place in SHARED]
         for group, (topic, partition), output in groups:
@@ -269,5 +308,7 @@ class Simulation:
 
 
 def run(seed: int, steps: int = STEPS) -> Outcome:
-    """Run one seed."""
-    return Simulation(seed, steps).run()
+    """Run one seed, with the bounds that it draws."""
+    bounds = Bounds.of(seed)
+    with bounds.set():
+        return Simulation(seed, bounds, steps).run()

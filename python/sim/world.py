@@ -17,23 +17,20 @@ from random import Random
 from threading import Lock
 from typing import Any
 
+from sim.bounds.drawing import Bounds
 from sim.disk import Disk
 from sim.history import Clock, Crashed, History
 from tms.compact.compaction import CompactionLimits
-from tms.engine import Engine, EngineConfig
+from tms.engine import Engine
 from tms.errors import TMSError
 from tms.log import pending
-from tms.log.partition import LogLimits
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.store.faulty import FaultyStore
+from tms.topic.filtering import Bounds as FilterBounds
 
 START_MS = 1_700_000_000_000
 FOREVER = TopicSettings(2, None, None, Durability.SYNCED)
-CONFIG = EngineConfig(
-    cache_bytes=4_096,
-    log=LogLimits(segment_bytes=6_000, snapshot_bytes=2_000, producers=50),
-    compaction=CompactionLimits(dirty_ratio=0.0),
-)
+SHARED_SHARE = 0.25  # of the runs: in a store that others may write to, where each start seals
 
 
 class Died(BaseException):
@@ -99,8 +96,10 @@ class Background(Executor):
 class World:
     """What the actors of a simulation share."""
 
-    def __init__(self, seed: int, topics: tuple[str, ...]) -> None:
+    def __init__(self, seed: int, topics: tuple[str, ...], bounds: Bounds) -> None:
         self.random = Random(seed)
+        self._config = bounds.config(compaction=bounds.make(CompactionLimits, dirty_ratio=0.0))
+        self._filtering = bounds.make(FilterBounds)
         self.history = History()
         self.clock = VirtualClock(self.history)
         self.background = Background()
@@ -110,7 +109,7 @@ class World:
         self._dies_in = -1
         self._with_power = False
         self._inside = False
-        self.disk = Disk()
+        self.disk = Disk(shared=self.random.random() < SHARED_SHARE)
         self.store = FaultyStore(self.disk, self._before)
         self.engine = self._open()
         for topic in topics:
@@ -120,7 +119,8 @@ class World:
 
     def die_soon(self, operations: int, power: bool) -> None:
         """Let the process die this many operations of the store later."""
-        self._dies_in, self._with_power = operations, power
+        self._dies_in = operations
+        self._with_power = power and not self.store.shared  # others keep what was written
 
     def jump(self, ms: int) -> None:
         """Let the wall clock jump."""
@@ -157,6 +157,16 @@ class World:
             except Died:
                 continue
 
+    def close(self) -> None:
+        """Let the process end as it should, and start the next."""
+        while self.background.run():
+            pass
+        quietly(self.engine.close)
+        self.era += 1
+        self.life += 1
+        self.store.heal()
+        self.engine = self._open()
+
     def settle(self) -> None:
         """End all faults, finish what is under way."""
         self._dies_in, self.between = -1, lambda: None
@@ -169,7 +179,9 @@ class World:
         waits, pending._passes = pending._passes, self.background.passes
         self._inside = True  # nobody reads while it opens
         try:
-            return Engine(self.store, self.clock, CONFIG, self.background, self.random)
+            engine = Engine(self.store, self.clock, self._config, self.background, self.random)
+            engine._fetcher.bounds = self._filtering
+            return engine
         finally:
             self._inside = False
             pending._passes = waits

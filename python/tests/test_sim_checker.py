@@ -26,6 +26,7 @@ from sim.history import (
     Sent,
     Stored,
     Taken,
+    Truncated,
 )
 from sim.rules.checker import check
 from sim.rules.findings import Kind
@@ -591,3 +592,75 @@ def test_after_a_clock_went_back_what_is_due_before_may_come_behind() -> None:
 
     assert kinds(run(200)) == set()
     assert kinds(run(199)) == {Kind.UNSTABLE}
+
+
+def test_a_reader_that_is_told_to_have_all_has_what_was_there_before_it_asked() -> None:
+    events = without(right(), 11, Read(11, "r", 0, A, True, "", (("01", "p0"),), 12, True))
+    assert kinds(events) == {Kind.STOPPED}
+    assert kinds([*events, Crashed(3, power=True)]) == {Kind.STOPPED}
+    held = Read(11, "r", 0, A, True, "", (("01", "p0"),), 12, True, held_by="t")
+    assert kinds(without(events, 11, held)) == set()
+
+
+def test_a_reader_of_one_key_misses_none_of_it() -> None:
+    place = ("kept", 0)
+    values = (("01", "a=1"), ("02", "b=1"), ("03", "a=2"), ("04", "b=2"))
+
+    def run(*shown: tuple[str, str]) -> list[Event]:
+        return [
+            Sent(1, place, tuple(value for _, value in values)),
+            Acknowledged(2, place, values, synced=True),
+            Read(3, "r", 0, place, True, "", shown, 4, everything=True, key="a"),
+            Final(5, place, values),
+        ]
+
+    assert kinds(run(("01", "a=1"), ("03", "a=2"))) == set()
+    assert kinds(run(("01", "a=1"))) == {Kind.STOPPED}
+    assert kinds(run(("03", "a=2"))) == {Kind.UNSTABLE}
+
+
+def test_what_was_truncated_may_be_gone_and_is_not_handed_out() -> None:
+    values = (("01", "a"), ("02", "b"), ("03", "c"))
+    run: list[Event] = [
+        Sent(1, JOBS, ("a", "b", "c")),
+        Acknowledged(2, JOBS, values, synced=True),
+        Read(3, "r", 0, JOBS, True, "", values, 4),
+        Truncated(5, JOBS, "02", 6, done=True),
+        Final(9, JOBS, (("03", "c"),)),
+    ]
+    assert kinds(run) == set()
+    assert kinds(without(run, 9, Final(9, JOBS, ()))) == {Kind.LOST}
+    assert kinds([*run, taken(7, 0, Job("a", 1))]) == {Kind.UNERASED}
+    assert kinds([*run, taken(7, 0, Job("c", 1))]) == set()
+    late = Read(7, "s", 0, JOBS, True, "", (("02", "b"), ("03", "c")), 8)
+    assert kinds([*run, late]) == {Kind.UNERASED}
+    unsure = without(run, 5, Truncated(5, JOBS, "02", 6, done=False))
+    assert kinds([*unsure, late]) == set()
+
+
+def test_an_erased_message_is_not_handed_out() -> None:
+    erased = Erased(3, (JOBS,), "k", "", 4, done=True)
+    run: list[Event] = [
+        Sent(1, JOBS, ("k=1", "l=1")),
+        Acknowledged(2, JOBS, (("01", "k=1"), ("02", "l=1")), synced=True),
+        erased,
+        Final(9, JOBS, (("02", "l=1"),)),
+    ]
+    assert kinds([*run, taken(5, 0, Job("l=1", 1))]) == set()
+    assert kinds([*run, taken(5, 0, Job("k=1", 1))]) == {Kind.UNERASED}
+
+
+def test_a_queue_ordered_by_key_hands_out_one_message_of_a_key_after_another() -> None:
+    run: list[Event] = [
+        Sent(1, JOBS, ("k=1", "l=1", "k=2")),
+        taken(2, 0, Job("k=1", 1), Job("l=1", 1)),
+        handled(3, "ack", Job("k=1", 1)),
+        taken(4, 10, Job("k=2", 1)),
+        handled(5, "ack", Job("k=2", 1)),
+        handled(6, "ack", Job("l=1", 1)),
+        Final(10, JOBS, (("01", "k=1"), ("02", "l=1"), ("03", "k=2"))),
+        Final(11, DEAD, ()),
+        Drained(12, "q", JOBS, DEAD, by_key=True),
+    ]
+    assert kinds(run) == set()
+    assert kinds(without(run, 3, handled(7, "ack", Job("k=1", 1)))) == {Kind.OVERTAKEN}

@@ -16,7 +16,7 @@ from sim.simulation import Stuck, run
 from tms.errors import TMSError
 from tms.model.topic import Durability
 
-SEEDS, CHUNK = 2_000, 100
+SEEDS, CHUNK = 1_000, 50
 BUG_SEEDS = 150
 PYTHON = Path(__file__).resolve().parents[1]
 

@@ -8,12 +8,12 @@ the store that it does then.
 from collections import deque
 from dataclasses import dataclass
 
-from sim.actors.actor import block, topic_of
+from sim.actors.actor import block, text_of, topic_of
 from sim.history import Cancelled, Deferred, Listed, Place, Sent
 from sim.world import World, quietly
 from tms.delay.delayed import LIST_MAX, Delayed
 from tms.delay.waiting import Waiting
-from tms.errors import TMSError
+from tms.errors import Conflict, TMSError
 from tms.log.pending import Pending
 from tms.model import delayed
 from tms.model.delayed import DelayedId, Due
@@ -223,7 +223,12 @@ class Later:
             self._cancel = None
             return
         world = self._world
-        done = world.engine.delayed.cancel(TOPIC, one.id, AT_ONCE_S)
+        try:
+            done = world.engine.delayed.cancel(TOPIC, one.id, AT_ONCE_S)
+        except Conflict:  # another process has taken over: nobody knows any more
+            self._known.remove(one)
+            self._cancel = None
+            return
         history, durability = world.history, world.engine._registry.find(TOPIC).durability
         synced = durability is Durability.SYNCED
         history.add(Cancelled(one.asked, one.place, one.value, done, history.now(), synced))
@@ -242,9 +247,13 @@ def look(world: World) -> None:
     """Note all that waits."""
     delays, history = world.engine.delayed, world.history
     began = history.now()
-    values = tuple((one.value or b"").decode() for one in delays.messages(TOPIC, limit=LIST_MAX))
+    values: list[str] = []
+    after = None
+    while page := delays.messages(TOPIC, after, world.random.choice((1, LIST_MAX))):
+        values += (text_of(one.value, one.headers) for one in page)
+        after = page[-1].id
     waiting = delays.info(TOPIC).waiting
-    history.add(Listed(began, LATER[0][0], values, waiting, history.now()))
+    history.add(Listed(began, LATER[0][0], tuple(values), waiting, history.now()))
 
 
 def _waiting(delays: Delayed) -> Waiting | None:

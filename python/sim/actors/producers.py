@@ -16,6 +16,7 @@ class Producer:
         self._name, self._place = name, place
         self._made = 0
         self._values: tuple[str, ...] = ()
+        self._lone = False  # whether each is a block by itself
         self._durability = SYNCED
         self._pending: PendingAppend | None = None
         self._life = 0
@@ -42,7 +43,8 @@ class Producer:
 
     def _make(self) -> None:
         world = self._world
-        count = world.random.choice((1, 1, 2, 3))
+        self._lone = world.random.random() < 0.3
+        count = world.random.choice((2, 5, 8) if self._lone else (1, 1, 2, 3))
         self._values = tuple(f"{self._name}-{self._made + i}" for i in range(count))
         self._made += count
         self._durability = durability_at(world, self._place)
@@ -54,27 +56,32 @@ class Producer:
         self._life, self._pending = self._world.life, None
         quietly(lambda: self._submit(new))
 
-    def _new(self) -> NewBlock:
-        return NewBlock(self._place[1], block(self._values, self._producer_id, self._sequence))
+    def _new(self) -> list[NewBlock]:
+        blocks = [(value,) for value in self._values] if self._lone else [self._values]
+        return [
+            NewBlock(self._place[1], block(values, self._producer_id, self._sequence + number))
+            for number, values in enumerate(blocks)
+        ]
 
-    def _submit(self, new: NewBlock) -> None:
+    def _submit(self, new: list[NewBlock]) -> None:
         engine = self._world.engine
-        self._pending = engine.submit(topic_of(self._place), [new], self._durability)
+        self._pending = engine.submit(topic_of(self._place), new, self._durability)
 
     def _look(self) -> None:
         if self._pending is None or not self._pending.done():
             return
         pending, self._pending = self._pending, None
         try:
-            appended = pending.result(0)[0]
+            appended = pending.result(0)
         except (OutOfOrderSequence, SequenceReused):  # what came before was lost with the power
             self._begin_anew()
             return
         except TMSError:
             return
-        messages = tuple(zip(map(str, appended.ids()), self._values, strict=True))
+        ids = [str(id) for one in appended for id in one.ids()]
+        messages = tuple(zip(ids, self._values, strict=True))
         synced = self._durability is SYNCED
         history = self._world.history
         history.add(Acknowledged(history.now(), self._place, messages, synced))
-        self._sequence += 1
+        self._sequence += len(appended)
         self._values = ()

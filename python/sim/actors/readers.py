@@ -1,6 +1,6 @@
 """Who reads, over and over."""
 
-from sim.actors.actor import seen
+from sim.actors.actor import after_of, seen
 from sim.history import Place, Read
 from sim.world import World, quietly
 from tms.model.ids import MessageId
@@ -74,18 +74,19 @@ class Reader:
                 self._pass,
                 self._place,
                 self._committed,
-                "" if position.id is None else str(position.id),
+                after_of(position),
                 messages,
                 world.history.now(),
-                not fetched.blocks or bool(held),
-                _name_of(world, held),
+                bool(held) or (not fetched.blocks and fetched.next[partition] == position),
+                held_name(world, held),
             )
         )
-        if messages:
-            self._position = Position.after(MessageId.parse(messages[-1][0]))
+        if messages or fetched.next[partition] != position:
+            self._position = fetched.next[partition]
 
 
-def _name_of(world: World, pointer: int) -> str:
+def held_name(world: World, pointer: int) -> str:
+    """What the run calls the transaction with this pointer, `?` if nothing; empty for none."""
     if not pointer:
         return ""
     tokens = world.engine.transactions.manager.state.tokens

@@ -3,8 +3,10 @@ them in a transaction with what they made of them, or are never heard of again.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from sim.actors.actor import JOBS
+from sim.actors.actor import JOBS, LINES, text_of
 from sim.actors.committers import commit, making
 from sim.history import Asked, Handled, Job, Place, Sent, Taken
 from sim.world import World, quietly
@@ -13,11 +15,25 @@ from tms.model.queue import QueueSettings, Settlement, Token, TokenResult
 from tms.model.received import Delivered
 from tms.model.topic import Durability, TopicName
 
-GROUP = "workers"
-HANDLED: Place = ("handled", 0)
-DEAD: Place = ("jobs-workers-dead", 0)
 LEASE_S = 1.0
 HOWS = ("ack", "ack", "made", "made", "nack", "extend", "reject")
+
+
+class Work(NamedTuple):
+    """A queue: its messages, where those go that nobody can handle, and what is made of them."""
+
+    group: str
+    place: Place
+    dead: Place
+    handled: Place
+    settings: QueueSettings
+
+    @property
+    def topic(self) -> TopicName:
+        """The topic whose messages it hands out."""
+        return TopicName.parse(self.place[0])
+
+
 SETTINGS = QueueSettings(
     lease_s=LEASE_S,
     deliveries_max=8,
@@ -25,15 +41,25 @@ SETTINGS = QueueSettings(
     backoff_max_s=3.0,
     durability=Durability.SYNCED,
 )
+PLAIN = Work("workers", JOBS, ("jobs-workers-dead", 0), ("handled", 0), SETTINGS)
+ORDERED = Work(
+    "clerks",
+    LINES,
+    ("lines-clerks-dead", 0),
+    ("handled", 1),
+    replace(SETTINGS, ordered_by="key"),
+)
+WORKS = (PLAIN, ORDERED)
 
 
 class Worker:
     """One of several workers of one queue."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, queue: Work) -> None:
         self._world = world
         self._name = name
-        self._topic = TopicName.parse(JOBS[0])
+        self._queue = queue
+        self._topic = queue.topic
         self._made = 0
         self._jobs: list[Delivered] = []
         self._again: Callable[[], bool] | None = None  # what was asked and not answered
@@ -51,7 +77,7 @@ class Worker:
                 self._jobs = self._jobs or self._take(10)
                 if self._jobs:
                     self._ask("ack", self._jobs)
-            info = self._world.engine.queues.describe(GROUP, self._topic)
+            info = self._world.engine.queues.describe(self._queue.group, self._topic)
             left = info.backlog + info.leased + info.ready + info.delayed + info.blocked
             return self._again is None and left + info.dying == 0
         except TMSError:
@@ -75,13 +101,22 @@ class Worker:
     def _take(self, limit: int) -> list[Delivered]:
         world, history = self._world, self._world.history
         began, clock_ms = history.now(), world.clock.passed_ms
-        received = world.engine.queues.receive(GROUP, self._topic, limit)
-        found = received.messages(JOBS[0])
+        received = world.engine.queues.receive(self._queue.group, self._topic, limit)
+        found = received.messages(self._queue.place[0])
         if found:
             jobs = tuple(map(_job, found))
             lease_ms = round(LEASE_S * 1_000)
             history.add(
-                Taken(began, self._name, GROUP, jobs, history.now(), clock_ms, lease_ms, world.era)
+                Taken(
+                    began,
+                    self._name,
+                    self._queue.group,
+                    jobs,
+                    history.now(),
+                    clock_ms,
+                    lease_ms,
+                    world.era,
+                )
             )
         return found
 
@@ -95,7 +130,7 @@ class Worker:
         began = self._note(0, how, jobs)
 
         def attempt() -> bool:
-            result = _call(world, how, self._topic, tokens)
+            result = _call(world, how, self._queue, tokens)
             late = {str(one) for text in result.fenced for one in Token.parse(text).each()}
             self._note(began, how, jobs, late)
             return True
@@ -113,7 +148,8 @@ class Worker:
         began = began or history.now()
         done = tuple(_value(job) for job in jobs if late is not None and job.token not in late)
         fenced = tuple(_value(job) for job in jobs if late is not None and job.token in late)
-        history.add(Handled(began, self._name, GROUP, how, asked, done, fenced, history.now()))
+        queue = self._queue.group
+        history.add(Handled(began, self._name, queue, how, asked, done, fenced, history.now()))
         return began
 
     def _repeat(self) -> None:
@@ -128,11 +164,13 @@ class Worker:
         name = f"{self._name}-{self._made}"
         values = tuple(f"{name}.{number}" for number in range(len(jobs)))
         began = self._note(0, "made", jobs)
-        history.add(Sent(history.now(), HANDLED, values, name, tuple(map(_value, jobs))))
+        history.add(
+            Sent(history.now(), self._queue.handled, values, name, tuple(map(_value, jobs)))
+        )
         history.add(Asked(history.now(), name))
-        settlement = Settlement(GROUP, self._topic, tuple(job.token for job in jobs))
+        settlement = Settlement(self._queue.group, self._topic, tuple(job.token for job in jobs))
 
-        work = making(name, HANDLED, values, settlements=(settlement,))
+        work = making(name, self._queue.handled, values, settlements=(settlement,))
 
         def attempt() -> bool:
             done = commit(world, work)
@@ -145,17 +183,17 @@ class Worker:
         self._repeat()
 
 
-def _call(world: World, how: str, topic: TopicName, tokens: Sequence[str]) -> TokenResult:
-    queues = world.engine.queues
+def _call(world: World, how: str, queue: Work, tokens: Sequence[str]) -> TokenResult:
+    queues, group, topic = world.engine.queues, queue.group, queue.topic
     match how:
         case "ack":
-            return queues.ack(GROUP, topic, tokens)
+            return queues.ack(group, topic, tokens)
         case "nack":
-            return queues.nack(GROUP, topic, tokens)
+            return queues.nack(group, topic, tokens)
         case "extend":
-            return queues.extend(GROUP, topic, tokens)
+            return queues.extend(group, topic, tokens)
         case _:
-            return queues.reject(GROUP, topic, tokens, "bad")
+            return queues.reject(group, topic, tokens, "bad")
 
 
 def _job(message: Delivered) -> Job:
@@ -163,4 +201,4 @@ def _job(message: Delivered) -> Job:
 
 
 def _value(message: Delivered) -> str:
-    return (message.value or b"").decode()
+    return text_of(message.value, message.headers)

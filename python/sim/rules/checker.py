@@ -21,6 +21,10 @@ The final content of the partitions is the truth that everything else is held ag
     early                 a message that was to wait, seen before it was due by the service's clock
     wrong cancel          delivered all the same, or not delivered though it could not be cancelled
     wrong list            of what waits: something is missing, is there no more, or counted wrongly
+    overtaken             a queue ordered by key handed out a message before an earlier one of its
+                          key was settled
+    stopped early         a reader was told that it had everything, and had not what was
+                          acknowledged, or seen by others, before it asked
 
 A power loss excuses what was acknowledged without a sync, and what was seen but not acknowledged;
 compaction and erasing excuse what they are there to remove (`gone_rules`); nothing else.
@@ -43,6 +47,7 @@ from sim.history import (
     Read,
     Sent,
 )
+from sim.rules.cut import Cut
 from sim.rules.findings import NEVER, Finding, Kind
 from sim.rules.gone import Gone
 from sim.rules.later import Later
@@ -72,6 +77,7 @@ class Checker:
         self.done = history.of(Done)
         self.queues = Queues(history)
         self.gone = Gone(history)
+        self.cut = Cut(history)
         self.later = Later(history)
         self.dead = {one.dead for one in self.queues.drained}  # copies stand here
         self.power = [one.at for one in history.of(Crashed) if one.power]
@@ -98,8 +104,8 @@ class Checker:
         self.final = {one.place: one.messages for one in history.of(Final)}
         self.index: dict[str, int] = {}  # of a message in its partition at the end
         self.id: dict[str, str] = {}
-        for messages in self.final.values():
-            for number, (id, value) in enumerate(messages):
+        for place, messages in self.final.items():
+            for number, (id, value) in enumerate(messages if place not in self.dead else ()):
                 self.index.setdefault(value, number)
                 self.id.setdefault(value, id)
 
@@ -110,7 +116,8 @@ class Checker:
 
     def missing(self, value: str) -> bool:
         """Whether a message that must be there at the end, if it ever was, is not."""
-        return value not in self.index and not self.gone.excused(value)
+        excused = self.gone.excused(value) or self.cut.excused(value)
+        return value not in self.index and not excused
 
     def power_lost(self, since: int, until: int = NEVER) -> bool:
         """Whether there was a power loss in between."""
@@ -215,6 +222,8 @@ def _withheld(run: Checker, read: Read) -> Iterator[Finding]:
         one = run.transactions.get(name)
         if one is None or one.seen > read.at or read.held_by not in ("", name):
             continue
+        if not _matches(read, value):
+            continue
         if not run.power_lost(one.seen, read.at if one.synced else NEVER):
             yield Finding(Kind.TORN, f"{value} of {name} was not shown to {read.reader}")
 
@@ -234,17 +243,46 @@ def _order(run: Checker) -> Iterator[Finding]:
                 other = run.id.get(value, id) != id
                 if other and not repeated and not run.power_lost(read.at):
                     yield Finding(Kind.UNSTABLE, f"{value} had the id {id}, then {run.id[value]}")
-        numbers = [run.index[value] for id, value in seen if run.id.get(value) == id]
-        start = _first_after(run, place, reads[0].after)
-        for before_number, number in pairwise([start - 1, *numbers]):
+        content = [one for one in run.final.get(place, ()) if _matches(reads[0], one[1])]
+        numbers = {value: number for number, (_, value) in reversed([*enumerate(content)])}
+        shown = [numbers[value] for id, value in seen if run.id.get(value) == id]
+        start = sum(1 for id, _ in content if id <= reads[0].after)
+        for before_number, number in pairwise([start - 1, *shown]):
             if number > before_number + 1:
-                passed = run.final[place][before_number + 1][1]
+                passed = content[before_number + 1][1]
                 yield Finding(Kind.UNSTABLE, f"{reader} passed {passed} in {place}")
 
 
-def _first_after(run: Checker, place: Place, after: str) -> int:
-    messages = run.final.get(place, ())
-    return sum(1 for id, _ in messages if id <= after) if after else 0
+def _matches(read: Read, value: str) -> bool:
+    """Whether a reader wanted a message."""
+    return not read.key or value.startswith(f"{read.key}=")
+
+
+def _stopped(run: Checker) -> Iterator[Finding]:
+    """Whoever is told that this was everything has seen all that was there for certain before."""
+    since: dict[str, int] = {}
+    for ack in run.acknowledged:
+        for _, value in ack.messages:
+            since[value] = min(since.get(value, NEVER), ack.at)
+    for one in run.transactions.values():
+        if one.committed:
+            for value in one.values:
+                since[value] = min(since.get(value, NEVER), one.ended)
+    for read in run.reads:
+        if read.committed:
+            for _, value in read.messages:
+                since[value] = min(since.get(value, NEVER), read.ended)
+    for read in run.reads:
+        if not read.committed or not read.everything or read.held_by:
+            continue
+        upto = read.messages[-1][0] if read.messages else read.after
+        for id, value in reversed(run.final.get(read.place, ())):
+            if id <= upto:
+                break
+            known = since.get(value, NEVER)
+            if _matches(read, value) and known < read.at and not run.power_lost(known):
+                what = f"{read.reader} did not get {value} of {read.place} at {read.at}"
+                yield Finding(Kind.STOPPED, what)
 
 
 def _ids(run: Checker) -> Iterator[Finding]:
@@ -312,6 +350,10 @@ def _gone(run: Checker) -> Iterator[Finding]:
     return run.gone.findings()
 
 
+def _cut(run: Checker) -> Iterator[Finding]:
+    return run.cut.findings()
+
+
 def _later(run: Checker) -> Iterator[Finding]:
     return run.later.findings()
 
@@ -324,11 +366,13 @@ RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _intermediate,
     _torn,
     _order,
+    _stopped,
     _ids,
     _positions,
     _invented,
     _updates,
     _queues,
     _gone,
+    _cut,
     _later,
 )

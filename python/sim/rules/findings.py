@@ -26,6 +26,8 @@ class Kind(StrEnum):
     EARLY = "early"
     CANCELLED = "wrong cancel"
     LISTED = "wrong list"
+    STOPPED = "stopped early"
+    OVERTAKEN = "overtaken"
 
 
 class Finding(NamedTuple):

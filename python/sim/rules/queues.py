@@ -40,6 +40,8 @@ class Queues:
         yield from self._counted()
         for drained in self.drained:
             yield from self._at_the_end(drained)
+            if drained.by_key:
+                yield from self._one_after_another(drained)
 
     def _settled_once(self) -> Iterator[Finding]:
         for (queue, value), times in self.settled.items():
@@ -107,3 +109,28 @@ class Queues:
             asked = {one.how for one in self.asked[message]} & {*SETTLING}
             if value in seen and not asked and not dead[value]:
                 yield Finding(Kind.LOST, f"{value} is gone from {drained.queue}, settled by nobody")
+
+    def _one_after_another(self, drained: Drained) -> Iterator[Finding]:
+        """A message is handed out when those of its key before it may be settled."""
+        dead = {*self.final.get(drained.dead, ())}
+        earlier: dict[str, list[str]] = defaultdict(list)  # by message, those of its key before
+        seen: dict[str, list[str]] = defaultdict(list)
+        for value in self.final.get(drained.place, ()):
+            key, has_key, _ = value.partition("=")
+            if has_key:
+                earlier[value] = [*seen[key]]
+                seen[key].append(value)
+        asked = {
+            value: min(
+                (one.at for one in self.asked[drained.queue, value] if one.how in SETTLING),
+                default=NEVER,
+            )
+            for values in seen.values()
+            for value in values
+        }
+        for taken in self.taken:
+            for job in taken.jobs if taken.queue == drained.queue else ():
+                for value in earlier.get(job.value, ()):
+                    if asked[value] > taken.ended and value not in dead:
+                        what = f"{taken.worker} got {job.value} at {taken.at}, {value} comes before"
+                        yield Finding(Kind.OVERTAKEN, what)

@@ -1,0 +1,49 @@
+"""Who makes the beginnings of topics unreadable for good."""
+
+from sim.actors.actor import before, topic_of
+from sim.history import Acknowledged, Place, Read, Truncated
+from sim.world import World, quietly
+from tms.model.ids import MessageId
+from tms.model.position import Position
+
+_EVENTS_MAX = 200  # how far back a message is looked for
+
+
+class Truncator:
+    """Truncates some topics before, or behind, a message that somebody saw."""
+
+    def __init__(self, world: World, places: tuple[Place, ...]) -> None:
+        self._world = world
+        self._places = places
+
+    def step(self) -> None:
+        """Truncate one; seldom everything there is."""
+        random, history = self._world.random, self._world.history
+        place = random.choice(self._places)
+        known = [
+            id
+            for event in history.events[-_EVENTS_MAX:]
+            if isinstance(event, Acknowledged | Read) and event.place == place
+            for id, _ in event.messages
+        ]
+        if not known or random.random() < 0.5:
+            return
+        id = MessageId.parse(random.choice(known))
+        position, upto = Position.at(id), before(id)
+        if random.random() < 0.3:
+            position, upto = Position.after(id), str(id)
+        began, done = history.now(), False
+
+        def truncate() -> None:
+            nonlocal done
+            self._world.engine.truncate_topic(topic_of(place), position)
+            done = True
+
+        try:
+            quietly(truncate)
+        finally:  # also when the process dies of it
+            history.add(Truncated(began, place, upto, history.now(), done))
+
+    def settle(self) -> bool:
+        """Nothing is left to do."""
+        return True

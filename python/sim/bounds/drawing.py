@@ -1,0 +1,78 @@
+"""Bounds drawn from a seed, and set while a run lasts.
+
+Invariants
+
+* A bound is drawn log-uniformly between the least that the table says and its default.
+* How many of them are drawn is drawn too: in some runs all are small at once, in others only a few
+  among defaults, because what one bound hides another one may need.
+* The same seed draws the same bounds; a bound that is added does not change those of the others.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from random import Random
+from typing import Any, TypeVar
+
+from sim.bounds.source import Number, bounds, users
+from sim.bounds.table import DRAWN
+from tms.engine.config import EngineConfig
+
+T = TypeVar("T")
+SHARES = (0.2, 0.7, 1.0)  # of all bounds that are drawn in a run
+
+
+class Bounds:
+    """What a run draws: by path, only those that are not at their default."""
+
+    def __init__(self, drawn: dict[str, Number] | None = None) -> None:
+        self.drawn = drawn or {}
+
+    @classmethod
+    def of(cls, seed: object) -> "Bounds":
+        """Those of a seed."""
+        share = Random(f"{seed}").choice(SHARES)
+        drawn = {}
+        for path, least in DRAWN.items():
+            random = Random(f"{seed} {path}")
+            default = bounds()[path].default
+            if random.random() < share:
+                number = least * (default / least) ** random.random() if default else default
+                drawn[path] = number if isinstance(default, float) else round(number)
+        return cls(drawn)
+
+    def make(self, kind: type[T], **given: Any) -> T:
+        """An object of a class that holds limits."""
+        name = f"{kind.__module__.removeprefix('tms.')}.{kind.__name__}."
+        fields = {
+            path.removeprefix(name): value
+            for path, value in self.drawn.items()
+            if path.startswith(name)
+        }
+        return kind(**{**fields, **given})
+
+    def config(self, **given: Any) -> EngineConfig:
+        """The configuration of an engine."""
+        from tms.compact.compaction import CompactionLimits
+        from tms.log.partition import LogLimits
+
+        parts = {"log": self.make(LogLimits), "compaction": self.make(CompactionLimits)}
+        return self.make(EngineConfig, **{**parts, **given})
+
+    @contextmanager
+    def set(self) -> Iterator[None]:
+        """While this lasts, the names of modules have these values."""
+        places = [
+            (import_module(f"tms.{module}"), name, value)
+            for path, value in self.drawn.items()
+            if path in users()
+            for module, name in users()[path]
+        ]
+        before = [(module, name, getattr(module, name)) for module, name, _ in places]
+        try:
+            for module, name, value in places:
+                setattr(module, name, value)
+            yield
+        finally:
+            for module, name, value in before:
+                setattr(module, name, value)

@@ -1,0 +1,152 @@
+"""Every bound in the source: numbers with a name at the top of a module, and the fields with a
+number of the dataclasses that hold limits.
+
+    log.reader._LOOK_BYTES               a name of a module
+    log.partition.LogLimits.producers    a field of a class
+
+What is not found: a number without a name. `unnamed` finds those that look like sizes.
+"""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import tms
+
+Number = int | float
+_NAME = re.compile(r"_?[A-Z][A-Z0-9_]*")
+_HOLDS_LIMITS = re.compile(r"(Limits|Config|Bounds|Options|Settings)$")
+_OPERATORS: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.LShift: operator.lshift,
+    ast.Pow: operator.pow,
+}
+
+
+class Bound(NamedTuple):
+    """A number in the source, where it stands, and its value there."""
+
+    module: str  # without `tms.`
+    name: str
+    default: Number
+
+    @property
+    def path(self) -> str:
+        """What the table calls it."""
+        return f"{self.module}.{self.name}"
+
+
+@cache
+def bounds() -> dict[str, Bound]:
+    """All of them, by path."""
+    return {bound.path: bound for module, tree in _modules().items() for bound in _of(module, tree)}
+
+
+@cache
+def users() -> dict[str, tuple[tuple[str, str], ...]]:
+    """By path of a bound, the modules that look its name up, and what it is called there."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for module, tree in _modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tms."):
+                for alias in node.names:
+                    path = f"{(node.module or '').removeprefix('tms.')}.{alias.name}"
+                    found.setdefault(path, []).append((module, alias.asname or alias.name))
+    return {
+        path: ((bound.module, bound.name), *found.get(path, ()))
+        for path, bound in bounds().items()
+        if "." not in bound.name
+    }
+
+
+def looked_up(path: str) -> bool:
+    """Whether some function reads this name when it runs: what only a default or another constant
+    is made of cannot be drawn."""
+    return any(name in _names_in_functions()[module] for module, name in users()[path])
+
+
+def unnamed() -> Iterator[str]:
+    """Numbers within functions that look like sizes: `n << m` with an m of 10 or more."""
+    for module, tree in _modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.LShift):
+                        right = _value(inner.right, {})
+                        if _value(inner.left, {}) is not None and (right or 0) in (10, 20, 30):
+                            yield f"{module}:{inner.lineno}"
+
+
+@cache
+def _names_in_functions() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for module, tree in _modules().items():
+        names = found[module] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for line in node.body:
+                    names |= {one.id for one in ast.walk(line) if isinstance(one, ast.Name)}
+            elif isinstance(node, ast.Lambda):
+                names |= {one.id for one in ast.walk(node.body) if isinstance(one, ast.Name)}
+    return found
+
+
+@cache
+def _modules() -> dict[str, ast.Module]:
+    root = Path(next(iter(tms.__path__)))
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
+            path.read_text()
+        )
+        for path in sorted(root.rglob("*.py"))
+    }
+
+
+def _of(module: str, tree: ast.Module) -> Iterator[Bound]:
+    known: dict[str, Number] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and _HOLDS_LIMITS.search(node.name):
+            for name, value in _assigned(node.body):
+                number = _value(value, known)
+                if number is not None:
+                    yield Bound(module, f"{node.name}.{name}", number)
+    for name, value in _assigned(tree.body):
+        number = _value(value, known)
+        if number is not None and _NAME.fullmatch(name):
+            known[name] = number
+            yield Bound(module, name, number)
+
+
+def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    for node in body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        pairs = [(target, node.value)]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = list(zip(target.elts, node.value.elts, strict=True))
+        for one, value in pairs:
+            if isinstance(one, ast.Name):
+                yield one.id, value
+
+
+def _value(node: ast.expr, known: dict[str, Number]) -> Number | None:
+    """What an expression of numbers is; None for anything else."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        number: Number = node.value  # type: ignore[assignment]
+        return number
+    if isinstance(node, ast.Name):
+        return known.get(node.id)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _value(node.left, known), _value(node.right, known)
+        if left is not None and right is not None:
+            return _OPERATORS[type(node.op)](left, right)
+    return None
