@@ -12,7 +12,7 @@ from typing import Any, Self
 import uvloop
 
 from tms.clock import Clock, SystemClock
-from tms.engine import Engine
+from tms.engine import Engine, EngineConfig
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.main import Server
 from tms.server.service import CdapLimits, RequestLimits, Service
@@ -194,10 +194,12 @@ def serving(
     cdap: CdapLimits | None = None,
     tephra: FrameLimits | None = None,
     clock: Clock | None = None,
+    config: EngineConfig | None = None,
 ) -> Iterator[Served]:
     """A service on a free port, with an engine of its own, unless given on a store that others
-    could write to; with `tephra` for Tephra's clients too. `clock` is the engine's."""
-    engine = Engine(store or MemoryStore(shared=True), clock or SystemClock())
+    could write to; with `tephra` for Tephra's clients too. `clock` and `config` are the
+    engine's."""
+    engine = Engine(store or MemoryStore(shared=True), clock or SystemClock(), config)
     listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
     other = None if tephra is None else socket.create_server(("127.0.0.1", 0), backlog=2_048)
     started: Future[tuple[Service, Server]] = Future()

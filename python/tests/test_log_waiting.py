@@ -22,6 +22,7 @@ from tests.log_kit import (
     small,
     until,
 )
+from tms.errors import OffsetOutOfRange
 from tms.model.block import read_header
 from tms.model.ids import MessageId
 from tms.model.log import NewBlock, PartitionPosition
@@ -75,14 +76,12 @@ def test_a_position_in_the_future_stays_until_it_is_reached() -> None:
         for position in (
             Position.time(START_MS + 50),
             Position.at(MessageId(START_MS + 50, 0)),
-            Position.offset(1),
         ):
             assert bench.fetch(position).next[0] == position
         bench.publish(b"early")
         bench.clock.pass_ms(50)
         bench.publish(b"late")
-        for position in (Position.time(START_MS + 50), Position.offset(1)):
-            assert bench.values(position) == [b"late"]
+        assert bench.values(Position.time(START_MS + 50)) == [b"late"]
 
 
 # -- the cache -------------------------------------------------------------------------------------
@@ -155,14 +154,24 @@ def test_a_wait_that_is_over_answers_with_nothing_and_where_to_go_on() -> None:
         assert bench.values(fetched.next[0]) == [b"v"]
 
 
-def test_a_fetch_that_waits_for_an_offset_gets_it_when_it_is_there() -> None:
+def test_a_fetch_that_waits_for_the_next_offset_gets_it_when_it_is_there() -> None:
     with Bench() as bench, ThreadPoolExecutor(1) as pool:
         bench.publish(b"0")
-        waiting = pool.submit(bench.fetch, Position.offset(2), 0, MANY, 30)
-        for i in (1, 2):
-            _until_watched(bench, 0)
-            bench.publish(b"%d" % i)
-        assert [one.offset for one in seen(waiting.result(10).blocks)] == [2]
+        waiting = pool.submit(bench.fetch, Position.offset(1), 0, MANY, 30)
+        _until_watched(bench, 0)
+        bench.publish(b"1")
+        assert [one.offset for one in seen(waiting.result(10).blocks)] == [1]
+
+
+def test_a_fetch_from_beyond_the_end_is_refused_not_made_to_wait() -> None:
+    with Bench() as bench:
+        for end in range(3):
+            assert bench.fetch(Position.offset(end)).blocks == []
+            for beyond in (end + 1, 2**63 - 1):
+                with pytest.raises(OffsetOutOfRange) as refused:
+                    bench.fetch(Position.offset(beyond), wait_s=30)
+                assert refused.value.details == {"earliest": 0, "end": end}
+            bench.publish(b"v")
 
 
 def _until_watched(bench: Bench, partition: int) -> None:

@@ -300,6 +300,7 @@ FETCHED = Fetched(
     ],
     {0: Position.after(MessageId(TIME_MS + 1, 1)), 1: Position.after(MessageId(TIME_MS + 2, 0))},
     {0: 5, 1: 1},
+    {0: 5, 1: 1},
 )
 
 
@@ -323,9 +324,9 @@ def test_messages_before_the_position_are_dropped(
     position: Position, expected: list[bytes]
 ) -> None:
     asked = {0: position, 1: Position.latest()}
-    found, following = messages.runs(FETCHED, asked, 100, 1 << 20)
-    assert values([run for run in found if run.partition == 0]) == expected
-    assert following == FETCHED.next
+    found = messages.unpacked(FETCHED, asked, 100, 1 << 20)
+    assert values([run for run in found.runs if run.partition == 0]) == expected
+    assert (found.next, found.reached) == (FETCHED.next, FETCHED.ends)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6])
@@ -333,9 +334,12 @@ def test_reading_on_after_a_limit_loses_and_repeats_nothing(limit: int) -> None:
     asked = {0: Position.earliest(), 1: Position.earliest()}
     seen: list[bytes | None] = []
     for _ in range(7):
-        found, asked = messages.runs(FETCHED, asked, limit, 1 << 20)
+        found, asked, reached = messages.unpacked(FETCHED, asked, limit, 1 << 20)
         assert len(values(found)) <= limit
         seen += values(found)
+        for run in found:
+            assert reached[run.partition] >= run.offsets()[-1] + 1
+        assert (reached == FETCHED.ends) is (len(seen) == 6)
     assert seen == [b"a", b"b", b"c", b"d", b"\xff", None]
 
 
@@ -343,7 +347,7 @@ def test_unpacking_stops_at_the_bound_of_bytes_after_at_least_one_message() -> N
     asked = {0: Position.earliest(), 1: Position.earliest()}
     seen: list[bytes | None] = []
     for _ in range(6):
-        found, asked = messages.runs(FETCHED, asked, 100, 1)
+        found, asked, _ = messages.unpacked(FETCHED, asked, 100, 1)
         assert len(values(found)) == 1
         seen += values(found)
     assert seen == [b"a", b"b", b"c", b"d", b"\xff", None]
@@ -357,6 +361,7 @@ SPARSE = Fetched(
     ],
     {0: Position.after(MessageId(TIME_MS, 19))},
     {0: 20},
+    {0: 20},
 )
 
 
@@ -368,7 +373,8 @@ def test_what_is_left_of_a_sparse_block_is_read_once_whatever_the_limit(
     asked = {0: Position.offset(start)}
     seen: list[tuple[int, int, bytes | None]] = []
     for _ in range(5):
-        found, asked = messages.runs(SPARSE, asked, limit, 1 << 20)
+        found, asked, reached = messages.unpacked(SPARSE, asked, limit, 1 << 20)
+        assert (reached == SPARSE.ends) is (asked == SPARSE.next)
         for run in found:
             sequences = [id.sequence for id in run.ids()]
             seen += zip(run.offsets(), sequences, run.columns.values(), strict=True)
@@ -377,19 +383,19 @@ def test_what_is_left_of_a_sparse_block_is_read_once_whatever_the_limit(
 
 
 def test_json_and_arrow_show_the_places_of_what_is_left() -> None:
-    found, following = messages.runs(SPARSE, {0: Position.earliest()}, 100, 1 << 20)
-    shown = json.loads(messages.as_json(found, following, SPARSE.ends))["messages"]
+    found = messages.unpacked(SPARSE, {0: Position.earliest()}, 100, 1 << 20)
+    shown = json.loads(messages.as_json(found, SPARSE.ends))["messages"]
     assert [message["offset"] for message in shown] == [3, 4, 9, 17]
-    rows = pa.ipc.open_stream(messages.as_arrow(found)).read_all().to_pylist()
+    rows = pa.ipc.open_stream(messages.as_arrow(found.runs)).read_all().to_pylist()
     assert [row["offset"] for row in rows] == [3, 4, 9, 17]
     assert [row["id"] for row in rows] == [message["id"] for message in shown]
 
 
 def test_json_shows_text_as_text_and_bytes_as_base64() -> None:
-    found, following = messages.runs(
+    found = messages.unpacked(
         FETCHED, {0: Position.offset(3), 1: Position.earliest()}, 100, 1 << 20
     )
-    shown = json.loads(messages.as_json(found, following, FETCHED.ends))
+    shown = json.loads(messages.as_json(found, FETCHED.ends))
     assert [(m["value"], m["encoding"], m["offset"]) for m in shown["messages"]] == [
         ("d", "utf-8", 3),
         ("/w==", "base64", 4),
@@ -402,9 +408,9 @@ def test_json_shows_text_as_text_and_bytes_as_base64() -> None:
 def test_large_values_of_control_characters_are_shown_as_base64() -> None:
     large = bytes(100_000)
     stored = StoredBlock(0, 5_000, 2, block.encode([large, b"\0" * 9, b"text\n" * 20_000]))
-    fetched = Fetched([stored], {0: Position.latest()}, {0: 3})
-    found, following = messages.runs(fetched, {0: Position.earliest()}, 100, 1 << 20)
-    body = messages.as_json(found, following, fetched.ends)
+    fetched = Fetched([stored], {0: Position.latest()}, {0: 3}, {0: 3})
+    found = messages.unpacked(fetched, {0: Position.earliest()}, 100, 1 << 20)
+    body = messages.as_json(found, fetched.ends)
     shown = json.loads(body)["messages"]
     assert [(len(m["value"]), m["encoding"]) for m in shown] == [
         (133_336, "base64"),
@@ -416,7 +422,7 @@ def test_large_values_of_control_characters_are_shown_as_base64() -> None:
 
 def test_an_arrow_stream_explains_itself_to_pyarrow_and_polars() -> None:
     asked = {0: Position.offset(2), 1: Position.earliest()}
-    found, _ = messages.runs(FETCHED, asked, 100, 1 << 20)
+    found, *_ = messages.unpacked(FETCHED, asked, 100, 1 << 20)
     stream = messages.as_arrow(found)
     rows = pa.ipc.open_stream(stream).read_all().to_pylist()
     assert [(row["offset"], row["value"], row["key"]) for row in rows] == [

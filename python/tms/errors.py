@@ -280,10 +280,15 @@ class SequenceReused(Conflict):
 
 
 class OffsetOutOfRange(TMSError):
-    """The offset asked for is no longer (or never was) readable; details carry `earliest` and
+    """The offset asked for is no longer readable, or beyond the end; details carry `earliest` and
     `end`."""
 
     code, kind = "offset-out-of-range", Kind.GONE
+
+    def nearest(self, offset: int) -> int:
+        """The offset in range that is nearest to this one."""
+        earliest = int(self.details.get("earliest", 0))
+        return max(earliest, min(offset, int(self.details.get("end", earliest))))
 
 
 class SlowRequest(TMSError):

@@ -8,6 +8,7 @@ Invariants
 * `Cursor.positions()` is behind what the caller was handed, never behind what was only fetched: a
   consumer that starts there goes on with the next message.
 * Bytes that fail their CRC are never handed out (`DataCorrupt`).
+* Whether a partition is read to its end only offsets tell: an answer without messages does not.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -208,11 +209,18 @@ class Batch:
 
 class Page(NamedTuple):
     """The answer to `Bus.fetch`: go on at `next`; `ends` are the offsets after the last message,
-    per partition."""
+    `reached` those before which everything was looked at, per partition."""
 
     batches: list[Batch]
     next: dict[int, Position]
     ends: dict[int, int]
+    reached: dict[int, int]
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is there at `next`, as of this answer; a page without batches may not be
+        the last."""
+        return all(self.reached[partition] >= end for partition, end in self.ends.items())
 
     def messages(self) -> Iterator[Message]:
         """All messages, in partition order."""
@@ -222,12 +230,13 @@ class Page(NamedTuple):
 
 def page(topic: str, asked: Mapping[int, Position], answers: Iterable[Fetched]) -> Page:
     """What fetches from these positions brought together."""
-    whole = Page([], {}, {})
+    whole = Page([], {}, {}, {})
     for fetched in answers:
         part = _page(topic, asked, fetched)
         whole.batches.extend(part.batches)
         whole.next.update(part.next)
         whole.ends.update(part.ends)
+        whole.reached.update(part.reached)
     return whole
 
 
@@ -244,7 +253,7 @@ def _page(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
         partition: Position.offset(fetched.ends[partition]) if there.kind is Kind.LATEST else there
         for partition, there in fetched.next.items()
     }
-    return Page(batches, following, fetched.ends)
+    return Page(batches, following, fetched.ends, fetched.reached)
 
 
 class Cursor:
@@ -287,12 +296,11 @@ class Cursor:
             if partition in self._fetched
         )
         self._passed = dict(found.next)
-        if not self.stop_at_end:
-            return found.batches
-        return self._until_the_end(found, fetched.reached)
+        return self._until_the_end(found) if self.stop_at_end else found.batches
 
-    def _until_the_end(self, found: Page, reached: Mapping[int, int]) -> list[Batch]:
-        """The batches that began before the end of their partition, as it was at first."""
+    def _until_the_end(self, found: Page) -> list[Batch]:
+        """The batches that began before the end of their partition, as it was at first; of one that
+        was looked at up to there nothing more is fetched."""
         wanted = []
         for partition, end in found.ends.items():
             self._stops.setdefault(partition, end)
@@ -302,13 +310,8 @@ class Cursor:
                 wanted.append(batch)
             else:
                 self._passed.pop(batch.partition, None)
-            if batch.end_offset >= stop:
-                self._fetched.pop(batch.partition, None)
-        for partition, offset in reached.items():
+        for partition, offset in found.reached.items():
             if offset >= self._stops[partition]:
-                self._fetched.pop(partition, None)
-        if not found.batches and not reached:  # nothing more of any of those that were asked for
-            for partition in found.next:
                 self._fetched.pop(partition, None)
         self.finished = not self._fetched
         return wanted

@@ -250,7 +250,7 @@ class _LocalFetch:
                 self._name, positions, self._bytes_max, slice_s, self._isolation, self._where
             )
             left_s -= slice_s
-            if found.blocks or found.reached or left_s <= 0:
+            if found.blocks or not found.ended or left_s <= 0:
                 return found
             positions = [PartitionPosition(*there) for there in found.next.items()]
 

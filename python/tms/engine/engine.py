@@ -230,7 +230,8 @@ class Engine(EngineParts):
     ) -> Fetched:
         """Blocks from these positions on, about `bytes_max` bytes of them but at least one if there
         is one; waits up to `wait_s` for the first. `isolation` says what is shown of transactions.
-        With a filter only what matches, and what was looked at is bounded: see `Fetched.reached`.
+        With a filter only what matches, and what was looked at is bounded; where nothing more is
+        there `Fetched.reached` tells.
         Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
         judge = self._judge(isolation)
         return self._fetcher.fetch(name, positions, bytes_max, wait_s, judge, where)
@@ -399,7 +400,7 @@ class Engine(EngineParts):
         log.reader.load()
         floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
         state = log.state
-        start_offset, first_id = log.reader.start(floor)
+        start_offset, first_id = log.reader.start(floor), log.reader.first_id(floor)
         return PartitionInfo(
             partition=log.partition,
             epoch=state.chain.record.epoch,

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from tms.clock import Clock
 from tms.errors import OffsetOutOfRange
-from tms.log.recovery import header_of
-from tms.model.log import Fetched, PartitionPosition, StoredBlock
-from tms.model.position import Kind, Position
+from tms.model.log import Fetched, PartitionPosition
+from tms.model.placing import first_from
+from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import PositionKey
 
@@ -57,11 +57,11 @@ class Lags:
             return self._lag(known, end)
         if found is None:
             found = self._read(key, at)
-        if not found.blocks:
+        if not found.blocks:  # the look brings at least one if there is one
             self._places.pop(key, None)
             return Lag(0, 0)
         first = found.blocks[0]
-        place = _Place(at, _offset(first, at), first.time_ms, now_s)
+        place = _Place(at, first_from(first, at), first.time_ms, now_s)
         self._places[key] = place
         if len(self._places) > PLACES_MAX:
             self._places.popitem(last=False)
@@ -78,19 +78,8 @@ class Lags:
     def _read(self, key: PositionKey, at: Position) -> Fetched:
         try:
             found = self._look(key.topic, PartitionPosition(key.partition, at), False)
-        except OffsetOutOfRange:
-            earliest = PartitionPosition(key.partition, Position.earliest())
-            found = self._look(key.topic, earliest, False)
+        except OffsetOutOfRange as error:
+            nearest = Position.offset(error.nearest(at.number))
+            found = self._look(key.topic, PartitionPosition(key.partition, nearest), False)
         assert found is not None, "what may read the store always answers"
         return found
-
-
-def _offset(first: StoredBlock, at: Position) -> int:
-    """The offset of the first message of a block that is not before a position."""
-    header = header_of(first)
-    if at.kind is Kind.OFFSET:
-        return max(header.base_offset, at.number)
-    if at.id is None or at.id.time_ms != first.time_ms:
-        return header.base_offset
-    wanted = at.id.sequence + (at.kind is Kind.AFTER)
-    return header.base_offset + max(0, wanted - (first.last_sequence - header.count + 1))

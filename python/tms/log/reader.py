@@ -5,15 +5,18 @@ Invariants
 * Only published blocks are delivered, in key order, as they are stored.
 * Nothing before the floor (truncation) or before now − retention is delivered, whatever position
   was asked for.
+* Where the partition ends only its end offset says: a page of which nothing is left is none, and a
+  read goes on behind it until it has something, or has reached the end.
 * When nothing was there, going on at the answered position waits for new messages only: `latest`
   is resolved once, and what is unreadable is stepped over.
 * Reading at the tail takes no store access and waits for no writer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import count
 from typing import NamedTuple
 
-from tms.errors import Closed, DataCorrupt, NotFound, OffsetOutOfRange
+from tms.errors import BadBlock, Closed, DataCorrupt, NotFound, OffsetOutOfRange
 from tms.log.partition import PartitionState, again
 from tms.log.records import FIRST_KEY, BlockKey, key_after
 from tms.log.recovery import header_of
@@ -23,6 +26,7 @@ from tms.log.visibility import Judge, admit
 from tms.model.block import Flags
 from tms.model.ids import MessageId
 from tms.model.log import StoredBlock
+from tms.model.placing import ids, places
 from tms.model.position import Kind, Position
 
 _LOOK_BYTES = 4 << 20
@@ -30,13 +34,21 @@ _FEW = 8  # references beyond those that filled the last read
 
 
 class Read(NamedTuple):
-    """What one partition had: its blocks, where to go on, the offset after its last message, and
-    the open transaction that the reader waits for."""
+    """What one partition had: its blocks, where to go on, the offset before which everything was
+    looked at, the offset after its last message, and the open transaction that the reader waits
+    for. Messages before the key `start` are not asked for."""
 
     blocks: list[StoredBlock]
     next: Position
+    reached: int
     end: int
+    start: BlockKey = FIRST_KEY
     held_by: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing was there at `next`; blocks may be missing for other reasons."""
+        return self.reached >= self.end
 
 
 class PartitionReader:
@@ -53,48 +65,58 @@ class PartitionReader:
         state = self._state
         if not state.known or position.kind is Kind.OFFSET:
             return None
-        with state.lock:
-            last, end = state.last, state.end_offset
-            start = max(_start(position, last), floor, state.chain.record.floor)
-            if start > last:
-                return Read([], _beyond(position, last), end)
-            blocks = state.tail.read(start, bytes_max)
-        return None if blocks is None else self._found(blocks, end)
+        while True:
+            with state.lock:
+                last, end = state.last, state.end_offset
+                start = max(_start(position, last), floor, state.chain.record.floor)
+                if start > last:
+                    return Read([], _beyond(position, last), end, end)
+                blocks = state.tail.read(start, bytes_max)
+            if blocks is None:
+                return None
+            read = self._found(blocks, position, start, last, end)
+            if read.blocks or read.ended:
+                return read
+            position = read.next
 
     def read(self, position: Position, floor: BlockKey, bytes_max: int) -> Read:
-        """Blocks from `position` on, at least one if there is one. Raises `OffsetOutOfRange` for
-        offsets that are gone."""
+        """Blocks from `position` on, at least one if there is one, each with at least one message
+        there. Raises `OffsetOutOfRange` for offsets that are gone, or beyond the end."""
         state = self._state
         self.load()
         if position.kind is Kind.OFFSET:
-            located = self._at_offset(position.number, floor)
-            if located is None:
-                return Read([], position, state.end_offset)
-            position = located
-        cached = self.read_cached(position, floor, bytes_max)
-        if cached is not None:
-            return cached
-        last, end = self._end()
-        start = max(_start(position, last), floor, state.chain.record.floor)
-        blocks = self._scan(start, key_after(last), bytes_max)
-        return self._found(blocks, end) if blocks else Read([], _beyond(position, last), end)
+            position = self._at_offset(position.number, floor)
+        while True:
+            cached = self.read_cached(position, floor, bytes_max)
+            if cached is not None:
+                return cached
+            last, end = self._end()
+            start = max(_start(position, last), floor, state.chain.record.floor)
+            blocks = self._scan(start, key_after(last), bytes_max)
+            read = self._found(blocks, position, start, last, end)
+            if read.blocks or read.ended:
+                return read
+            position = read.next
 
     def resolved(self, read: Read, bytes_max: int) -> Read:
         """The same with staged blocks in place of the references to them, as far as `bytes_max`
-        reaches, but at least one block."""
+        reaches, but at least one block if one is left."""
         found: list[StoredBlock] = []
         floor = self._state.chain.record.floor
         references = 0
         for stored in read.blocks:
             if bytes_max <= 0:
                 self._references = references + _FEW
-                return Read(found, _after(found[-1]), read.end)
+                last = found[-1]
+                return read._replace(
+                    blocks=found, next=_after(last), reached=_end_of(last), held_by=0
+                )
             if is_reference(stored):
                 references += 1
                 there = self._resolve(stored)
                 if there is None:
                     continue
-                shown = trimmed([there], floor)
+                shown = trimmed([there], floor, read.start)
                 if not shown:
                     continue
                 [stored] = shown
@@ -120,8 +142,9 @@ class PartitionReader:
         """What `read` would answer if nothing had room: only `latest` is resolved."""
         self.load()
         last, end = self._end()
-        latest = position.kind is Kind.LATEST
-        return Read([], Position.after(MessageId(*last)) if latest else position, end)
+        if position.kind is Kind.LATEST:
+            return Read([], Position.after(MessageId(*last)), end, end)
+        return Read([], position, 0, end)
 
     def load(self) -> None:
         """Make the partition's end known."""
@@ -163,22 +186,43 @@ class PartitionReader:
                 state.roll(now_ms)
             state.raise_floor(floor)
 
-    def start(self, floor: BlockKey) -> tuple[int, MessageId | None]:
-        """Offset and id of the first readable message; the end and None when there is none. Where
-        messages were compacted away, the offset is that from which on nothing else is missing."""
+    def start(self, floor: BlockKey) -> int:
+        """The offset of the first readable message; the end when there is none. Where messages were
+        compacted away, that from which on nothing else is missing."""
         last, end = self._end()
         start = max(floor, self._state.chain.record.floor)
         blocks = self._scan(start, key_after(last), 1) if start <= last else []
         gaps = self._state.chain.record.gaps
         if not blocks:
-            return (self._behind(start) if gaps and start <= last else end), None
+            return self._behind(start) if gaps and start <= last else end
         header = header_of(blocks[0])
         first = blocks[0].last_sequence - header.count + 1
         skipped = max(0, start[1] - first) if start[0] == blocks[0].time_ms else 0
-        offset = header.base_offset + skipped
         if gaps and not skipped:
-            offset = min(offset, self._behind(start))
-        return offset, MessageId(blocks[0].time_ms, first + skipped)
+            return min(header.base_offset, self._behind(start))
+        return header.base_offset + skipped
+
+    def first_id(self, floor: BlockKey) -> MessageId | None:
+        """The id of the first message that is there; None when there is none."""
+        last, _ = self._end()
+        start = max(floor, self._state.chain.record.floor)
+        while start <= last and (blocks := self._scan(start, key_after(last), 1)):
+            (stored,) = blocks
+            for _, id in self._places(stored):
+                if id[:2] >= start:
+                    return id
+            start = key_after((stored.time_ms, stored.last_sequence))
+        return None
+
+    def _places(self, stored: StoredBlock) -> Iterable[tuple[int, MessageId]]:
+        """Offsets and ids of the messages that a block has. Those of a damaged one are taken to be
+        there: whoever reads it learns of the damage."""
+        try:
+            body = self._resolve(stored) if is_reference(stored) else stored
+            return () if body is None else places(body)
+        except (BadBlock, DataCorrupt):
+            header = header_of(stored)
+            return zip(count(header.base_offset), ids(stored, header, range(header.count)))
 
     def _behind(self, key: BlockKey) -> int:
         """The offset behind the last block before a key; where the first segment begins when there
@@ -195,8 +239,8 @@ class PartitionReader:
         self.load()
         last, end = self._end()
         if position.kind is Kind.OFFSET:
-            return min(max(position.number, self.start(floor)[0]), end)
-        return self.start(max(_start(position, last), floor))[0]
+            return min(max(position.number, self.start(floor)), end)
+        return self.start(max(_start(position, last), floor))
 
     def decided_end(self, judge: Judge, since_ms: int, floor: BlockKey) -> int:
         """The offset up to which every message is decided by this judge, who never changes a
@@ -230,31 +274,44 @@ class PartitionReader:
                 raise again(self._state.retired) from exc
             raise
 
-    def _found(self, blocks: list[StoredBlock], end: int) -> Read:
+    def _found(
+        self,
+        blocks: list[StoredBlock],
+        position: Position,
+        start: BlockKey,
+        last: BlockKey,
+        end: int,
+    ) -> Read:
+        """What a page from a key on comes to, of a partition that ended there."""
+        if not blocks:  # the last ones were cleaned away
+            return Read([], _beyond(position, last), end, end)
         if self._references is not None:
             blocks = _with_few(blocks, self._references)
-        return Read(trimmed(blocks, self._state.chain.record.floor), _after(blocks[-1]), end)
+        newest = blocks[-1]
+        ended = (newest.time_ms, newest.last_sequence) >= last
+        reached = end if ended else _end_of(newest)
+        left = trimmed(blocks, self._state.chain.record.floor, start)
+        return Read(left, _after(newest), reached, end, start)
 
-    def _at_offset(self, offset: int, floor: BlockKey) -> Position | None:
-        """The id at an offset; None when the offset is not used yet."""
+    def _at_offset(self, offset: int, floor: BlockKey) -> Position:
+        """The id at an offset. Raises `OffsetOutOfRange`."""
         last, end = self._end()
-        if offset > end:
-            return None
         if offset == end:
             return Position.after(MessageId(*last))
-        earliest, _ = self.start(floor)
-        located = None if offset < earliest else self._locate(offset, last)
-        if located is None and offset >= earliest and self._state.chain.record.gaps:
-            return Position.after(MessageId(*last))  # nothing is left behind it
-        if located is None:
-            raise OffsetOutOfRange(
-                f"Offset {offset} of partition {self._state.chain.partition} is no longer kept; "
-                f"the earliest is {earliest}, the end {end}. Go on at `earliest` or within these "
-                "bounds.",
-                earliest=earliest,
-                end=end,
-            )
-        return Position.at(located)
+        earliest = self.start(floor)
+        if earliest <= offset < end:
+            located = self._locate(offset, last)
+            if located is not None:
+                return Position.at(located)
+            if self._state.chain.record.gaps:
+                return Position.after(MessageId(*last))  # nothing is left behind it
+        what = "is not there yet" if offset > end else "is no longer kept"
+        raise OffsetOutOfRange(
+            f"Offset {offset} of partition {self._state.chain.partition} {what}; the earliest is "
+            f"{earliest}, the end {end}. Go on at `earliest`, `latest` or within these bounds.",
+            earliest=earliest,
+            end=end,
+        )
 
     def _boundary(self, offset: int) -> Position:
         """The id at an offset, or the nearer end if it is out of range."""
@@ -314,6 +371,12 @@ def _beyond(position: Position, last: BlockKey) -> Position:
     if position.kind is Kind.LATEST or _start(position, last) <= last:
         return Position.after(MessageId(*last))
     return position
+
+
+def _end_of(block: StoredBlock) -> int:
+    """The offset behind a block."""
+    header = header_of(block)
+    return header.base_offset + header.count
 
 
 def _after(block: StoredBlock) -> Position:

@@ -1,32 +1,53 @@
-"""Taking the truncated messages off a block that a truncation cut in the middle.
+"""What is left of the first block of a page: without what a truncation cut off, and nothing where
+nobody finds a message that was asked for.
 
-Blocks are passed on as they are stored; this one kind is packed again, so that no reader, of
-whatever representation, is shown what was made unreadable.
+Blocks are passed on as they are stored; one that a truncation cut in the middle is packed again, so
+that no reader, of whatever representation, is shown what was made unreadable.
 """
 
 from bisect import bisect_left
 
-from tms.log.records import BlockKey
+from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.recovery import header_of
 from tms.log.staging import is_reference
-from tms.model.block import Flags, decode, encode, place, thin
+from tms.model.block import Flags, decode, encode, flags_of, place, thin
 from tms.model.log import StoredBlock
 
 
-def trimmed(blocks: list[StoredBlock], floor: BlockKey) -> list[StoredBlock]:
-    """The blocks without what lies before `floor` in the first of them. Raises `DataCorrupt`."""
-    first = blocks[0]
-    if first.time_ms != floor[0] or is_reference(first):  # that is trimmed once it is resolved
-        return blocks
-    header = header_of(first)
-    skip = floor[1] - (first.last_sequence - header.count + 1)
-    if skip <= 0:
-        return blocks
-    columns = decode(first.block)
+def trimmed(
+    blocks: list[StoredBlock], floor: BlockKey, start: BlockKey = FIRST_KEY
+) -> list[StoredBlock]:
+    """The blocks without what lies before `floor`, and without the first ones as long as nothing of
+    them is at or after `floor` and `start`. A reference is left as it is, until it is resolved.
+    Raises `DataCorrupt`."""
+    for at, first in enumerate(blocks):
+        sparse = flags_of(first.block) & Flags.SPARSE
+        cut = first.time_ms == floor[0] or (sparse and first.time_ms == start[0])
+        if not cut or is_reference(first):
+            return blocks[at:] if at else blocks
+        left = _left(first, floor, start)
+        if left is not None:
+            return blocks if left is first and not at else [left, *blocks[at + 1 :]]
+    return []
+
+
+def _left(stored: StoredBlock, floor: BlockKey, start: BlockKey) -> StoredBlock | None:
+    """A block without what lies before `floor`; None if nothing is left that is not before
+    `start`."""
+    header = header_of(stored)
+    first = stored.last_sequence - header.count + 1
+    skip = floor[1] - first if stored.time_ms == floor[0] else 0
+    if skip <= 0 and not header.flags & Flags.SPARSE:
+        return stored
+    columns = decode(stored.block)  # a damaged index is none to go by
+    index = columns.index
+    if index[-1] < max(skip, start[1] - first if stored.time_ms == start[0] else 0):
+        return None
+    if skip <= index[0]:
+        return stored
     if header.flags & Flags.SPARSE:
-        keep = range(bisect_left(columns.index, skip), columns.count)
-        thinned = [first._replace(block=thin(first.block, keep, columns))] if keep else []
-        return [*thinned, *blocks[1:]]
+        keep = range(bisect_left(index, skip), columns.count)
+        return stored._replace(block=thin(stored.block, keep, columns))
     block = encode(
         columns.values()[skip:],
         columns.keys()[skip:],
@@ -35,4 +56,4 @@ def trimmed(blocks: list[StoredBlock], floor: BlockKey) -> list[StoredBlock]:
         producer_sequence=header.producer_sequence,
     )
     place(block, header.base_offset + skip, header.flags, header.write_pointer)
-    return [first._replace(block=block), *blocks[1:]]
+    return stored._replace(block=block)

@@ -109,13 +109,18 @@ class Fetched:
     partition may begin before the position that was asked for, and the reader drops those
     messages. `next` is where to go on, per partition asked for (also when nothing was found, so
     that `latest` is resolved once). `ends` are the offsets after the last message, per partition;
-    offsets give the lag. `held` are the open transactions that reading waits for, per partition.
-    `reached` are the offsets up to which a filter has looked where it ended early, per partition:
-    there may be more at once.
+    offsets give the lag. `reached` are the offsets before which everything from the position on was
+    looked at, per partition: no blocks, or none that the reader wants, do not mean that there are
+    no more. `held` are the open transactions that reading waits for, per partition.
     """
 
     blocks: list[StoredBlock]
     next: dict[int, Position]
     ends: dict[int, int]
+    reached: dict[int, int]
     held: dict[int, int] = field(default_factory=dict)
-    reached: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is there at `next`, in any of the partitions, as of this answer."""
+        return all(self.reached[partition] >= end for partition, end in self.ends.items())

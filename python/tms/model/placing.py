@@ -61,6 +61,15 @@ def skipped(stored: StoredBlock, header: BlockHeader, position: Position) -> int
     return min(count, max(0, wanted - first))
 
 
+def first_from(stored: StoredBlock, position: Position) -> int:
+    """The offset of the first message of a block that is at a position or behind it; behind the
+    block when there is none. Raises `BadBlock`."""
+    header = read_header(stored.block)
+    index = index_of(stored.block, header)
+    place = place_of(index, skipped(stored, header, position))
+    return header.base_offset + (index[place] if place < len(index) else header.count)
+
+
 def dense(columns: Columns) -> Iterator[tuple[int, Columns]]:
     """The messages of a block in runs without gaps, each with the distance of its first message."""
     index = columns.index

@@ -70,7 +70,6 @@ class Block:
         "_ends",
         "_first",
         "_hashes",
-        "_payload",
         "_place",
         "_time_ms",
         "base",
@@ -81,14 +80,12 @@ class Block:
 
     def __init__(self, stored: StoredBlock, distance: int, columns: Columns) -> None:
         header = read_header(stored.block)
-        payload_ms, payload = stored.payload
         self.partition = stored.partition
         self.base = header.base_offset + distance
         self.stop = self.base + columns.count
         self.columns = columns
         self._time_ms = stored.time_ms
         self._first = stored.last_sequence - header.count + 1 + distance
-        self._payload = (payload_ms, payload + distance)
         self._place = columns.origin[1]  # of its first message among those of the stored block
         self._hashes: list[int] = []
         self._ends: Ends | None = None
@@ -111,10 +108,7 @@ class Block:
     def slice(self, offset: int, count: int, deliveries: int) -> Slice:
         """So many messages from an offset on."""
         at = offset - self.base
-        payload_ms, payload = self._payload
-        id = MessageId(
-            self._time_ms, self._first + at, payload_ms, payload + at if payload_ms else 0
-        )
+        id = MessageId(self._time_ms, self._first + at)
         return Slice(self.partition, offset, id, deliveries, self.columns.slice(at, at + count))
 
     def bytes_of(self, offset: int, count: int) -> int:
@@ -260,7 +254,7 @@ class Scanner:
         together = [there for there in positions if there.partition not in self.damaged]
         alone = [there for there in positions if there.partition in self.damaged]
         blocks: list[Block] = []
-        fetched = Fetched([], {}, {})
+        fetched = Fetched([], {}, {}, {})
         damaged: dict[int, TMSError] = {}
         try:
             blocks, fetched = self._page(together, AHEAD_BYTES)
@@ -275,6 +269,7 @@ class Scanner:
             blocks += more
             fetched.next.update(one.next)
             fetched.ends.update(one.ends)
+            fetched.reached.update(one.reached)
             fetched.held.update(one.held)
         return ReadAhead(blocks, fetched, kept, damaged)
 
@@ -289,7 +284,7 @@ class Scanner:
         self, positions: Sequence[PartitionPosition], bytes_max: int
     ) -> tuple[list[Block], Fetched]:
         if not positions:
-            return [], Fetched([], {}, {})
+            return [], Fetched([], {}, {}, {})
         try:
             fetched = self._log.fetch(self._name, positions, bytes_max)
         except OffsetOutOfRange:
@@ -297,11 +292,12 @@ class Scanner:
         return [*chain.from_iterable(map(Block.all_of, fetched.blocks))], fetched
 
     def _within(self, there: PartitionPosition) -> PartitionPosition:
-        """The same, or the beginning if its offset is no longer there."""
+        """The same, or the nearest offset that is in range if its own is not."""
         try:
             self._log.fetch(self._name, [there], 1)
-        except OffsetOutOfRange:
-            return PartitionPosition(there.partition, Position.earliest())
+        except OffsetOutOfRange as error:
+            nearest = error.nearest(there.position.number)
+            return PartitionPosition(there.partition, Position.offset(nearest))
         return there
 
     def accept(self, read: ReadAhead) -> None:
@@ -315,7 +311,7 @@ class Scanner:
         self.damaged.update(damaged)
         self._rewrites.update((partition, one.rewrites) for partition, one in kept.items())
         if not blocks:
-            self._ends.update((p, end) for p, end in fetched.ends.items() if p not in fetched.held)
+            self._ends.update((p, at) for p, at in fetched.reached.items() if p not in fetched.held)
         self._next.update(fetched.next)
         self.held = dict(fetched.held)
 
@@ -376,16 +372,17 @@ class Scanner:
         for _ in range(_STEPS_MAX if position else 0):
             fetched = self._fetch(partition, position, bytes_max)
             blocks = self._reaching(fetched, offset)
-            if blocks or not fetched.blocks:
+            if blocks or (fetched.ended and not fetched.held):
                 return blocks
             position = fetched.next[partition]
         try:
             fetched = self._fetch(partition, Position.offset(offset), bytes_max)
-        except OffsetOutOfRange:
-            fetched = self._fetch(partition, Position.earliest(), bytes_max)
+        except OffsetOutOfRange as error:
+            nearest = Position.offset(error.nearest(offset))
+            fetched = self._fetch(partition, nearest, bytes_max)
         while True:  # of a sparse block, what is left may lie before the offset
             blocks = self._reaching(fetched, offset)
-            if blocks or not fetched.blocks:
+            if blocks or (fetched.ended and not fetched.held):
                 return blocks
             fetched = self._fetch(partition, fetched.next[partition], bytes_max)
 

@@ -69,7 +69,7 @@ class Fetcher:
         while True:
             fetched = self._fetch(name, positions, bytes_max, judge, where)
             left_s = deadline_s - self._clock.monotonic_s()
-            if fetched.blocks or fetched.reached or left_s <= 0 or not in_time:
+            if fetched.blocks or not fetched.ended or left_s <= 0 or not in_time:
                 return fetched
             woken = threading.Event()
             positions = [PartitionPosition(p, fetched.next[p]) for p, _ in positions]
@@ -89,7 +89,7 @@ class Fetcher:
         if topic is None or self._closed:
             return None
         floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
-        fetched = Fetched([], {}, {})
+        fetched = Fetched([], {}, {}, {})
         for partition, position in positions:
             log = self._partitions.peek(topic, partition)
             if log is None or not log.state.known:
@@ -97,9 +97,8 @@ class Fetcher:
             if bytes_max <= 0:
                 read = log.reader.skip(position)
             else:
-                bound = partial(log.reader.read_cached, floor=floor, bytes_max=bytes_max)
-                cached = _admitted(bound, position, judge)
-                if cached is None or any(map(is_reference, cached.blocks)):
+                cached = _shown_cached(log.reader, position, bytes_max, floor, judge)
+                if cached is None:
                     return None
                 read = cached
             bytes_max -= _add(fetched, partition, read)
@@ -123,7 +122,7 @@ class Fetcher:
         self.misses += 1
         topic = self._registry.find(name)
         floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
-        fetched = Fetched([], {}, {})
+        fetched = Fetched([], {}, {}, {})
         selection: Selection | None = None
         if where is not None:
             selection = Selection(where, self.bounds, self._clock, len(positions))
@@ -135,9 +134,7 @@ class Fetcher:
                 read = _shown(reader, position, bytes_max, floor, judge)
             else:
                 show = partial(_shown, reader, floor=floor, judge=judge)
-                read, reached = selection.of(show, position, bytes_max)
-                if reached is not None:
-                    fetched.reached[partition] = reached
+                read = selection.of(show, position, bytes_max)
             bytes_max -= _add(fetched, partition, read)
         return fetched
 
@@ -217,28 +214,43 @@ def _shown(
     floor: BlockKey,
     judge: Judge | None,
 ) -> Read:
-    """What a partition shows from `position` on, with what transactions staged."""
-    bound = partial(reader.read, floor=floor, bytes_max=bytes_max)
-    read = _admitted(bound, position, judge)
-    if read is None:
-        return reader.skip(position)
-    return reader.resolved(read, bytes_max) if any(map(is_reference, read.blocks)) else read
-
-
-def _admitted(
-    read_at: Callable[[Position], Read | None], position: Position, judge: Judge | None
-) -> Read | None:
-    """What a partition shows from `position` on; reads on while everything is to be skipped."""
+    """What a partition shows from `position` on, with what transactions staged; reads on while
+    everything is to be skipped."""
     while True:
-        read = read_at(position)
-        if judge is None or read is None or not read.blocks:
+        read = _admitted(reader.read(position, floor, bytes_max), judge)
+        if any(map(is_reference, read.blocks)):
+            read = reader.resolved(read, bytes_max)
+        if read.blocks or read.ended:
             return read
-        shown, stop, end_offset, held_by = admit(read.blocks, judge)
-        if stop is not None:  # for this reader, the partition ends here
-            return Read(shown, stop, end_offset, held_by)
-        if shown:
-            return read._replace(blocks=shown)
         position = read.next
+
+
+def _shown_cached(
+    reader: PartitionReader,
+    position: Position,
+    bytes_max: int,
+    floor: BlockKey,
+    judge: Judge | None,
+) -> Read | None:
+    """The same, None when that takes the store."""
+    while (cached := reader.read_cached(position, floor, bytes_max)) is not None:
+        read = _admitted(cached, judge)
+        if any(map(is_reference, read.blocks)):
+            return None
+        if read.blocks or read.ended:
+            return read
+        position = read.next
+    return None
+
+
+def _admitted(read: Read, judge: Judge | None) -> Read:
+    """What is shown of what was read."""
+    if judge is None or not read.blocks:
+        return read
+    shown, stop, end_offset, held_by = admit(read.blocks, judge)
+    if stop is not None:  # for this reader, the partition ends here
+        return Read(shown, stop, end_offset, end_offset, read.start, held_by)
+    return read if shown is read.blocks else read._replace(blocks=shown)
 
 
 def _add(fetched: Fetched, partition: int, read: Read) -> int:
@@ -247,4 +259,5 @@ def _add(fetched: Fetched, partition: int, read: Read) -> int:
         fetched.held[partition] = read.held_by
     fetched.next[partition] = read.next
     fetched.ends[partition] = read.end
+    fetched.reached[partition] = read.reached
     return sum(len(block.block) for block in read.blocks)

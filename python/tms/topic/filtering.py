@@ -6,8 +6,8 @@ Invariants
 
 * Blocks keep their places: what does not match goes from them as compaction takes it (`thin`), and
   a block of which nothing is left is passed over. `next` is behind what was looked at.
-* One look reads a bounded number of bytes, in a bounded time, whatever matches. When it ends for
-  that reason it says so (`reached`), and the reader goes on at once.
+* One look reads a bounded number of bytes, in a bounded time, whatever matches. How far it came it
+  says (`reached`): when that is not the end, the reader goes on at once.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from tms.clock import Clock
 from tms.log.reader import Read
+from tms.log.records import FIRST_KEY
 from tms.log.recovery import header_of
+from tms.log.trimming import trimmed
 from tms.model.block import decode, thin
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
@@ -32,14 +34,6 @@ class Bounds(NamedTuple):
     seconds: float = 1.0
 
 
-class Selected(NamedTuple):
-    """What matches, and the offset before which everything was looked at, if the look ended
-    early."""
-
-    read: Read
-    reached: int | None = None
-
-
 class Selection:
     """One fetch with a filter."""
 
@@ -51,7 +45,7 @@ class Selection:
 
     def of(
         self, read_at: Callable[[Position, int], Read], position: Position, bytes_max: int
-    ) -> Selected:
+    ) -> Read:
         """What matches from a position on. `read_at` gives about so many bytes from a position."""
         found: list[StoredBlock] = []
         left, room = self._bytes, bytes_max
@@ -60,18 +54,17 @@ class Selection:
             for stored in read.blocks:
                 left -= len(stored.block)
                 kept = self._kept(stored)
-                if kept is not None:
-                    found.append(kept)
-                    room -= len(kept.block)
-                    if room <= 0:
-                        behind = Position.after(MessageId(stored.time_ms, stored.last_sequence))
-                        return Selected(Read(found, behind, read.end))
-            if not read.blocks or read.held_by:
-                return Selected(read._replace(blocks=found))
-            if left <= 0 or self._clock.monotonic_s() >= self._ends_s:
-                header = header_of(read.blocks[-1])
-                reached = header.base_offset + header.count
-                return Selected(read._replace(blocks=found), reached)
+                if kept is None or not trimmed([kept], FIRST_KEY, read.start):
+                    continue
+                found.append(kept)
+                room -= len(kept.block)
+                if room <= 0:
+                    behind = Position.after(MessageId(stored.time_ms, stored.last_sequence))
+                    header = header_of(stored)
+                    reached = header.base_offset + header.count
+                    return Read(found, behind, reached, read.end)
+            if read.ended or left <= 0 or self._clock.monotonic_s() >= self._ends_s:
+                return read._replace(blocks=found)
             position = read.next
 
     def _kept(self, stored: StoredBlock) -> StoredBlock | None:

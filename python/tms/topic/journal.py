@@ -113,8 +113,10 @@ class Journal:
         _end_doubts(log)
         kept = self._registry.journal_start(record.uid)
         position = start or (Position.earliest() if kept is None else Position.parse(kept))
-        while (read := reader.read(position, FIRST_KEY, READ_BYTES)).blocks:
-            position = read.next
+        ended = False
+        while not ended:
+            read = reader.read(position, FIRST_KEY, READ_BYTES)
+            position, ended = read.next, read.ended
             for stored in read.blocks:
                 header = header_of(stored)
                 pointer = header.write_pointer

@@ -111,13 +111,11 @@ class Publisher:
         expecting = Expecting(own, after, pointer, self._judge, log.staged.resolve, after[:2])
         if after != NOTHING and key_after(after[:2]) < log.reader.floor():
             expecting.refuse_to_tell(log.partition)
-        position = Position.after(after)
-        while expecting.refusal is None:
+        position, ended = Position.after(after), False
+        while expecting.refusal is None and not ended:
             read = log.reader.read(position, FIRST_KEY, LOOK_BYTES)
-            if not read.blocks:
-                break
             expecting.look(read.blocks)
-            position = read.next
+            position, ended = read.next, read.ended
         return expecting
 
     def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:

@@ -360,10 +360,10 @@ def shown(
             f"began, at {admitted.stop} of partition {found[0].partition}: the clock of the "
             "service went back. Try again when the transaction has ended."
         )
-    return [
-        trimmed([resolve(stored)], floor)[0] if is_reference(stored) else stored
-        for stored in admitted.blocks
-    ]
+    page: list[StoredBlock] = []
+    for stored in admitted.blocks:
+        page += trimmed([resolve(stored)], floor) if is_reference(stored) else [stored]
+    return page
 
 
 def _first_key(position: Position) -> BlockKey:

@@ -303,11 +303,13 @@ class MessageOut(msgspec.Struct):
 
 
 class FetchedBody(msgspec.Struct):
-    """Answer to a fetch in JSON; `next` is the `from` of the next fetch."""
+    """Answer to a fetch in JSON; `next` is the `from` of the next fetch. `reached` is before what
+    everything was looked at: more is there where it is not `ends`."""
 
     messages: list[MessageOut]
     next: str
     ends: dict[str, int]
+    reached: dict[str, int]
 
 
 class OffsetsBody(msgspec.Struct):

@@ -2,11 +2,11 @@
 
     pack        the messages of a JSON publish → one block for each partition
     placed      what the engine said of those blocks → the place of each message
-    runs        the blocks of a fetch → the messages that were asked for, unpacked
+    unpacked    the blocks of a fetch → the messages that were asked for
     as_json, as_arrow     those messages as a body
 
 * `pack` checks every message before the first is stored; an error names the message by `index`.
-* `runs` unpacks block by block and stops at `limit` messages or `bytes_max` unpacked bytes,
+* `unpacked` goes block by block and stops at `limit` messages or `bytes_max` unpacked bytes,
   whichever comes first (at least one message is let through), and says where to go on.
 * Arrow columns: id (40 hex digits), partition, offset, timestamp (UTC, ms), key, value, headers.
 """
@@ -193,12 +193,21 @@ class Run(NamedTuple):
         return offsets(self.base_offset, self.columns.index)
 
 
-def runs(
+class Unpacked(NamedTuple):
+    """Messages of a fetch, where to go on, and the offsets before which everything is among
+    them, per partition."""
+
+    runs: list[Run]
+    next: dict[int, Position]
+    reached: dict[int, int]
+
+
+def unpacked(
     fetched: Fetched, asked: Mapping[int, Position], limit: int, bytes_max: int
-) -> tuple[list[Run], dict[int, Position]]:
-    """The messages of `fetched` from the positions that were `asked` for, and where to go on."""
+) -> Unpacked:
+    """The messages of `fetched` from the positions that were `asked` for."""
     found: list[Run] = []
-    following = dict(fetched.next)
+    following, reached = dict(fetched.next), dict(fetched.reached)
     cut: set[int] = set()
     for stored in fetched.blocks:
         partition = stored.partition
@@ -207,7 +216,7 @@ def runs(
         if limit <= 0 or bytes_max <= 0:
             cut.add(partition)
             if not any(run.partition == partition for run in found):
-                following[partition] = asked[partition]
+                following[partition], reached[partition] = asked[partition], 0
             continue
         header = block.read_header(stored.block)
         distance = skipped(stored, header, asked[partition])
@@ -222,16 +231,16 @@ def runs(
         found.append(Run(partition, stored.time_ms, first, header.base_offset, taken))
         limit -= taken.count
         bytes_max -= taken.cell_bytes
+        distance = header.count
         if start + taken.count < columns.count:
             cut.add(partition)
-            last = first + taken.index[-1]
-        else:
-            last = stored.last_sequence
-        following[partition] = Position.after(MessageId(stored.time_ms, last))
+            distance = taken.index[-1] + 1
+        following[partition] = Position.after(MessageId(stored.time_ms, first + distance - 1))
+        reached[partition] = header.base_offset + distance
     for partition, position in fetched.next.items():
         if partition not in cut:
-            following[partition] = position
-    return found, following
+            following[partition], reached[partition] = position, fetched.reached[partition]
+    return Unpacked(found, following, reached)
 
 
 def _shortened(columns: block.Columns, bytes_max: int) -> block.Columns:
@@ -241,13 +250,11 @@ def _shortened(columns: block.Columns, bytes_max: int) -> block.Columns:
     return columns
 
 
-def as_json(
-    found: Sequence[Run], following: Mapping[int, Position], ends: Mapping[int, int]
-) -> bytes:
+def as_json(found: Unpacked, ends: Mapping[int, int]) -> bytes:
     """The messages as a JSON body."""
     messages = [
         _message_out(run.partition, *cells)
-        for run in found
+        for run in found.runs
         for cells in zip(
             run.ids(),
             run.offsets(),
@@ -257,8 +264,12 @@ def as_json(
             strict=True,
         )
     ]
-    text = bodies.positions_text(following)
-    return bodies.encode(FetchedBody(messages, text, {str(p): end for p, end in ends.items()}))
+    text = bodies.positions_text(found.next)
+    return bodies.encode(FetchedBody(messages, text, _by_text(ends), _by_text(found.reached)))
+
+
+def _by_text(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in offsets.items()}
 
 
 def _message_out(

@@ -35,8 +35,8 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
 
 NEXT_HEADER = "TMS-Next"  # where to go on: usable as `from` of the next fetch
-REACHED_HEADER = "TMS-Reached"  # the same of where a filter has looked to, if that is not the end
 END_HEADER = "TMS-End"  # `0:123,1:456`: the offset after the last message, by partition
+REACHED_HEADER = "TMS-Reached"  # the same of before which everything was looked at
 REQUEST_ID_HEADER = "TMS-Request-Id"
 
 PROBLEM_BYTES_MAX = 2_048

@@ -132,7 +132,7 @@ class AsyncLocalLane:
                         self._engine.fetch, name, positions, bytes_max, 0, isolation, where
                     )
                 left_s = until_s - asyncio.get_running_loop().time()
-                if found.blocks or found.reached or left_s <= 0:
+                if found.blocks or not found.ended or left_s <= 0:
                     return found
                 positions = [PartitionPosition(*there) for there in found.next.items()]
                 if found.held != held:  # what to wait for is only known now

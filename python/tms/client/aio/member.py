@@ -179,6 +179,7 @@ class AsyncMemberConsumer(AsyncConsumer):
         """Messages in hand of these partitions are void, and so may be those on their way."""
         if touched:
             self._waiting = deque(b for b in self._waiting if b.partition not in touched)
+            self._cursor.unsettle(touched)
             self._abandon(self._ahead)
 
     async def _sleep(self, seconds: float) -> None:

@@ -372,15 +372,17 @@ class Calls:
         body = self._good(answer)
         following = answer.headers.get(routes.NEXT_HEADER.lower().encode())
         ends = answer.headers.get(routes.END_HEADER.lower().encode())
-        if following is None or ends is None:
-            raise self._stranger("answered a fetch without the headers TMS-Next and TMS-End")
+        reached = answer.headers.get(routes.REACHED_HEADER.lower().encode())
+        if following is None or ends is None or reached is None:
+            raise self._stranger(
+                "answered a fetch without the headers TMS-Next, TMS-End and TMS-Reached"
+            )
         places = bodies.parse_positions(following.decode("ascii"))
         if isinstance(places, Position):
             raise Malformed(f"The header TMS-Next names no partitions: {following[:64]!r}.")
-        reached = answer.headers.get(routes.REACHED_HEADER.lower().encode(), b"")
         return Fetched(
             bodies.unframe(body),
             dict(places),
             bodies.parse_ends(ends.decode("ascii")),
-            reached=bodies.parse_ends(reached.decode("ascii")) if reached else {},
+            bodies.parse_ends(reached.decode("ascii")),
         )

@@ -54,6 +54,8 @@ class State(Generic[V]):
         for partition, there in found.next.items():
             if there.kind is Kind.AFTER and there.id is not None:
                 self.read[partition] = max(self.read[partition], there.id)
+        for partition, offset in found.reached.items():
+            self._reach(partition, offset)
 
     def _take(self, batch: Batch) -> Iterator[tuple[bytes, V | None]]:
         partition = batch.partition
@@ -65,11 +67,15 @@ class State(Generic[V]):
             if key is not None:
                 self._set(key, value, id)
                 yield key, value
-        end = batch.end_offset
-        if stop is not None and end >= stop:
-            end = stop
+        self._reach(partition, batch.end_offset)
+
+    def _reach(self, partition: int, offset: int) -> None:
+        """Everything before an offset was looked at."""
+        stop = self.stops.get(partition)
+        if stop is not None and offset >= stop:
+            offset = stop
             self.ended.add(partition)
-        self.offsets[partition] = end
+        self.offsets[partition] = max(self.offsets[partition], offset)
 
     def _newest(self, batch: Batch) -> Iterator[tuple[int, bytes | None, V | None, MessageId]]:
         values = cast(list[V | None], batch.values())

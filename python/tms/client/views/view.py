@@ -240,8 +240,10 @@ class View(Mapping[bytes, V]):
     def _read_on(self) -> None:
         """Read until nothing more is there."""
         for turn in self._asks():
-            while turn and self._take(turn, self._fetch(turn)):
-                turn = self._again(turn)
+            while turn:
+                fetched = self._fetch(turn)
+                self._take(turn, fetched)
+                turn = [] if fetched.ended else self._again(turn)
 
     def _again(self, turn: list[PartitionPosition]) -> list[PartitionPosition]:
         """The same partitions, where they are to be read on."""
@@ -260,11 +262,10 @@ class View(Mapping[bytes, V]):
             self._timeout_s,
         )
 
-    def _take(self, turn: list[PartitionPosition], fetched: Fetched) -> bool:
-        """Apply an answer; whether it had anything."""
+    def _take(self, turn: list[PartitionPosition], fetched: Fetched) -> None:
+        """Apply an answer."""
         found = page(str(self._name), dict(turn), [fetched])
         with self._lock:
-            before = [self._state.read[partition] for partition, _ in turn]
             try:
                 for key, value in self._state.take(found):
                     if self._on_change is not None:
@@ -273,7 +274,6 @@ class View(Mapping[bytes, V]):
                 self._error = ViewFailed(f"The view of {self._name} cannot go on: {error!r}")
                 self._error.__cause__ = error
                 raise
-            return before != [self._state.read[partition] for partition, _ in turn]
 
     def _run(self) -> None:
         while not self._closed.is_set():

@@ -115,13 +115,13 @@ class _Poll:
         """The chunks that are complete with these blocks, the last one with the array's end."""
         if self._end is None:
             self._end = fetched.ends[0]
-        self.done = not fetched.blocks
         chunks: list[bytes] = []
         for stored in fetched.blocks:
             chunks += map(self._chunk, self._of(stored, self._end))
-            if self.done:
+            if self._left == 0:
                 break
         self.position = fetched.next[0]
+        self.done = self._left == 0 or fetched.reached[0] >= self._end
         if self.done:
             chunks.append(self._chunk(self._array.end(), zlib.Z_FINISH))
         return chunks
@@ -130,7 +130,6 @@ class _Poll:
         """The blocks of the array that are full with the messages of this block."""
         block_header = read_header(stored.block)
         if block_header.base_offset >= end:  # it came later
-            self.done = True
             return
         count = block_header.count
         distance = skipped(stored, block_header, self.position)
@@ -144,7 +143,6 @@ class _Poll:
             yield from self._array.add(ids, (value or b"" for value in part.values()))
             if self._left is not None:
                 self._left -= part.count
-        self.done = self._left == 0 or block_header.base_offset + count >= end
 
     def _chunk(self, block: bytes, flush: int = zlib.Z_SYNC_FLUSH) -> bytes:
         if self._gzip is None:

@@ -61,17 +61,17 @@ class Fetching:
         held = 0
         try:
             fetched = await self._fetch(request)
-            if not fetched.blocks and not fetched.reached and request.wait_s > 0:
+            if not fetched.blocks and fetched.ended and request.wait_s > 0:
                 request, fetched = await self._wait(exchange, request, fetched)
             held = bodies.framed_bytes(fetched.blocks)
             budget.bytes += held
             if request.media == routes.BLOCKS:
                 await self._send_blocks(exchange, fetched, held)
             else:
-                following, body = await self._unpacked(request, fetched, held)
+                found, body = await self._unpacked(request, fetched, held)
                 budget.bytes += len(body)
                 held += len(body)
-                head = _head(request.media, following, fetched)
+                head = _head(request.media, found.next, found.reached, fetched.ends)
                 await self._send(exchange, head, body)
         finally:
             budget.give_back(held)
@@ -125,7 +125,7 @@ class Fetching:
         deadline = loop.time() + request.wait_s
         service.metrics.long_polls += 1
         try:
-            while not fetched.blocks and not fetched.reached:
+            while not fetched.blocks and fetched.ended:
                 positions = [PartitionPosition(p, fetched.next[p]) for p, _ in request.positions]
                 request = request._replace(positions=positions)
                 woken = loop.create_future()
@@ -145,20 +145,20 @@ class Fetching:
         return request, fetched
 
     async def _send_blocks(self, exchange: Exchange, fetched: Fetched, length: int) -> None:
-        head = _head(routes.BLOCKS, fetched.next, fetched)
+        head = _head(routes.BLOCKS, fetched.next, fetched.reached, fetched.ends)
         self._service.metrics.bytes_out += length
         await exchange.stream(routes.OK, head, length, bodies.frames(fetched.blocks))
 
     async def _unpacked(
         self, request: _Request, fetched: Fetched, held: int
-    ) -> tuple[Mapping[int, Position], Buffer]:
+    ) -> tuple[messages.Unpacked, Buffer]:
         asked = dict(request.positions)
 
-        def unpack() -> tuple[Mapping[int, Position], Buffer]:
-            found, following = messages.runs(fetched, asked, request.limit, request.bytes_max)
+        def unpack() -> tuple[messages.Unpacked, Buffer]:
+            found = messages.unpacked(fetched, asked, request.limit, request.bytes_max)
             if request.media == routes.ARROW_STREAM:
-                return following, memoryview(messages.as_arrow(found))
-            return following, messages.as_json(found, following, fetched.ends)
+                return found, memoryview(messages.as_arrow(found.runs))
+            return found, messages.as_json(found, fetched.ends)
 
         if held <= _INLINE_BYTES:
             return unpack()
@@ -191,12 +191,15 @@ def _view(given: Mapping[str, str]) -> View:
 _NO_SNIFFING = "x-content-type-options: nosniff\r\n"  # a payload is never a page
 
 
-def _head(media: str, following: Mapping[int, Position], fetched: Fetched) -> bytes:
-    reached = ""
-    if fetched.reached:
-        reached = f"{routes.REACHED_HEADER}: {bodies.ends_text(fetched.reached)}\r\n"
+def _head(
+    media: str,
+    following: Mapping[int, Position],
+    reached: Mapping[int, int],
+    ends: Mapping[int, int],
+) -> bytes:
     return (
         f"content-type: {media}\r\n{_NO_SNIFFING}"
         f"{routes.NEXT_HEADER}: {bodies.positions_text(following)}\r\n"
-        f"{routes.END_HEADER}: {bodies.ends_text(fetched.ends)}\r\n{reached}"
+        f"{routes.END_HEADER}: {bodies.ends_text(ends)}\r\n"
+        f"{routes.REACHED_HEADER}: {bodies.ends_text(reached)}\r\n"
     ).encode()

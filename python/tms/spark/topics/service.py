@@ -125,7 +125,7 @@ class _Fetching:
         self._timeout_s = timeout_s
         self._lane: Lane = transport.open_lane()
         self._position = Position.offset(split.start)
-        self._at = split.start  # the offset behind what has come
+        self._at = split.start  # the offset before which everything was looked at
         self._bytes = self._offsets = 0  # that have come
         self.finished = False
 
@@ -153,17 +153,17 @@ class _Fetching:
             self._offsets += header.count
             if header.base_offset < stop and end > self._split.start:
                 wanted.append(block)
-            self._at = max(self._at, end)
         self._position = fetched.next[self._split.partition]
         end_of_log = fetched.ends[self._split.partition]
-        if not fetched.blocks and end_of_log < stop:
+        self._at = max(self._at, fetched.reached[self._split.partition])
+        if fetched.ended and end_of_log < stop:
             raise OffsetOutOfRange(
                 f"Partition {self._split.partition} of {self._name} ends at offset {end_of_log}, "
                 f"but it reached {stop} when the query was planned.",
                 end=end_of_log,
                 earliest=min(self._at, end_of_log),
             )
-        self.finished = not fetched.blocks or self._at >= stop
+        self.finished = self._at >= stop
         return wanted
 
     def _begin(self) -> Pending[Fetched] | None:

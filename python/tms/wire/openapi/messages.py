@@ -86,8 +86,8 @@ def fetch() -> dict[str, Any]:
             routes.NEXT_HEADER: {"description": "`from` of the next fetch.", **text},
             routes.END_HEADER: {"description": "PARTITION:OFFSET after the last message.", **text},
             routes.REACHED_HEADER: {
-                "description": "PARTITION:OFFSET up to which a filter has looked, where it stopped "
-                "before the end: go on at once.",
+                "description": "PARTITION:OFFSET before which everything was looked at; less than "
+                "the end means that there is more, also when no message came.",
                 **text,
             },
         },

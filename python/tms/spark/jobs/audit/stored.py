@@ -13,8 +13,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from tms.client.http.transport import HttpTransport
-from tms.errors import BadBlock, DataCorrupt
-from tms.model.block import read_header
+from tms.errors import DataCorrupt
 from tms.model.log import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
@@ -96,11 +95,11 @@ class _Stored:
                 at, size = behind, FETCH_BYTES
                 position = Position.offset(at)
                 continue
-            if not fetched.blocks:
-                return
             yield fetched.blocks
-            at = max(at, *(_end(stored) for stored in fetched.blocks))
+            at = max(at, fetched.reached[self._split.partition])
             position = fetched.next[self._split.partition]
+            if fetched.ended:
+                return
 
     def _readable_behind(self, at: int) -> int:
         """The first offset behind `at` from which can be read, or the end of the range."""
@@ -129,12 +128,3 @@ class _Stored:
     def _fetch(self, position: Position, size: int) -> Fetched:
         there = [PartitionPosition(self._split.partition, position)]
         return self._transport.fetch(self._name, there, size, 0, Isolation.UNCOMMITTED)
-
-
-def _end(stored: StoredBlock) -> int:
-    """The offset behind a block; 0 when its header is damaged and does not tell."""
-    try:
-        header = read_header(stored.block)
-    except BadBlock:
-        return 0
-    return header.base_offset + header.count
