@@ -15,6 +15,7 @@ import os
 import ssl
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TypeVar, cast
 
 from tms import forks
@@ -39,7 +40,8 @@ T = TypeVar("T")
 
 
 class AsyncHttpLane:
-    """A lane to the service at `target`. For one event loop."""
+    """A lane to the service at `target`. For one event loop, which keeps connections open: one that
+    nobody has any more is closed with its lane."""
 
     def __init__(self, target: Target, calls: Calls) -> None:
         self._target = target
@@ -98,6 +100,10 @@ class AsyncHttpLane:
         if self._line is not None:
             self._line.fail(Closed("It was closed while it waited."))
 
+    def __del__(self) -> None:
+        if self._line is not None:
+            self._line.abandon()
+
     async def _exchange(self, call: Call[T], timeout_s: float) -> T:
         try:
             async with asyncio.timeout(timeout_s):
@@ -142,6 +148,7 @@ class _Line(asyncio.BufferedProtocol):
         self._reader = AnswerReader(target.url, BODIES_KEPT)
         self._waiting: deque[asyncio.Future[Answer]] = deque()
         self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
         self._writable = asyncio.Event()
         self._writable.set()
         self.usable = True
@@ -168,6 +175,12 @@ class _Line(asyncio.BufferedProtocol):
                 answered.set_exception(error)
         if self._transport is not None:
             self._transport.abort()
+
+    def abandon(self) -> None:
+        """Nobody needs it any more; from any thread, also after the loop has ended."""
+        if self._transport is not None and not self._loop.is_closed():
+            with suppress(RuntimeError):  # closed just now
+                self._loop.call_soon_threadsafe(self._transport.abort)
 
     def leave(self) -> None:
         """In a process that was forked: let the parent have the connection. Its loop watches what

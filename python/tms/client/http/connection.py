@@ -85,7 +85,8 @@ def ended_error(target: Target, begun: bool) -> TMSError:
 
 
 class Connection:
-    """One socket. Sending and receiving may happen in two threads, but each in one at a time."""
+    """One socket. Sending and receiving may happen in two threads, but each in one at a time. It
+    goes with whoever has it, closed or not."""
 
     def __init__(
         self, target: Target, clock: Clock, timeout_s: float, bodies_kept: int = 0
@@ -196,6 +197,10 @@ class Connection:
     def close(self) -> None:
         """Release the socket; only when nobody waits on it."""
         self._socket.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_socket"):  # it was connected
+            self._socket.close()
 
 
 def _wrap_tls(plain: socket.socket, target: Target) -> socket.socket:
