@@ -184,9 +184,12 @@ def test_options_may_stand_before_or_after_the_command(run: Run, greetings: Path
 
 def test_what_is_typed_wins_over_the_environment(run: Run, tmp_path: Path) -> None:
     other = tmp_path / "other"
+    assert run("topic", "create", "there").code == 0
     assert run("--data", str(other), "topic", "create", "here").code == 0
-    assert run("topic", "list", "--json").json == []
-    assert len(run("topic", "list", "--json", TMS_DATA=str(other)).json) == 1
+    assert [one["name"] for one in run("topic", "list", "--json").json] == ["there"]
+    assert [one["name"] for one in run("topic", "list", "--json", TMS_DATA=str(other)).json] == [
+        "here"
+    ]
 
 
 def test_quiet_leaves_only_data(run: Run, greetings: Path) -> None:

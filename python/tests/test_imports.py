@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clock": set(),
     "events": set(),
     "forks": {"errors"},
+    "options": {"errors"},
     "model": {"errors"},
     "wire": _VALUES,
     "store/base": _VALUES,
@@ -70,8 +71,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark/jobs": _VALUES | {"client"},  # an audit reads what no reader is shown
     "spark": _VALUES | {"clock", "root"},
     # The two composition roots of the Python API: they join client, engine and store.
-    "root": _VALUES | {"clock", "client", "engine", "store", "topic"},
-    "aio": _VALUES | {"clock", "client", "engine", "store", "topic", "root"},
+    "root": _VALUES | {"clock", "options", "client", "engine", "store", "topic"},
+    "aio": _VALUES | {"clock", "options", "client", "engine", "store", "topic", "root"},
 }
 # Single files that may know more than their room does, and why.
 EXCEPTIONS: dict[str, set[str]] = {

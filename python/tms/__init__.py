@@ -12,6 +12,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tms.options import check_options, named_options
+
 if TYPE_CHECKING:
     from tms.client.client import Bus
     from tms.client.consumer import Consumer
@@ -63,25 +65,33 @@ _HOMES = {
 }
 
 
-def open(path: str | os.PathLike[str], *, timeout_s: float = 30.0, **config: Any) -> "Bus":
+def open(
+    path: str | os.PathLike[str], *, timeout_s: float = 30.0, create: bool = True, **config: Any
+) -> "Bus":
     """The bus of an engine in this process, with its messages in the directory `path`, which is
     made if missing, or in HBase: `hbase://HOST:PORT,…/NAMESPACE` names its Thrift 2 servers.
 
-    `config` are the fields of `tms.engine.EngineConfig`. Raises `AlreadyRunning` when the directory
-    is in use, `DataCorrupt` when it is damaged, `ConfigError` when HBase has no tables of TMS,
-    `StorageUnavailable` when it does not answer. Close the bus to release the directory.
+    Without `create` a directory that is not there is `NotFound`. `config` are the fields of
+    `tms.engine.EngineConfig`. Raises `AlreadyRunning` when the directory is in use, `DataCorrupt`
+    when it is damaged, `ConfigError` when HBase has no tables of TMS, `StorageUnavailable` when it
+    does not answer, `Invalid` for an option that there is not. Close the bus to release the
+    directory.
     """
     from tms.client.client import Bus
 
-    return Bus(open_engine(path, **config), timeout_s=timeout_s)
+    return Bus(open_engine(path, create, **config), timeout_s=timeout_s)
 
 
-def open_engine(path: str | os.PathLike[str], **config: Any) -> "Engine":
+def open_engine(path: str | os.PathLike[str], create: bool = True, **config: Any) -> "Engine":
     """The engine below `open`: LevelDB in `path`, or HBase there; the machine's clock."""
+    from dataclasses import fields
+
     from tms.clock import SystemClock
     from tms.engine import Engine, EngineConfig
     from tms.store.leveldb.store import LevelDBStore
 
+    names = [field.name for field in fields(EngineConfig)]
+    check_options("tms.open", config, [*names, "create", "timeout_s"])
     settings, clock = EngineConfig(**config), SystemClock()
     store: Store
     if str(path).startswith("hbase://"):
@@ -89,7 +99,7 @@ def open_engine(path: str | os.PathLike[str], **config: Any) -> "Engine":
 
         store = HBaseStore(str(path), clock=clock)
     else:
-        store = LevelDBStore(path, create=True, clock=clock)
+        store = LevelDBStore(path, create=create, clock=clock)
     try:
         engine = Engine(store, clock, settings)
         engine.groups.forget_members()  # they were in a process that is gone
@@ -100,6 +110,7 @@ def open_engine(path: str | os.PathLike[str], **config: Any) -> "Engine":
     return engine
 
 
+@named_options
 def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: float = 30.0) -> "Bus":
     """The bus of the service at `url`, `http://HOST:PORT` or https. Connects when first used.
 

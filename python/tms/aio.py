@@ -17,17 +17,21 @@ from tms.client.aio.queues import AsyncQueue
 from tms.client.client import Bus
 from tms.client.http.aio import AsyncHttpLane
 from tms.client.http.transport import HttpTransport
+from tms.options import named_options
 
 __all__ = ["open", "connect", "AsyncBus", "AsyncProducer", "AsyncConsumer", "AsyncQueue"]
 
 
-def open(path: str | os.PathLike[str], *, timeout_s: float = 30.0, **config: Any) -> AsyncBus:
+def open(
+    path: str | os.PathLike[str], *, timeout_s: float = 30.0, create: bool = True, **config: Any
+) -> AsyncBus:
     """See `tms.open`. Opening blocks for some milliseconds."""
-    engine = open_engine(path, **config)
+    engine = open_engine(path, create, **config)
     bus = Bus(engine, timeout_s=timeout_s)
     return AsyncBus(bus, lambda: AsyncLocalLane(engine), timeout_s=timeout_s)
 
 
+@named_options
 def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: float = 30.0) -> AsyncBus:
     """See `tms.connect`."""
     transport = HttpTransport(url, timeout_s=timeout_s)

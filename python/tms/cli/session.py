@@ -22,7 +22,7 @@ from click.shell_completion import CompletionItem
 
 from tms.cli.output import Format, Row, facts_text, say, show, write
 from tms.clock import Clock, SystemClock
-from tms.errors import ConfigError, TMSError, Unavailable
+from tms.errors import ConfigError, NotFound, TMSError, Unavailable
 from tms.model.position import Position
 from tms.model.topic import RETENTION_DEFAULT, TopicName, parse_retention
 
@@ -85,13 +85,13 @@ class Session:
             return self.url_or_default()
         return str(self.data or os.environ.get("TMS_DATA"))
 
-    def bus(self) -> "tms.Bus":
-        """The log that is meant, opened."""
+    def bus(self, create: bool = False) -> "tms.Bus":
+        """The log that is meant, opened; a data directory is made by who begins one."""
         import tms
 
         url, data = self.target()
         if url is None:
-            return self.embedded(data or Path())
+            return self.embedded(data or Path(), create)
         from tms.cli.doctor.probe import Who, ask
 
         answer = ask(url, "/", _FIRST_ANSWER_S)  # says at once, and best, what is wrong
@@ -101,11 +101,15 @@ class Session:
             raise Unavailable(answer.found, next=answer.next)
         return tms.connect(url)
 
-    def embedded(self, data: Path) -> "tms.Bus":
+    def embedded(self, data: Path, create: bool = False) -> "tms.Bus":
         """The log in a data directory, opened in this process."""
         import tms
 
-        return tms.open(data)
+        try:
+            return tms.open(data, create=create)
+        except NotFound as error:
+            error.details["next"] = "correct --data, or begin one with `tms topic create`"
+            raise
 
     @property
     def format(self) -> Format:

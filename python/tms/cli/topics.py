@@ -78,7 +78,7 @@ def create(session: Session, /, topic: str, **settings: Any) -> None:
     """Create TOPIC. Doing it again with the same settings changes nothing."""
     if settings["retention_bytes"] == "unlimited":
         settings["retention_bytes"] = None
-    with session.bus() as bus:
+    with session.bus(create=True) as bus:
         _show_topic(session, bus.create_topic(topic, **_given(settings)))
 
 

@@ -1,14 +1,15 @@
 """The bounds of an engine, and what it counts."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from tms.compact.compaction import CompactionLimits
+from tms.errors import Invalid
 from tms.log.partition import LogLimits
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Bounds of an engine. Bytes and seconds."""
+    """Bounds of an engine. Bytes and seconds. Raises `Invalid`."""
 
     cache_bytes: int = 64 << 20
     in_flight_bytes: int = 128 << 20
@@ -19,6 +20,17 @@ class EngineConfig:
     transaction_lifetime_ms: int = 25 * 3_600_000  # of one whose manager is elsewhere
     log: LogLimits = field(default_factory=LogLimits)
     compaction: CompactionLimits = field(default_factory=CompactionLimits)
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            given = getattr(self, one.name)
+            kind = {"log": LogLimits, "compaction": CompactionLimits}.get(one.name)
+            if kind is not None:
+                fits, wanted = isinstance(given, kind), f"{kind.__module__}.{kind.__name__}"
+            else:
+                fits, wanted = type(given) in (int, float) and given >= 0, "a number from 0 on"
+            if not fits:
+                raise Invalid(f"{one.name} is {wanted}, got {given!r:.80}.", field=one.name)
 
 
 @dataclass(frozen=True, slots=True)

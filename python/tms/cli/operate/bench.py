@@ -78,12 +78,12 @@ def command(
 @contextmanager
 def _bench_bus(session: Session) -> Iterator[tuple["tms.Bus", str]]:
     if session.url or session.data or os.environ.get("TMS_URL") or os.environ.get("TMS_DATA"):
-        with session.bus() as bus:
+        with session.bus(create=True) as bus:
             yield bus, session.where()
         return
     with (
         tempfile.TemporaryDirectory(prefix="tms-bench-") as directory,
-        session.embedded(Path(directory) / "data") as bus,
+        session.embedded(Path(directory) / "data", create=True) as bus,
     ):
         yield bus, "a temporary data directory, in this process"
 

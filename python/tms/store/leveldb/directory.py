@@ -54,6 +54,8 @@ class DataDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
         elif not self.path.is_dir():
             raise NotFound(f"There is no data directory at {self.path}.")
+        if not (self.path / _FORMAT).exists():
+            self._require_empty(create)  # before anything is written there
         self._lock_fd = _locks.take(self.path)
         try:
             if not (self.path / _FORMAT).exists():
@@ -143,7 +145,7 @@ class DataDirectory:
         """Give the directory free."""
         _locks.release(self.path, self._lock_fd)
 
-    def _create(self, store: str, create: bool) -> None:
+    def _require_empty(self, create: bool) -> None:
         others = set(os.listdir(self.path)) - {_LOCK, _MAPS, _TEMPORARY, _FORMAT + ".new"}
         maps = self.path / _MAPS
         if others or (maps.is_dir() and any(maps.iterdir())):
@@ -153,7 +155,10 @@ class DataDirectory:
             )
         if not create:
             raise NotFound(f"There is no data directory at {self.path}: it is empty.")
-        maps.mkdir(exist_ok=True)
+
+    def _create(self, store: str, create: bool) -> None:
+        self._require_empty(create)
+        (self.path / _MAPS).mkdir(exist_ok=True)
         (self.path / _TEMPORARY).mkdir(exist_ok=True)
         new = self.path / (_FORMAT + ".new")
         with new.open("w") as file:
@@ -186,12 +191,14 @@ class DataDirectory:
 
 def check_format(path: Path, store: str) -> None:
     """Raises `ConfigError` if this release cannot read the directory, `DataCorrupt` if parts of it
-    are missing."""
+    are missing, `NotFound` if there are none."""
     file = path / _FORMAT
     try:
         found = json.loads(file.read_bytes())
         version, kind = found["format"], found["store"]
     except (OSError, ValueError, TypeError, KeyError) as exc:
+        if not file.exists() and not (path / _MAPS).exists():
+            raise NotFound(f"There is no data directory at {path}.") from exc
         raise DataCorrupt(
             f"{file} cannot be read ({exc}); restore it from a backup.", file=str(file)
         ) from exc

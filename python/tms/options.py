@@ -1,0 +1,37 @@
+"""Options of calls by their names: one that is misspelt is an error that says what was meant."""
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from tms.errors import Invalid
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def check_options(call: str, given: Iterable[str], allowed: Iterable[str]) -> None:
+    """Raises `Invalid` for one that is not allowed."""
+    known = sorted(allowed)
+    for name in given:
+        if name not in known:
+            import difflib  # it takes as long as everything else that `tms` imports
+
+            near = difflib.get_close_matches(name, known, 1, 0.5)
+            meant = f" Did you mean {near[0]}?" if near else ""
+            raise Invalid(
+                f"{call} has no option {name!r}.{meant} It takes {', '.join(known)}.", field=name
+            )
+
+
+def named_options(call: Callable[P, T]) -> Callable[P, T]:
+    """A function of the package `tms` that checks its options first."""
+    code, name = call.__code__, f"{call.__module__}.{call.__name__}"
+    allowed = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    @wraps(call)
+    def checked(*args: P.args, **options: P.kwargs) -> T:
+        check_options(name, options, allowed)
+        return call(*args, **options)
+
+    return checked
