@@ -23,7 +23,7 @@ from tms.errors import (
     TopicNotFound,
     TransactionEnded,
 )
-from tms.model.queue import Token
+from tms.model.queue import Token, TokenResult
 
 WAIT_S = 10.0
 
@@ -43,6 +43,19 @@ def got(messages: list[Delivered]) -> list[tuple[bytes | None, int]]:
 
 def everything(bus: Bus, topic: str) -> list[tms.Message]:
     return list(bus.consumer(topic, stop_at_end=True))
+
+
+def extensions(queue: Queue) -> list[TokenResult]:
+    """Let a queue take its leases for short; what its extensions were answered from now on."""
+    results: list[TokenResult] = []
+    right = queue.leases._extend
+
+    def extend(tokens: list[str]) -> TokenResult:
+        results.append(right(tokens))
+        return results[-1]
+
+    queue.leases._extend, queue.leases._lease_s = extend, lambda: 0.01
+    return results
 
 
 class QueueContract:
@@ -344,6 +357,65 @@ class QueueContract:
                 continue
         assert seen == [(b"good", 1), (b"bad", 1), (b"bad", 2)]
         assert queue.describe().partitions[0].cursor == 2
+
+    def test_a_handler_that_has_not_shown_its_pace_leases_nothing_ahead(self, bus: Bus) -> None:
+        queue = prepared(bus, *(b"%d" % n for n in range(4)))
+        for message in queue:
+            others = bus.queue("jobs", "workers").receive(10)
+            assert got(others) == [(b"1", 1), (b"2", 1), (b"3", 1)]
+            queue.ack(message)
+            break
+
+    def test_leases_are_extended_while_their_handler_works(self, bus: Bus) -> None:
+        queue = prepared(bus, b"slow", b"slow, too", lease_s=60)
+        results = extensions(queue)
+        for message in queue:
+            until(lambda: len(results) >= 3)
+            assert queue.ack(message) == (1, ())
+            break
+        seen = len(results)
+        [message] = queue.receive(1, WAIT_S)
+        with queue.settling(message):
+            until(lambda: len(results) >= seen + 3)
+        assert {*results} == {(1, ())}
+        assert queue.describe().partitions[0].cursor == 2
+
+    def test_a_handler_that_lost_its_lease_is_told(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a", backoff_first_s=0)
+        other = bus.queue("jobs", "workers")
+        [message] = queue.receive()
+        with (
+            pytest.raises(Fenced, match="offset 0 of partition 0 of jobs"),
+            queue.settling(message),
+        ):
+            other.nack(message, delay_s=0)
+            [again] = other.receive(1, WAIT_S)
+        assert other.ack(again) == (1, ())
+
+    def test_what_a_block_has_settled_itself_is_left_so(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a", b"b", backoff_first_s=0)
+        bus.create_topic("out", durability="written")
+        a, b = queue.receive(2)
+        with queue.settling(a):
+            queue.nack(a, delay_s=60)
+        with queue.settling(b), bus.transaction() as tx:
+            tx.send("out", b"B")
+            tx.settle(queue, b)
+        assert queue.describe().delayed == 1 and len(everything(bus, "out")) == 1
+
+    def test_what_was_leased_ahead_is_given_back_when_the_loop_ends(self, bus: Bus) -> None:
+        queue = prepared(bus, *(b"%d" % n for n in range(40)))
+        for done, message in enumerate(queue, 1):
+            queue.ack(message)
+            if done == 20:
+                break
+        del message
+        found = bus.queue("jobs", "workers").receive(40, WAIT_S)
+        rest = 0
+        while found:
+            rest += len(found)
+            found = bus.queue("jobs", "workers").receive(40)
+        assert rest == 20
 
     def test_tokens_are_texts_that_can_be_sent_elsewhere(self, bus: Bus) -> None:
         queue = prepared(bus, b"a", b"b")

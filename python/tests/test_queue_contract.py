@@ -10,10 +10,10 @@ import tms
 import tms.aio
 from tests.http_kit import Served, serving
 from tests.log_kit import until
-from tests.queue_contract import QueueContract
+from tests.queue_contract import QueueContract, extensions
 from tests.test_client_aio import Open, run
 from tms.aio import AsyncBus, AsyncQueue
-from tms.errors import Closed, QueueNotFound
+from tms.errors import Closed, Fenced, QueueNotFound
 
 
 @pytest.fixture
@@ -68,6 +68,33 @@ class AsyncQueueContract:
             await queue.delete()
             with pytest.raises(QueueNotFound):
                 await queue.receive()
+
+        run(open_bus, work)
+
+    def test_leases_are_extended_although_their_handler_keeps_the_event_loop(
+        self, open_bus: Open
+    ) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus, b"a", lease_s=60)
+            results = extensions(queue.queue)
+            async for message in queue:
+                until(lambda: len(results) >= 3)
+                assert (await queue.ack(message)).done == 1
+                break
+            assert {*results} == {(1, ())}
+
+        run(open_bus, work)
+
+    def test_a_handler_that_lost_its_lease_is_told(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus, b"a", backoff_first_s=0)
+            other = await bus.queue("jobs", "workers")
+            [message] = await queue.receive()
+            with pytest.raises(Fenced):
+                async with queue.settling(message):
+                    await other.nack(message, delay_s=0)
+                    [again] = await other.receive(1, 5)
+            assert (await other.ack(again)).done == 1
 
         run(open_bus, work)
 

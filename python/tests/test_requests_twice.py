@@ -18,6 +18,7 @@ from tests.gate_kit import StoreGate, in_thread
 from tests.http_kit import Answer, Client, Served, request, serving
 from tests.log_kit import KeptStore, until
 from tests.proxy import Fault, Proxy
+from tms.errors import Conflict
 from tms.model.block import encode
 from tms.model.ids import MessageId
 from tms.model.keys import delayed_map, segment_map
@@ -234,12 +235,15 @@ def test_dead_letters_that_are_moved_back(world: World, cut: bool) -> None:
 
 
 def test_positions_that_move_from_where_they_stand(world: World, cut: bool) -> None:
+    """Who repeats it is told that they stand there: it may have been another one who moved them."""
     path = f"{PATH}/positions/g"
     world.call("PUT", path, {"positions": {"0": "offset:1"}})
     body = {"positions": {"0": "offset:2"}, "expected": {"0": "offset:1"}}
     raw = request("PUT", path, json.dumps(body).encode())
     journal = world.maps(TopicName("system", "_positions"))
-    alike(world.twice(raw, "write", journal, cut))
+    *first, second = world.twice(raw, "write", journal, cut)
+    assert (second.problem, second.json["details"]["position"]) == ("conflict", "offset:2")
+    assert [one.status for one in first] == [routes.OK] * (not cut)
     assert world.call("GET", path).json == {"positions": {"0": "offset:2"}}
 
 
@@ -290,6 +294,26 @@ def test_a_commit_of_a_client_whose_connection_is_cut(
         assert len(ids.result(20)) == 1
     assert [value[:1] for value in world.values()] == ["a", "b", "1"]
     assert world.call("GET", routes.TRANSACTIONS).json == {"transactions": []}
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["own", "another's"])
+def test_an_acknowledgement_of_a_client_whose_connection_is_cut(world: World, moved: bool) -> None:
+    """Its repetition finds the group where it was to be moved, or where another one moved it."""
+    host, port = world.served.address
+    with Proxy(f"http://{host}:{port}", b"PUT") as proxy, tms.connect(proxy.url) as bus:
+        consumer = bus.consumer("t", group="g", partitions="all", stop_at_end=True)
+        assert [message.value for message in consumer] == [b"a", b"b"]
+        if moved:
+            world.call("PUT", f"{PATH}/positions/g", {"positions": {"0": "offset:1"}})
+        proxy.script(Fault.LOSE_ANSWER)
+        if moved:
+            with pytest.raises(Conflict):
+                consumer.acknowledge()
+        else:
+            consumer.acknowledge()
+        assert proxy.done
+    found = world.call("GET", f"{PATH}/positions/g").json["positions"]["0"]
+    assert (found == "offset:1") == moved
 
 
 # Partitions that are added between the two

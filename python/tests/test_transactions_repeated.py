@@ -3,6 +3,8 @@ and answered alike."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -331,6 +333,21 @@ def test_a_journal_that_could_not_be_shortened_forgets_no_commit(world: World) -
     world.engine._threads.shutdown()
     world.open()
     assert world.read() == [b"1"] * acknowledged
+
+
+def test_a_commit_by_id_is_done_once_though_the_power_took_its_intention() -> None:
+    """Its messages need no sync; somebody else's syncs them all the same, but not the journal."""
+    world = World()
+    id = world.tx.begin().transaction_id
+    world.tx.commit(replace(commit(b"0"), durability=SYNCED))
+    world.tx.commit(replace(commit(b"1", id=id), durability=WRITTEN))
+    world.engine.append(TOPIC, [NewBlock(0, encode([b"2"]))], SYNCED)
+    world.kept = world.store.crash()
+    world.engine._threads.shutdown()
+    world.open()
+    with suppress(TransactionEnded):
+        world.tx.commit(commit(b"1", id=id))
+    assert world.read() in ([b"0", b"2"], [b"0", b"1", b"2"])
 
 
 # Early messages

@@ -151,18 +151,15 @@ class GroupPositions:
             self.length = 0
 
     def move(self, changes: Sequence[PositionChange], durability: Durability) -> None:
-        """Write and apply changes outside of a transaction, all or none. A position that is there
-        already is not looked at: it may be a repetition of what moved it. Raises `Conflict`."""
+        """Write and apply changes outside of a transaction, all or none. Raises `Conflict`."""
 
         def write() -> None:
-            self._journal.finish(self.submit(left, durability, Stamp(0, 0)))
-            self.apply(left)
+            self._journal.finish(self.submit(changes, durability, Stamp(0, 0)))
+            self.apply(changes)
 
         with self._lock:
-            known = self.load()
-            left = [one for one in changes if known.of_key(one.key) != one.position]
-            self.check(left)
-            if left:
+            self.check(changes)
+            if changes:
                 self._sure(write)
 
     def forget(self, keys: Sequence[PositionKey]) -> None:

@@ -251,7 +251,7 @@ class Transactions:
                 changes += part.keys_of(request)
         durability = request.durability or self._strongest(request)
         if id:
-            self.manager.intend(id, changes, durability)
+            self.manager.intend(id, changes)
         else:
             id = self.manager.begin_intended(request.token)
         one = CommitUnderWay(

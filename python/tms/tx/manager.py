@@ -123,16 +123,17 @@ class TransactionManager:
             self._watchers.wake_if(self.knows)
         return found
 
-    def intend(self, id: int, changes: Sequence[bytes], durability: Durability) -> None:
-        """The messages of a transaction that began before are about to be stored, so durably. A
-        second try after a crash would store them twice, and must find that there was a first one.
-        `finished` must follow. Raises `TransactionConflict`, `TransactionEnded`."""
+    def intend(self, id: int, changes: Sequence[bytes]) -> None:
+        """The messages of a transaction that began before are about to be stored. A second try
+        after a crash would store them twice, and must find that there was a first one: synced,
+        because others may sync the messages. `finished` must follow. Raises
+        `TransactionConflict`, `TransactionEnded`."""
         journal = self._journal
         with journal.writing:
             journal.ready().prepare(id, changes)
             self._committing.add(id)
             try:
-                journal.write([Intended(id)], durability)
+                journal.write([Intended(id)], _SYNCED)
             except BaseException:
                 self._committing.discard(id)  # nothing is stored: `expire` ends it
                 raise

@@ -4,26 +4,28 @@ a thread.
 Invariants
 
 * Each receive under way has a lane of its own, so none waits behind another one's wait.
+* Leases are extended by the thread of `Queue`, also while a handler keeps the event loop busy.
 * A receive that is cancelled leases nothing from then on; what was leased at that moment is given
   back, or, if a service leased it, comes again when the leases end.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 from tms.client.aio.calls import AsyncCalls
 from tms.client.aio.lanes import AsyncLane, retrying
 from tms.client.aio.pool import LanePool
 from tms.client.http.queues import WAIT_S_MAX, explained, surely_not_done
-from tms.client.queues.queue import Messages, Queue
+from tms.client.queues.leases import Pace
+from tms.client.queues.queue import WAIT_S, Messages, Queue, lease_lost
 from tms.clock import Clock
 from tms.errors import TMSError
 from tms.model.queue import RECEIVE_BYTES, QueueInfo, TokenResult
 from tms.model.received import Delivered, Received
 
-AHEAD, WAIT_S = 16, 20.0  # of an iteration
 RECEIVES_MAX = 64  # of one object, at the same time; more wait for their turn
 
 
@@ -82,19 +84,53 @@ class AsyncQueue:
 
     async def __aiter__(self) -> AsyncIterator[Delivered]:
         """See `Queue.__iter__`."""
+        pace = Pace(self.queue.settings.lease_s, self.queue.settings.deliveries_max)
         while True:
-            for message in await self.receive(AHEAD, WAIT_S):
-                yield message
+            messages = await self.receive(pace.limit, WAIT_S)
+            async with aclosing(self._handled(messages, pace)) as handled:
+                async for message in handled:
+                    yield message
+
+    async def _handled(
+        self, messages: Sequence[Delivered], pace: Pace
+    ) -> AsyncGenerator[Delivered, None]:
+        leases = self.queue.leases
+        ahead = deque(zip(messages, leases.keep(messages), strict=True))
+        try:
+            while ahead:
+                message, kept = ahead.popleft()
+                began_s = self._clock.monotonic_s()
+                try:
+                    if kept.lost:  # others have it
+                        continue
+                    yield message
+                finally:
+                    leases.release(kept)
+                if kept.lost and not kept.settled:
+                    raise lease_lost(self.queue, message)
+                pace.took(self._clock.monotonic_s() - began_s)
+        finally:
+            if rest := [message for message, kept in ahead if not kept.lost]:
+                with suppress(TMSError):  # then the leases end
+                    await self.nack(rest, delay_s=0)
+            for _, kept in ahead:
+                leases.release(kept)
 
     @asynccontextmanager
     async def settling(self, message: Delivered) -> AsyncIterator[Delivered]:
         """See `Queue.settling`."""
+        (kept,) = self.queue.leases.keep((message,))
         try:
             yield message
-        except BaseException:
-            await self.nack(message)
+        except BaseException as error:
+            if not kept.settled and (await self.nack(message)).fenced:
+                error.add_note(lease_lost(self.queue, message).message)
             raise
-        await self.ack(message)
+        else:
+            if not kept.settled and (await self.ack(message)).fenced:
+                raise lease_lost(self.queue, message)
+        finally:
+            self.queue.leases.release(kept)
 
     # -- what became of them -----------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tms.client.transport import TIMEOUT_S
+from tms.errors import Conflict
 from tms.model.log import NewBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName
@@ -51,7 +52,16 @@ class HttpTransactions:
     def move(self, changes: Sequence[PositionChange]) -> None:
         by_place = sorted(changes, key=lambda one: (one.key.group, one.key.topic))
         for (group, topic), some in groupby(by_place, lambda one: (one.key.group, one.key.topic)):
-            self._transport.call(self._calls.move(group, topic, list(some)))
+            self._move(group, topic, list(some))
+
+    def _move(self, group: str, topic: TopicName, changes: list[PositionChange]) -> None:
+        def is_done(error: BaseException) -> bool:
+            if not isinstance(error, Conflict):
+                return False
+            stands = self.positions(group, topic)
+            return all(stands.get(one.key.partition) == one.position for one in changes)
+
+        self._transport.call_once(self._calls.move(group, topic, changes), is_done)
 
     def forget_positions(self, group: str, topic: TopicName) -> None:
         self._transport.call(self._calls.forget_positions(group, topic))

@@ -96,17 +96,7 @@ class HttpTransport:
         return self._attempt(self.calls.erase(name, Erase(key, id, partition)), timeout_s)
 
     def delete_topic(self, name: TopicName) -> None:
-        unsure: list[bool] = []
-
-        def again(error: BaseException) -> bool:
-            unsure.append(not _surely_not_done(error))
-            return is_retriable(error)
-
-        try:
-            self._call(self.calls.delete_topic(name), again)
-        except NotFound:
-            if not any(unsure[:-1]):  # an earlier attempt, whose answer was lost, has deleted it
-                raise
+        self.call_once(self.calls.delete_topic(name), lambda error: isinstance(error, NotFound))
 
     def offsets(
         self, name: TopicName, at: Position, isolation: View = Isolation.COMMITTED
@@ -166,6 +156,21 @@ class HttpTransport:
         """A request, repeated while its errors are retriable and the time lasts; each attempt may
         take `extra_s` besides."""
         return self._call(call, again, extra_s)
+
+    def call_once(self, call: Call[None], is_done: Callable[[BaseException], bool]) -> None:
+        """A request that is refused once it is done. If the answer of an attempt was lost,
+        `is_done` says of the error of a later one whether that one has done it."""
+        unsure: list[bool] = []
+
+        def again(error: BaseException) -> bool:
+            unsure.append(not _surely_not_done(error))
+            return is_retriable(error)
+
+        try:
+            self._call(call, again)
+        except TMSError as error:
+            if not (any(unsure[:-1]) and is_done(error)):
+                raise
 
     def attempt(self, call: Call[T], timeout_s: float) -> T:
         """A request, once."""

@@ -25,7 +25,7 @@ class QueueCalls(BusCalls):
                 info = port.describe(group, name)
         if info is None:
             info = port.declare(group, name, QueueSettings.of(settings))
-        return Queue(lambda: self._transport.queues, group, name, info.settings)
+        return Queue(lambda: self._transport.queues, group, name, info.settings, self._clock)
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """The queues of a topic, by name. Raises `TopicNotFound`."""
