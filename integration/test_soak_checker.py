@@ -252,6 +252,33 @@ def test_a_filter_shows_what_matches() -> None:
     assert differs(made, rows[:1], key_prefix=b"k1".hex()) == {"not shown"}
 
 
+def test_a_later_reader_may_miss_what_was_compacted_or_expired_meanwhile_and_nothing_else() -> None:
+    made = script()
+    truth = Reading("truth", TOPIC, rows=made.rows)
+
+    last = Reading("last", TOPIC, rows=made.rows[1:])
+
+    def rules_of(rows: Rows, **settings: object) -> set[str]:
+        later = Reading("later", TOPIC, rows=rows)
+        found = agreement.check(made.history, truth, later, settings, last)
+        return {one.rule for one in found}
+
+    without_a, without_g = made.rows[1:], made.rows[:-1]
+    assert rules_of(without_a) == {"not shown"}
+    assert rules_of(without_a, compacted=True) == rules_of(without_a, retention_bytes=1) == set()
+    assert rules_of(without_g, compacted=True) == {"not shown"}
+    assert rules_of(made.rows[:2] + made.rows[3:], retention_bytes=1) == {"not shown"}
+    assert rules_of(made.rows[3:], retention_bytes=1) == {"not shown"}  # the last one has them
+
+
+def test_compaction_is_told_by_time_where_ids_are_unknown() -> None:
+    made = script()
+    made.lines[1]["ids"] = made.lines[-5]["ids"] = None
+    rows = [row for row in made.rows if row.name != "a"]
+    assert found(made, rows, compacted=True) == set()
+    assert found(made, [r for r in made.rows if r.name != "g"], compacted=True) == {"missing"}
+
+
 def test_a_live_reader_may_not_pass_over_anything_but_may_have_seen_what_is_gone() -> None:
     made = script()
     truth = Reading("truth", TOPIC, rows=made.rows[2:])

@@ -5,14 +5,22 @@ what of it they asked for.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from integration.soak.checker.history import Finding, History
-from integration.soak.checker.logs import SHOWN, check_rows
+from integration.soak.checker.logs import SHOWN, check_rows, not_expired, not_replaced
 from integration.soak.checker.reading import Reading, Row
 
 
-def check(history: History, truth: Reading, other: Reading) -> Iterator[Finding]:
-    """How a reading differs from the true one."""
+def check(
+    history: History,
+    truth: Reading,
+    other: Reading,
+    settings: dict[str, object] | None = None,
+    last: Reading | None = None,
+) -> Iterator[Finding]:
+    """How a reading differs from the true one. Compaction and retention by size go on while readers
+    read: what they take a later reader has not. What the `last` one still has, all have."""
     if not other.ended:
         yield Finding("end", f"{other.topic}, {other.reader}: it did not come to the end")
         return
@@ -20,6 +28,10 @@ def check(history: History, truth: Reading, other: Reading) -> Iterator[Finding]
     wanted = expected(history, truth, other.fields)
     here = {row.name for row in other.rows}
     missing = [row for row in wanted if row.name not in here]
+    if settings and (settings.get("compacted") or settings.get("retention_bytes")):
+        left = {row.name for row in last.rows} if last is not None else set()
+        untaken = {row.name for row in _not_taken(history, other, missing, settings)}
+        missing = [row for row in missing if row.name in left | untaken]
     if missing:
         yield _differs(other, "not shown", missing, len(wanted))
     there = {row.name: row for row in wanted}
@@ -29,6 +41,20 @@ def check(history: History, truth: Reading, other: Reading) -> Iterator[Finding]
     moved = [row for row in other.rows if row.name in there and not _same(row, there[row.name])]
     if moved:
         yield _differs(other, "elsewhere", moved, len(wanted))
+
+
+def _not_taken(
+    history: History, other: Reading, missing: list[Row], settings: dict[str, object]
+) -> list[Row]:
+    """Rows that neither compaction nor retention by size may have taken since they were read."""
+    sent = history.sent[other.topic]
+    lost = [replace(sent[row.name], id=row.id) for row in missing if row.name in sent]
+    if settings.get("compacted"):
+        lost = not_replaced(history, other, lost)
+    if settings.get("retention_bytes"):
+        lost = list(not_expired(other, lost))
+    names = {one.name for one in lost}
+    return [row for row in missing if row.name in names or row.name not in sent]
 
 
 def check_live(history: History, truth: Reading, live: Reading) -> Iterator[Finding]:

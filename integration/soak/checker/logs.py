@@ -92,28 +92,41 @@ def _missing(
         and one.op.fields.get("due_ms", 0) <= reading.fields.get("at_ms", math.inf)
     ]
     if settings.get("compacted"):
-        lost = list(_not_replaced(history, here, lost))
+        lost = not_replaced(history, reading, lost)
     if settings.get("retention_bytes"):
-        lost = list(_not_expired(reading, lost))
+        lost = list(not_expired(reading, lost))
     yield from _some(
         reading, "missing", (f"{one.name} (id {one.id}, of {one.op.name})" for one in lost)
     )
 
 
-def _not_replaced(history: History, here: dict[str, Row], lost: list[Sent]) -> Iterator[Sent]:
-    """Those that compaction may not have taken: there is nothing newer of their key."""
-    newest: dict[str, str] = {}
-    for name, row in here.items():
-        one = next((s for t in history.sent.values() if (s := t.get(name))), None)
-        if one is not None and one.key is not None and row.id is not None:
-            newest[one.key] = max(newest.get(one.key, ""), row.id)
+def not_replaced(history: History, reading: Reading, lost: list[Sent]) -> list[Sent]:
+    """Those of one topic that compaction may not have taken: there is nothing newer of their
+    key."""
+    sent = history.sent[reading.topic]
+    newest: dict[str, Row] = {}
+    for row in reading.rows:
+        one = sent.get(row.name)
+        if one is None or one.key is None or row.id is None:
+            continue
+        if one.key not in newest or row.id > str(newest[one.key].id):
+            newest[one.key] = row
+    found = []
     for one in lost:
-        replaced = one.key is not None and one.id is not None and newest.get(one.key, "") > one.id
-        if not replaced:
-            yield one
+        last = None if one.key is None else newest.get(one.key)
+        if last is None or not _is_newer(sent[last.name], last, one):
+            found.append(one)
+    return found
 
 
-def _not_expired(reading: Reading, lost: list[Sent]) -> Iterator[Sent]:
+def _is_newer(other: Sent, row: Row, one: Sent) -> bool:
+    """Whether a message that was read may be newer than one whose id is perhaps not known."""
+    if one.id is not None:
+        return str(row.id) > one.id
+    return other.op.end > one.op.begin
+
+
+def not_expired(reading: Reading, lost: list[Sent]) -> Iterator[Sent]:
     """Those that retention by size may not have taken: something older is there."""
     first = {
         partition: min((row.id for row in rows if row.id is not None), default="")

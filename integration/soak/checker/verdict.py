@@ -17,6 +17,7 @@ from integration.soak.checker.reading import Reading, read_all
 from integration.soak.ledger import lines
 
 TRUTH = "fetch-json"  # the reader whose readings the others are compared with
+LAST = "opened consumer"  # the reader that comes last
 TOPIC_FIELDS = (
     "compacted",
     "retention_bytes",
@@ -44,6 +45,7 @@ def _judge(
         for group in settings.get("queues", {}):
             history.add_letters(topic, f"{topic}-{group}-dead")
     truths: dict[str, Reading] = {}
+    lasts = {one.topic: one for found in readings.values() for one in found if one.reader == LAST}
     for topic, settings in topics.items():
         truth = next((one for one in readings[topic] if one.reader == TRUTH), None)
         if truth is None:
@@ -53,7 +55,7 @@ def _judge(
         yield from logs.check(history, truth, settings)
         for other in readings[topic]:
             if other is not truth:
-                yield from _other(history, truth, other, settings)
+                yield from _other(history, truth, other, settings, lasts.get(topic))
     whole = {
         t: truth
         for t, truth in truths.items()
@@ -65,13 +67,17 @@ def _judge(
 
 
 def _other(
-    history: History, truth: Reading, other: Reading, settings: dict[str, Any]
+    history: History,
+    truth: Reading,
+    other: Reading,
+    settings: dict[str, Any],
+    last: Reading | None,
 ) -> Iterator[Finding]:
     match other.fields.get("of", "log"):
         case "log" if other.fields.get("live"):
             yield from agreement.check_live(history, truth, other)
         case "log":
-            yield from agreement.check(history, truth, other)
+            yield from agreement.check(history, truth, other, settings, last)
         case "waiting":
             yield from derived.check_delayed(history, truth, other)
         case "view":
