@@ -70,6 +70,7 @@ def read(path: Path) -> Reading:
 
 
 def read_all(directory: Path) -> Iterator[Reading]:
-    """All readings of a directory, by name."""
+    """All readings of a directory, by name; without those of readers that were killed at once."""
     for path in sorted(directory.glob("*.reading")):
-        yield read(path)
+        if path.stat().st_size:
+            yield read(path)
