@@ -31,7 +31,7 @@ def main() -> int:
     given = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended, too
     began = time.monotonic()
-    number = given.round if given.round is not None else 0
+    number = first = given.round or 0
     print(f"soak: seed {given.seed}, {given.seconds:.0f} s", flush=True)
     with ExitStack() as stack:
         stores = None
@@ -45,7 +45,10 @@ def main() -> int:
             number += 1
             if given.round is not None or time.monotonic() - began >= given.seconds:
                 break
-    print(f"soak: {number} rounds in {time.monotonic() - began:.0f} s, nothing found", flush=True)
+    print(
+        f"soak: {number - first} rounds in {time.monotonic() - began:.0f} s, nothing found",
+        flush=True,
+    )
     return 0
 
 
