@@ -25,6 +25,7 @@ from integration.deploying import (
     refresh_soon,
     url,
 )
+from tms.client.client import Bus
 from tms.store.hbase.admin import Admin
 
 __all__ = ["admin", "cli", "directory", "installed", "jar", "url"]  # fixtures
@@ -212,9 +213,11 @@ def test_cleaning_up_is_done_by_the_coprocessor(
         bus.publish("short", b"gone")
         bus.publish("kept", b"kept")
     time.sleep(1.1)
-    with tms.open(url) as bus:  # notes the time, and seals what it looks at
+    engine = tms.open_engine(url)
+    with Bus(engine) as bus:  # seals what it looks at, and notes the time
         for topic in ("short", "kept"):
             bus.describe_topic(topic)
+        engine.maintenance.clean()
     monkeypatch.setenv("PATH", "/nowhere")
     with hbase.connect() as gateway:
         assert len(gateway.scan(messages)) == 2
