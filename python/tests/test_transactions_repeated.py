@@ -1,10 +1,12 @@
 """Commits that are repeated, while the first attempt is under way or after a crash in it: done once
 and answered alike."""
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,13 @@ from tests.gate_kit import WAIT_S, StoreGate, in_thread
 from tests.log_kit import KeptStore, until
 from tms import Bus
 from tms.engine import Engine
-from tms.errors import StorageUnavailable, TMSError, TransactionEnded, WrongLastId
+from tms.errors import (
+    StorageUnavailable,
+    TimedOut,
+    TMSError,
+    TransactionEnded,
+    WrongLastId,
+)
 from tms.model.block import decode, encode
 from tms.model.ids import MessageId
 from tms.model.keys import segment_map
@@ -155,18 +163,54 @@ def test_who_repeats_a_commit_that_is_refused_is_told_the_same(
     assert world.read() == [b"0", b"1", b"2"]
 
 
-def test_an_attempt_that_was_interrupted_leaves_nobody_waiting(
-    world: World, named: dict[str, object], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["look", "submit"])
+def test_an_attempt_that_is_interrupted_leaves_nobody_waiting(
+    world: World, named: dict[str, object], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: object) -> None:
+    """As by a control-C, before its messages are stored and while they are."""
+    reached, go = threading.Event(), threading.Event()
+
+    right = getattr(world.tx._parts.publisher, where)
+
+    def interrupt(name: TopicName, *more: Any, **options: Any) -> object:
+        if name != TOPIC:  # the journal's
+            return right(name, *more, **options)
+        reached.set()
+        assert go.wait(WAIT_S)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(world.tx._parts.publisher, "look", interrupt)
+        patched.setattr(world.tx._parts.publisher, where, interrupt)
+        first = in_thread(lambda: world.tx.commit(commit(b"1", **named)))
+        assert reached.wait(WAIT_S)
+        second = world.tx.submit_commit(commit(b"1", **named), SYNCED)
+        go.set()
         with pytest.raises(KeyboardInterrupt):
-            world.tx.commit(commit(b"1", **named))
-    world.tx.commit(commit(b"1", **named))
-    assert world.read() == [b"1"]
+            first.result(WAIT_S)
+    with pytest.raises(TimedOut, match="interrupted"):
+        second.result(WAIT_S)
+    world.tx.manager.expire()
+    with suppress(TransactionEnded):
+        world.tx.commit(commit(b"1", **named))
+    assert world.read() in ([b"1"], [])
+    assert not world.tx.manager.is_committing and not world.tx.open()
+
+
+def test_what_begins_with_the_token_of_a_commit_that_looks_at_the_log_is_one_with_it(
+    world: World,
+) -> None:
+    world.engine.append(TOPIC, [NewBlock(0, encode([b"0"]))])
+    last = world.last_id()
+    world.restart()
+    with world.gate.holding("scan", world.segments()):
+        first = in_thread(lambda: world.tx.commit(commit(b"1", token="t", expect=last)))
+        world.gate.wait_reached()
+        id = world.tx.begin(token="t").transaction_id
+    with pytest.raises(TimedOut, match="began with this token"):
+        first.result(WAIT_S)
+    assert world.tx.commit(commit(b"1", token="t", expect=last)).transaction_id == id
+    assert world.tx.commit(commit(b"1", id=id, expect=last)).transaction_id == id
+    assert world.read() == [b"0", b"1"]
 
 
 def test_what_began_with_a_token_is_committed_by_it_once_though_the_process_dies(
