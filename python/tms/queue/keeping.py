@@ -11,10 +11,11 @@ RUNS_MAX = 20_000  # of a chunk
 
 
 def chunks_of(
-    state: PartitionState, now_ms: int, when_ms: int, runs_max: int = RUNS_MAX
+    state: PartitionState, now_ms: int, when_ms: int, runs_max: int | None = None
 ) -> Iterator[Kept]:
     """The state as it is now; `when_ms` is the wall time."""
     runs, values = _runs(state, now_ms)
+    runs_max = runs_max or RUNS_MAX
     chunks = max(1, -(-len(values) // runs_max))
     held = [(pointer, offset, 1) for offset, pointer in state.held.items()]
     for number in range(chunks):

@@ -325,10 +325,12 @@ class Queues:
         """Do what the background does: let leases end, move what is dying; how many."""
         return self._mover.tidy()
 
-    def shorten_journal(self, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
+    def shorten_journal(self, entries_max: int | None = None, bytes_max: int | None = None) -> None:
         """Keep the state in the journal if a start would have to read more than so many entries, or
         bytes."""
         journal = self._journal
+        entries_max = ENTRIES_MAX if entries_max is None else entries_max
+        bytes_max = BYTES_MAX if bytes_max is None else bytes_max
         if (journal.length > entries_max or journal.bytes > bytes_max) and not journal.broken:
             shorten(journal, self._manager, self.opened, self._clock)
 

@@ -1,0 +1,80 @@
+"""Whether a queue is alive: after quiet time every message is delivered, settled or dead, nothing
+is blocked, and whoever waits is woken."""
+
+import threading
+from collections.abc import Callable
+
+from tests.clocks import ManualClock
+from tms.model.queue import QueueInfo
+from tms.model.received import Delivered
+from tms.model.topic import TopicName
+from tms.queue.partition import BLOCKED, PartitionState
+from tms.queues import Queues
+from tms.queues.queue import OpenQueue
+
+QUIET_MS = 13 * 3_600_000  # every lease and delay is over then
+WAKE_S = 20.0  # of the machine's clock
+
+
+def drain(
+    queues: Queues, clock: ManualClock, group: str, topic: TopicName, rounds_max: int
+) -> list[Delivered]:
+    """Acknowledge whatever a queue hands out until nothing is left of it. Fails when it stops
+    before, or takes more rounds than there can be messages."""
+    found: list[Delivered] = []
+    for _ in range(rounds_max):
+        queues.tidy()
+        messages = queues.receive(group, topic, 10_000).messages(str(topic))
+        if messages:
+            result = queues.ack(group, topic, [one.token for one in messages])
+            assert not result.fenced, "what nobody else has was acknowledged too late"
+            found += messages
+            continue
+        info = queues.describe(group, topic)
+        if is_over(info):
+            require_nothing_held(queues, group, topic)
+            return found
+        clock.pass_ms(QUIET_MS)
+    raise AssertionError(
+        f"it is not over after {rounds_max} rounds: {queues.describe(group, topic)}"
+    )
+
+
+def is_over(info: QueueInfo) -> bool:
+    """Whether everything is settled or dead."""
+    left = info.backlog + info.leased + info.ready + info.delayed + info.blocked + info.dying
+    return left == 0 and all(one.cursor == one.frontier for one in info.partitions)
+
+
+def require_nothing_held(queues: Queues, group: str, topic: TopicName) -> None:
+    """Of what is settled nothing is kept."""
+    (queue,) = (one for one in queues.opened() if (one.group, one.topic) == (group, topic))
+    for state in queue.state.partitions.values():
+        assert not (state.out or state.held or state.dying or state.causes)
+    assert not len(queue.waiters), "somebody waits and is not there any more"
+
+
+def require_unblocked(state: PartitionState) -> None:
+    """A message waits for another one of its key only while that is not settled."""
+    if state.order is None:
+        assert not state.counts[BLOCKED]
+        return
+    first: dict[int, int] = {}
+    for offset in sorted(state.out):
+        head = first.setdefault(state.order.hash_of(offset), offset)
+        blocked = state.out[offset] >> 20 & 7 == BLOCKED
+        assert not (blocked and head == offset), f"{offset} is blocked by nobody"
+
+
+def require_woken(
+    queue: OpenQueue, receive: Callable[[], object], publish: Callable[[], None]
+) -> None:
+    """Whoever waits gets what comes."""
+    found: list[object] = []
+    waiter = threading.Thread(target=lambda: found.append(receive()))
+    waiter.start()
+    while waiter.is_alive() and not len(queue.waiters):
+        waiter.join(0.001)
+    publish()
+    waiter.join(WAKE_S)
+    assert found and found[0], "a thread waits on nobody"
