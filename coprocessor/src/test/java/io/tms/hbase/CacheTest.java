@@ -262,6 +262,19 @@ class CacheTest {
   }
 
   @Test
+  void rowsExpireByTheClockAsItWentOn() throws IOException {
+    long[] atMs = {0};
+    reader = new MetadataReader(new Warnings(0), () -> atMs[0], most -> most - 1);
+    source.text("metadata:clock/retention", Long.toString(NOW));
+    assertEquals(NOW, read().certainNowMs(Long.MAX_VALUE));
+    atMs[0] = 5 * JudgedTime.BEHIND_MS;
+    Metadata known = read(MetadataReader.READS_BETWEEN_ALL_TOPICS);
+    long expected = NOW + 4 * JudgedTime.BEHIND_MS;
+    assertEquals(expected, known.certainNowMs(Long.MAX_VALUE));
+    assertEquals(NOW + 1, known.certainNowMs(NOW + 1)); // never ahead of the server's clock
+  }
+
+  @Test
   void anImageThatCannotBeReadLeavesTheOneBeforeIt() throws IOException {
     source.put("metadata:transactions/image", Images.encode(NOW, 1, 2));
     TransactionImage good = read().image();
