@@ -254,16 +254,17 @@ def test_an_offset_beyond_the_end_is_refused_and_the_end_is_named(
     there: Partition, bus: tms.Bus
 ) -> None:
     publish(there, b"0", b"1")
-    assert bus.fetch("t", "offset:2").ended
+    there.engine.erase(NAME, id=publish(there, b"2")[0])
+    assert bus.fetch("t", "offset:3").ended
     with pytest.raises(OffsetOutOfRange) as refused:
-        bus.fetch("t", "offset:3", wait_s=20)
-    assert refused.value.details == {"earliest": 0, "end": 2}
-    with pytest.raises(OffsetOutOfRange), bus.consumer("t", "offset:3") as consumer:
+        bus.fetch("t", "offset:4", wait_s=20)
+    assert refused.value.details == {"earliest": 0, "end": 3}
+    with pytest.raises(OffsetOutOfRange), bus.consumer("t", "offset:4") as consumer:
         next(iter(consumer))
     with there.served.connect() as client:
-        answer = client.request("GET", f"{PATH}/messages?from=offset:3&wait_ms=20000")
+        answer = client.request("GET", f"{PATH}/messages?from=offset:4&wait_ms=20000")
         assert (answer.status, answer.problem) == (410, "offset-out-of-range")
-        assert answer.json["details"]["end"] == 2
+        assert answer.json["details"]["end"] == 3
 
 
 def test_an_answer_in_json_says_how_far_everything_was_looked_at(there: Partition) -> None:

@@ -5,8 +5,7 @@ Invariants
 * Only published blocks are delivered, in key order, as they are stored.
 * Nothing before the floor (truncation) or before now − retention is delivered, whatever position
   was asked for.
-* Where the partition ends only its end offset says: a page of which nothing is left is none, and a
-  read goes on behind it until it has something, or has reached the end.
+* Where the partition ends only its end offset says: a page of which nothing is left is not the end.
 * When nothing was there, going on at the answered position waits for new messages only: `latest`
   is resolved once, and what is unreadable is stepped over.
 * Reading at the tail takes no store access and waits for no writer.
@@ -65,38 +64,29 @@ class PartitionReader:
         state = self._state
         if not state.known or position.kind is Kind.OFFSET:
             return None
-        while True:
-            with state.lock:
-                last, end = state.last, state.end_offset
-                start = max(_start(position, last), floor, state.chain.record.floor)
-                if start > last:
-                    return Read([], _beyond(position, last), end, end)
-                blocks = state.tail.read(start, bytes_max)
-            if blocks is None:
-                return None
-            read = self._found(blocks, position, start, last, end)
-            if read.blocks or read.ended:
-                return read
-            position = read.next
+        with state.lock:
+            last, end = state.last, state.end_offset
+            start = max(_start(position, last), floor, state.chain.record.floor)
+            if start > last:
+                return Read([], _beyond(position, last), end, end)
+            blocks = state.tail.read(start, bytes_max)
+        return None if blocks is None else self._found(blocks, position, start, last, end)
 
     def read(self, position: Position, floor: BlockKey, bytes_max: int) -> Read:
-        """Blocks from `position` on, at least one if there is one, each with at least one message
-        there. Raises `OffsetOutOfRange` for offsets that are gone, or beyond the end."""
+        """Blocks from `position` on, each with at least one message there; there may be more where
+        there are none, see `Read.ended`. Raises `OffsetOutOfRange` for offsets that are gone, or
+        beyond the end."""
         state = self._state
         self.load()
         if position.kind is Kind.OFFSET:
             position = self._at_offset(position.number, floor)
-        while True:
-            cached = self.read_cached(position, floor, bytes_max)
-            if cached is not None:
-                return cached
-            last, end = self._end()
-            start = max(_start(position, last), floor, state.chain.record.floor)
-            blocks = self._scan(start, key_after(last), bytes_max)
-            read = self._found(blocks, position, start, last, end)
-            if read.blocks or read.ended:
-                return read
-            position = read.next
+        cached = self.read_cached(position, floor, bytes_max)
+        if cached is not None:
+            return cached
+        last, end = self._end()
+        start = max(_start(position, last), floor, state.chain.record.floor)
+        blocks = self._scan(start, key_after(last), bytes_max)
+        return self._found(blocks, position, start, last, end)
 
     def resolved(self, read: Read, bytes_max: int) -> Read:
         """The same with staged blocks in place of the references to them, as far as `bytes_max`
