@@ -181,11 +181,11 @@ def read(answer: Answer) -> Fetched:
 def test_a_fetch_without_its_headers_is_not_believed() -> None:
     with pytest.raises(ConfigError, match="TMS-Next"):
         read(Answer(routes.OK, {}, b""))
-    headers = {b"tms-next": b"latest", b"tms-end": b"0:1"}
+    headers = {b"tms-next": b"latest", b"tms-end": b"0:1", b"tms-reached": b""}
     with pytest.raises(Malformed):
         read(Answer(routes.OK, headers, b""))
     with pytest.raises(Malformed):
-        read(Answer(routes.OK, {b"tms-next": b"0:latest", b"tms-end": b"0:1"}, b"xxx"))
+        read(Answer(routes.OK, headers | {b"tms-next": b"0:latest"}, b"xxx"))
 
 
 def test_retry_after_reaches_the_error() -> None:

@@ -13,7 +13,7 @@ import pytest
 import tms
 from tests.faults.crowd import Crowd, descriptors, exchange
 from tests.faults.memory import bound_memory
-from tests.faults.service import Service, metric, percentile
+from tests.faults.service import Service, metric, percentile, within
 from tests.http_kit import request
 from tms.model import block
 from tms.model.log import NewBlock
@@ -23,12 +23,15 @@ TOPIC = "big"
 MESSAGES = f"/v2/namespaces/default/topics/{TOPIC}/messages"
 MIB = 1 << 20
 CONSUMERS = 1_000
+REFUSED = 'tms_http_overloaded_total{kind="fetch"}'  # counts, however soon there is room again
+PATIENCE = ("--write-timeout-s", "600")  # nobody may wait until who does not read is given up
 SMALL = (  # as docs/operations.md says
     *("--cache-bytes", str(16 * MIB)),
     *("--publish-bytes-in-flight-max", str(16 * MIB)),
     *("--write-buffer-bytes", str(4 * MIB)),
 )
-LATENCY_S = 0.5  # the p99 that is still "not hurt" on a machine that does other things too
+LATENCY_S = 0.5  # of the p99, what a crowd may add and "hurts nobody"
+SLOWER = 4  # and how much longer all may take, on a machine that does other things too
 
 
 def test_fault_19_a_thousand_consumers_that_never_read_cost_32_mib_and_hurt_nobody(
@@ -37,7 +40,7 @@ def test_fault_19_a_thousand_consumers_that_never_read_cost_32_mib_and_hurt_nobo
     fetch = request("GET", f"{MESSAGES}?from=0:earliest&max_bytes={8 * MIB}", Accept=routes.BLOCKS)
     with (
         descriptors(CONSUMERS + 200),
-        Service(tmp_path / "data", "--cache-bytes", str(16 * MIB)) as service,
+        Service(tmp_path / "data", "--cache-bytes", str(16 * MIB), *PATIENCE) as service,
         tms.connect(service.url) as bus,
     ):
         bus.create_topic(TOPIC, durability="written")
@@ -45,15 +48,15 @@ def test_fault_19_a_thousand_consumers_that_never_read_cost_32_mib_and_hurt_nobo
             bus.publish_many(TOPIC, [bytes(65_536)] * 16)
         for _ in bus.consumer(TOPIC, stop_at_end=True).batches():
             pass  # what reading everything once costs is not the crowd's
-        publish_for(bus, 100)
+        usual = publish_for(bus, 100)
         before = service.resident_bytes()
         peak = Peak(service)
         with Crowd(service.address, window_bytes=4_096) as crowd, peak:
             crowd.join(CONSUMERS, fetch)
+            within(60, lambda: metric(service, REFUSED) > 0)
             latencies = publish_for(bus, 300)
-            assert metric(service, 'tms_http_in_flight_bytes{kind="fetch"}') > 0
         assert peak.bytes - before <= 32 * MIB, f"{(peak.bytes - before) / MIB:.1f} MiB more"
-        assert percentile(latencies, 0.99) < LATENCY_S
+        assert_unhurt(usual, latencies)
         assert service.ready()
         assert service.stop() == 0
 
@@ -66,7 +69,7 @@ def test_fault_19_while_a_crowd_does_not_read_a_replay_from_the_store_goes_on(
     options = ("--cache-bytes", str(MIB), "--fetch-bytes-in-flight-max", str(4 * MIB))
     with (
         descriptors(CONSUMERS + 200),
-        Service(tmp_path / "data", *options) as service,
+        Service(tmp_path / "data", *options, *PATIENCE) as service,
         tms.connect(service.url) as bus,
     ):
         bus.create_topic(TOPIC, durability="written")
@@ -74,10 +77,8 @@ def test_fault_19_while_a_crowd_does_not_read_a_replay_from_the_store_goes_on(
             bus.publish_many(TOPIC, [bytes(65_536)] * 16)
         with Crowd(service.address, window_bytes=4_096) as crowd:
             crowd.join(CONSUMERS // 10, fetch)
-            assert metric(service, 'tms_http_in_flight_bytes{kind="fetch"}') > 0
-            begun_s = time.monotonic()
+            within(60, lambda: metric(service, REFUSED) > 0)
             assert sum(1 for _ in bus.consumer(TOPIC, stop_at_end=True)) == 24 * 16
-            assert time.monotonic() - begun_s < 8, "it waited until the crowd was given up anyway"
         assert service.stop() == 0
 
 
@@ -153,7 +154,7 @@ def test_fault_30_with_256_descriptors_5000_idle_connections_shed_only_themselve
         tms.connect(narrow.url) as existing,
         Crowd(narrow.address) as crowd,
     ):
-        publish_for(existing, 50)
+        usual = publish_for(existing, 50)
         latencies: list[float] = []
         for _ in range(10):
             crowd.join(500)
@@ -161,9 +162,9 @@ def test_fault_30_with_256_descriptors_5000_idle_connections_shed_only_themselve
         assert narrow.descriptors() < 256
         left = crowd.wait_ended(2)
         assert left < 256, f"{left} of 5,000 idle connections are held"
-        assert percentile(latencies, 0.99) < LATENCY_S
+        assert_unhurt(usual, latencies)
         latencies = publish_for(existing, 50)
-        assert percentile(latencies, 0.99) < LATENCY_S
+        assert_unhurt(usual, latencies)
         assert len(list(existing.consumer(TOPIC, stop_at_end=True))) == 300
     with tms.connect(narrow.url, timeout_s=10) as fresh:
         publish_for(fresh, 1)
@@ -176,7 +177,7 @@ def test_fault_30_a_thousand_slow_heads_are_cut_off_within_ten_seconds(narrow: S
         tms.connect(narrow.url) as existing,
         Crowd(narrow.address) as crowd,
     ):
-        publish_for(existing, 50)
+        usual = publish_for(existing, 50)
         began = time.monotonic()
         crowd.join(1_000, f"GET {MESSAGES} HTTP/1.1\r\nHost: slow\r\nX-Slow: ".encode())
         stop = threading.Event()
@@ -186,7 +187,7 @@ def test_fault_30_a_thousand_slow_heads_are_cut_off_within_ten_seconds(narrow: S
         assert crowd.wait_ended(began + 12 - time.monotonic()) == 0, "a slow head is still read"
         stop.set()
         trickle.join(10)
-        assert percentile(latencies, 0.99) < LATENCY_S
+        assert_unhurt(usual, latencies)
     assert narrow.ready()
     assert narrow.stop() == 0
 
@@ -228,6 +229,11 @@ def publish_for(bus: tms.Bus, count: int, pause_s: float = 0) -> list[float]:
         if pause_s:
             time.sleep(pause_s)
     return took
+
+
+def assert_unhurt(usual: list[float], latencies: list[float]) -> None:
+    """Publishing is about as fast as it was before."""
+    assert percentile(latencies, 0.99) < LATENCY_S + SLOWER * max(usual)
 
 
 def framed(size: int, count: int) -> bytes:

@@ -165,9 +165,7 @@ def test_sigterm_under_load_loses_nothing_that_was_acknowledged(tmp_path: Path) 
             thread.start()
         while min(acknowledged) < 5:
             time.sleep(0.01)
-        started = time.monotonic()
         assert process.end() == 0
-        assert time.monotonic() - started < 10
         for thread in threads:
             thread.join()
     assert set(refused) <= {"unavailable"}
