@@ -276,6 +276,22 @@ class GroupContract:
             rest = [message.value for message in consumer]
         assert sorted(first + rest) == sorted(values)  # type: ignore[type-var]
 
+    @pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once"])
+    def test_a_consumer_that_is_closed_hands_nothing_more_out(
+        self, bus: Bus, delivery: str
+    ) -> None:
+        """Another thread may close it; what it had in hand belongs to others then."""
+        values = publish(bus, 0, 16)
+        with bus.consumer("in", group="g", delivery=delivery) as consumer:
+            messages = iter(consumer)
+            first = [next(messages).value for _ in range(3)]
+            consumer.close()
+            assert [message.value for message in messages] == []
+        rest = [m.value for m in bus.consumer("in", group="g", delivery=delivery, stop_at_end=True)]
+        assert set(first + rest) == set(values)
+        if delivery == "at-most-once":
+            assert len(first + rest) == len(values)
+
     def test_exactly_once_moves_with_the_transaction_only(self, bus: Bus) -> None:
         values = publish(bus, 0, 12)
         workers = []

@@ -190,6 +190,20 @@ class AsyncGroupContract:
 
         run(open_bus, work)
 
+    def test_a_consumer_that_is_closed_hands_nothing_more_out(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            values = await publish(bus, 0, 16)
+            consumer = bus.consumer("in", group="g", delivery="at-most-once")
+            messages = aiter(consumer)
+            seen = [(await anext(messages)).value for _ in range(3)]
+            await consumer.close()
+            assert [message.value async for message in messages] == []
+            rest = bus.consumer("in", group="g", delivery="at-most-once", stop_at_end=True)
+            seen += [message.value async for message in rest]
+            assert sorted(seen) == sorted(values)  # type: ignore[type-var]
+
+        run(open_bus, work)
+
     def test_an_iteration_up_to_the_end_that_is_given_up_makes_room(self, open_bus: Open) -> None:
         async def work(bus: AsyncBus) -> None:
             values = await publish(bus, 0, 8)

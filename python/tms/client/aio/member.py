@@ -62,7 +62,9 @@ class AsyncMemberConsumer(AsyncConsumer):
         async for batch in self._fetched():
             cursor, member = self._cursor, self._member
             for message in batch.messages():
-                cursor.message = member.out = message
+                member.out = cursor.message = message
+                if self._closed:  # maybe by another task, which has given it to others
+                    return
                 yield message
                 member.out = None
                 if member.due and batch.partition in await self._tend():
@@ -74,8 +76,10 @@ class AsyncMemberConsumer(AsyncConsumer):
         """See `AsyncConsumer`."""
         async for batch in self._fetched():
             member = self._member
-            self._cursor.hand_out(batch)
             member.out = batch
+            self._cursor.hand_out(batch)
+            if self._closed:
+                return
             yield batch
             member.out = None
             if member.due:

@@ -34,7 +34,9 @@ class MemberConsumer(Consumer):
         cursor, member = self._cursor, self._member
         for batch in self._fetched():
             for message in batch.messages():
-                cursor.message = member.out = message
+                member.out = cursor.message = message
+                if self._closed:  # maybe by another thread, which has given it to others
+                    return
                 yield message
                 member.out = None
                 if member.due and batch.partition in self._tend():
@@ -46,8 +48,10 @@ class MemberConsumer(Consumer):
         """See `Consumer`."""
         member = self._member
         for batch in self._fetched():
-            self._cursor.hand_out(batch)
             member.out = batch
+            self._cursor.hand_out(batch)
+            if self._closed:
+                return
             yield batch
             member.out = None
             if member.due:
