@@ -39,7 +39,8 @@ BOUNDS = {
     "ENTRIES_MAX": ("queues.queues",),
     "BYTES_MAX": ("queues.queues",),
 }
-STEPS, PARTITIONS, KEYS = 60, 2, [b"a", b"b", b"c", None]
+STEPS, PARTITIONS = 60, 2
+KEYS = [None, *(b"%d" % n for n in range(15))]
 
 
 def log_uniform(random: Random, least: float, most: float) -> float:
