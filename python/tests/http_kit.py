@@ -13,6 +13,7 @@ import uvloop
 
 from tms.clock import Clock, SystemClock
 from tms.engine import Engine, EngineConfig
+from tms.owner.ownership import Ownership
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.main import Server
 from tms.server.service import CdapLimits, RequestLimits, Service
@@ -195,11 +196,12 @@ def serving(
     tephra: FrameLimits | None = None,
     clock: Clock | None = None,
     config: EngineConfig | None = None,
+    owner: Ownership | None = None,
 ) -> Iterator[Served]:
     """A service on a free port, with an engine of its own, unless given on a store that others
     could write to; with `tephra` for Tephra's clients too. `clock` and `config` are the
     engine's."""
-    engine = Engine(store or MemoryStore(shared=True), clock or SystemClock(), config)
+    engine = Engine(store or MemoryStore(shared=True), clock or SystemClock(), config, owner=owner)
     listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
     other = None if tephra is None else socket.create_server(("127.0.0.1", 0), backlog=2_048)
     started: Future[tuple[Service, Server]] = Future()

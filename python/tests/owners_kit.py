@@ -6,7 +6,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from tests.clocks import ManualClock
-from tests.log_kit import EARLIEST, MANY, NAME, KeptStore, Seen, block, seen, small
+from tests.log_kit import EARLIEST, MANY, NAME, SEGMENTS, KeptStore, Seen, block, seen, small
 from tms.engine import Engine
 from tms.errors import StorageUnavailable
 from tms.log.records import PartitionRecord, decode
@@ -31,6 +31,21 @@ class LateMap(FaultyMap):
         kept = [(key, bytes(value)) for key, value in rows]
         self.late.flying.append((self.target, kept))
         raise StorageUnavailable("No answer came; was it written? Unknown.")
+
+
+class Forgotten(KeptStore):
+    """Memory that other processes can reach, as HBase is: a map that is dropped loses its name, and
+    whoever had opened it writes to it as before."""
+
+    def __init__(self) -> None:
+        super().__init__(shared=True)
+
+    def drop(self, name: str) -> None:
+        if name.startswith(SEGMENTS):
+            with self._lock:
+                self._maps.pop(name, None)
+        else:
+            super().drop(name)
 
 
 class LateStore(FaultyStore):
@@ -77,7 +92,7 @@ class Processes:
     ) -> None:
         self.clock = ManualClock()
         self.threads = threads
-        self.kept = KeptStore(shared=True)
+        self.kept = Forgotten()
         self.log = log
         self.stores = [LateStore(self.kept) for _ in range(count)]
         self.engines = [self._open(0)]

@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store/base": _VALUES,
     "store": _VALUES | {"clock", "forks"},
     "log": _VALUES | {"clock", "events", "store/base"},
+    "owner": _VALUES | {"clock", "events", "store/base"},
     "topic": _VALUES | {"clock", "events", "store/base", "log"},
     "tx": _VALUES | {"clock", "events"},
     "group": _VALUES,
@@ -53,10 +54,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "table",
         "groups",
     }
-    | {"queues", "delay"},
+    | {"queues", "delay", "owner"},
     "server": _VALUES
     | {"clock", "events", "engine", "transactions", "queues", "topic", "log", "wire"},
-    "server/main": _VALUES | {"clock", "events", "engine", "topic", "log", "wire", "store"},
+    "server/config": _VALUES | {"engine", "log", "owner"},
+    "server/main": _VALUES
+    | {"clock", "events", "engine", "topic", "log", "wire", "store", "owner"},
     "client": _VALUES | {"clock", "forks", "wire"},
     "cli": _VALUES | {"clock", "wire", "client", "root"},
     "cli/hbase": _VALUES | {"clock", "root", "store"},  # tables and regions, below any service

@@ -9,6 +9,7 @@ loads neither the engine nor pyarrow.
 """
 
 import os
+import socket
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -66,32 +67,40 @@ _HOMES = {
 
 
 def open(
-    path: str | os.PathLike[str], *, timeout_s: float = 30.0, create: bool = True, **config: Any
+    path: str | os.PathLike[str],
+    *,
+    timeout_s: float = 30.0,
+    create: bool = True,
+    take_over: bool = False,
+    **config: Any,
 ) -> "Bus":
     """The bus of an engine in this process, with its messages in the directory `path`, which is
     made if missing, or in HBase: `hbase://HOST:PORT,…/NAMESPACE` names its Thrift 2 servers.
 
     Without `create` a directory that is not there is `NotFound`. `config` are the fields of
-    `tms.engine.EngineConfig`. Raises `AlreadyRunning` when the directory is in use, `DataCorrupt`
-    when it is damaged, `ConfigError` when HBase has no tables of TMS, `StorageUnavailable` when it
-    does not answer, `Invalid` for an option that there is not. Close the bus to release the
-    directory.
+    `tms.engine.EngineConfig`. Raises `AlreadyRunning` when the directory is in use, or another
+    process owns the store in HBase: `take_over` replaces that one, which from then on raises
+    `NotOwner`. Raises `DataCorrupt` when the directory is damaged, `ConfigError` when HBase has no
+    tables of TMS, `StorageUnavailable` when it does not answer, `Invalid` for an option that there
+    is not. Close the bus to release the directory or the store.
     """
     from tms.client.client import Bus
 
-    return Bus(open_engine(path, create, **config), timeout_s=timeout_s)
+    return Bus(open_engine(path, create, take_over, **config), timeout_s=timeout_s)
 
 
-def open_engine(path: str | os.PathLike[str], create: bool = True, **config: Any) -> "Engine":
+def open_engine(
+    path: str | os.PathLike[str], create: bool = True, take_over: bool = False, **config: Any
+) -> "Engine":
     """The engine below `open`: LevelDB in `path`, or HBase there; the machine's clock."""
     from dataclasses import fields
 
     from tms.clock import SystemClock
-    from tms.engine import Engine, EngineConfig
+    from tms.engine import Engine, EngineConfig, own
     from tms.store.leveldb.store import LevelDBStore
 
     names = [field.name for field in fields(EngineConfig)]
-    check_options("tms.open", config, [*names, "create", "timeout_s"])
+    check_options("tms.open", config, [*names, "create", "take_over", "timeout_s"])
     settings, clock = EngineConfig(**config), SystemClock()
     store: Store
     if str(path).startswith("hbase://"):
@@ -100,11 +109,16 @@ def open_engine(path: str | os.PathLike[str], create: bool = True, **config: Any
         store = HBaseStore(str(path), clock=clock)
     else:
         store = LevelDBStore(path, create=create, clock=clock)
+    owner = None
     try:
-        engine = Engine(store, clock, settings)
+        name = f"process {os.getpid()} on {socket.gethostname()}"
+        owner = own(store, clock, name, settings.owner, take_over)
+        engine = Engine(store, clock, settings, owner=owner)
         engine.groups.forget_members()  # they were in a process that is gone
         engine.start()
     except BaseException:
+        if owner is not None:
+            owner.release()
         store.close()
         raise
     return engine

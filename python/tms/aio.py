@@ -23,10 +23,15 @@ __all__ = ["open", "connect", "AsyncBus", "AsyncProducer", "AsyncConsumer", "Asy
 
 
 def open(
-    path: str | os.PathLike[str], *, timeout_s: float = 30.0, create: bool = True, **config: Any
+    path: str | os.PathLike[str],
+    *,
+    timeout_s: float = 30.0,
+    create: bool = True,
+    take_over: bool = False,
+    **config: Any,
 ) -> AsyncBus:
-    """See `tms.open`. Opening blocks for some milliseconds."""
-    engine = open_engine(path, create, **config)
+    """See `tms.open`. Opening blocks for some milliseconds, in HBase for longer."""
+    engine = open_engine(path, create, take_over, **config)
     bus = Bus(engine, timeout_s=timeout_s)
     return AsyncBus(bus, lambda: AsyncLocalLane(engine), timeout_s=timeout_s)
 

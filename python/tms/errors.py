@@ -322,6 +322,14 @@ class Unavailable(TMSError):
     code, kind, retriable = "unavailable", Kind.UNAVAILABLE, True
 
 
+class NotOwner(Unavailable):
+    """Another process owns the store by now, and this one refuses everything; details carry
+    `owner`. What this call was to store may or may not be stored. Retriable: at the owner, or here
+    once this one was started anew."""
+
+    code = "not-owner"
+
+
 class DataCorrupt(TMSError):
     """Stored bytes are damaged. TMS never delivers them; `tms fsck` names and repairs."""
 

@@ -3,5 +3,6 @@
 from tms.compact.compaction import CompactionLimits
 from tms.engine.config import EngineConfig, EngineStats
 from tms.engine.engine import Engine
+from tms.engine.owning import own
 
-__all__ = ["CompactionLimits", "Engine", "EngineConfig", "EngineStats"]
+__all__ = ["CompactionLimits", "Engine", "EngineConfig", "EngineStats", "own"]

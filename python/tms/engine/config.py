@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from tms.compact.compaction import CompactionLimits
 from tms.errors import Invalid
 from tms.log.partition import LogLimits
+from tms.owner.ownership import OwnerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class EngineConfig:
     transaction_lifetime_ms: int = 25 * 3_600_000  # of one whose manager is elsewhere
     log: LogLimits = field(default_factory=LogLimits)
     compaction: CompactionLimits = field(default_factory=CompactionLimits)
+    owner: OwnerLimits = field(default_factory=OwnerLimits)  # of a store that others can reach
 
     def __post_init__(self) -> None:
         for one in fields(self):

@@ -8,6 +8,8 @@ Invariants
 
 * Every block that comes in is checked completely before anything of its request is stored.
 * What waits to be written is bounded per partition and in total.
+* In a store that others can reach it serves only while it owns it (`tms.owner`): once it does not,
+  everything in it stops, and every call raises `NotOwner`.
 """
 
 import threading
@@ -31,6 +33,7 @@ from tms.model.log import Appended, Fetched, Kept, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
+from tms.owner.ownership import Ownership
 from tms.queues import Queues
 from tms.queues.queues import QUEUES
 from tms.store.base import Store
@@ -47,7 +50,8 @@ _log = EventLog(__name__)
 class Engine(EngineParts):
     """An ordered, durable message log over a store. Close it to release the store. `threads` run
     what need not keep a caller waiting, `random` is for what is spread; the engine's own unless
-    given."""
+    given. `owner` is the ownership of a shared store (`own`); without one whoever makes the engine
+    sees to it that no other serves the same store."""
 
     def __init__(
         self,
@@ -56,8 +60,9 @@ class Engine(EngineParts):
         config: EngineConfig | None = None,
         threads: Executor | None = None,
         random: Random | None = None,
+        owner: Ownership | None = None,
     ) -> None:
-        super().__init__(store, clock, config or EngineConfig(), threads)
+        super().__init__(store, clock, config or EngineConfig(), threads, owner)
         self.queues = Queues(
             self,
             self._registry,
@@ -71,6 +76,8 @@ class Engine(EngineParts):
         self._closed = False
         if not store.shared:  # what is stored there outlives its machines
             self.queues.rewind()
+        if owner is not None:
+            owner.watch(self._step_down)
         forks.in_child(self._forked)
 
     def _make_groups(self) -> LogGroups:
@@ -99,7 +106,7 @@ class Engine(EngineParts):
         self, name: TopicName, settings: TopicSettings, properties: Mapping[str, str] | None = None
     ) -> tuple[TopicInfo, bool]:
         """Like `create_topic`, with properties to be kept, and whether it is new."""
-        self._require_open()
+        self._require_owned()
         name.require_writable()
         record, new = self._registry.create(name, settings, properties)
         return topic_info(name, record), new
@@ -123,7 +130,7 @@ class Engine(EngineParts):
 
     def describe_topic(self, name: TopicName) -> TopicInfo:
         """A topic with its partitions. Raises `TopicNotFound`."""
-        self._require_open()
+        self._require_owned()
         record = self._registry.find(name)
         infos = tuple(
             self._describe(self._partitions.get(name, record, partition), record)
@@ -139,7 +146,7 @@ class Engine(EngineParts):
     ) -> list[TopicInfo]:
         """Up to `limit` topics of a namespace in the order of their names, beginning after the one
         named `after`."""
-        self._require_open()
+        self._require_owned()
         found = self._registry.page(namespace, after, limit)
         return [topic_info(name, record) for name, record in found]
 
@@ -151,14 +158,14 @@ class Engine(EngineParts):
     ) -> TopicInfo:
         """Change settings (the fields of `TopicSettings`, or `retention`), and replace the
         properties if there are some. Raises `Invalid`, `FewerPartitions`."""
-        self._require_open()
+        self._require_owned()
         name.require_writable()
         return topic_info(name, self._registry.update(name, changes, properties))
 
     def truncate_topic(self, name: TopicName, before: Position) -> TopicInfo:
         """Make all messages before a position unreadable for good, in every partition; `latest`:
         all there are."""
-        self._require_open()
+        self._require_owned()
         name.require_writable()
         record = self._registry.find(name)
         for partition in range(record.partitions):
@@ -178,13 +185,13 @@ class Engine(EngineParts):
         of topic and store for good; how many there were. After a failure, repeat it; here nothing
         ends it before it is done, but for a move of delayed messages that does not end. Raises
         `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
-        self._require_open()
+        self._require_owned()
         return self.compaction.erase(name, key, id, partition)
 
     def delete_topic(self, name: TopicName) -> None:
         """Delete a topic and free its space; a later topic of this name never shows anything of
         it."""
-        self._require_open()
+        self._require_owned()
         name.require_writable()
         self.maintenance.finish_deletion(self._registry.delete(name).uid)
 
@@ -233,6 +240,7 @@ class Engine(EngineParts):
         With a filter only what matches, and what was looked at is bounded; where nothing more is
         there `Fetched.reached` tells.
         Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
+        self._require_owned()
         judge = self._judge(isolation)
         return self._fetcher.fetch(name, positions, bytes_max, wait_s, judge, where)
 
@@ -256,6 +264,7 @@ class Engine(EngineParts):
         `TopicNotFound`, `Invalid` for a snapshot."""
         if isinstance(isolation, Snapshot):
             raise Invalid("Offsets are of committed or uncommitted messages.", field="isolation")
+        self._require_owned()
         judge, since_ms = self._judge(isolation), self.transactions.undecided_since_ms
         return self._fetcher.offsets(name, at, judge, since_ms)
 
@@ -306,7 +315,7 @@ class Engine(EngineParts):
 
     def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection:
         """How a partition stands in the store, with its newest `limit` blocks."""
-        self._require_open()
+        self._require_owned()
         topic = self._registry.find(name)
         log = self._partitions.get(name, topic, partition)
         log.reader.load()
@@ -318,6 +327,8 @@ class Engine(EngineParts):
         reasons = []
         if self._closed:
             reasons.append("The engine is closed.")
+        if self._lost is not None:
+            reasons.append(self._lost.message)
         unhealthy = self._store.healthy()
         if unhealthy is not None:
             reasons.append(unhealthy)
@@ -370,15 +381,44 @@ class Engine(EngineParts):
             self._closed = True
         self.queues.close()
         self.delayed.close()
-        self._shorten_journals()
-        self._publisher.close()
-        self._fetcher.close()
+        if self._lost is None:
+            self._shorten_journals()
+        self._stop(Closed("The engine is closed; open it again."))
+        self._threads.shutdown(wait=True)
+        if self._lost is None:
+            self.transactions.close()  # when nothing is committed any more
+        if self._owner is not None:
+            self._owner.release()
+        self._store.close()
+
+    def confirm_owner(self) -> None:
+        """Raise `NotOwner` if another process owns the store now. What is answered after this, to a
+        call that came before it, is not stale."""
+        if self._owner is not None:
+            self._owner.confirm()
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether another process may take the store over."""
+        return self._owner is not None
+
+    @property
+    def _lost(self) -> TMSError | None:
+        return None if self._owner is None else self._owner.lost
+
+    def _step_down(self, reason: TMSError) -> None:
+        """Another process owns the store: nothing here works on by itself, and who waits is told
+        so."""
+        self.queues.close()
+        self.delayed.close()
+        self._stop(reason)
+
+    def _stop(self, reason: TMSError) -> None:
+        self._publisher.close(reason)
+        self._fetcher.close(reason)
         self.maintenance.stop()
         self.compaction.stop()
-        self._partitions.close(CLOSE_TIMEOUT_S)
-        self._threads.shutdown(wait=True)
-        self.transactions.close()  # when nothing is committed any more
-        self._store.close()
+        self._partitions.close(CLOSE_TIMEOUT_S, reason)
 
     def _shorten_journals(self) -> None:
         """Let the next start be short; without that it only takes longer."""
@@ -395,6 +435,10 @@ class Engine(EngineParts):
     def _require_open(self) -> None:
         if self._closed:
             raise Closed("The engine is closed; open it again.")
+
+    def _require_owned(self) -> None:
+        self._require_open()
+        self.confirm_owner()
 
     def _describe(self, log: PartitionLog, topic: TopicRecord) -> PartitionInfo:
         log.reader.load()

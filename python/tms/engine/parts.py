@@ -11,6 +11,7 @@ from tms.log.inflight import InFlight
 from tms.model import keys
 from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
+from tms.owner.ownership import Ownership
 from tms.store.base import Store
 from tms.table.tables import Tables
 from tms.topic.fetching import Fetcher
@@ -33,9 +34,11 @@ class EngineParts:
         clock: Clock,
         config: EngineConfig,
         threads: Executor | None,
+        owner: Ownership | None,
     ) -> None:
         self._config = config
         self._store = store
+        self._owner = owner
         self._clock = clock
         self._metadata = open_metadata(store)
         sweep(store, self._metadata)
@@ -119,6 +122,7 @@ class EngineParts:
             self._config.log,
             self._in_flight,
             self._threads,
+            _undisputed if self._owner is None else self._owner.confirm,
         )
 
     def _make_publisher(self) -> Publisher:
@@ -130,3 +134,7 @@ class EngineParts:
     def _tidy(self) -> None:
         """What maintenance does each time."""
         self.transactions.tidy()
+
+
+def _undisputed() -> None:
+    """Nobody else can own the store, or whoever made the engine sees to it."""

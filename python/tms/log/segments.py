@@ -25,13 +25,23 @@ paused, or a write whose answer was lost, may come back at any time:
 * What is written counts only if the record is unchanged afterwards (`StorageUnavailable`). So what
   an earlier owner writes after the seal was never acknowledged.
 * Nothing behind a seal is ever read.
+* Neither the epoch is raised nor a write counted by a process that does not own the store, and a
+  partition without a record gets one only while its topic is there (`Standing`).
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
-from tms.errors import Closed, Conflict, DataCorrupt, NotFound, StorageUnavailable
+from tms.errors import (
+    Closed,
+    Conflict,
+    DataCorrupt,
+    NotFound,
+    StorageUnavailable,
+    TopicNotFound,
+)
 from tms.log.records import (
     BlockKey,
     PartitionRecord,
@@ -51,16 +61,47 @@ CUT_BYTES = 4 << 20  # deleted at once
 _NOTHING = PartitionRecord(epoch=0, segments=())
 
 
+class Standing(Protocol):
+    """What has to hold of a partition's owner in a store that others may write to."""
+
+    def require_owner(self) -> None:
+        """Raise `NotOwner` if this process does not own the store now."""
+        ...
+
+    def require_topic(self) -> None:
+        """Raise `TopicNotFound` if the partition's topic, in this life of it, is gone from the
+        store."""
+        ...
+
+
+class Undisputed:
+    """The standing of an owner that nobody questions."""
+
+    def require_owner(self) -> None:
+        """Nothing to do."""
+
+    def require_topic(self) -> None:
+        """Nothing to do."""
+
+
 class SegmentChain:
     """The segments of one partition. Appending, rolling and dropping are the owner's, one at a
     time; reading is free."""
 
-    def __init__(self, store: Store, metadata: Map, uid: int, partition: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        metadata: Map,
+        uid: int,
+        partition: int,
+        standing: Standing | None = None,
+    ) -> None:
         self._store = store
         self._metadata = metadata
         self.uid = uid
         self.partition = partition
         self.shared = store.shared
+        self._standing = standing or Undisputed()
         self._key = keys.partition_key(uid, partition)
         self._raw: bytes | None = None
         self.record = _NOTHING
@@ -69,8 +110,10 @@ class SegmentChain:
         self._maps: dict[int, Map] = {}
 
     def refresh(self) -> None:
-        """Read the record; nothing here is true before. The owner's."""
+        """Read the record; nothing here is true before. The owner's. Raises `TopicNotFound`."""
         raw = self._metadata.get(self._key)
+        if raw is None and self.shared:
+            self._standing.require_topic()
         self._take(raw, _NOTHING if raw is None else decode(raw, PartitionRecord, self._key))
 
     # -- owning --------------------------------------------------------------------------------
@@ -78,6 +121,8 @@ class SegmentChain:
     def take_over(self) -> None:
         """Fence off every other owner; after it the end is to be found, and sealed. Does nothing in
         a store of one process."""
+        if self.shared:
+            self._standing.require_owner()
         if self.shared and self._raw is not None:
             self._set(msgspec.structs.replace(self.record, epoch=self.record.epoch + 1))
 
@@ -95,9 +140,12 @@ class SegmentChain:
         )
 
     def require_owned(self) -> None:
-        """Raise `StorageUnavailable` if another owner has taken over, which only a shared store
-        has."""
-        if self.shared and self._metadata.get(self._key) != self._raw:
+        """Raise `StorageUnavailable` if another owner has taken over, and `NotOwner` if that one
+        owns the whole store, which only a shared store has."""
+        if not self.shared:
+            return
+        self._standing.require_owner()
+        if self._metadata.get(self._key) != self._raw:
             raise StorageUnavailable(
                 f"Partition {self.partition} was taken over while it was written to. Try again."
             )
@@ -363,12 +411,23 @@ class SegmentChain:
         return found
 
     def _set(self, record: PartitionRecord) -> None:
-        raw = encode(record)
+        raw, first = encode(record), self._raw is None
         if not self._metadata.compare_and_set(self._key, self._raw, raw):
             raise StorageUnavailable(
                 f"The record of partition {self.partition} was changed by another owner. Try again."
             )
+        if first and self.shared:
+            self._require_needed(raw)
         self._take(raw, record)
+
+    def _require_needed(self, raw: bytes) -> None:
+        """Take the first record back if the topic was deleted before it was there: whoever deletes
+        a topic removes its record first, then those of its partitions."""
+        try:
+            self._standing.require_topic()
+        except TopicNotFound:
+            self._metadata.compare_and_set(self._key, raw, None)
+            raise
 
     def _take(self, raw: bytes | None, record: PartitionRecord) -> None:
         last = record.segments[-1] if record.segments else None

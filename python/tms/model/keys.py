@@ -35,6 +35,7 @@ Keys in `metadata`, all ASCII:
     retention/default                      what topics without a retention of their own go by, ms;
                                            in stores that others clean
     transactions/image                     how transactions ended; see `model.transaction_image`
+    owner                                  which process owns the store; see `tms.owner.ownership`
 
 Invariants
 
@@ -58,6 +59,7 @@ COMPACTION_PREFIX = b"compaction/"
 RETENTION_CLOCK = b"clock/retention"
 RETENTION_DEFAULT = b"retention/default"
 TRANSACTIONS_IMAGE = b"transactions/image"
+OWNER = b"owner"
 TOPIC_UID_MAX = 2**32 - 1
 SEGMENT_MAX = 99_999_999
 

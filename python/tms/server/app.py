@@ -2,6 +2,7 @@
 through Starlette.
 
 * Paths are matched as they were sent; a name is decoded once, by `request.topic_name`.
+* In a store that others can reach, a request is answered only by the store's owner.
 * Every error leaves as a problem document; one that nobody expected says no more than its request
   id, and the log has the rest. A failed request is logged at most once.
 """
@@ -11,7 +12,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.routing import Router
 
-from tms.errors import Kind, NotFound, TMSError
+from tms.errors import Kind, NotFound, NotOwner, TMSError
 from tms.events import EventLog
 from tms.server import delayed, groups, operating, topics, transactions
 from tms.server.cdap.app import Cdap, is_cdap
@@ -63,6 +64,8 @@ class App:
             exchange.keep_alive = False
         try:
             parts = scope["raw_path"].split(b"/")
+            if self._service.ownership is not None and scope["path"] not in operating.PATHS:
+                await self._service.confirm_owner()
             if _is_messages(parts):
                 if scope["method"] == "POST":
                     route = "publish"
@@ -109,6 +112,8 @@ class App:
         if exchange.response_started:
             exchange.abort()
             return
+        if isinstance(error, NotOwner):
+            exchange.keep_alive = False  # behind one address the next connection may reach the owner
         status, body = routes.problem(error, exchange.request_id)
         head = f"content-type: {routes.PROBLEM}\r\n"
         if error.kind in _WORTH_RETRYING:

@@ -30,6 +30,7 @@ from pydantic_settings import (
 from tms.engine import CompactionLimits, EngineConfig
 from tms.errors import ConfigError
 from tms.log.partition import LogLimits
+from tms.owner.ownership import OwnerLimits
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.service import CdapLimits, RequestLimits
 from tms.server.tephra.frames import FrameLimits
@@ -37,6 +38,7 @@ from tms.server.tephra.frames import FrameLimits
 ENV_PREFIX = "TMS__"
 _SEPARATOR = "__"
 _COMPACTION = CompactionLimits()
+_OWNER = OwnerLimits()
 _ENGINE, _LOG, _REQUESTS, _CONNECTIONS, _CDAP, _FRAMES = (
     EngineConfig(),
     LogLimits(),
@@ -61,6 +63,7 @@ class ServerSection(_Section):
     insecure: bool = False
     drain_s: float = Field(default=10.0, ge=0, le=3_600)
     confirm_clock: bool = False
+    take_over: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "text"] = "auto"
 
@@ -155,6 +158,14 @@ class EngineSection(_Section):
     compaction_share: float = Field(default=_COMPACTION.share, gt=0, le=1)
     compaction_dirty_ratio: float = Field(default=_COMPACTION.dirty_ratio, ge=0, le=1)
     compaction_keys_max: int = Field(default=_COMPACTION.keys_max, ge=1_000)
+    owner_beat_s: float = Field(default=_OWNER.beat_s, gt=0, le=60)
+    owner_silent_s: float = Field(default=_OWNER.silent_s, gt=0, le=600)
+
+    @model_validator(mode="after")
+    def _owners_are_heard(self) -> Self:
+        if self.owner_silent_s < 2 * self.owner_beat_s:
+            raise ValueError("owner_silent_s is less than twice owner_beat_s")
+        return self
 
     def config(self) -> EngineConfig:
         """As the engine wants it."""
@@ -167,7 +178,8 @@ class EngineSection(_Section):
             given.pop("compaction_dirty_ratio"),
             given.pop("compaction_keys_max"),
         )
-        return EngineConfig(**given, log=log, compaction=compaction)
+        owner = OwnerLimits(given.pop("owner_beat_s"), given.pop("owner_silent_s"))
+        return EngineConfig(**given, log=log, compaction=compaction, owner=owner)
 
 
 class LevelDBSection(_Section):

@@ -24,9 +24,10 @@ import uvicorn
 import uvloop
 
 from tms.clock import Clock, SystemClock
-from tms.engine import Engine
+from tms.engine import Engine, EngineConfig, own
 from tms.errors import ConfigError, StorageUnavailable
 from tms.events import EventLog
+from tms.owner.ownership import OwnerLimits, Ownership
 from tms.server import logs
 from tms.server.app import App
 from tms.server.config import HBaseSection, Settings
@@ -62,10 +63,11 @@ def serve(settings: Settings) -> None:
         if foreign is not None:
             listeners.enter_context(foreign)
         clock = SystemClock()
-        store = _open_in_time(settings, clock, descriptors // 2)
         cdap = settings.cdap.limits()
         config = replace(settings.engine.config(), transaction_lifetime_ms=cdap.tx_max_lifetime_ms)
-        engine = Engine(store, clock, config)
+        address = url_of(listener)
+        store, owner = _open_in_time(settings, clock, descriptors // 2, address, config.owner)
+        engine = _engine(store, clock, config, owner)
         try:
             if settings.server.confirm_clock:
                 engine.confirm_clock()
@@ -134,13 +136,11 @@ class Server(uvicorn.Server):
         self._service.watchdog.start(asyncio.get_running_loop())
         await super().startup(sockets)
         assert sockets is not None
-        host, port = sockets[0].getsockname()[:2]
-        host = f"[{host}]" if ":" in host else host
         also = {}
         if self._tephra is not None:
             await self._tephra.start()
             also["tephra_port"] = self._tephra.port
-        _log.info("ready", url=f"http://{host}:{port}", **also)
+        _log.info("ready", url=url_of(sockets[0]), **also)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what was received, up to the drain time, then close everything."""
@@ -164,20 +164,43 @@ class Server(uvicorn.Server):
             self._tephra.hurry()
             await ending
         service.watchdog.stop()
-        service.threads.shutdown(wait=True, cancel_futures=True)
+        service.close()
 
 
-def _open_in_time(settings: Settings, clock: Clock, descriptors: int) -> Store:
-    """The store; one that other machines keep may not be there yet, so it is tried again until it
-    is, or until a signal ends the process."""
+def _open_in_time(
+    settings: Settings, clock: Clock, descriptors: int, address: str, limits: OwnerLimits
+) -> tuple[Store, Ownership | None]:
+    """The store, owned; one that other machines keep may not be there yet, so it is tried again
+    until it is, or until a signal ends the process."""
+    name = f"the service {address} on {socket.gethostname()}"
     while True:
         try:
-            return _open(settings, clock, descriptors)
+            store = _open(settings, clock, descriptors)
+            try:
+                return store, own(store, clock, name, limits, settings.server.take_over)
+            except BaseException:
+                store.close()
+                raise
         except StorageUnavailable as error:
             if settings.data is not None:
                 raise
             _log.warning("store_unavailable", error=error.message, next_try_s=_STORE_RETRY_S)
             threading.Event().wait(_STORE_RETRY_S)
+
+
+def _engine(store: Store, clock: Clock, config: EngineConfig, owner: Ownership | None) -> Engine:
+    try:
+        return Engine(store, clock, config, owner=owner)
+    except BaseException:
+        if owner is not None:
+            owner.release()
+        raise
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a bound listener is reached."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _open(settings: Settings, clock: Clock, descriptors: int) -> Store:

@@ -19,6 +19,7 @@ _LINKS = {
     "live": routes.LIVEZ,
     "ready": routes.READYZ,
 }
+PATHS = frozenset(("/", routes.LIVEZ, routes.READYZ, routes.METRICS, routes.OPENAPI))
 
 
 def routes_of(service: Service) -> list[Route]:

@@ -44,6 +44,35 @@ class CdapLimits:
     tx_max_lifetime_ms: int = 25 * 3_600_000
 
 
+class OwnershipCheck:
+    """Whether this process owns the store, looked up once for all requests that wait for it. Used
+    by the event loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._confirm = engine.confirm_owner
+        self._thread = ThreadPoolExecutor(1, "tms-ownership")
+        self._running: asyncio.Future[None] | None = None
+        self._next: asyncio.Future[None] | None = None
+
+    async def confirm(self) -> None:
+        """Raise `NotOwner` unless this process owns the store at a moment during this call, so that
+        what is answered after it is not stale; `StorageUnavailable` when that cannot be told."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._look(self._running))
+        await asyncio.shield(self._next)
+
+    async def _look(self, before: asyncio.Future[None] | None) -> None:
+        """Begin after the look before has ended: who came meanwhile shares this one."""
+        if before is not None:
+            await asyncio.wait([before])
+        self._running, self._next = self._next, None
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._confirm)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+
 class Service:
     """One running service. Used by the event loop's thread only, but for `threads`."""
 
@@ -73,10 +102,22 @@ class Service:
             lambda: engine.delayed.lateness.buckets(),
         )
         self.draining = False
+        self.ownership = OwnershipCheck(engine) if engine.is_disputed else None
 
     def reasons(self) -> list[str]:
         """Why the service is not ready; empty when it is."""
         return ([DRAINING] if self.draining else []) + self.engine.readiness()
+
+    async def confirm_owner(self) -> None:
+        """Raise `NotOwner` if another process owns the store."""
+        if self.ownership is not None:
+            await self.ownership.confirm()
+
+    def close(self) -> None:
+        """End the threads; no request is left."""
+        self.threads.shutdown(wait=True, cancel_futures=True)
+        if self.ownership is not None:
+            self.ownership.close()
 
     def require_open(self) -> None:
         """Raises `Unavailable` while the service drains."""

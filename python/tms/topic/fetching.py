@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from tms.clock import Clock
-from tms.errors import Closed
+from tms.errors import TMSError
+from tms.log.partition import again
 from tms.log.reader import PartitionReader, Read
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.staging import is_reference
@@ -44,14 +45,14 @@ class Fetcher:
         self._retention = retention
         self._clock = clock
         self._watch_end = watch_end
-        self._closed = False
+        self._closed: TMSError | None = None
         self.hits = 0
         self.misses = 0
         self.bounds = Bounds()  # of fetches with a filter
 
-    def close(self) -> None:
-        """Refuse everything from now on."""
-        self._closed = True
+    def close(self, reason: TMSError) -> None:
+        """Refuse everything from now on, for this reason."""
+        self._closed = reason
 
     def fetch(
         self,
@@ -86,7 +87,7 @@ class Fetcher:
     ) -> Fetched | None:
         """See `Engine.fetch_cached`."""
         topic = self._registry.peek(name)
-        if topic is None or self._closed:
+        if topic is None or self._closed is not None:
             return None
         floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
         fetched = Fetched([], {}, {}, {})
@@ -117,8 +118,8 @@ class Fetcher:
             cached = self.fetch_cached(name, positions, bytes_max, judge)
             if cached is not None:
                 return cached
-        if self._closed:
-            raise Closed("The engine is closed.")
+        if self._closed is not None:
+            raise again(self._closed)
         self.misses += 1
         topic = self._registry.find(name)
         floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
@@ -147,8 +148,8 @@ class Fetcher:
     ) -> dict[int, int]:
         """See `Engine.offsets`. `undecided_since_ms` is when the oldest transaction that is not
         decided may have begun, by the time and whether foreign ones wrote to the topic."""
-        if self._closed:
-            raise Closed("The engine is closed.")
+        if self._closed is not None:
+            raise again(self._closed)
         topic = self._registry.find(name)
         floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
         since_ms = undecided_since_ms(self._clock.now_ms(), topic.has_foreign)
@@ -187,8 +188,8 @@ class Fetcher:
         held: Mapping[int, int] | None = None,
     ) -> Callable[[], None]:
         """See `Engine.watch`."""
-        if self._closed:
-            raise Closed("The engine is closed.")
+        if self._closed is not None:
+            raise again(self._closed)
         topic = self._registry.find(name)
         readers = [
             self._partitions.get(name, topic, partition).reader for partition, _ in positions

@@ -75,9 +75,13 @@ class Maintenance:
             )
         for uid in self._registry.deleted():
             self.finish_deletion(uid)
+        opened = {log.uid for log in self._partitions.opened()}
+        topics = self._registry.refresh()
+        for uid in opened - {record.uid for _, record in topics}:
+            self._close_deleted(uid)
         self._clean_staged(now_ms)
         stored = self._partition_records()
-        for name, record in self._registry.all():
+        for name, record in topics:
             for partition in range(record.partitions):
                 try:
                     self._clean_partition(name, record, partition, now_ms, stored)
@@ -88,11 +92,15 @@ class Maintenance:
                         "cleaning_failed", topic=str(name), partition=partition, error=error.message
                     )
 
+    def _close_deleted(self, uid: int) -> None:
+        """Close the partitions of a deleted topic; another process may have deleted it."""
+        self._forget(uid)
+        self._partitions.forget(uid, CLOSE_TIMEOUT_S)
+
     def finish_deletion(self, uid: int) -> None:
         """Close the partitions of a deleted topic and free its space; what fails is tried again
         by the next pass."""
-        self._forget(uid)
-        self._partitions.forget(uid, CLOSE_TIMEOUT_S)
+        self._close_deleted(uid)
         try:
             self._registry.drop_maps(uid)
         except TMSError as error:

@@ -46,6 +46,22 @@ class PartitionLog:
         self.state.retire(reason)
 
 
+class _Standing:
+    """What has to hold of whoever owns a partition of a topic; see `log.segments.Standing`."""
+
+    def __init__(
+        self, registry: Registry, name: TopicName, uid: int, require_owner: Callable[[], None]
+    ) -> None:
+        self._registry = registry
+        self._name = name
+        self._uid = uid
+        self.require_owner = require_owner
+
+    def require_topic(self) -> None:
+        """Raise `TopicNotFound`."""
+        self._registry.require_life(self._name, self._uid)
+
+
 class Partitions:
     """Opens partition logs and keeps them. Thread-safe."""
 
@@ -59,7 +75,9 @@ class Partitions:
         limits: LogLimits,
         in_flight: InFlight,
         background: Executor,
+        require_owner: Callable[[], None],
     ) -> None:
+        self._require_owner = require_owner
         self._store = store
         self._metadata = metadata
         self._clock = clock
@@ -118,9 +136,10 @@ class Partitions:
         for log in logs:
             log.close(timeout_s, TopicNotFound("The topic was deleted."))
 
-    def close(self, timeout_s: float) -> None:
-        """Write what is queued, let nothing new in, and wake who waits."""
-        reason = Closed("The engine is closed; open it again.")
+    def close(self, timeout_s: float, reason: TMSError | None = None) -> None:
+        """Write what is queued, let nothing new in, and wake who waits; `reason` is what everybody
+        gets from then on."""
+        reason = reason or Closed("The engine is closed; open it again.")
         with self._lock:
             self._closed = reason
             logs = list(self._open.values())
@@ -128,7 +147,8 @@ class Partitions:
             log.close(timeout_s, reason)
 
     def _make(self, name: TopicName, uid: int, partition: int) -> PartitionLog:
-        chain = SegmentChain(self._store, self._metadata, uid, partition)
+        standing = _Standing(self._registry, name, uid, self._require_owner)
+        chain = SegmentChain(self._store, self._metadata, uid, partition, standing)
         state = PartitionState(
             chain, self._metadata, self._cache, self._limits, self._retention_of(name, uid)
         )

@@ -9,10 +9,11 @@ Invariants
 from collections.abc import Sequence
 from contextlib import suppress
 
-from tms.errors import Closed, Invalid, OutOfOrderSequence, SequenceReused, TMSError
+from tms.errors import Invalid, OutOfOrderSequence, SequenceReused, TMSError
 from tms.events import EventLog
 from tms.log.expecting import Expecting
 from tms.log.groups import PLAIN, Stamp, Ticket
+from tms.log.partition import again
 from tms.log.pending import PendingAppend
 from tms.log.records import FIRST_KEY, key_after
 from tms.log.visibility import Judge
@@ -38,11 +39,11 @@ class Publisher:
         self._partitions = partitions
         self._block_bytes = block_bytes
         self._judge = judge
-        self._closed = False
+        self._closed: TMSError | None = None
 
-    def close(self) -> None:
-        """Refuse everything from now on."""
-        self._closed = True
+    def close(self, reason: TMSError) -> None:
+        """Refuse everything from now on, for this reason."""
+        self._closed = reason
 
     def submit(
         self,
@@ -56,8 +57,8 @@ class Publisher:
         """Hand blocks to their partitions; the calling thread itself writes what needs at most
         `inline`. `stamp` is a transaction's; `internal` ones were made here and may go to the
         namespace `system`. See `Engine.submit`."""
-        if self._closed:
-            raise Closed("The engine is closed; nothing was stored.")
+        if self._closed is not None:
+            raise again(self._closed)
         if not internal:
             name.require_writable()
         topic = self._registry.find(name)

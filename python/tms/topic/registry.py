@@ -6,6 +6,10 @@ Invariants
   deletes it, each in one compare-and-set. A crash before or after leaves a whole topic or none.
 * A uid names the maps of one life of a topic and is never given twice, so a re-created topic can
   never show anything of an older one. The generation counts the lives of a name.
+* In a store that others may write to, a topic's record goes first, then those of its partitions,
+  and then the deletion is acknowledged: whoever still writes to a partition is refused by then.
+  Records that are remembered are compared with the store now and then (`refresh`), and at once
+  when a partition's record is missing (`require_life`).
 * The maps of a deleted topic are noted under `deleted/` before its record goes, and dropped
   afterwards, by the cleaner or the next start if need be.
 """
@@ -231,6 +235,32 @@ class Registry:
             self._known[name] = new.resolved(self._default_ms)
             return self._known[name]
 
+    def require_life(self, name: TopicName, uid: int) -> None:
+        """Raise `TopicNotFound` unless this life of a topic is there in the store."""
+        record = self._read(name)
+        if record is not None and record.uid == uid:
+            return
+        self._forget(name, uid)
+        anew = "deleted and created anew" if record is not None else "deleted"
+        raise TopicNotFound(f"The topic {name} was {anew} by another process.", topic=str(name))
+
+    def refresh(self) -> list[tuple[TopicName, TopicRecord]]:
+        """Every topic, from the store; what is remembered of records that others have changed is
+        forgotten."""
+        remembered = [*self._known.items()]
+        stored = self.all()
+        now = dict(stored)
+        for name, record in remembered:
+            if now.get(name) != record:
+                self._forget(name, record.uid)
+        return stored
+
+    def _forget(self, name: TopicName, uid: int) -> None:
+        with self._lock:
+            known = self._known.get(name)
+            if known is not None and known.uid == uid:
+                del self._known[name]
+
     def note_foreign(self, name: TopicName) -> None:
         """Note that transactions that were not begun here write to the topic."""
         if self.find(name).has_foreign:
@@ -250,6 +280,8 @@ class Registry:
             )
             self._set(name, raw, None)
             self._topics -= 1
+            if self._store.shared:
+                self._drop_records(record.uid)
             return record
 
     def journal_start(self, uid: int) -> str | None:
@@ -278,21 +310,29 @@ class Registry:
         """Free the space of a deleted topic."""
         for map_name in self._store.names(keys.topic_prefix(uid)):
             self._store.drop(map_name)
-        gone = [
-            key
-            for prefix in (
-                keys.partition_key(uid, 0)[:-5],
-                keys.producers_key(uid, 0)[:-5],
-                keys.compaction_key(uid, 0)[:-5],
-            )
-            for key, _ in self._rows(prefix)
-        ]
         noted = keys.deleted_key(uid)
+        self._drop_records(uid)
         if self._store.shared:  # others clean by this note what the dropped maps held
-            self._metadata.delete(gone)
             self._metadata.write([(noted, _DROPPED)], Durability.SYNCED)
         else:
-            self._metadata.delete([*gone, noted])
+            self._metadata.delete([noted])
+
+    def _drop_records(self, uid: int) -> None:
+        """Remove what is said of a deleted topic's partitions, also by who is about to say it."""
+        for _ in range(_ATTEMPTS):
+            gone = [
+                key
+                for prefix in (
+                    keys.partition_key(uid, 0)[:-5],
+                    keys.producers_key(uid, 0)[:-5],
+                    keys.compaction_key(uid, 0)[:-5],
+                )
+                for key, _ in self._rows(prefix)
+            ]
+            if not gone:
+                return
+            self._metadata.delete(gone)
+        raise StorageUnavailable("Another process still writes to the deleted topic. Try again.")
 
     def page(
         self, namespace: str, after: str | None, limit: int

@@ -20,7 +20,8 @@ class Tephra:
         handler = Handler(
             types, service.engine.transactions, service.clock, lambda: not service.reasons()
         )
-        self._frames = FrameServer(listener, Messages(types, handler).answer, limits)
+        messages = Messages(types, handler, service.engine.confirm_owner)
+        self._frames = FrameServer(listener, messages.answer, limits)
         self._registration: Registration | None = None
 
     @property

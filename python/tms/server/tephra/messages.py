@@ -7,6 +7,7 @@ Invariants
 * An error that nobody expected says no more than that; the log has the rest.
 """
 
+from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
@@ -31,6 +32,7 @@ from tms.server.tephra.checking import check_message
 JAVA_ILLEGAL_ARGUMENT = "java.lang.IllegalArgumentException"
 JAVA_SIZE = "org.apache.tephra.TransactionSizeException"
 NO_CLIENT = "unknown"
+_STATUS = "status"
 _PROTOCOL: Any = TCyBinaryProtocol  # it says no types
 _log = EventLog("tms.server")
 
@@ -43,10 +45,14 @@ def load_types() -> Any:
 
 
 class Messages:
-    """Answers messages with the methods of a handler. Thread-safe."""
+    """Answers messages with the methods of a handler. `confirm_owner` raises when the transactions
+    are no more this process's. Thread-safe."""
 
-    def __init__(self, types: Any, handler: object) -> None:
+    def __init__(
+        self, types: Any, handler: object, confirm_owner: Callable[[], None] = lambda: None
+    ) -> None:
         self._types = types
+        self._confirm_owner = confirm_owner
         self._processor = TProcessor(types.TTransactionServer, handler)
 
     def answer(self, raw: bytes) -> bytes:
@@ -61,6 +67,8 @@ class Messages:
                 name, number, TApplicationException(unknown, f"Invalid method name: '{text}'")
             )
         try:
+            if name != _STATUS:  # which says by itself that this one is not ready
+                self._confirm_owner()
             result.success = call()
         except Exception as error:
             failure = self._failure(name, error, result)

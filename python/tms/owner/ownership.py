@@ -1,0 +1,253 @@
+"""Who owns a store that several processes can reach: one process at a time, named by a record.
+
+    owner   OwnerRecord   in the map `metadata`; absent while the store never had an owner
+
+Invariants
+
+* The record changes by compare-and-set only, and every owner has an epoch of its own.
+* What an owner answers counts only if it found itself in the record after the request had come, and
+  what it writes only if it found itself there after it had written (`confirm`). So no clock decides
+  what is true: an owner that was paused, cut off or replaced refuses, however late it wakes.
+* An owner moves the record's `beat` while it lives. That only says whom a newcomer may replace
+  without being told to: an owner that has released the store, whose process is gone, or whose beat
+  stands still for `silent_s` by the newcomer's own clock. A wrong guess takes the store from an
+  owner that lives, which is told so; nothing is lost or repeated by it.
+"""
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tms.clock import Clock
+from tms.errors import AlreadyRunning, DataCorrupt, NotOwner, StorageUnavailable, TMSError
+from tms.events import EventLog
+from tms.model.keys import OWNER
+from tms.store.base import Map
+
+_log = EventLog(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerLimits:
+    """How owners of a shared store notice each other. Seconds."""
+
+    beat_s: float = 1.0
+    silent_s: float = 10.0  # so long without a beat, and an owner is taken for dead
+
+
+class OwnerRecord(msgspec.Struct, frozen=True):
+    """The owner of a store. `name` is what people are told, `process` what tells on its own machine
+    whether it lives."""
+
+    epoch: int
+    instance: str
+    name: str
+    machine: str = ""
+    process: str = ""
+    beat: int = 0
+    released: bool = False
+
+
+def _wait(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+class Ownership:
+    """The ownership of one store by this process. Thread-safe once taken."""
+
+    def __init__(
+        self,
+        metadata: Map,
+        clock: Clock,
+        name: str,
+        limits: OwnerLimits | None = None,
+        wait: Callable[[float], None] = _wait,
+    ) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._limits = limits or OwnerLimits()
+        self._wait = wait
+        self._record = OwnerRecord(0, uuid.uuid4().hex, name, machine(), process(os.getpid()) or "")
+        self._raw = b""
+        self._reason: NotOwner | None = None
+        self._lock = threading.Lock()  # guards the next
+        self._when_lost: Callable[[TMSError], None] | None = None
+        self._wake = threading.Event()
+        self._ended = False
+        self._thread: threading.Thread | None = None
+
+    # -- taking --------------------------------------------------------------------------------
+
+    def take(self, take_over: bool = False) -> None:
+        """Own the store, from an owner that lives only with `take_over`. Raises `AlreadyRunning`
+        that names it; `StorageUnavailable`."""
+        watched, since_s = None, 0.0
+        while True:
+            raw = self._metadata.get(OWNER)
+            found = None if raw is None else _decoded(raw)
+            if found is not None and found.instance == self._record.instance:
+                self._record, self._raw = found, raw or b""  # an answer was lost
+                return
+            now_s = self._clock.monotonic_s()
+            free = found is None or found.released or take_over or _is_gone(found)
+            if free or (raw == watched and now_s - since_s >= self._limits.silent_s):
+                self._claim(raw, found)
+            elif watched is None:
+                watched, since_s = raw, now_s
+            elif raw != watched:
+                assert found is not None
+                raise AlreadyRunning(
+                    f"The store is in use by {found.name}, which is alive. Use that one, or stop "
+                    "it first. To replace it nevertheless, start with --take-over "
+                    "(`tms.open(…, take_over=True)`): from then on it refuses everything.",
+                    owner=found.name,
+                )
+            else:
+                self._wait(self._limits.beat_s / 4)
+
+    def _claim(self, raw: bytes | None, found: OwnerRecord | None) -> None:
+        """Try to become the owner after the one that was found; the next look tells."""
+        epoch = 1 if found is None else found.epoch + 1
+        record = msgspec.structs.replace(self._record, epoch=epoch)
+        try:
+            if self._metadata.compare_and_set(OWNER, raw, msgspec.json.encode(record)):
+                before = None if found is None else found.name
+                _log.info("store_owned", name=record.name, epoch=epoch, before=before)
+        except StorageUnavailable as error:
+            _log.warning("owning_unclear", error=error.message)
+
+    # -- owning --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Show from now on, in a thread of its own, that this owner lives."""
+        self._thread = threading.Thread(target=self._run, name="tms-owner", daemon=True)
+        self._thread.start()
+
+    def watch(self, when_lost: Callable[[TMSError], None]) -> None:
+        """Call `when_lost` once another process has taken the store over, in that thread or, if it
+        has already, in this one."""
+        with self._lock:
+            self._when_lost = when_lost
+        self._tell()
+
+    @property
+    def lost(self) -> TMSError | None:
+        """Why this process owns the store no more, as far as it knows."""
+        return self._reason
+
+    def confirm(self) -> None:
+        """Raise `NotOwner` unless this process owns the store at a moment during this call."""
+        if self._reason is not None:
+            raise NotOwner(self._reason.message, **self._reason.details)
+        self._read_again()
+
+    def beat(self) -> None:
+        """Show once that this owner lives. Raises `NotOwner`, `StorageUnavailable`."""
+        if not self._change(beat=self._record.beat + 1):
+            self._raw, self._record = self._read_again()  # a beat whose answer was lost
+
+    def release(self) -> None:
+        """Give the store back: whoever comes next need not wait. A second call does nothing."""
+        ended, self._ended = self._ended, True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        if ended or self._reason is not None:
+            return
+        try:
+            self._raw, self._record = self._read_again()
+            self._change(released=True)
+        except TMSError as error:  # the next owner waits until the beat has stood still
+            _log.warning("releasing_failed", error=error.message)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _change(self, **fields: object) -> bool:
+        record = msgspec.structs.replace(self._record, **fields)
+        raw = msgspec.json.encode(record)
+        done = self._metadata.compare_and_set(OWNER, self._raw, raw)
+        if done:
+            self._raw, self._record = raw, record
+        return done
+
+    def _read_again(self) -> tuple[bytes, OwnerRecord]:
+        """The record, which is this process's. Raises `NotOwner`."""
+        raw = self._metadata.get(OWNER)
+        found = None if raw is None else _decoded(raw)
+        if raw is not None and found is not None and found.instance == self._record.instance:
+            return raw, found
+        by = "somebody who removed the owner's record" if found is None else found.name
+        reason = NotOwner(
+            f"This process ({self._record.name}) does not own its store any more: {by} has taken "
+            "it over. Go there. To have the store back, stop that one and start this one anew.",
+            owner=None if found is None else by,
+        )
+        self._reason = self._reason or reason
+        self._wake.set()
+        raise reason
+
+    def _run(self) -> None:
+        while not self._ended and self._reason is None:
+            if self._wake.wait(self._limits.beat_s):
+                continue
+            try:
+                self.beat()
+            except NotOwner:
+                pass
+            except TMSError as error:
+                _log.warning("beat_failed", error=error.message)
+            except Exception:
+                _log.exception("beat_failed")
+        if self._reason is not None and not self._ended:
+            _log.error("store_lost", why=self._reason.message)
+            self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
+            if self._reason is None or self._when_lost is None:
+                return
+            when_lost, self._when_lost = self._when_lost, None
+        when_lost(self._reason)
+
+
+def machine() -> str:
+    """Names a boot of this machine and a space of process ids on it; empty where that is unknown:
+    then nobody is taken for dead by its process id."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def process(pid: int) -> str | None:
+    """Names a living process of this machine, unlike a later one with its id; None when there is
+    none."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state in "ZX" else f"{pid} {fields[18]}"  # and when it began
+
+
+def _is_gone(found: OwnerRecord) -> bool:
+    """Whether an owner surely lives no more, because it ran on this machine."""
+    if not found.machine or not found.process or found.machine != machine():
+        return False
+    return process(int(found.process.partition(" ")[0])) != found.process
+
+
+def _decoded(raw: bytes) -> OwnerRecord:
+    try:
+        return msgspec.json.decode(raw, type=OwnerRecord)
+    except msgspec.MsgspecError as exc:
+        raise DataCorrupt(
+            f"The record `{OWNER.decode()}` of the store is damaged ({exc}). When no process uses "
+            "the store, remove that record, and start again."
+        ) from exc
