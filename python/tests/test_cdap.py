@@ -248,6 +248,44 @@ def test_nothing_is_lost_between_stored_and_plain_messages(
         assert poll(client, topic, id, inclusive=False) == everything[number + 1 :]
 
 
+def test_the_messages_of_one_transactional_publish_share_its_time_and_sequence(
+    served: Served, client: Client, topic: str
+) -> None:
+    first, second = pointer(served), pointer(served)
+    publish(client, topic, b"before")
+    for number in range(3):
+        store(client, topic, b"a%d" % number, b"b%d" % number, tx=first)
+    store(client, topic, b"c", b"d", tx=second)
+    publish(client, topic, tx=first)
+    publish(client, topic, tx=second)
+    publish(client, topic, b"after")
+    everything = poll(client, topic)
+    ids = [MessageId.from_bytes(id) for id, _ in everything]
+    groups = [(ids[0][:2], 1), (ids[1][:2], 6), (ids[7][:2], 2), (ids[9][:2], 1)]
+    assert [id[:2] for id in ids] == [place for place, count in groups for _ in range(count)]
+    assert len(dict(groups)) == 4 and sorted({*ids}) == ids
+    for limit in (1, 2, 4):
+        found: list[tuple[bytes, bytes]] = []
+        while page := poll(
+            client, topic, found[-1][0] if found else None, inclusive=False, limit=limit
+        ):
+            found += page
+        assert found == everything
+    for number, (id, _) in enumerate(everything):
+        assert poll(client, topic, id) == everything[number:]
+        assert poll(client, topic, id, inclusive=False) == everything[number + 1 :]
+
+
+def test_a_topic_without_a_ttl_gets_the_one_that_is_configured() -> None:
+    with serving(cdap=CdapLimits(ttl_s=77)) as other, other.connect() as client:
+        assert client.request("PUT", f"{NS}/t", b"").status == 200
+        assert client.request("GET", f"{NS}/t").json["ttl"] == "77"
+        assert client.request("PUT", f"{NS}/t/properties", b'{"ttl": "5"}').status == 200
+        assert client.request("GET", f"{NS}/t").json["ttl"] == "5"
+        assert client.request("PUT", f"{NS}/t/properties", b"{}").status == 200
+        assert client.request("GET", f"{NS}/t").json["ttl"] == "77"
+
+
 def test_a_poll_begins_at_a_time(client: Client, topic: str) -> None:
     publish(client, topic, b"a")
     [(id, _)] = poll(client, topic)

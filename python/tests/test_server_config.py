@@ -142,3 +142,9 @@ def test_limits_that_contradict_each_other_are_refused() -> None:
 def test_every_key_has_a_default_within_its_own_bounds() -> None:
     dumped = Settings(data=Path("d")).model_dump()
     assert Settings(**dumped) == Settings(data=Path("d"))
+
+
+def test_a_transaction_of_cdap_may_take_more_than_a_year(tmp_path: Path) -> None:
+    years_s = 3 * 366 * 86_400
+    settings = load(None, {"data": str(tmp_path), "cdap.tx_max_lifetime_s": years_s})
+    assert settings.cdap.limits().tx_max_lifetime_ms == years_s * 1_000

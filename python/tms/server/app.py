@@ -113,7 +113,9 @@ class App:
             exchange.abort()
             return
         if isinstance(error, NotOwner):
-            exchange.keep_alive = False  # behind one address the next connection may reach the owner
+            exchange.keep_alive = (
+                False  # behind one address the next connection may reach the owner
+            )
         status, body = routes.problem(error, exchange.request_id)
         head = f"content-type: {routes.PROBLEM}\r\n"
         if error.kind in _WORTH_RETRYING:

@@ -49,6 +49,7 @@ _ENGINE, _LOG, _REQUESTS, _CONNECTIONS, _CDAP, _FRAMES = (
 )
 _QUORUM = r"^$|^[\w.-]+:\d{1,5}(,[\w.-]+:\d{1,5})*(/[\w./-]+)?$"
 _MIB = 1 << 20
+_JAVA_INT_MAX = 2**31 - 1  # what CDAP's own settings take
 
 
 class _Section(BaseModel):
@@ -93,6 +94,7 @@ class LimitsSection(_Section):
     fetch_bytes_max: int = Field(default=_REQUESTS.fetch_bytes_max, ge=1, le=1 << 30)
     fetch_wait_ms_max: int = Field(default=_REQUESTS.fetch_wait_ms_max, ge=0, le=3_600_000)
     publish_timeout_s: float = Field(default=_REQUESTS.publish_timeout_s, gt=0, le=3_600)
+    budget_wait_s: float = Field(default=_REQUESTS.budget_wait_s, ge=0, le=60)
     threads: int = Field(default=_REQUESTS.threads, ge=1, le=256)
     connections_max: int = Field(default=_CONNECTIONS.connections_max, ge=1)
     url_bytes_max: int = Field(default=_CONNECTIONS.url_bytes_max, ge=256, le=_MIB)
@@ -200,11 +202,14 @@ class CdapSection(_Section):
     """CDAP's protocol."""
 
     chunk_bytes: int = Field(default=_CDAP.chunk_bytes, ge=1_024, le=_MIB)
-    tx_max_lifetime_s: int = Field(default=_CDAP.tx_max_lifetime_ms // 1_000, ge=1, le=86_400 * 365)
+    tx_max_lifetime_s: int = Field(
+        default=_CDAP.tx_max_lifetime_ms // 1_000, ge=1, le=_JAVA_INT_MAX
+    )
+    ttl_s: int = Field(default=_CDAP.ttl_s, ge=1, le=_JAVA_INT_MAX)
 
     def limits(self) -> CdapLimits:
         """As the service wants it."""
-        return CdapLimits(self.chunk_bytes, self.tx_max_lifetime_s * 1_000)
+        return CdapLimits(self.chunk_bytes, self.tx_max_lifetime_s * 1_000, self.ttl_s)
 
 
 class Settings(BaseSettings):

@@ -120,7 +120,7 @@ class Delayed:
         settings = service.engine.settings(name)
         turn = producer_id(key) if key else next(self._turns)
         counts = service.engine.growth(name)[1] if key else (settings.partitions,)
-        body.reserve(_UNPACKED_FACTOR * len(body.data))
+        await body.reserve(_UNPACKED_FACTOR * len(body.data))
 
         def pack(partitions: int) -> messages.Packed:
             asked = decode_strict(body.data, _PUBLISH).messages

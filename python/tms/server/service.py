@@ -33,6 +33,7 @@ class RequestLimits:
     fetch_bytes_max: int = MESSAGE_BYTES_MAX
     fetch_wait_ms_max: int = 60_000
     publish_timeout_s: float = 30.0
+    budget_wait_s: float = 1.0  # for memory, before a request is refused
     threads: int = 8
 
 
@@ -42,6 +43,7 @@ class CdapLimits:
 
     chunk_bytes: int = 60_000
     tx_max_lifetime_ms: int = 25 * 3_600_000
+    ttl_s: int = 604_800  # of topics that are made without one, as CDAP's are
 
 
 class OwnershipCheck:
@@ -89,8 +91,10 @@ class Service:
         self.clock = clock
         self.limits = limits
         self.watchdog = Watchdog(connection_limits)
-        self.publishing = Budget("publish", limits.publish_bytes_in_flight_max)
-        self.fetching = Budget("fetch", limits.fetch_bytes_in_flight_max)
+        self.publishing = Budget(
+            "publish", limits.publish_bytes_in_flight_max, limits.budget_wait_s
+        )
+        self.fetching = Budget("fetch", limits.fetch_bytes_in_flight_max, limits.budget_wait_s)
         self.watchdog.refusals = lambda: self.fetching.refused
         self.threads = ThreadPoolExecutor(limits.threads, "tms-http")
         self.metrics = Metrics(

@@ -124,7 +124,7 @@ class Cdap:
 
     async def _create(self, exchange: Exchange, name: TopicName) -> None:
         properties = await self._properties(exchange)
-        settings = names.settings_of(name, properties)
+        settings = names.settings_of(name, properties, self._service.cdap.ttl_s)
         create = self._service.engine.create_new_topic
         try:
             _, new = await self._service.in_thread(create, name, settings, properties)
@@ -138,7 +138,7 @@ class Cdap:
 
     async def _update(self, exchange: Exchange, name: TopicName) -> None:
         properties = await self._properties(exchange)
-        settings = names.settings_of(name, properties)
+        settings = names.settings_of(name, properties, self._service.cdap.ttl_s)
         update = self._service.engine.update_topic
         changes = {"retention_ms": settings.retention_ms}
         await self._service.in_thread(update, name, changes, properties)

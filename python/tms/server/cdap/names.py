@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from tms.errors import Invalid, TMSError
 from tms.model.log import Buffer
-from tms.model.topic import RETENTION_MS_DEFAULT, TopicInfo, TopicName, TopicSettings
+from tms.model.topic import TopicInfo, TopicName, TopicSettings
 from tms.server.cdap.answers import Said, wrong
 from tms.server.http.request import path_text
 from tms.wire import routes
@@ -84,8 +84,8 @@ def properties_in(body: Buffer) -> dict[str, str]:
     return {name: _property(value) for name, value in found.items()}
 
 
-def settings_of(name: TopicName, properties: Mapping[str, str]) -> TopicSettings:
-    """What the properties say. Raises `Said`."""
+def settings_of(name: TopicName, properties: Mapping[str, str], ttl_s: int) -> TopicSettings:
+    """What the properties say; `ttl_s` where they say no `ttl`. Raises `Said`."""
     where = f"topic {qualified(name)}"
     generation = properties.get(GENERATION)
     if generation is not None:
@@ -95,7 +95,7 @@ def settings_of(name: TopicName, properties: Mapping[str, str]) -> TopicSettings
             raise wrong(f"The generation property must not be zero for {where}")
     ttl = properties.get(TTL)
     if ttl is None:
-        return TopicSettings(retention_ms=RETENTION_MS_DEFAULT)
+        return TopicSettings(retention_ms=ttl_s * 1_000)
     if not _is_int(ttl):
         raise wrong(f"The ttl property must be a number greater than zero for {where}")
     if int(ttl) <= 0:

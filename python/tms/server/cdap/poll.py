@@ -5,16 +5,18 @@
 * A poll is answered while it is read, so that any number of messages takes the memory of a few. It
   ends at what was there when it began.
 * What is in the cache is answered by the event loop itself, larger answers by another thread.
-* A staged message has an id with a payload half; its first ten bytes alone are its position.
+* The messages that one publish made of staged ones share its publish time and sequence, as CDAP's
+  do; the payload half of their ids says which is which. So a poll that goes on within a publish
+  reads it from its beginning, and leaves out what it has had.
 """
 
 import zlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 
 from tms.errors import BadMessageId, NotAcceptable
-from tms.model.block import decode, read_header
-from tms.model.ids import TIME_MS_MAX, MessageId
+from tms.model.block import BlockHeader, decode, read_header
+from tms.model.ids import SEQUENCES_PER_MS, TIME_MS_MAX, MessageId
 from tms.model.log import Fetched, PartitionPosition, StoredBlock
 from tms.model.placing import place_of, skipped
 from tms.model.position import Position
@@ -54,7 +56,7 @@ class Polling:
         names.require_one_partition(service.engine.settings(name), name)
         gzip = _takes_gzip(exchange)
         poll = _Poll(asked, service.cdap.chunk_bytes, gzip)
-        budget.take(_UNPACKED_FACTOR * FETCH_BYTES)
+        await budget.claim(_UNPACKED_FACTOR * FETCH_BYTES)
         try:
             fetched = await self._fetch(poll, name)
             async with aclosing(self._chunks(poll, fetched, name)) as chunks:
@@ -99,7 +101,8 @@ class _Poll:
     """One poll, and how far it has come."""
 
     def __init__(self, asked: ConsumeRequest, chunk_bytes: int, gzip: bool) -> None:
-        self.position = _position(asked)
+        self.position, self._had = _position(asked)
+        self._publish: tuple[int, int, int] | None = None  # pointer, time, sequence of all its ids
         if asked.limit is not None and asked.limit <= 0:
             raise wrong("Invalid message fetching limit. Limit must be > 0")
         self._left = asked.limit
@@ -133,16 +136,41 @@ class _Poll:
             return
         count = block_header.count
         distance = skipped(stored, block_header, self.position)
+        ids, distance = self._ids(stored, block_header, distance)
         if distance < count:
             columns = decode(stored.block)
             start = place_of(columns.index, distance)
             stop = columns.count if self._left is None else start + self._left
             part = columns.slice(start, stop)
-            first = stored.last_sequence - count + 1
-            ids = MessageId(stored.time_ms, first, *stored.payload).run(part.index)
-            yield from self._array.add(ids, (value or b"" for value in part.values()))
+            yield from self._array.add(ids(part.index), (value or b"" for value in part.values()))
             if self._left is not None:
                 self._left -= part.count
+
+    def _ids(
+        self, stored: StoredBlock, block_header: BlockHeader, distance: int
+    ) -> tuple[Callable[[Iterable[int]], Iterator[bytes]], int]:
+        """What makes the ids of a block's messages, and how far its first one is from the block's
+        that was not polled before."""
+        first = stored.last_sequence - block_header.count + 1
+        if stored.payload == (0, 0):
+            self._had = None
+            return MessageId(stored.time_ms, first).run, distance
+        pointer, time_ms = block_header.write_pointer, stored.time_ms
+        if self._publish is None or self._publish[:2] != (pointer, time_ms):
+            if self._publish is not None or (self._had and self._had[0] != time_ms):
+                self._had = None  # another publish than the one that the poll went on in
+            self._publish = (pointer, time_ms, first)
+        shared = self._publish[2]
+        payload_ms, payload_first = stored.payload
+        if self._had is not None and self._had[1:] >= (payload_ms, payload_first):
+            last = self._had[2] if self._had[1] == payload_ms else SEQUENCES_PER_MS
+            distance = max(distance, min(block_header.count, last - payload_first + 1))
+
+        def ids(distances: Iterable[int]) -> Iterator[bytes]:
+            for at in distances:
+                yield bytes(MessageId(time_ms, shared, payload_ms, payload_first + at))
+
+        return ids, distance
 
     def _chunk(self, block: bytes, flush: int = zlib.Z_SYNC_FLUSH) -> bytes:
         if self._gzip is None:
@@ -158,17 +186,21 @@ def _takes_gzip(exchange: Exchange) -> bool:
         return False
 
 
-def _position(asked: ConsumeRequest) -> Position:
-    """Where a poll begins."""
+def _position(asked: ConsumeRequest) -> tuple[Position, tuple[int, int, int] | None]:
+    """Where a poll begins; and of the publish there, by its time, up to which payload time and
+    sequence its messages are left out."""
     if asked.start is None:
-        return Position.earliest()
+        return Position.earliest(), None
     if isinstance(asked.start, int):
         if asked.start < 0:
             raise wrong("Invalid message fetching start time. Start time must be >= 0")
-        return Position.time(min(asked.start, TIME_MS_MAX))
+        return Position.time(min(asked.start, TIME_MS_MAX)), None
     try:
         id = MessageId.from_bytes(asked.start)
     except BadMessageId as exc:
         raise wrong(exc.message) from exc
     place = MessageId(*id[:2])
-    return Position.at(place) if asked.inclusive else Position.after(place)
+    if id.payload_time_ms:
+        had = (id.time_ms, id.payload_time_ms, id.payload_sequence - asked.inclusive)
+        return Position.at(place), had
+    return (Position.at(place) if asked.inclusive else Position.after(place)), None

@@ -100,7 +100,7 @@ class Publishing:
         self._service.metrics.bytes_in += size
         if size <= _INLINE_BYTES:
             return list(_blocks(payloads))
-        body.reserve(size + _PACKED_BYTES * min(size, avro.MESSAGES_MAX))
+        await body.reserve(size + _PACKED_BYTES * min(size, avro.MESSAGES_MAX))
         return await self._service.in_thread(lambda: list(_blocks(payloads)))
 
     def _publish_in(self, name: TopicName, blocks: list[NewBlock], pointer: int) -> list[Appended]:

@@ -2,11 +2,13 @@
 
 * Names and parameters are decoded once, strictly: what is not UTF-8 or walks directories is refused
   before anything looks at it, and an unknown or repeated parameter is an error, not ignored.
-* A body takes memory only after it was reserved in the service's budget.
+* A body takes memory only after it was reserved in the service's budget: as much as has arrived, or
+  as a compressed one is found to hold. Whoever finds no room waits a moment for it.
 """
 
 import asyncio
 import difflib
+from collections import deque
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
@@ -16,24 +18,26 @@ from urllib.parse import unquote_to_bytes
 from tms.errors import Invalid, Malformed, NotAcceptable, Overloaded, TooLarge, UnsupportedMedia
 from tms.model.log import Buffer
 from tms.model.topic import TopicName
-from tms.server.http.encoding import decompress
-from tms.server.http.exchange import Disconnected, Exchange
+from tms.server.http.encoding import decompress, plain_bytes
+from tms.server.http.exchange import Disconnected, Exchange, settle
 from tms.wire import routes
 
 
 class Budget:
-    """Bytes in flight of one kind, over all requests."""
+    """Bytes in flight of one kind, over all requests. Used by the event loop's thread."""
 
-    def __init__(self, what: str, bytes_max: int) -> None:
+    def __init__(self, what: str, bytes_max: int, wait_s: float = 1.0) -> None:
         self.what = what
         self.bytes_max = bytes_max
+        self.wait_s = wait_s
         self.bytes = 0
         self.refused = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take(self, size: int, held: int = 0) -> None:
         """Reserve memory for a request that holds `held` bytes already; one that is alone always
         gets it. Raises `Overloaded`."""
-        if self.bytes > held and self.bytes + size > self.bytes_max:
+        if not self._fits(size, held):
             self.refused += 1
             raise Overloaded(
                 f"{self.bytes} bytes of {self.what} are under way, the limit of this service is "
@@ -42,9 +46,24 @@ class Budget:
             )
         self.bytes += size
 
+    async def claim(self, size: int, held: int = 0) -> None:
+        """Like `take`, after waiting up to `wait_s` for room."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.wait_s
+        while not self._fits(size, held) and (left_s := deadline - loop.time()) > 0:
+            room = loop.create_future()
+            self._waiting.append(room)
+            await asyncio.wait([room], timeout=left_s)
+        self.take(size, held)
+
     def give_back(self, size: int) -> None:
         """The memory is free again."""
         self.bytes -= size
+        while self._waiting:
+            settle(self._waiting.popleft())
+
+    def _fits(self, size: int, held: int) -> bool:
+        return self.bytes <= held or self.bytes + size <= self.bytes_max
 
 
 class Body:
@@ -63,9 +82,10 @@ class Body:
         self._budget.give_back(self._reserved)
         self._reserved = 0
 
-    def reserve(self, size: int) -> None:
-        """Reserve more memory, for what is made of the body. Raises `Overloaded`."""
-        self._budget.take(size, self._reserved)
+    async def reserve(self, size: int) -> None:
+        """Reserve more memory, for what is made of the body; waits a moment for it. Raises
+        `Overloaded`."""
+        await self._budget.claim(size, self._reserved)
         self._reserved += size
 
     async def read(self, exchange: Exchange) -> None:
@@ -76,7 +96,7 @@ class Body:
             return
         if length > self.bytes_max:
             raise self._too_large()
-        self.reserve(length)
+        await self.reserve(length)
         data = bytearray(length)
         if length:
             await exchange.read_into(memoryview(data))
@@ -91,7 +111,7 @@ class Body:
             piece = message["body"]
             if len(data) + len(piece) > self.bytes_max:
                 raise self._too_large()
-            self.reserve(len(piece))
+            await self.reserve(len(piece))
             data += piece
             more = message["more_body"]
         self.data = data
@@ -100,12 +120,13 @@ class Body:
         """Undo the Content-Encoding. Raises what `encoding.decompress` raises, and `Overloaded`."""
         if coding in ("", "identity"):
             return
-        self.reserve(self.bytes_max)
-        loop = asyncio.get_running_loop()
-        plain = await loop.run_in_executor(threads, decompress, coding, self.data, self.bytes_max)
+        loop, bytes_max = asyncio.get_running_loop(), self.bytes_max
+        size = await loop.run_in_executor(threads, plain_bytes, coding, self.data, bytes_max)
+        await self.reserve(size)
+        plain = await loop.run_in_executor(threads, decompress, coding, self.data, size)
         self._budget.give_back(self._reserved - len(plain))
         self._reserved = len(plain)
-        self.data = plain if isinstance(plain, bytearray) else bytearray(plain)
+        self.data = plain
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"A body has at most {self.bytes_max} bytes; send less at once.")

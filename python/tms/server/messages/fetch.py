@@ -109,7 +109,7 @@ class Fetching:
             fetched = engine.fetch_cached(name, positions, grant, isolation)
             if fetched is not None:
                 return fetched
-        budget.take(grant)
+        await budget.claim(grant)
         try:
             return await self._service.in_thread(
                 engine.fetch, name, positions, grant, 0, isolation, request.where
@@ -163,7 +163,7 @@ class Fetching:
         if held <= _INLINE_BYTES:
             return unpack()
         budget, weight = self._service.fetching, _UNPACKED_FACTOR * request.bytes_max
-        budget.take(weight, held)
+        await budget.claim(weight, held)
         try:
             return await self._service.in_thread(unpack)
         finally:

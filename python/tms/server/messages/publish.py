@@ -135,7 +135,7 @@ class Publishing:
         if len(body.data) <= _INLINE_BYTES and len(counts) == 1:
             packed = pack()
         else:
-            body.reserve(_UNPACKED_FACTOR * len(body.data))
+            await body.reserve(_UNPACKED_FACTOR * len(body.data))
             packed = await service.in_thread(pack)
         return messages.placed(packed, await self._append(name, packed.blocks, asked))
 

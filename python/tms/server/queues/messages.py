@@ -190,7 +190,7 @@ class QueueMessages:
                 raise Disconnected
             free = budget.bytes_max - budget.bytes
             grant = min(asked.bytes_max, max(free // (2 * factor), GRANT_BYTES_MIN))
-            budget.take(factor * grant)
+            await budget.claim(factor * grant)
             try:
                 leased = await self._service.in_thread(lease)
                 if isinstance(leased, Received):
@@ -274,7 +274,7 @@ class QueueMessages:
         bytes_max = service.limits.body_bytes_max
         async with received(exchange, service.publishing, bytes_max, service.threads) as body:
             if len(body.data) > _INLINE_BYTES:
-                body.reserve(_UNPACKED_FACTOR * len(body.data))
+                await body.reserve(_UNPACKED_FACTOR * len(body.data))
             answer = await service.in_thread(lambda: work(decode_strict(body.data, decoder)))
         exchange.respond(routes.OK, _HEAD, answer)
 
