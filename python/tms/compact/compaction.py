@@ -11,12 +11,15 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tms.clock import Clock
 from tms.compact.cleaning import Pass
 from tms.compact.erasing import Erasing, Wanted
+from tms.compact.merging import merge_small
 from tms.compact.progress import Progress
 from tms.compact.rewriting import Removed
 from tms.compact.throttle import Throttle
@@ -75,6 +78,8 @@ class Compaction:
         self._now_ms = now_ms  # which never runs ahead
         self._limits = limits
         self._erase_waiting = erase_waiting
+        self._working: Counter[tuple[int, int]] = Counter()  # by topic uid and partition
+        self._lock = threading.Lock()  # guards it; nobody begins to work while it is held
         self._stop = threading.Event()
         self._throttle = Throttle(clock, limits.share, self._stop)
         self._thread: threading.Thread | None = None
@@ -141,8 +146,10 @@ class Compaction:
             erased += self._erase_waiting(name, key, partition)
         for number in numbers:
             log, now_ms = self._partitions.get(name, topic, number), self._clock.now_ms()
-            one = Erasing(log, self._metadata, self._judge, wanted, now_ms, also)
-            erased += one.run().messages
+            with self._working_on(log):
+                one = Erasing(log, self._metadata, self._judge, wanted, now_ms, also)
+                erased += one.run().messages
+                self._merge(log)
             also = []
         self._erased += erased
         _log.info("erased", topic=str(name), messages=erased)
@@ -167,6 +174,18 @@ class Compaction:
         pause: Callable[[], None],
     ) -> None:
         log = self._partitions.get(name, topic, partition)
+        with self._working_on(log):
+            self._passes_over(log, name, topic, compacts, pause)
+
+    def _passes_over(
+        self,
+        log: PartitionLog,
+        name: TopicName,
+        topic: TopicRecord,
+        compacts: bool,
+        pause: Callable[[], None],
+    ) -> None:
+        partition = log.partition
         while True:
             one = self._pass(log, topic, pause)
             staged_ms = self._clock.now_ms() - TRANSACTION_MS_MAX
@@ -180,6 +199,32 @@ class Compaction:
             self._count(name, partition, one.removed)
             if not more:
                 return
+
+    @contextmanager
+    def _working_on(self, log: PartitionLog) -> Iterator[None]:
+        """While somebody takes messages out of a partition, its segments stay the same ones for
+        everybody else who does."""
+        place = (log.uid, log.partition)
+        with self._lock:
+            self._working[place] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._working[place] -= 1
+                if not self._working[place]:
+                    del self._working[place]
+
+    def _merge(self, log: PartitionLog) -> None:
+        """Merge what erasing has sealed, unless others are at work: then they do, or the next one.
+        What was erased is erased whether this fails or not."""
+        with self._lock:
+            if self._working[log.uid, log.partition] > 1:
+                return
+            try:
+                merge_small(log, self._metadata)
+            except TMSError as error:
+                _log.warning("merging_failed", partition=log.partition, error=error.message)
 
     def _pass(self, log: PartitionLog, topic: TopicRecord, pause: Callable[[], None]) -> Pass:
         return Pass(

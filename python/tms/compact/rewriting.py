@@ -114,7 +114,9 @@ class Rewriter:
                 self._log.staged.reclaim(name, lambda: None)
                 self._progress.reclaimed(name)
             elif not keys.is_payload_map(name):
-                self._progress.reclaimed(name)  # retention was first
+                if not self._chain.shared:  # merged, and not dropped yet; or retention was first
+                    self._chain.drop_unnamed(name)
+                self._progress.reclaimed(name)
             elif name < staged_before:
                 self._log.staged.reclaim(name, self._pause)
                 self._progress.reclaimed(name)

@@ -251,7 +251,7 @@ class PartitionState:
         """See whether maintenance is due, and after how many bytes to see again."""
         room = min(
             self.limits.snapshot_bytes - self._since_snapshot,
-            self._segment_bytes_max() - self._segment_bytes,
+            self.segment_bytes_max() - self._segment_bytes,
         )
         self.maintenance_due = room <= 0
         self._until_look = min(room, LOOK_BYTES)
@@ -262,12 +262,12 @@ class PartitionState:
         if not self.loaded or active is None:
             return
         aged = (
-            now_ms - active.created_ms >= self._segment_ms() and self.last > self.chain.record.last
+            now_ms - active.created_ms >= self.segment_ms() and self.last > self.chain.record.last
         )
         self._look()
         if not (self.maintenance_due or aged):
             return
-        if aged or self._segment_bytes >= self._segment_bytes_max():
+        if aged or self._segment_bytes >= self.segment_bytes_max():
             self.roll(now_ms)
         else:
             self.snapshot()
@@ -321,13 +321,15 @@ class PartitionState:
             except TMSError as error:
                 _log.warning("snapshot_failed", partition=self.chain.partition, error=error.message)
 
-    def _segment_bytes_max(self) -> int:
+    def segment_bytes_max(self) -> int:
+        """How large a segment becomes."""
         retention_bytes = self._retention()[1]
         if retention_bytes is None:
             return self.limits.segment_bytes
         return min(self.limits.segment_bytes, max(1 << 20, retention_bytes // 4))
 
-    def _segment_ms(self) -> int:
+    def segment_ms(self) -> int:
+        """Of how long a time a segment has messages."""
         retention_ms = self._retention()[0]
         if retention_ms is None:
             return self.limits.segment_ms

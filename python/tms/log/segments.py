@@ -53,11 +53,12 @@ from tms.log.records import (
 from tms.model import keys
 from tms.model.log import StoredBlock
 from tms.model.topic import Durability
-from tms.store.base import Map, Row, Store, is_last
+from tms.store.base import Map, Row, Store, is_last, pages
 
 KEY_END: BlockKey = (2**63, 0)
 NEWEST_BYTES = 1 << 20  # looked through at once, of the newest blocks
 CUT_BYTES = 4 << 20  # deleted at once
+MERGE_PAGE_BYTES = 4 << 20
 _NOTHING = PartitionRecord(epoch=0, segments=())
 
 
@@ -255,10 +256,43 @@ class SegmentChain:
         found.delete([keys.block_key(*key) for key in gone])
 
     def reclaim(self, segment: SegmentRecord, pause: Callable[[], None]) -> None:
-        """Give back what a sealed segment took before it was rewritten, for good."""
+        """Give back what a sealed segment took before it was rewritten, for good; with what a
+        `merge` that was interrupted has left behind its end."""
         found = self._map(segment.number)
         found.recover()
+        if not self.shared and segment.last is not None:
+            self.cut(segment, key_after(segment.last))
         found.reclaim(pause)
+
+    def merge(self, first: SegmentRecord, second: SegmentRecord) -> None:
+        """Let a sealed segment end where the next one ends, whose blocks it gets, and which goes.
+        Until the record says so they lie behind its end, where nobody reads. Only in a store of one
+        process: elsewhere what lies there is dropped at any time."""
+        assert not self.shared and first.last is not None and second.last is not None
+        self.cut(first, key_after(first.last))
+        source, target = self._map(second.number), self._map(first.number)
+        target.recover()
+        for page in pages(source, None, _stop(second), MERGE_PAGE_BYTES):
+            target.write(page, Durability.WRITTEN)
+        target.write([], Durability.SYNCED)
+        longer = msgspec.structs.replace(
+            first,
+            end_offset=second.end_offset,
+            last=second.last,
+            stored_bytes=target.stored_bytes(),
+        )
+        segments = self.record.segments
+        at = segments.index(first)
+        kept = (*segments[:at], longer, *segments[at + 2 :])
+        self._set(msgspec.structs.replace(self.record, segments=kept))
+        self.drop_unnamed(self._name(second.number))
+
+    def drop_unnamed(self, name: str) -> None:
+        """Drop a map that was a segment, if the record does not name it any more."""
+        if all(self._name(segment.number) != name for segment in self.record.segments):
+            for number in [one for one in self._maps if self._name(one) == name]:
+                del self._maps[number]
+            self._store.drop(name)
 
     def resize(self, number: int) -> int:
         """Note what a sealed segment takes now; how many bytes less than before. One that is empty
@@ -287,6 +321,13 @@ class SegmentChain:
     def scan(self, start: BlockKey, stop: BlockKey, bytes_max: int) -> list[StoredBlock]:
         """Blocks whose last message is in [start, stop), in order, at least one if there is one: a
         segment is entered only when nothing more is in the one before."""
+        while True:
+            try:
+                return self._scan(start, stop, bytes_max)
+            except _Merged:  # by now the record names the segment in which the blocks are
+                continue
+
+    def _scan(self, start: BlockKey, stop: BlockKey, bytes_max: int) -> list[StoredBlock]:
         found: list[StoredBlock] = []
         room = max(1, bytes_max)
         for segment in self.record.segments:
@@ -383,9 +424,12 @@ class SegmentChain:
                 keys.block_key(*start), keys.block_key(*stop), bytes_max
             )
         except (NotFound, Closed):
-            # Retention dropped it between our look at the record and the scan.
-            if any(s.number == segment.number for s in self.record.segments):
+            # Retention dropped it, or it was merged, between our look at the record and the scan.
+            segments = self.record.segments
+            if any(one.number == segment.number for one in segments):
                 raise
+            if any(one.number < segment.number and _reaches(one, segment) for one in segments):
+                raise _Merged from None
             return []
 
     # -- inside --------------------------------------------------------------------------------
@@ -434,6 +478,18 @@ class SegmentChain:
         self._raw, self.record = raw, record
         self.active = None if last is None or last.sealed else last
         self._active_map = None
+
+
+class _Merged(StorageUnavailable):
+    """The blocks of a segment have moved into the one before."""
+
+    def __init__(self) -> None:
+        super().__init__("A segment was merged into the one before while it was read. Try again.")
+
+
+def _reaches(earlier: SegmentRecord, segment: SegmentRecord) -> bool:
+    ends = (earlier.last, segment.last)
+    return ends[0] is not None and ends[1] is not None and ends[0] >= ends[1]
 
 
 def _stop(segment: SegmentRecord) -> bytes | None:

@@ -2,8 +2,9 @@
 
 A map is created before the partition record names it, and dropped after the record has forgotten
 it. So after a crash in between there may be maps that no record names. They are empty, or hold
-only what lies before the partition's floor; anything else that no record names was acknowledged,
-and it is the record that was lost: such a store is refused, never swept. Only for stores that one
+only what lies before the partition's floor or was merged into an earlier segment; anything else
+that no record names was acknowledged, and it is the record that was lost: such a store is refused,
+never swept. Only for stores that one
 process has for itself.
 """
 
@@ -44,17 +45,17 @@ def sweep(store: Store, metadata: Map) -> int:
         for name in store.names(_SEGMENTS)
         if not keys.is_payload_map(name) and not keys.is_delayed_map(name)
     }
-    floors: dict[str, BlockKey] = {}
+    records: dict[str, PartitionRecord] = {}
     start, stop = keys.PARTITION_PREFIX, keys.prefix_stop(keys.PARTITION_PREFIX)
     for page in pages(metadata, start, stop, SCAN_BYTES):
         for key, raw in page:
             uid, partition = int(key[10:18], 16), int(key[19:])
             record = decode(raw, PartitionRecord, key)
-            floors[keys.partition_prefix(uid, partition)] = record.floor
+            records[keys.partition_prefix(uid, partition)] = record
             for segment in record.segments:
                 left.discard(keys.segment_map(uid, partition, segment.number))
     for name in sorted(left):
-        _require_unneeded(store, name, floors.get(name[: name.rfind("/") + 1], FIRST_KEY))
+        _require_unneeded(store, name, records.get(name[: name.rfind("/") + 1]))
     for name in sorted(left):
         store.drop(name)
     if left:
@@ -62,10 +63,21 @@ def sweep(store: Store, metadata: Map) -> int:
     return len(left)
 
 
-def _require_unneeded(store: Store, name: str, floor: BlockKey) -> None:
+def _require_unneeded(store: Store, name: str, record: PartitionRecord | None) -> None:
     newest = store.open(name, create=False).scan(None, None, 1, reverse=True)
-    if newest and keys.split_block_key(newest[0][0]) >= floor:
-        raise DataCorrupt(
-            f"The map {name} holds messages, but no record of a partition names it: the record was "
-            "lost. Run `tms fsck --repair`, or restore a backup."
-        )
+    if not newest:
+        return
+    last = keys.split_block_key(newest[0][0])
+    if record is not None and (last < record.floor or _is_merged(name, last, record)):
+        return
+    raise DataCorrupt(
+        f"The map {name} holds messages, but no record of a partition names it: the record was "
+        "lost. Run `tms fsck --repair`, or restore a backup."
+    )
+
+
+def _is_merged(name: str, last: BlockKey, record: PartitionRecord) -> bool:
+    """Whether an earlier segment has what is in a map, up to its last key."""
+    prefix = name[: name.rfind("/") + 1]
+    number = int(name[len(prefix) + 1 :])
+    return any(one.number < number and last <= (one.last or FIRST_KEY) for one in record.segments)
