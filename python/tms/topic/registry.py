@@ -311,28 +311,28 @@ class Registry:
         for map_name in self._store.names(keys.topic_prefix(uid)):
             self._store.drop(map_name)
         noted = keys.deleted_key(uid)
-        self._drop_records(uid)
         if self._store.shared:  # others clean by this note what the dropped maps held
+            self._drop_records(uid)
             self._metadata.write([(noted, _DROPPED)], Durability.SYNCED)
         else:
-            self._metadata.delete([noted])
+            self._metadata.delete([*self._records_of(uid), noted])
 
     def _drop_records(self, uid: int) -> None:
         """Remove what is said of a deleted topic's partitions, also by who is about to say it."""
         for _ in range(_ATTEMPTS):
-            gone = [
-                key
-                for prefix in (
-                    keys.partition_key(uid, 0)[:-5],
-                    keys.producers_key(uid, 0)[:-5],
-                    keys.compaction_key(uid, 0)[:-5],
-                )
-                for key, _ in self._rows(prefix)
-            ]
+            gone = self._records_of(uid)
             if not gone:
                 return
             self._metadata.delete(gone)
         raise StorageUnavailable("Another process still writes to the deleted topic. Try again.")
+
+    def _records_of(self, uid: int) -> list[bytes]:
+        prefixes = (
+            keys.partition_key(uid, 0)[:-5],
+            keys.producers_key(uid, 0)[:-5],
+            keys.compaction_key(uid, 0)[:-5],
+        )
+        return [key for prefix in prefixes for key, _ in self._rows(prefix)]
 
     def page(
         self, namespace: str, after: str | None, limit: int
