@@ -21,6 +21,7 @@ DRAWN: dict[str, float] = {
     "log.partition.LogLimits.producers": 50,
     "log.partition.LOOK_BYTES": 1,
     "log.partition.REST_BYTES": 1,
+    "log.segments.MERGE_PAGE_BYTES": 1,
     "log.partition.ROLL_BACK_BYTES": 1,
     "log.reader._LOOK_BYTES": 1,
     "log.reader._FEW": 1,
@@ -62,6 +63,8 @@ DRAWN: dict[str, float] = {
     "compact.compaction.CompactionLimits.dirty_ratio": 0.001,
     "compact.compaction.CompactionLimits.keys_max": 1,
     "compact.compaction.SCAN_BYTES": 1,
+    "compact.merging.MERGED_BYTES_MAX": 1,
+    "compact.merging.MERGES_MAX": 1,
     "compact.progress.PASSES_MAX": 2,
     "compact.rewriting.PAGE_BYTES": 1,
     # delayed messages
@@ -159,6 +162,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "client.publish.delivery.SEQUENCE_LIMIT",
         "server.cdap.names._INT_MAX",
         "server.cdap.poll._GZIP*",
+        "server.config._JAVA_INT_MAX",
         "server.config._MIB",
         "server.http.encoding._GZIP",
         "server.http.protocol._TLS_HANDSHAKE",
@@ -300,6 +304,8 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "server.cdap.publish._PACKED_BYTES",
     ),
     "What a process can lose by it is speed or a connection, and its own tests go to the edge.": (
+        "owner.ownership.OwnerLimits.*",
+        "server.service.RequestLimits.budget_wait_s",
         "client.aio.bus.LANES_MAX",
         "client.delayed.PAGE",
         "client.http.answers.*",

@@ -8,6 +8,9 @@ from tms.log.partition import LogLimits
 from tms.owner.ownership import OwnerLimits
 
 
+_LIMITS = {"log": LogLimits, "compaction": CompactionLimits, "owner": OwnerLimits}
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Bounds of an engine. Bytes and seconds. Raises `Invalid`."""
@@ -26,7 +29,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for one in fields(self):
             given = getattr(self, one.name)
-            kind = {"log": LogLimits, "compaction": CompactionLimits}.get(one.name)
+            kind = _LIMITS.get(one.name)
             if kind is not None:
                 fits, wanted = isinstance(given, kind), f"{kind.__module__}.{kind.__name__}"
             else:
