@@ -7,7 +7,6 @@ from tms.errors import Invalid
 from tms.log.partition import LogLimits
 from tms.owner.ownership import OwnerLimits
 
-
 _LIMITS = {"log": LogLimits, "compaction": CompactionLimits, "owner": OwnerLimits}
 
 
