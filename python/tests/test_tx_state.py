@@ -15,6 +15,7 @@ from tms.errors import (
     TransactionTimedOut,
 )
 from tms.model.snapshot import NONE_IN_PROGRESS, Fate, TransactionType
+from tms.tx import journaled
 from tms.tx.edits import (
     Aborted,
     Began,
@@ -504,3 +505,10 @@ def test_what_is_kept_of_a_state_is_the_state(seed: int) -> None:
         assert made.snapshot(id) == world.state.snapshot(id)
     for pointer in (*made.ended, *made.in_progress, *made.invalid, made.last_pointer + 1):
         assert made.fate(pointer) is world.state.fate(pointer)
+
+
+def test_no_edits_are_one_entry_of_the_journal_however_small_entries_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journaled, "ENTRY_BYTES", 1)
+    assert len(list(journaled._entries([]))) == 1

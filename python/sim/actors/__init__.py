@@ -5,6 +5,8 @@ producers    publish plainly
 committers   commit in one request
 interactive  transactions of several steps, and those of managers elsewhere
 readers      read, over and over
+replays      read to the end, by every way there is
+truncators   make the beginnings of topics unreadable
 deciders     publish only what nobody else has come before
 keepers      new values and tombstones of a few keys, in topics that are compacted
 erasers      take messages out for good

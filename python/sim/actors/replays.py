@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from sim.actors.actor import COMPACTED, KEYS, PEOPLE, before, seen, text_of, topic_of
+from sim.actors.actor import COMPACTED, KEYS, LINES, PEOPLE, before, seen, text_of, topic_of
 from sim.actors.readers import held_name
 from sim.history import Place, Read, Seen
 from sim.world import World, quietly
@@ -17,7 +17,7 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation
 
 PAGE_BYTES_MAX = 1 << 17
-KEYED = (COMPACTED, PEOPLE)
+KEYED = (COMPACTED, PEOPLE, LINES[0])
 _KNOWN_MAX = 50
 _ROUNDS_MAX = 20_000  # of one replay: more are none's that will end
 
@@ -45,10 +45,11 @@ class Replayer:
     def step(self) -> None:
         """Read one to the end."""
         random = self._world.random
-        place = random.choice(self._places)
+        keyed = [place for place in self._places if place[0] in KEYED]
+        place = random.choice(keyed if random.random() < 0.4 else self._places)
         ways = [self._pages, self._page_by_page, self._consume]
         key = ""
-        if place[0] in KEYED and random.random() < 0.3:
+        if place[0] in KEYED and random.random() < 0.5:
             key = f"k{random.randrange(KEYS)}"
             ways = [self._consume]
         way = random.choice(ways)

@@ -177,6 +177,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     ),
     "What users may ask for, and what they get without asking: a promise, tested at its edge.": (
         "client.aio.queues.RECEIVES_MAX",
+        "client.queues.leases.AHEAD_MAX",
         "client.cursor.PARTITIONS_PER_*",
         "client.delayed._DELAY_S_MAX",
         "client.publish.producer.IN_FLIGHT_LIMIT",
@@ -238,14 +239,14 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     ),
     "Real time, or the number of threads: a run is one thread whose clock is the world's, in which"
     " every order of steps comes from the seed.": (
-        "client.aio.*_S",
         "client.aio.lanes.DUE_S_MIN",
         "client.groups.member.*_S",
         "client.http.connection.CONNECT_S_MAX",
         "client.http.groups.LEAVE_S",
         "client.http.queues.WAIT_S_MAX",
         "client.publish.known.REFRESH_S",
-        "client.queues.queue._WAIT_S",
+        "client.queues.leases.*_S*",
+        "client.queues.queue.WAIT_S",
         "client.transaction._STAGING_S",
         "client.transport.PAUSE_MAX_S",
         "client.transport.TIMEOUT_S",
@@ -284,8 +285,6 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "client.publish.producer.*_BYTES",
         "client.publish.producer.IN_FLIGHT_MAX",
         "client.topics.ERASE_S",
-        "client.queues.queue._AHEAD",
-        "client.aio.queues.AHEAD",
         "queue.keeping.RUNS_MAX",
         "queues.queues.BYTES_MAX",
         "queues.queues.ENTRIES_MAX",

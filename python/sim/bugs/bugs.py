@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sim.bugs.gone import GONE, Planted
+from sim.bugs.pages import PAGES
 from tms.engine import Engine
 from tms.log import visibility
 from tms.log.partition import PartitionState
@@ -319,6 +320,7 @@ def _count_after_deleting() -> list[Planted]:
 
 BUGS: dict[str, Callable[[], list[Planted]]] = {
     **GONE,
+    **PAGES,
     "acknowledge-before-write": _acknowledge_before_write,
     "any-member": _any_member,
     "any-position": _any_position,

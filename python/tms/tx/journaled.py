@@ -248,7 +248,7 @@ class JournaledState:
 def _entries(edits: list[Edit]) -> Iterator[bytes]:
     """The edits as entries of the journal, as few as can be."""
     entry = encode_edits(edits)
-    if len(entry) <= ENTRY_BYTES or len(edits) == 1:
+    if len(entry) <= ENTRY_BYTES or len(edits) < 2:
         yield entry
         return
     half = len(edits) // 2

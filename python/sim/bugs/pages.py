@@ -1,0 +1,53 @@
+"""Bugs to plant where something larger than a page, a segment or an entry is read or written in
+parts; a part of `bugs`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.bugs.gone import Planted
+from tms.log.partition import PartitionState
+from tms.log.segments import SegmentChain
+from tms.queue.state import QueueState
+
+
+def _enter_the_next_segment_early() -> list[Planted]:
+    """A page that ends within a segment goes on in the next one."""
+
+    def scan(self: SegmentChain, start: Any, stop: Any, bytes_max: int) -> Any:
+        found: list[Any] = []
+        room = bytes_max
+        for segment in self.record.segments:
+            if segment.last is not None and segment.last < start:
+                continue
+            blocks = self.scan_segment(segment, start, max(1, room), stop)
+            found += blocks
+            room -= sum(len(stored.block) for stored in blocks)
+            if room <= 0 or (segment.last is not None and segment.last >= stop):
+                break
+        return found
+
+    return [(SegmentChain, "scan", scan)]
+
+
+def _seal_without_producers() -> list[Planted]:
+    """Who takes a partition over seals it without noting who published there."""
+    right = PartitionState._save
+
+    def save(self: PartitionState, *args: Any) -> None:
+        if self.loaded:
+            right(self, *args)
+
+    return [(PartitionState, "_save", save)]
+
+
+def _wait_for_what_is_gone() -> list[Planted]:
+    """A message that a receive finds to be gone is not settled."""
+    return [(QueueState, "settle_gone", lambda self, gone: [])]
+
+
+PAGES: dict[str, Callable[[], list[Planted]]] = {
+    "enter-the-next-segment-early": _enter_the_next_segment_early,
+    "seal-without-producers": _seal_without_producers,
+    "wait-for-what-is-gone": _wait_for_what_is_gone,
+}
