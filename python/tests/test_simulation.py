@@ -12,12 +12,11 @@ import pytest
 
 from sim.bugs.bugs import BUGS, planted
 from sim.disk import Disk
-from sim.simulation import Stuck, run
-from tms.errors import TMSError
+from sim.simulation import run
 from tms.model.topic import Durability
 
 SEEDS, CHUNK = 1_000, 50
-BUG_SEEDS = 150
+BUG_SEEDS = 400
 PYTHON = Path(__file__).resolve().parents[1]
 
 
@@ -63,7 +62,7 @@ def test_the_disk_of_a_simulation_keeps_what_was_replaced_until_it_is_reclaimed(
 def _wrong(seed: int) -> bool:
     try:
         return bool(run(seed).findings)
-    except (Stuck, TMSError):
+    except Exception:  # stuck, or the engine contradicts itself
         return True
 
 

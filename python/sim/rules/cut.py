@@ -38,6 +38,9 @@ class Cut:
             for one in self._truncated
         )
 
+    def _place(self, value: str) -> Place:
+        return self._sent.get(value, (("", 0), NEVER))[0]
+
     def findings(self) -> Iterator[Finding]:
         """Everything that is wrong."""
         for cut in self._truncated:
@@ -58,7 +61,7 @@ class Cut:
     def _taken_after(self, cut: Truncated) -> Iterator[Finding]:
         for taken in self._taken:
             for job in taken.jobs if taken.at > cut.ended else ():
-                place, ids = self._sent[job.value][0], self._ids.get(job.value)
+                place, ids = self._place(job.value), self._ids.get(job.value)
                 if place == cut.place and ids is not None and max(ids) <= cut.upto:
                     what = f"{taken.worker} got {job.value} at {taken.at}, truncated before"
                     yield Finding(Kind.UNERASED, what)
@@ -70,7 +73,7 @@ class Cut:
                 key = job.value.partition("=")[0]
                 if (
                     known < erased.at
-                    and self._sent[job.value][0] in erased.places
+                    and self._place(job.value) in erased.places
                     and key == erased.key
                 ):
                     what = f"{taken.worker} got {job.value} at {taken.at}, erased before"
