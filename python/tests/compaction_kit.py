@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sim.bounds.drawing import Bounds
+from tests.bounds_kit import AT_DEFAULT
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tms.compact.compaction import CompactionLimits
-from tms.engine import Engine, EngineConfig
-from tms.log.partition import LogLimits
+from tms.engine import Engine
 from tms.model.block import decode, encode, read_header
 from tms.model.ids import MessageId
 from tms.model.log import NewBlock, PartitionPosition
@@ -34,21 +35,19 @@ class Seen(NamedTuple):
 
 
 class World:
-    """One partition. `limits` of compaction; every pass is due that has anything to do."""
+    """One partition. Every pass of compaction is due that has anything to do."""
 
     def __init__(
         self,
         settings: TopicSettings | None = None,
         keys_max: int = 500,
         inner: Store | None = None,
+        bounds: Bounds = AT_DEFAULT,
     ) -> None:
         self.clock = ManualClock()
         self.store = FaultyStore(inner or KeptStore())
-        self._config = EngineConfig(
-            threads=2,
-            log=LogLimits(),
-            compaction=CompactionLimits(dirty_ratio=0.0, keys_max=keys_max),
-        )
+        compaction = bounds.make(CompactionLimits, dirty_ratio=0.0, keys_max=keys_max)
+        self._config = bounds.config(threads=2, compaction=compaction)
         self.open()
         self.engine.create_topic(NAME, settings or compacted())
 
@@ -117,7 +116,7 @@ class World:
         while True:
             at = [PartitionPosition(0, position)]
             fetched = self.engine.fetch(NAME, at, bytes_max, 0, isolation)
-            if not fetched.blocks:
+            if not fetched.blocks and fetched.next[0] == position:
                 return found
             for stored in fetched.blocks:
                 columns, header = decode(stored.block), read_header(stored.block)

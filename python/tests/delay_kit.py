@@ -33,7 +33,9 @@ class World:
         durability: Durability = Durability.SYNCED,
         inner: Store | None = None,
         clock: ManualClock | None = None,
+        config: EngineConfig = CONFIG,
     ) -> None:
+        self._config = config
         self.clock = clock or ManualClock()
         self.store = FaultyStore(inner or KeptStore(shared=shared))
         self.open()
@@ -42,7 +44,7 @@ class World:
             self.engine.create_topic(A, settings)
 
     def open(self) -> None:
-        self.engine = Engine(self.store, self.clock, CONFIG)
+        self.engine = Engine(self.store, self.clock, self._config)
         self.delayed = self.engine.delayed
 
     def restart(self) -> None:
@@ -92,7 +94,7 @@ class World:
         position = Position.earliest()
         while True:
             fetched = self.engine.fetch(name, [PartitionPosition(partition, position)], 1 << 20)
-            if not fetched.blocks:
+            if not fetched.blocks and fetched.next[partition] == position:
                 return found
             for stored in fetched.blocks:
                 found += decode(stored.block).values()

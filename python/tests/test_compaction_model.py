@@ -9,13 +9,14 @@ What must hold after each step, for readers of committed messages:
 """
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from random import Random
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.bounds_kit import SEEDS, bounds_of
 from tests.compaction_kit import NAME, Seen, World, compacted
 from tests.log_kit import KeptStore
 from tms.model.block import encode
@@ -28,7 +29,6 @@ KEYS = st.sampled_from([None, b"a", b"b", b"c", b"k" * 30])
 VALUES = st.sampled_from([None, b"", b"v", b"w" * 50])
 MESSAGES = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=6)
 WRITES = ("overwrite", "delete", "compare_and_set", "reclaim")
-SHARED = [False, True]
 
 
 class Crash(Exception):
@@ -38,18 +38,27 @@ class Crash(Exception):
 class Compaction(RuleBasedStateMachine):
     """One partition, its engine, and what was published."""
 
+    shared = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(compacted(durability=Durability.SYNCED), keys_max=3)
-        self.offset = 0
+        self.bounds = ExitStack()
         self.shown: dict[int, tuple[bytes | None, bytes | None]] = {}  # committed, by offset
         self.ids: dict[int, object] = {}
         self.gone: set[int] = set()
         self.forgettable: dict[int, int] = {}  # tombstones: from when on they may be gone
         self.open: list[tuple[int, list[tuple[bytes | None, bytes | None]], int]] = []
 
+    @initialize(keys_max=st.sampled_from([1, 3, 500]), bounds=SEEDS)
+    def start(self, keys_max: int, bounds: int) -> None:
+        drawn = bounds_of(bounds)
+        self.bounds.enter_context(drawn.set())
+        wanted, store = compacted(durability=Durability.SYNCED), KeptStore(shared=self.shared)
+        self.world = World(wanted, keys_max, store, drawn)
+
     def teardown(self) -> None:
-        self.world.engine.close()
+        with self.bounds:
+            self.world.engine.close()
 
     # -- publishing --------------------------------------------------------------------------------
 
@@ -229,11 +238,7 @@ class Compaction(RuleBasedStateMachine):
 class SharedCompaction(Compaction):
     """The same in a store that others may write to, where every start takes over."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.world.engine.close()
-        settings = compacted(durability=Durability.SYNCED)
-        self.world = World(settings, keys_max=3, inner=KeptStore(shared=True))
+    shared = True
 
 
 TestCompaction = Compaction.TestCase

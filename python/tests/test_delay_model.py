@@ -3,6 +3,7 @@ delayed messages."""
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from random import Random
 from typing import TypeVar
 
@@ -10,10 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.bounds_kit import SEEDS, bounds_of
 from tests.delay_kit import PARTITIONS, A, World
 from tms.errors import TMSError
 from tms.model.block import encode
-from tms.model.delayed import Deferred, DelayedId, Due
+from tms.model.delayed import Deferred, DelayedId, DelayedMessage, Due
 from tms.model.log import NewBlock
 from tms.model.topic import Durability
 
@@ -28,18 +30,22 @@ class DelayedModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.bounds = ExitStack()
         self.number = 0
         self.due: dict[DelayedId, bytes] = {}  # what waits
         self.delivered: Counter[bytes] = Counter()
         self.requests: list[tuple[str, dict[int, list[bytes]], Due]] = []
         self.ids: list[DelayedId] = []
 
-    @initialize(shared=st.booleans())
-    def begin(self, shared: bool) -> None:
-        self.world = World(shared, durability=Durability.SYNCED)
+    @initialize(shared=st.booleans(), bounds=SEEDS)
+    def begin(self, shared: bool, bounds: int) -> None:
+        drawn = bounds_of(bounds)
+        self.bounds.enter_context(drawn.set())
+        config = drawn.config(threads=2)
+        self.world = World(shared, durability=Durability.SYNCED, config=config)
 
     def teardown(self) -> None:
-        if hasattr(self, "world"):
+        with self.bounds:
             self.world.clock.pass_ms(10_000_000)
             self.move()
             assert not self.due
@@ -103,15 +109,9 @@ class DelayedModel(RuleBasedStateMachine):
     def jump(self, ms: int) -> None:
         self.world.clock.jump_ms(ms)
 
-    @rule(batch_bytes=st.sampled_from([1, 700, 1 << 20]))
-    def move(self, batch_bytes: int = 1 << 20) -> None:
-        import tms.delay.mover as mover
-
-        before, mover.BATCH_BYTES = mover.BATCH_BYTES, batch_bytes
-        try:
-            self.world.delayed.move()
-        finally:
-            mover.BATCH_BYTES = before
+    @rule()
+    def move(self) -> None:
+        self.world.delayed.move()
         now_ms = self.world.clock.now_ms()
         for id in [id for id in self.due if id.due_ms <= now_ms]:
             self.delivered[self.due.pop(id)] += 1
@@ -136,19 +136,19 @@ class DelayedModel(RuleBasedStateMachine):
 
     @invariant()
     def what_is_delivered_is_what_is_due(self) -> None:
-        if hasattr(self, "world"):
-            assert Counter(self.world.read()) == self.delivered
+        assert Counter(self.world.read()) == self.delivered
 
     @invariant()
     def what_waits_is_counted_and_listed(self) -> None:
-        if hasattr(self, "world"):
-            found = self.world.delayed.messages(A, limit=1_000)
-            assert {one.id: one.value for one in found} == self.due
-            assert [one.id for one in found] == sorted(self.due)
-            info = self.world.delayed.info(A)
-            assert info.waiting == len(self.due)
-            if self.due:
-                assert info.next_due_ms is not None and info.next_due_ms <= min(self.due).due_ms
+        found: list[DelayedMessage] = []
+        while more := self.world.delayed.messages(A, found[-1].id if found else None):
+            found += more
+        assert {one.id: one.value for one in found} == self.due
+        assert [one.id for one in found] == sorted(self.due)
+        info = self.world.delayed.info(A)
+        assert info.waiting == len(self.due)
+        if self.due:
+            assert info.next_due_ms is not None and info.next_due_ms <= min(self.due).due_ms
 
     def _value(self) -> bytes:
         self.number += 1

@@ -2,6 +2,7 @@
 record and looks at all of them each time."""
 
 from array import array
+from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
 from sys import getsizeof
@@ -12,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.bounds_kit import SEEDS, bounds_of
 from tms.errors import DataCorrupt
 from tms.model.queue import QueueSettings, Token
 from tms.model.topic import TopicName
@@ -89,14 +91,19 @@ class Agreement(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.bounds = ExitStack()
         self.now_ms = 50_000
         self.model = Model()
         self.journal: list[tuple[int, PartitionEdit]] = []  # when, what
         self.frontier = 0
         self.pointers = 0
 
-    @initialize(ordered=st.booleans())
-    def declare(self, ordered: bool) -> None:
+    def teardown(self) -> None:
+        self.bounds.close()
+
+    @initialize(ordered=st.booleans(), bounds=SEEDS)
+    def declare(self, ordered: bool, bounds: int) -> None:
+        self.bounds.enter_context(bounds_of(bounds).set())
         self.settings = QueueSettings(deliveries_max=LIMIT, ordered_by="key" if ordered else "")
         self.queue = self.made()
         self.state = self.queue.partition(0)
@@ -110,7 +117,8 @@ class Agreement(RuleBasedStateMachine):
 
     def look(self) -> None:
         """Both know what time it is."""
-        self.queue.expire(self.now_ms)
+        while (next_ms := self.queue.next_ms()) is not None and next_ms <= self.now_ms:
+            self.queue.expire(self.now_ms)
         self.model.look(self.now_ms)
 
     @rule(
@@ -290,8 +298,6 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def they_agree(self) -> None:
-        if not hasattr(self, "state"):
-            return
         self.look()
         messages, state = self.model.messages, self.state
         assert set(state.out) == set(messages)

@@ -1,12 +1,14 @@
 """Random operations on the embedded API, through HTTP and on a plain model, which must agree.
 
-All worlds share one clock and get the same operations; hypothesis chooses them, and shows the
-shortest sequence after which they differ. Ids, offsets, contents, bounds and errors are compared.
+All worlds share one clock and the bounds that are drawn, and get the same operations; hypothesis
+chooses them, and shows the shortest sequence after which they differ. Ids, offsets, contents,
+bounds and errors are compared.
 """
 
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +16,29 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.bounds_kit import SEEDS, bounds_of
 from tests.clocks import ManualClock
 from tests.log_kit import until
 from tests.model_log import ModelClock, ModelTopic
 from tests.worlds import EmbeddedWorld, HttpWorld, MemoryWorld, World
 from tms.client.client import Bus
+from tms.client.publish import producer as producing
 from tms.errors import FewerPartitions, OffsetOutOfRange, TMSError, TopicExists, TopicNotFound
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.log import Message
 from tms.model.position import Kind, Position
 from tms.model.topic import TopicSettings, parse_retention
+from tms.server.service import RequestLimits
 
 HOUR_MS = 3_600_000
 NAMES = st.sampled_from(["orders", "orders", "other:orders"])
-VALUES = st.one_of(st.none(), st.binary(max_size=12), st.just(bytes(99)))
+VALUES = st.one_of(
+    st.none(),
+    st.binary(max_size=12),
+    st.just(bytes(99)),
+    st.just(bytes(5_000)),  # goes beyond pages and caches, and into a file of values
+)
 KEYS = st.one_of(st.none(), st.binary(max_size=3))
 HEADERS = st.one_of(st.none(), st.dictionaries(st.text(min_size=1, max_size=2), st.binary()))
 RETENTIONS = st.sampled_from(["forever", "1h", "1d", "14d"])
@@ -44,11 +54,8 @@ class Agreement(RuleBasedStateMachine):
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(prefix="tms-agreement-"))
         self.clock = ManualClock()
-        self.worlds: list[World] = [
-            MemoryWorld(self.clock),
-            EmbeddedWorld(self.clock, self.directory / "embedded"),
-            HttpWorld(self.clock, self.directory / "http"),
-        ]
+        self.worlds: list[World] = []
+        self.bounds = ExitStack()
         self.topics: dict[str, ModelTopic] = {}
         self.generations: dict[str, int] = {}
         self.cells: dict[tuple[str, int], list[Cells]] = {}
@@ -62,12 +69,21 @@ class Agreement(RuleBasedStateMachine):
         finally:
             for world in self.worlds:
                 world.close()
+            self.bounds.close()
             shutil.rmtree(self.directory)
 
     # -- topics --------------------------------------------------------------------------------
 
-    @initialize(retention=RETENTIONS)
-    def begin(self, retention: str) -> None:
+    @initialize(retention=RETENTIONS, bounds=SEEDS)
+    def begin(self, retention: str, bounds: int) -> None:
+        drawn = bounds_of(bounds)
+        self.bounds.enter_context(drawn.set())
+        config, limits = drawn.config(threads=2), drawn.make(RequestLimits, threads=2)
+        self.worlds = [
+            MemoryWorld(self.clock, config),
+            EmbeddedWorld(self.clock, self.directory / "embedded", config),
+            HttpWorld(self.clock, self.directory / "http", config, limits),
+        ]
         self.create("orders", 2, retention)
 
     @rule(topic=NAMES, partitions=st.integers(1, 3), retention=RETENTIONS)
@@ -197,7 +213,8 @@ class Agreement(RuleBasedStateMachine):
         topic, _ = self._draw_place(data, b"")
 
         def send(bus: Bus) -> None:
-            with bus.producer(topic, batch_bytes=batch_bytes, durability=durability) as producer:
+            size = min(batch_bytes, producing.REQUEST_BYTES)
+            with bus.producer(topic, batch_bytes=size, durability=durability) as producer:
                 for key, value in messages:
                     producer.send(value, key)
 
@@ -391,9 +408,9 @@ def _drain(
     found: list[Message] = []
     while True:
         page = bus.fetch(topic, {partition: position}, bytes_max=bytes_max)
-        if not page.batches:
-            return found
         found += page.messages()
+        if page.ended:
+            return found
         position = page.next[partition]
 
 

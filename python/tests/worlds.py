@@ -30,6 +30,7 @@ CONFIG = EngineConfig(
     threads=2,
     log=LogLimits(segment_bytes=6_000, segment_ms=6 * 3_600_000, snapshot_bytes=2_500),
 )
+LIMITS = RequestLimits(threads=2)
 
 
 class World(Protocol):
@@ -55,8 +56,9 @@ class MemoryWorld:
 
     name = "memory"
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: ManualClock, config: EngineConfig = CONFIG) -> None:
         self._clock = clock
+        self._config = config
         self._store = KeptStore(shared=True)
         self._open()
 
@@ -73,7 +75,7 @@ class MemoryWorld:
         self.bus.close()
 
     def _open(self) -> None:
-        self.engine = Engine(self._store, self._clock, CONFIG)
+        self.engine = Engine(self._store, self._clock, self._config)
         self.bus = Bus(self.engine)
 
 
@@ -82,9 +84,16 @@ class EmbeddedWorld:
 
     name = "embedded"
 
-    def __init__(self, clock: ManualClock, directory: Path) -> None:
+    def __init__(
+        self,
+        clock: ManualClock,
+        directory: Path,
+        config: EngineConfig = CONFIG,
+        limits: RequestLimits = LIMITS,
+    ) -> None:
         self._clock = clock
         self._directory = directory
+        self._config, self._limits = config, limits
         self._lives = 0
         self._open()
 
@@ -107,7 +116,7 @@ class EmbeddedWorld:
 
     def _open(self) -> None:
         store = LevelDBStore(self._path(self._lives), create=True, sync_directories=False)
-        self.engine = Engine(store, self._clock, CONFIG)
+        self.engine = Engine(store, self._clock, self._config)
         self.bus = self._bus()
 
     def _bus(self) -> Bus:
@@ -126,17 +135,16 @@ class HttpWorld(EmbeddedWorld):
 
     def _bus(self) -> Bus:
         self._serving = contextlib.ExitStack()
-        return tms.connect(self._serving.enter_context(serving(self.engine)))
+        return tms.connect(self._serving.enter_context(serving(self.engine, self._limits)))
 
 
 @contextlib.contextmanager
-def serving(engine: Engine) -> Iterator[str]:
+def serving(engine: Engine, limits: RequestLimits = LIMITS) -> Iterator[str]:
     """The service over an engine, in a thread; its url."""
     listener = socket.create_server(("127.0.0.1", 0))
     started: Future[Server] = Future()
 
     async def run() -> None:
-        limits = RequestLimits(threads=2)
         server = Server(Service(engine, SystemClock(), limits, ConnectionLimits()), drain_s=5)
         started.set_result(server)
         await server.serve(sockets=[listener])
