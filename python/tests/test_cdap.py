@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+import tms.server.cdap.poll
 from tests.http_kit import Answer, Client, Served, serving
 from tests.vectors_kit import load
+from tms.model.block import Compression, encode
 from tms.model.ids import MessageId
+from tms.model.log import NewBlock
 from tms.model.snapshot import Snapshot, encode_snapshot
 from tms.model.topic import TopicName
 from tms.server.service import CdapLimits
@@ -419,3 +422,18 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(served: Served
     with served.connect() as client:
         assert len(poll(client, f"{NS}/left")) == 80
     assert served.service.fetching.bytes == 0
+
+
+@pytest.mark.parametrize("limit", [None, 1, 9, 10, 40])
+def test_a_poll_of_compressed_blocks_unpacks_them_in_portions(
+    served: Served, client: Client, topic: str, limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tms.server.cdap.poll, "PORTION_BYTES", 1_000)
+    values = [b"%d" % n * 100 for n in range(60)]
+    name = TopicName("n", topic.rpartition("/")[2])
+    for at in range(0, 60, 20):
+        block = encode(values[at : at + 20], compression=Compression.ZSTD)
+        served.service.engine.append(name, [NewBlock(0, block)])
+    found = poll(client, topic, limit=limit)
+    assert payloads(found) == values[:limit]
+    assert payloads(poll(client, topic, found[0][0], inclusive=False)) == values[1:]

@@ -531,3 +531,18 @@ def test_a_producer_id_that_no_block_can_have_is_refused(producer: str) -> None:
     body = head % producer.encode()
     with pytest.raises((Invalid, Malformed)):
         decode_commit(len(body).to_bytes(4, "big") + body, 5)
+
+
+@pytest.mark.parametrize("make", ["json", "arrow"])
+def test_answers_keep_none_of_the_blocks_that_they_unpack(make: str) -> None:
+    blocks = []
+    for partition in range(3):
+        packed = block.encode([b"a" * 99] * 50, compression=block.Compression.ZSTD)
+        block.place(packed, 0)
+        blocks.append(StoredBlock(partition, TIME_MS, 49, packed))
+    columns = [block.decode(one.block).slice(49, 50) for one in blocks]
+    runs = [messages.Run(p, TIME_MS, 0, 0, part) for p, part in enumerate(columns)]
+    found = messages.Unpacked(runs, {}, {})
+    assert messages.as_arrow(runs) if make == "arrow" else messages.as_json(found, {})
+    assert [part._batch for part in columns] == [None] * 3
+    assert found.unpacked_bytes >= 50 * 99

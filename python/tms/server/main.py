@@ -10,7 +10,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import resource
 import signal
 import socket
@@ -28,7 +27,7 @@ from tms.engine import Engine, EngineConfig, own
 from tms.errors import ConfigError, StorageUnavailable
 from tms.events import EventLog
 from tms.owner.ownership import OwnerLimits, Ownership
-from tms.server import logs
+from tms.server import logs, memory
 from tms.server.app import App
 from tms.server.config import HBaseSection, Settings
 from tms.server.http.protocol import Connection
@@ -41,10 +40,6 @@ if TYPE_CHECKING:
     from tms.server.tephra.front import Tephra
 
 _log = EventLog("tms.server")
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_MMAP_THRESHOLD_BYTES = 32 << 20  # the most that glibc takes
-_TRIM_THRESHOLD_BYTES = 16 << 20
-_ARENAS = 2
 _MAPS_OPEN_MAX = 256
 _DESCRIPTORS_OF_A_MAP = 12
 _STORE_RETRY_S = 2.0
@@ -55,7 +50,7 @@ _BACKLOG = 2_048
 def serve(settings: Settings) -> None:
     """Serve until a signal comes."""
     logs.configure(settings.server.log_level, settings.server.log_format)
-    _keep_memory()
+    memory.configure()
     descriptors = _raise_descriptor_limit()
     with contextlib.ExitStack() as listeners:
         listener = listeners.enter_context(listen(settings.server.host, settings.server.port))
@@ -94,7 +89,11 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.ask_to_stop)
-    await server.serve(sockets=[listener])
+    giving_back = asyncio.create_task(memory.give_back(service))
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        giving_back.cancel()
 
 
 class Server(uvicorn.Server):
@@ -276,15 +275,3 @@ def _raise_descriptor_limit() -> int:
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted
-
-
-def _keep_memory() -> None:
-    """Let glibc reuse blocks of memory instead of giving each back to the system: page faults cost
-    more than the copies. Another C library does as it likes."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
-    mallopt(_M_ARENA_MAX, _ARENAS)

@@ -17,6 +17,7 @@ from tms.server.http.request import Budget
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
 from tms.server.metrics import Metrics
 
+UNPACKED_BYTES_MIN = 1 << 20  # of a block, from which on they wait for each other
 DRAINING = "The service is draining; go to another instance or try again."
 
 _P = ParamSpec("_P")
@@ -97,6 +98,7 @@ class Service:
         self.fetching = Budget("fetch", limits.fetch_bytes_in_flight_max, limits.budget_wait_s)
         self.watchdog.refusals = lambda: self.fetching.refused
         self.threads = ThreadPoolExecutor(limits.threads, "tms-http")
+        self._unpacking = asyncio.Lock()
         self.metrics = Metrics(
             engine.stats,
             lambda: not self.reasons(),
@@ -132,6 +134,18 @@ class Service:
         """Do what may wait for the store, or takes long, outside of the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, lambda: work(*args, **kwargs))
+
+    async def unpack(
+        self, size: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Unpack compressed blocks that get as large as `size`, one at a time. It is counted and
+        not refused: what was asked for is small."""
+        async with self._unpacking:
+            self.fetching.bytes += size
+            try:
+                return await self.in_thread(work, *args, **kwargs)
+            finally:
+                self.fetching.give_back(size)
 
     async def outcome(self, pending: Pending[_T]) -> list[_T]:
         """The outcome of what was handed to the engine, without a thread that waits for it. Raises

@@ -201,6 +201,11 @@ class Unpacked(NamedTuple):
     next: dict[int, Position]
     reached: dict[int, int]
 
+    @property
+    def unpacked_bytes(self) -> int:
+        """How much memory it takes to unpack their blocks, one at a time."""
+        return max((run.columns.unpacked_bytes for run in self.runs), default=0)
+
 
 def unpacked(
     fetched: Fetched, asked: Mapping[int, Position], limit: int, bytes_max: int
@@ -224,7 +229,7 @@ def unpacked(
             continue
         columns = block.decode(stored.block)
         start = place_of(columns.index, distance)
-        taken = _shortened(columns.slice(start, start + limit), bytes_max)
+        taken = columns.slice(start, start + limit).about(bytes_max)
         if not taken.count:
             continue
         first = stored.last_sequence - header.count + 1
@@ -243,24 +248,18 @@ def unpacked(
     return Unpacked(found, following, reached)
 
 
-def _shortened(columns: block.Columns, bytes_max: int) -> block.Columns:
-    """About as many of the first messages as `bytes_max` allows, at least one."""
-    while columns.cell_bytes > bytes_max and columns.count > 1:
-        columns = columns.slice(0, columns.count // 2)
-    return columns
-
-
 def as_json(found: Unpacked, ends: Mapping[int, int]) -> bytes:
     """The messages as a JSON body."""
+    parts = block.unpacked(run.columns for run in found.runs)
     messages = [
         _message_out(run.partition, *cells)
-        for run in found.runs
+        for run, columns in zip(found.runs, parts, strict=True)
         for cells in zip(
             run.ids(),
             run.offsets(),
-            run.columns.keys(),
-            run.columns.values(),
-            run.columns.headers(),
+            columns.keys(),
+            columns.values(),
+            columns.headers(),
             strict=True,
         )
     ]
@@ -342,15 +341,16 @@ def as_arrow(found: Sequence[Run]) -> Any:
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
+    parts = block.unpacked(run.columns for run in found)
     with pa.ipc.new_stream(sink, arrow_schema()) as writer:
-        for run in found:
-            count = run.columns.count
+        for run, part in zip(found, parts, strict=True):
+            count = part.count
             columns = [
                 pa.array([str(id) for id in run.ids()], pa.utf8()),
                 pa.repeat(pa.scalar(run.partition, pa.int32()), count),
                 pa.array(run.offsets(), pa.int64()),
                 pa.repeat(pa.scalar(run.time_ms, pa.timestamp("ms", tz="UTC")), count),
-                *run.columns.record_batch().columns,
+                *part.record_batch().columns,
             ]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=arrow_schema()))
     return sink.getvalue()

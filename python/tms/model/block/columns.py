@@ -155,6 +155,13 @@ class Columns:
         part._batch = self._batch
         return part
 
+    def about(self, bytes_max: int) -> "Columns":
+        """About as many of the first messages as `bytes_max` allows, at least one."""
+        part = self
+        while part.cell_bytes > bytes_max and part.count > 1:
+            part = part.slice(0, part.count // 2)
+        return part
+
     @property
     def index(self) -> Sequence[int]:
         """Of each message, its distance from the first one of the block as it was published."""

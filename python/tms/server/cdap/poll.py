@@ -4,6 +4,8 @@
 
 * A poll is answered while it is read, so that any number of messages takes the memory of a few. It
   ends at what was there when it began.
+* Of blocks that are compressed, a portion is unpacked at a time, and large ones by one answer at a
+  time.
 * What is in the cache is answered by the event loop itself, larger answers by another thread.
 * The messages that one publish made of staged ones share its publish time and sequence, as CDAP's
   do; the payload half of their ids says which is which. So a poll that goes on within a publish
@@ -27,11 +29,12 @@ from tms.server.cdap.answers import wrong
 from tms.server.cdap.publish import require_avro
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import accepted, header, received
-from tms.server.service import Service
+from tms.server.service import UNPACKED_BYTES_MIN, Service
 from tms.wire import avro, routes
 from tms.wire.avro import ConsumeRequest
 
 FETCH_BYTES = 256 << 10
+PORTION_BYTES = 4 << 20  # of messages, unpacked at a time
 _INLINE_BYTES = 32 << 10  # blocks up to this size are unpacked by the event loop itself
 _UNPACKED_FACTOR = 2  # blocks, and the answer that is made of them
 _GZIP, _GZIP_LEVEL = 31, 1
@@ -74,10 +77,10 @@ class Polling:
             surplus = _UNPACKED_FACTOR * max(0, size - FETCH_BYTES)
             service.fetching.bytes += surplus
             try:
-                if size <= _INLINE_BYTES:
-                    chunks = poll.take(fetched)
-                else:
-                    chunks = await service.in_thread(poll.take, fetched)
+                chunks = await self._take(poll, fetched, size)
+                held = max(0, sum(map(len, chunks)) - FETCH_BYTES)
+                service.fetching.bytes += held
+                surplus += held
                 for chunk in chunks:
                     service.metrics.bytes_out += len(chunk)
                     yield chunk
@@ -86,6 +89,20 @@ class Polling:
             if poll.done:
                 return
             fetched = await self._fetch(poll, name)
+
+    async def _take(self, poll: "_Poll", fetched: Fetched, size: int) -> list[bytes]:
+        service = self._service
+        if size <= _INLINE_BYTES and _unpacked_bytes(fetched) <= _INLINE_BYTES:
+            return poll.take(fetched)
+
+        def take() -> list[bytes] | int:
+            large = _unpacked_bytes(fetched)
+            return large if large >= UNPACKED_BYTES_MIN else poll.take(fetched)
+
+        taken = await service.in_thread(take)
+        if isinstance(taken, int):
+            taken = await service.unpack(taken, poll.take, fetched)
+        return taken
 
     async def _fetch(self, poll: "_Poll", name: TopicName) -> Fetched:
         engine, at = self._service.engine, [PartitionPosition(0, poll.position)]
@@ -112,19 +129,24 @@ class _Poll:
         self._end: int | None = None  # the offset behind the last message when it began
         self._array = avro.MessageArray(chunk_bytes)
         self._gzip = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP) if gzip else None
+        self._room = PORTION_BYTES
+        self._rest: Position | None = None  # where the next portion begins
         self.done = False
 
     def take(self, fetched: Fetched) -> list[bytes]:
-        """The chunks that are complete with these blocks, the last one with the array's end."""
+        """The chunks that are complete with these blocks, or with a portion of them, the last one
+        with the array's end."""
         if self._end is None:
             self._end = fetched.ends[0]
         chunks: list[bytes] = []
+        self._room, self._rest = PORTION_BYTES, None
         for stored in fetched.blocks:
             chunks += map(self._chunk, self._of(stored, self._end))
-            if self._left == 0:
+            if self._left == 0 or self._rest is not None:
                 break
-        self.position = fetched.next[0]
-        self.done = self._left == 0 or fetched.reached[0] >= self._end
+        self.position = self._rest or fetched.next[0]
+        ended = self._rest is None and fetched.reached[0] >= self._end
+        self.done = self._left == 0 or ended
         if self.done:
             chunks.append(self._chunk(self._array.end(), zlib.Z_FINISH))
         return chunks
@@ -141,7 +163,11 @@ class _Poll:
             columns = decode(stored.block)
             start = place_of(columns.index, distance)
             stop = columns.count if self._left is None else start + self._left
-            part = columns.slice(start, stop)
+            part = columns.slice(start, stop).about(self._room)
+            self._room -= part.cell_bytes
+            if start + part.count < columns.count or self._room <= 0:
+                first = stored.last_sequence - count + 1
+                self._rest = Position.after(MessageId(stored.time_ms, first + part.index[-1]))
             yield from self._array.add(ids(part.index), (value or b"" for value in part.values()))
             if self._left is not None:
                 self._left -= part.count
@@ -176,6 +202,11 @@ class _Poll:
         if self._gzip is None:
             return block
         return self._gzip.compress(block) + self._gzip.flush(flush)
+
+
+def _unpacked_bytes(fetched: Fetched) -> int:
+    """How much memory it takes to unpack the largest of these blocks."""
+    return max((decode(stored.block).unpacked_bytes for stored in fetched.blocks), default=0)
 
 
 def _takes_gzip(exchange: Exchange) -> bool:

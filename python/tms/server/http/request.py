@@ -31,6 +31,7 @@ class Budget:
         self.bytes_max = bytes_max
         self.wait_s = wait_s
         self.bytes = 0
+        self.returned = 0
         self.refused = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -59,6 +60,7 @@ class Budget:
     def give_back(self, size: int) -> None:
         """The memory is free again."""
         self.bytes -= size
+        self.returned += size
         while self._waiting:
             settle(self._waiting.popleft())
 

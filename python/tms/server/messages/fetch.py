@@ -6,6 +6,7 @@
 * Bytes on their way to consumers are bounded: when memory is short, answers get smaller, and what
   would have to be read from the store is refused (`Overloaded`). Blocks go out uncopied, one chunk
   at a time, so a consumer that does not read holds no more than the blocks it asked for.
+* Compressed blocks that get large are unpacked for one answer at a time, and counted meanwhile.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from tms.model.snapshot import Isolation, View, as_view
 from tms.model.topic import TopicName
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
 from tms.server.http.request import accepted, header, parameters, topic_name, whole_number
-from tms.server.service import Service
+from tms.server.service import UNPACKED_BYTES_MIN, Service
 from tms.wire import bodies, messages, routes
 
 _MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM)
@@ -152,20 +153,34 @@ class Fetching:
     async def _unpacked(
         self, request: _Request, fetched: Fetched, held: int
     ) -> tuple[messages.Unpacked, Buffer]:
-        asked = dict(request.positions)
+        asked, service = dict(request.positions), self._service
 
-        def unpack() -> tuple[messages.Unpacked, Buffer]:
-            found = messages.unpacked(fetched, asked, request.limit, request.bytes_max)
+        def find() -> messages.Unpacked:
+            return messages.unpacked(fetched, asked, request.limit, request.bytes_max)
+
+        def body(found: messages.Unpacked) -> Buffer:
             if request.media == routes.ARROW_STREAM:
-                return found, memoryview(messages.as_arrow(found.runs))
-            return found, messages.as_json(found, fetched.ends)
+                return memoryview(messages.as_arrow(found.runs))
+            return messages.as_json(found, fetched.ends)
 
+        def both() -> tuple[messages.Unpacked, Buffer | None]:
+            found = find()
+            large = found.unpacked_bytes >= UNPACKED_BYTES_MIN
+            return found, None if large else body(found)
+
+        size = request.bytes_max
         if held <= _INLINE_BYTES:
-            return unpack()
-        budget, weight = self._service.fetching, _UNPACKED_FACTOR * request.bytes_max
+            found = find()
+            if sum(run.columns.unpacked_bytes for run in found.runs) <= _INLINE_BYTES:
+                return found, body(found)
+            size = sum(run.columns.cell_bytes for run in found.runs)
+        budget, weight = service.fetching, _UNPACKED_FACTOR * size
         await budget.claim(weight, held)
         try:
-            return await self._service.in_thread(unpack)
+            found, made = await service.in_thread(both)
+            if made is None:
+                made = await service.unpack(found.unpacked_bytes, body, found)
+            return found, made
         finally:
             budget.give_back(weight)
 

@@ -41,7 +41,7 @@ from tms.server.http.request import (
 )
 from tms.server.messages.fetch import FETCH_BYTES_ASKED_MAX, GRANT_BYTES_MIN
 from tms.server.queues.waiting import Waiting
-from tms.server.service import Service
+from tms.server.service import UNPACKED_BYTES_MIN, Service
 from tms.wire import bodies, queues, routes
 from tms.wire.queues import (
     REDRIVE_MAX,
@@ -62,7 +62,6 @@ _JSON_ONLY = (routes.JSON,)
 _HEAD = f"content-type: {routes.JSON}\r\n".encode()
 _NO_SNIFFING = b"x-content-type-options: nosniff\r\n"  # a payload is never a page
 _INLINE_BYTES = 32 << 10  # JSON up to this size is read by the event loop itself
-_UNPACKED_BYTES_MIN = 1 << 20  # of a block, from which on they wait for each other
 _UNPACKED_FACTOR = 4  # JSON as Python strings, and messages as text, take so many times their size
 _ACK, _NACK = msgspec.json.Decoder(AckBody), msgspec.json.Decoder(NackBody)
 _EXTEND, _REJECT = msgspec.json.Decoder(ExtendBody), msgspec.json.Decoder(RejectBody)
@@ -96,7 +95,6 @@ class QueueMessages:
         self._queues = service.engine.queues
         self._waiting = Waiting(self._queues.watch)
         self._turns = asyncio.Semaphore(service.limits.threads)  # else memory is kept for a queue
-        self._unpacking = asyncio.Lock()
         self._calls: dict[bytes, Callable[[Exchange, str, TopicName], Awaitable[None]]] = {
             b"receive": self._receive,
             b"ack": self._ack,
@@ -182,7 +180,7 @@ class QueueMessages:
 
         def lease() -> _Answer | Received:
             found = self._queues.receive(asked.group, asked.topic, asked.limit, 0, grant)
-            large = found.unpacked_bytes >= _UNPACKED_BYTES_MIN
+            large = found.unpacked_bytes >= UNPACKED_BYTES_MIN
             return found if large else _answer(found, asked.media)
 
         async with self._turns:
@@ -194,19 +192,11 @@ class QueueMessages:
             try:
                 leased = await self._service.in_thread(lease)
                 if isinstance(leased, Received):
-                    leased = await self._unpacked(leased, asked.media)
+                    size = leased.unpacked_bytes
+                    leased = await self._service.unpack(size, _answer, leased, asked.media)
                 return leased
             finally:
                 budget.give_back(factor * grant)
-
-    async def _unpacked(self, leased: Received, media: str) -> _Answer:
-        budget, size = self._service.fetching, leased.unpacked_bytes
-        async with self._unpacking:
-            budget.bytes += size  # refusing it now would cost its messages a delivery
-            try:
-                return await self._service.in_thread(_answer, leased, media)
-            finally:
-                budget.give_back(size)
 
     async def _give_back(self, asked: _Asked, leased: Received) -> None:
         """Nobody got these: others may have them at once."""
