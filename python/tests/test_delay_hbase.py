@@ -1,5 +1,6 @@
 """Delayed messages in HBase's tables: rows of the table metadata, one owner at a time."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,11 +30,21 @@ class Tables(FakeHBase):
         """What is stored stays."""
 
 
+class _Admin:
+    """An `Admin` of tables that say nothing of retention."""
+
+    def table(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(ttl_ms=None)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 @pytest.fixture
 def hbase(monkeypatch: pytest.MonkeyPatch) -> Tables:
     made = Tables()
     monkeypatch.setattr("tms.store.hbase.store.Pool", lambda *_: made)
-    monkeypatch.setattr("tms.store.hbase.store.Admin", lambda *_: None)
+    monkeypatch.setattr("tms.store.hbase.store.Admin", lambda *_: _Admin())
     return made
 
 

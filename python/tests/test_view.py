@@ -188,7 +188,7 @@ class _Watched(Fight):
     def look(self) -> None:
         if self.eyes.random() < 0.1:
             self.both.clock.pass_ms(self.eyes.choice([1, 2, 100]))
-        if self.eyes.random() < 0.02:
+        if self.eyes.random() < 0.05:
             one = view(self.both.kept, self.both.clock)
             self.looks.append(everything(one))
 
