@@ -301,3 +301,20 @@ def test_only_offsets_tell_a_cursor_that_it_has_read_everything() -> None:
     assert not cursor.finished
     cursor.accept(Fetched([], {1: at}, {1: 11}, {1: 9}))
     assert cursor.finished
+
+
+def test_a_consumer_stops_before_a_transaction_that_is_open_whatever_its_first_answer_said(
+    there: Partition, bus: tms.Bus
+) -> None:
+    """A page that is full does not tell that what follows is open."""
+    publish(there, b"1")
+    id = there.engine.transactions.begin().transaction_id
+    there.engine.transactions.submit(NAME, [NewBlock(0, encode([b"open"]))], id).result(5)
+    publish(there, b"2")
+    consumer = bus.consumer("t", start="earliest", stop_at_end=True, fetch_bytes=1)
+    with consumer:
+        assert [message.value for message in consumer] == [b"1"]
+    there.engine.transactions.abort(id)
+    consumer = bus.consumer("t", start="earliest", stop_at_end=True, fetch_bytes=1)
+    with consumer:
+        assert [message.value for message in consumer] == [b"1", b"2"]

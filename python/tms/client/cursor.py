@@ -300,7 +300,8 @@ class Cursor:
 
     def _until_the_end(self, found: Page) -> list[Batch]:
         """The batches that began before the end of their partition, as it was at first; of one that
-        was looked at up to there nothing more is fetched."""
+        was looked at up to there nothing more is fetched, nor of one that ends earlier by now,
+        because the first answer came from before an open transaction."""
         wanted = []
         for partition, end in found.ends.items():
             self._stops.setdefault(partition, end)
@@ -311,7 +312,7 @@ class Cursor:
             else:
                 self._passed.pop(batch.partition, None)
         for partition, offset in found.reached.items():
-            if offset >= self._stops[partition]:
+            if offset >= min(self._stops[partition], found.ends[partition]):
                 self._fetched.pop(partition, None)
         self.finished = not self._fetched
         return wanted

@@ -142,8 +142,8 @@ class _Fetching:
         self._lane.close()
 
     def _accept(self, fetched: Fetched) -> list[StoredBlock]:
-        """The blocks of an answer that are of the split. Raises `OffsetOutOfRange` when the log
-        ends before the split does."""
+        """The blocks of an answer that are of the split. Raises `OffsetOutOfRange` when there are
+        no more and the log ends before the split does."""
         stop = self._split.stop
         wanted = []
         for block in fetched.blocks:
@@ -156,7 +156,7 @@ class _Fetching:
         self._position = fetched.next[self._split.partition]
         end_of_log = fetched.ends[self._split.partition]
         self._at = max(self._at, fetched.reached[self._split.partition])
-        if fetched.ended and end_of_log < stop:
+        if fetched.ended and end_of_log < stop and not wanted:
             raise OffsetOutOfRange(
                 f"Partition {self._split.partition} of {self._name} ends at offset {end_of_log}, "
                 f"but it reached {stop} when the query was planned.",
