@@ -40,6 +40,7 @@ BOUNDS = {
     "BYTES_MAX": ("queues.queues",),
 }
 STEPS, PARTITIONS = 60, 2
+WORK_S = 0.5  # for what others do while a commit is under way
 KEYS = [None, *(b"%d" % n for n in range(15))]
 
 
@@ -193,9 +194,11 @@ class Work(World):
             self.acked.update(one.value or b"" for one in some)
 
     def commit_while_others_work(self) -> None:
-        """Between what it stores and its decision, others publish and receive."""
+        """Between what it stores and its decision, others publish and receive. Where the thread
+        that decides writes the journal that they need, they go on after it."""
         manager = self.engine.transactions.manager
         errors: list[BaseException] = []
+        threads: list[threading.Thread] = []
 
         def work() -> None:
             try:
@@ -209,8 +212,9 @@ class Work(World):
         def commit(*args: object) -> None:
             del manager.commit  # type: ignore[misc]  # the class's again
             others = threading.Thread(target=work)
+            threads.append(others)
             others.start()
-            others.join()
+            others.join(WORK_S)
             manager.commit(*args)  # type: ignore[arg-type]
 
         manager.commit = commit  # type: ignore[method-assign, assignment]
@@ -218,6 +222,8 @@ class Work(World):
             self.commit_some()
         finally:
             vars(manager).pop("commit", None)
+            for others in threads:
+                others.join()
         if errors:
             raise errors[0]
         if self.random.random() < 0.5:
