@@ -67,7 +67,6 @@ def test_a_receive_whose_answer_is_lost_is_not_repeated_and_says_what_that_means
 def test_a_receive_that_never_came_to_the_service_is_repeated(
     bus: tms.Bus, proxy: Proxy, served: Served
 ) -> None:
-    served.service.fetching.wait_s = 0.1
     served.service.fetching.bytes += served.service.fetching.bytes_max  # no memory: refused
     try:
         with pytest.raises(tms.TMSError) as caught:

@@ -11,6 +11,7 @@ from tests.faults.history import SYNCED, History, read_all, value_of
 from tests.faults.service import Service, metric, within
 from tests.http_kit import serving
 from tms.client.client import Bus
+from tms.errors import OffsetOutOfRange
 from tms.model import block
 from tms.model.ids import TIME_MS_MAX, MessageId
 from tms.model.log import StoredBlock
@@ -135,7 +136,6 @@ def test_fault_11_a_client_cannot_claim_a_time(fast_path: Path) -> None:
     "start",
     [
         f"time:{TIME_MS_MAX}",
-        "offset:9223372036854775807",
         f"id:{MessageId(TIME_MS_MAX, 65_535)}",
     ],
 )
@@ -148,4 +148,16 @@ def test_fault_11_a_position_in_the_future_finds_nothing_and_hurts_nobody(start:
         second = bus.publish("orders", b"second")
         assert first is not None and second is not None
         assert 0 <= second.time_ms - first.time_ms < 60_000
+        assert [m.value for m in bus.consumer("orders", stop_at_end=True)] == [b"first", b"second"]
+
+
+def test_fault_11_an_offset_in_the_future_is_refused_with_the_end() -> None:
+    with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+        served.create("orders")
+        bus.publish("orders", b"first")
+        for wait_s in (0.0, 0.1):
+            with pytest.raises(OffsetOutOfRange) as caught:
+                bus.fetch("orders", start="offset:9223372036854775807", wait_s=wait_s)
+            assert caught.value.details["end"] == 1
+        bus.publish("orders", b"second")
         assert [m.value for m in bus.consumer("orders", stop_at_end=True)] == [b"first", b"second"]

@@ -22,8 +22,8 @@ def test_an_unknown_option_of_open_names_the_nearest_and_all(
     assert caught.value.details["field"] == "cache_byte"
     assert caught.value.message == (
         "tms.open has no option 'cache_byte'. Did you mean cache_bytes? It takes block_bytes, "
-        "cache_bytes, cleaner_interval_s, compaction, create, in_flight_bytes, log, threads, "
-        "timeout_s, topics, transaction_lifetime_ms."
+        "cache_bytes, cleaner_interval_s, compaction, create, in_flight_bytes, log, owner, "
+        "take_over, threads, timeout_s, topics, transaction_lifetime_ms."
     )
     assert not (tmp_path / "data").exists()
 

@@ -136,3 +136,21 @@ def test_a_publish_waits_until_others_are_done() -> None:
             threading.Event().wait(0.01)
         first.send(raw[-1:])
         assert (first.answer().status, second.answer().status) == (200, 200)
+
+
+def test_so_many_requests_wait_for_memory_and_one_more_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tms.server.http.request.WAITING_MAX", 2)
+
+    async def claims() -> tuple[list[object], int]:
+        budget = Budget("fetch", 10, wait_s=60)
+        budget.take(10)
+        waiting = [asyncio.ensure_future(budget.claim(5)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await budget.claim(5)
+        budget.give_back(10)
+        return await asyncio.gather(*waiting, return_exceptions=True), budget.bytes
+
+    assert asyncio.run(claims()) == ([None, None], 10)

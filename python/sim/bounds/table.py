@@ -118,6 +118,7 @@ DRAWN: dict[str, float] = {
     "server.http.exchange.JOIN_BYTES_MAX": 1,
     "server.http.protocol.PIPELINE_MAX": 1,
     "server.http.protocol.WRITE_BUFFER_BYTES": 1,
+    "server.http.request.WAITING_MAX": 1,
     "server.messages.commit._INLINE_BYTES": 1,
     "server.messages.fetch.GRANT_BYTES_MIN": 1 << 10,
     "server.messages.fetch._INLINE_BYTES": 1,

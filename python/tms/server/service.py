@@ -95,7 +95,8 @@ class Service:
         self.publishing = Budget(
             "publish", limits.publish_bytes_in_flight_max, limits.budget_wait_s
         )
-        self.fetching = Budget("fetch", limits.fetch_bytes_in_flight_max, limits.budget_wait_s)
+        # Answers do not wait: what stands in their way may never be read.
+        self.fetching = Budget("fetch", limits.fetch_bytes_in_flight_max, wait_s=0)
         self.watchdog.refusals = lambda: self.fetching.refused
         self.threads = ThreadPoolExecutor(limits.threads, "tms-http")
         self._unpacking = asyncio.Lock()

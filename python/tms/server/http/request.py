@@ -3,7 +3,8 @@
 * Names and parameters are decoded once, strictly: what is not UTF-8 or walks directories is refused
   before anything looks at it, and an unknown or repeated parameter is an error, not ignored.
 * A body takes memory only after it was reserved in the service's budget: as much as has arrived, or
-  as a compressed one is found to hold. Whoever finds no room waits a moment for it.
+  as a compressed one is found to hold. Whoever finds no room waits a moment for it; so many may
+  wait, because waiting takes memory, too.
 """
 
 import asyncio
@@ -23,6 +24,9 @@ from tms.server.http.exchange import Disconnected, Exchange, settle
 from tms.wire import routes
 
 
+WAITING_MAX = 128  # requests for memory of one kind; one more is refused at once
+
+
 class Budget:
     """Bytes in flight of one kind, over all requests. Used by the event loop's thread."""
 
@@ -33,7 +37,8 @@ class Budget:
         self.bytes = 0
         self.returned = 0
         self.refused = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()  # also those that have given up
+        self._waits = 0
 
     def take(self, size: int, held: int = 0) -> None:
         """Reserve memory for a request that holds `held` bytes already; one that is alone always
@@ -51,10 +56,17 @@ class Budget:
         """Like `take`, after waiting up to `wait_s` for room."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.wait_s
-        while not self._fits(size, held) and (left_s := deadline - loop.time()) > 0:
+        while not self._fits(size, held) and self._waits < WAITING_MAX:
+            left_s = deadline - loop.time()
+            if left_s <= 0:
+                break
             room = loop.create_future()
             self._waiting.append(room)
-            await asyncio.wait([room], timeout=left_s)
+            self._waits += 1
+            try:
+                await asyncio.wait([room], timeout=left_s)
+            finally:
+                self._waits -= 1
         self.take(size, held)
 
     def give_back(self, size: int) -> None:
