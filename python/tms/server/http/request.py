@@ -23,7 +23,6 @@ from tms.server.http.encoding import decompress, plain_bytes
 from tms.server.http.exchange import Disconnected, Exchange, settle
 from tms.wire import routes
 
-
 WAITING_MAX = 128  # requests for memory of one kind; one more is refused at once
 
 
