@@ -27,6 +27,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, CHUNK))
 def test_nothing_is_found_in_these_seeds(first: int) -> None:
     for seed in range(first, first + CHUNK):
@@ -66,6 +67,7 @@ def _wrong(seed: int) -> bool:
         return True
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str) -> None:
     with planted(bug):
