@@ -231,12 +231,13 @@ class Cancelled(_Event, frozen=True):
 
 class Listed(_Event, frozen=True):
     """All messages of a topic that waited, and how many it said these are; `at` is when that was
-    asked."""
+    asked. `owned`: by who had read what was moved; in a store of several one may look before."""
 
     topic: str
     values: tuple[str, ...]
     waiting: int
     ended: int
+    owned: bool = True
 
 
 Event = (

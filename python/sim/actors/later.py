@@ -253,7 +253,9 @@ def look(world: World) -> None:
         values += (text_of(one.value, one.headers) for one in page)
         after = page[-1].id
     waiting = delays.info(TOPIC).waiting
-    history.add(Listed(began, LATER[0][0], tuple(values), waiting, history.now()))
+    there = _waiting(delays)
+    owned = not world.store.shared or (there is not None and there.shelf.trusted)
+    history.add(Listed(began, LATER[0][0], tuple(values), waiting, history.now(), owned))
 
 
 def _waiting(delays: Delayed) -> Waiting | None:

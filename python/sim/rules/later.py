@@ -200,7 +200,7 @@ class Later:
         for value in one.values:
             if value not in self.asked:
                 yield Finding(Kind.INVENTED, f"{value} waits in {one.topic}")
-            if self.seen.get(value, ("", NEVER))[1] < one.at:
+            if one.owned and self.seen.get(value, ("", NEVER))[1] < one.at:
                 yield Finding(Kind.LISTED, f"{value} waits at {one.at}, it was seen before")
             for answer in self.answers.get(value, ()):
                 excused = not answer.synced and self.power_lost(answer.ended, one.ended)
