@@ -32,6 +32,7 @@ def in_it(one: Partition, changes: int) -> None:
 @settings(max_examples=12)
 @given(seed=SEEDS)
 @example(seed=1)
+@example(seed=38_075)  # truncated where everything behind is erased
 def test_every_reader_gets_what_is_there_from_every_position(seed: int) -> None:
     with partition(seed) as one, tms.connect(one.url) as remote:
         local = tms.Bus(one.engine)

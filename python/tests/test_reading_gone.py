@@ -318,3 +318,15 @@ def test_a_consumer_stops_before_a_transaction_that_is_open_whatever_its_first_a
     consumer = bus.consumer("t", start="earliest", stop_at_end=True, fetch_bytes=1)
     with consumer:
         assert [message.value for message in consumer] == [b"1", b"2"]
+
+
+def test_what_is_before_an_offset_is_truncated_though_everything_behind_it_is_erased(
+    there: Partition, bus: tms.Bus
+) -> None:
+    publish(there, b"0", b"1")
+    for id in publish(there, b"2", b"3", b"4"):
+        assert bus.erase("t", id=id) == 1
+    bus.truncate_topic("t", before="offset:3")
+    assert list(bus.consumer("t", start="earliest", stop_at_end=True)) == []
+    publish(there, b"5")
+    assert [m.value for m in bus.consumer("t", start="earliest", stop_at_end=True)] == [b"5"]

@@ -304,16 +304,15 @@ class PartitionReader:
         )
 
     def _boundary(self, offset: int) -> Position:
-        """The id at an offset, or the nearer end if it is out of range."""
+        """The id at an offset, or where nothing is left behind it: the end as it is now, because
+        what is published meanwhile is behind it."""
         last, end = self._end()
-        if offset >= end:
-            return Position.latest()
-        located = self._locate(offset, last)
-        return Position.earliest() if located is None else Position.at(located)
+        located = None if offset >= end else self._locate(offset, last)
+        return Position.after(MessageId(*last)) if located is None else Position.at(located)
 
     def _locate(self, offset: int, last: BlockKey) -> MessageId | None:
         """Halve the space of keys: offsets grow with keys. Where messages that nobody sees were
-        cleaned away, the next one. None when retention dropped it."""
+        cleaned away, the next one. None when nothing is left there."""
         low, high = 0, _number(last)
         after: MessageId | None = None
         while low <= high:
