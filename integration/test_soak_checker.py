@@ -279,6 +279,15 @@ def test_compaction_is_told_by_time_where_ids_are_unknown() -> None:
     assert found(made, [r for r in made.rows if r.name != "g"], compacted=True) == {"missing"}
 
 
+def test_retention_by_size_is_told_by_time_where_ids_are_unknown() -> None:
+    made = script()
+    for line in made.lines:
+        if line["event"] == "end":
+            line["ids"] = None
+    assert found(made, made.rows[4:], retention_bytes=1) == set()
+    assert found(made, [*made.rows[:4], *made.rows[7:]], retention_bytes=1) == {"missing"}
+
+
 def test_a_live_reader_may_not_pass_over_anything_but_may_have_seen_what_is_gone() -> None:
     made = script()
     truth = Reading("truth", TOPIC, rows=made.rows[2:])
@@ -352,6 +361,20 @@ def test_a_dead_letter_may_be_in_another_partition() -> None:
     history.add_letters(TOPIC, "dead")
     letters = Reading("truth", "dead", rows=[changed(made.rows[0], partition=3, id=id_of(7))])
     assert list(logs.check(history, letters, {})) == []
+
+
+def test_a_message_that_is_dead_too_soon_is_found_unless_deliveries_were_lost() -> None:
+    made = Script()
+    made.publish("a")
+    path = f"/v2/namespaces/default/topics/{TOPIC}/queues"
+    made.note("lossy", what="twice", request=f"POST {path}/g/receive HTTP/1.1")
+    lease(made, "a")
+    made.note("lossy", what="twice", request=f"POST {path}/g/ack HTTP/1.1")
+    made.note("lossy", what="twice", request=f"POST {path}/other/receive HTTP/1.1")
+    made.note("lossy", what="lose answer", request=f"POST {path}/g/receive HTTP/1.1")
+    assert judged(made, made.rows, deliveries_max=3) == {"dead too soon"}
+    made.note("fault", what="kill", seconds=1.0)
+    assert judged(made, made.rows, deliveries_max=3) == set()
 
 
 def test_a_delivery_after_the_settlement_is_found() -> None:

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Callable
 from random import Random
 
 from tests.proxy import Proxy, Reader
@@ -11,10 +12,12 @@ FAULTS = ("lose request", "lose answer", "half answer", "cut early", "twice")
 
 class Lossy(Proxy):
     """Between clients and a service: of the requests that change something, a share that is drawn
-    meets a fault. The service may be away: connections are refused then."""
+    meets a fault, and `told` which and of what. The service may be away: connections are refused
+    then."""
 
-    def __init__(self, url: str, seed: str, share: float) -> None:
+    def __init__(self, url: str, seed: str, share: float, told: Callable[[str, str], None]) -> None:
         super().__init__(url)
+        self._told = told
         self._random = Random(seed)
         self._share = share
         self._drawing = threading.Lock()
@@ -24,6 +27,8 @@ class Lossy(Proxy):
         requests, answers = Reader(client), Reader(server)
         while request := requests.message():
             fault = self._draw() if request.startswith((b"POST", b"PUT", b"DELETE")) else None
+            if fault is not None:
+                self._told(fault, request[: request.index(b"\r\n")].decode())
             if not self._pass(fault, request, client, server, answers):
                 return
 

@@ -143,7 +143,8 @@ class Round:
     def _load(self) -> None:
         plan = self._plan
         with ExitStack() as stack:
-            proxy = stack.enter_context(Lossy(self._url, f"{plan.name}/proxy", plan.lossy))
+            proxy = Lossy(self._url, f"{plan.name}/proxy", plan.lossy, self._note_loss)
+            stack.enter_context(proxy)
             for kind, name, lossy, options in plan.jobs:
                 self._begin(kind, name, proxy.url if lossy else self._url, options)
             began = time.monotonic()
@@ -164,6 +165,9 @@ class Round:
         process = _FORKS.Process(target=jobs.logged, args=(self._path(name), work, task))
         process.start()
         self._jobs[name] = process
+
+    def _note_loss(self, what: str, request: str) -> None:
+        self._ledger.note("lossy", what=what, request=request)
 
     def _inflict(self, fault: Fault, proxy: Lossy) -> None:
         self._ledger.note("fault", what=fault.what, seconds=fault.seconds, of=fault.of)

@@ -52,7 +52,7 @@ def _not_taken(
     if settings.get("compacted"):
         lost = not_replaced(history, other, lost)
     if settings.get("retention_bytes"):
-        lost = list(not_expired(other, lost))
+        lost = list(not_expired(history, other, lost))
     names = {one.name for one in lost}
     return [row for row in missing if row.name in names or row.name not in sent]
 

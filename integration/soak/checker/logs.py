@@ -94,7 +94,7 @@ def _missing(
     if settings.get("compacted"):
         lost = not_replaced(history, reading, lost)
     if settings.get("retention_bytes"):
-        lost = list(not_expired(reading, lost))
+        lost = list(not_expired(history, reading, lost))
     yield from _some(
         reading, "missing", (f"{one.name} (id {one.id}, of {one.op.name})" for one in lost)
     )
@@ -126,17 +126,24 @@ def _is_newer(other: Sent, row: Row, one: Sent) -> bool:
     return other.op.end > one.op.begin
 
 
-def not_expired(reading: Reading, lost: list[Sent]) -> Iterator[Sent]:
-    """Those that retention by size may not have taken: something older is there."""
+def not_expired(history: History, reading: Reading, lost: list[Sent]) -> Iterator[Sent]:
+    """Those that retention by size may not have taken: something older is there, in whatever
+    partition they are."""
     first = {
-        partition: min((row.id for row in rows if row.id is not None), default="")
+        partition: min(rows, key=lambda row: row.id or "")
         for partition, rows in reading.partitions().items()
     }
-    oldest = max(first.values(), default="")  # of a message whose partition nobody knows
     for one in lost:
-        begins = oldest if one.partition is None else first.get(one.partition, "")
-        if one.id is None or one.id > begins:
+        begins = [row for at, row in first.items() if one.partition in (None, at)]
+        if all(_is_older(history.sent[reading.topic], row, one) for row in begins):
             yield one
+
+
+def _is_older(sent: dict[str, Sent], row: Row, one: Sent) -> bool:
+    """Whether a message that was read is older than one whose id is perhaps not known."""
+    if one.id is not None:
+        return str(row.id) < one.id
+    return row.name in sent and sent[row.name].op.end < one.op.begin
 
 
 def _gone(history: History, reading: Reading, fates: Fates) -> Iterator[Finding]:

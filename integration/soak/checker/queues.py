@@ -2,7 +2,8 @@
 key where that was asked for.
 
 Noted as `lease` (name, deliveries, when it was asked for and when it came) and as operations
-`settle`; a commit names what it settles. `quiet` says how the queue stood at the end.
+`settle`; a commit names what it settles. `quiet` says how the queue stood at the end. A delivery
+that nobody noted was lost on the way: by a fault, or by the proxy, which notes it as `lossy`.
 """
 
 from collections import defaultdict
@@ -50,6 +51,7 @@ class Queue:
     leases: dict[str, list[Lease]]
     settlings: dict[str, list[Settling]]
     settings: dict[str, Any]
+    losses: list[float]  # when the answer of a receive may have been lost
 
 
 def check(
@@ -78,7 +80,11 @@ def of(history: History, name: str, settings: dict[str, Any]) -> Queue:
             settlings[settling.name].append(settling)
     for found in leases.values():
         found.sort(key=lambda lease: lease.end)
-    return Queue(name, name.partition("/")[0], leases, settlings, settings)
+    topic, _, group = name.partition("/")
+    path = f"/topics/{topic}/queues/{group}/receive "
+    losses = [e["t"] for e in history.events["fault"]]
+    losses += [e["t"] for e in history.events["lossy"] if path in e["request"]]
+    return Queue(name, topic, leases, settlings, settings, losses)
 
 
 def _settlings(history: History, op: Op, queue: str) -> Iterator[Settling]:
@@ -141,16 +147,17 @@ def _outcomes(queue: Queue, truth: Reading, dead: Reading | None) -> Iterator[Fi
         if row.name in letters:
             rejected = any(s.what == "reject" for s in said)
             last = max((lease.deliveries for lease in queue.leases[row.name]), default=0)
-            if not rejected and last < most and not _lost_deliveries(queue, row.name, most):
+            if not rejected and last + _lost_deliveries(queue, row.name) < most:
                 wrong["dead too soon"].append(f"{row.name} #{last}")
         elif not done and not any(s.how == UNKNOWN and s.what in _ENDS for s in said):
             wrong["neither settled nor dead"].append(str(row))
     yield from _told(queue, wrong)
 
 
-def _lost_deliveries(queue: Queue, name: str, most: int) -> bool:
-    """Whether deliveries that nobody noted can explain a dead letter: receives lose answers."""
-    return not queue.leases[name] or queue.leases[name][-1].deliveries >= max(1, most - 2)
+def _lost_deliveries(queue: Queue, name: str) -> int:
+    """How many deliveries there may have been at most since the last one that was noted."""
+    since = max((lease.begin for lease in queue.leases[name]), default=0.0)
+    return sum(lost > since for lost in queue.losses)
 
 
 def _key_order(
