@@ -161,6 +161,15 @@ def test_erased_messages_are_gone_and_others_are_not() -> None:
     assert found(made, left[1:]) >= {"missing"}
 
 
+def test_a_message_that_was_erased_alone_is_gone_and_no_other_with_its_id() -> None:
+    made = script()
+    made.lines[1]["ids"] = [made.rows[1].id]  # ids are unique within a partition
+    made.rows[0] = changed(made.rows[0], partition=1, id=made.rows[1].id)
+    made.operate("erase", topic=TOPIC, of="b")
+    assert "resurrected" not in found(made, [made.rows[0], *made.rows[2:]])
+    assert "resurrected" in found(made, made.rows)
+
+
 def test_what_is_published_after_an_erasure_stays() -> None:
     made = script()
     made.operate("erase", topic=TOPIC, key=b"k1".hex())
@@ -358,7 +367,7 @@ def test_a_dead_letter_may_be_in_another_partition() -> None:
     made = Script()
     made.publish("a:k")
     history = made.history
-    history.add_letters(TOPIC, "dead")
+    history.add_copies(TOPIC, "dead")
     letters = Reading("truth", "dead", rows=[changed(made.rows[0], partition=3, id=id_of(7))])
     assert list(logs.check(history, letters, {})) == []
 
@@ -375,6 +384,18 @@ def test_a_message_that_is_dead_too_soon_is_found_unless_deliveries_were_lost() 
     assert judged(made, made.rows, deliveries_max=3) == {"dead too soon"}
     made.note("fault", what="kill", seconds=1.0)
     assert judged(made, made.rows, deliveries_max=3) == set()
+
+
+def test_a_reject_whose_answer_was_lost_may_be_fenced_when_it_is_repeated() -> None:
+    made = Script()
+    made.publish("a")
+    lease(made, "a")
+    settle(made, "a", "reject", fenced=["a"])
+    assert judged(made, made.rows) == {"dead too soon"}
+    path = f"/v2/namespaces/default/topics/{TOPIC}/queues/g"
+    made.note("lossy", what="lose answer", request=f"POST {path}/reject HTTP/1.1")
+    made.lines[-1]["t"] -= 1.5  # while it was under way
+    assert judged(made, made.rows) == set()
 
 
 def test_a_delivery_after_the_settlement_is_found() -> None:
@@ -454,6 +475,22 @@ def test_groups_handle_each_message_as_often_as_their_delivery_says() -> None:
     assert rules(never) == {"never handled"}
     made.note("lag", group="g", lag=3)
     assert "stuck" in rules(derived.check_group(made.history, "g", "at-most-once", topic, None))
+
+
+def test_a_copy_that_lacks_a_message_or_has_one_twice_is_found() -> None:
+    made = script()
+    history = made.history
+    history.add_copies(TOPIC, "copy")
+    truth = Reading("truth", TOPIC, rows=made.rows)
+
+    def rules(rows: Rows) -> set[str]:
+        copy = Reading("truth", "copy", rows=[changed(r, partition=0, id=None) for r in rows])
+        findings = [*logs.check(history, copy, {}), *derived.check_copy(truth, copy)]
+        return {one.rule for one in findings}
+
+    assert rules(made.rows) == set()
+    assert rules(made.rows[1:]) == {"never copied"}
+    assert "twice" in rules([*made.rows, made.rows[0]])
 
 
 def test_outputs_that_are_missing_or_double_are_found() -> None:

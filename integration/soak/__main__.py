@@ -40,7 +40,8 @@ def main() -> int:
             stores = stack.enter_context(hbase.started(Path(directory)))
         while True:
             store = "" if stores is None else stores.make(f"soak{number}")
-            if not _round(given, number, store):
+            zookeeper = "" if stores is None else stores.zookeeper
+            if not _round(given, number, store, zookeeper):
                 return 1
             number += 1
             if given.round is not None or time.monotonic() - began >= given.seconds:
@@ -52,7 +53,7 @@ def main() -> int:
     return 0
 
 
-def _round(given: argparse.Namespace, number: int, store: str) -> bool:
+def _round(given: argparse.Namespace, number: int, store: str, zookeeper: str) -> bool:
     """Whether a round finds nothing."""
     began = time.monotonic()
 
@@ -64,7 +65,7 @@ def _round(given: argparse.Namespace, number: int, store: str) -> bool:
     say(f"{'default settings' if not drawn.flags else ' '.join(drawn.flags)}")
     directory = Path(tempfile.mkdtemp(prefix="tms-soak-", dir=given.directory))
     spark = given.spark or (given.seconds >= SPARK_FROM_S and number % SPARK_EVERY == 0)
-    made = Round(drawn, directory, say, spark, store)
+    made = Round(drawn, directory, say, spark, store, zookeeper)
     try:
         findings = made.run()
     except BaseException:

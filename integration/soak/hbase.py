@@ -17,6 +17,7 @@ class Stores:
     def __init__(self, hbase: Standalone | Containers) -> None:
         self._hbase = hbase
         self._made: list[str] = []
+        self.zookeeper = hbase.zookeeper if isinstance(hbase, Standalone) else ""
 
     def make(self, name: str) -> str:
         """A new store with TMS's tables and the coprocessor; the one before is dropped."""

@@ -58,6 +58,7 @@ class Plan:
     embedded: dict[str, Any]
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)  # TOPIC/GROUP: settings
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+    copying: tuple[float, ...] = ()  # after how many seconds a driver of Spark is killed
 
 
 def draw(seed: int, number: int, load_s: float) -> Plan:
@@ -97,6 +98,7 @@ def draw(seed: int, number: int, load_s: float) -> Plan:
         _embedded(random, default),
         queues,
         groups,
+        (random.uniform(8, 16), random.uniform(8, 24)),
     )
 
 
@@ -146,6 +148,7 @@ def _topics(random: Random) -> dict[str, dict[str, Any]]:
         "tasks": topic(random.randint(1, 2), {"published": True, "keys": 15, "keyless": 0.1}),
         "made": topic(random.randint(1, 2), {}),
         "done": topic(1, {}),
+        "copied": topic(2, {"copy_of": "paid"}),
     }
 
 

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tests.faults.clients import free_port
 from tests.faults.service import Service, within
 
 START_S, JOB_S, READ_S, QUIET_S = 180, 180, 600, 60  # of a machine that does other things, too
+COPIED = 500  # messages that a batch of Spark has
 Say = Callable[[str], None]
 # Every job is a process of its own; what it imports is there before it is forked.
 _FORKS = multiprocessing.get_context("forkserver")
@@ -40,13 +41,25 @@ _FORKS.set_forkserver_preload(["integration.soak.load.jobs", "integration.soak.r
 
 
 class Round:
-    """One round in a directory of its own; `spark`: with the readers that need a JVM. With `store`
-    an HBase takes the place of the directory of data."""
+    """One round in a directory of its own; `spark`: with the readers and the copy that need a JVM.
+    With `store` an HBase takes the place of the directory of data, at this `zookeeper` if Spark's
+    connector is to read it."""
 
     def __init__(
-        self, plan: Plan, directory: Path, say: Say, spark: bool = False, store: str = ""
+        self,
+        plan: Plan,
+        directory: Path,
+        say: Say,
+        spark: bool = False,
+        store: str = "",
+        zookeeper: str = "",
     ) -> None:
+        if not spark:
+            plan = replace(
+                plan, topics={t: o for t, o in plan.topics.items() if "copy_of" not in o}
+            )
         self._plan = plan
+        self._zookeeper = zookeeper
         self._directory = directory
         self._say = say
         self._spark = spark
@@ -75,12 +88,16 @@ class Round:
             self._create()
             self._load()
             self._quiet()
+            if self._spark:
+                self._copy()
             self._read("online")
             self._restart()
             if self._spark:
                 self._read("spark")
             self._end_service()
             self._read("offline")
+            if self._spark and self._zookeeper:
+                self._read("connector")
         finally:
             self._end_all()
         self._say(self._size())
@@ -229,6 +246,21 @@ class Round:
                 return
             time.sleep(0.1)
 
+    def _copy(self) -> None:
+        """Spark copies a topic; its driver is killed now and then, and started again."""
+        for topic, of in self._plan.topics.items():
+            if "copy_of" not in of:
+                continue
+            options = {"topic": of["copy_of"], "output": topic, "offsets": COPIED}
+            for number, seconds in enumerate((*self._plan.copying, None)):
+                name = f"copy{number}"
+                self._begin("stream", name, self._url, options)
+                self._jobs[name].join(seconds or READ_S)
+                if seconds is not None and self._jobs[name].is_alive():
+                    self._ledger.note("killed", what=name)
+                    self._kill(name)
+            self._wait(JOB_S)
+
     # -- reading -----------------------------------------------------------------------------------
 
     def _read(self, what: str) -> None:
@@ -240,6 +272,7 @@ class Round:
             "seed": self._plan.name,
             "pass": what,
             "data": str(self._data),
+            "zookeeper": self._zookeeper,
         }
         self._fork(f"readers-{what}", passes.PASSES[what], task)
         self._wait(READ_S)

@@ -38,6 +38,12 @@ def check_group(
             yield Finding("stuck", f"{where}: lag {lag['lag']} after quiet time")
 
 
+def check_copy(topic: Reading, copy: Reading) -> Iterator[Finding]:
+    """A stream has copied each message; that none is there twice is checked of every reading."""
+    names = {row.name for row in topic.rows} - {row.name for row in copy.rows}
+    yield from _told("never copied", f"{topic.topic} to {copy.topic}", sorted(names))
+
+
 def check_delayed(history: History, topic: Reading, waiting: Reading) -> Iterator[Finding]:
     """A delayed message waits or is in the log, never both; it is never early."""
     here = {row.name: row for row in topic.rows}

@@ -28,12 +28,12 @@ class Fates:
 
     def __init__(self, history: History, topic: str) -> None:
         self._erasures: dict[str, list[Op]] = {}
-        self._erased_ids: dict[str, list[Op]] = {}
+        self._erased_alone: dict[str, list[Op]] = {}
         for op in history.of_kind("erase", topic):
             if op.fields.get("key") is not None:
                 self._erasures.setdefault(op.fields["key"], []).append(op)
             else:
-                self._erased_ids.setdefault(op.fields["id"], []).append(op)
+                self._erased_alone.setdefault(op.fields["of"], []).append(op)
         self._truncations = history.of_kind("truncate", topic)
         self._cancels: dict[str, list[Op]] = {}
         for op in history.of_kind("cancel", topic):
@@ -57,7 +57,7 @@ class Fates:
             op.end
             for op in (
                 *self._erasures.get(sent.key or "", ()),
-                *self._erased_ids.get(sent.id or "", ()),
+                *self._erased_alone.get(sent.name, ()),
                 *self._truncations,
             )
             if op.how == DONE and self._took(op, sent) is Fate.GONE
@@ -66,7 +66,7 @@ class Fates:
 
     def _erased(self, sent: Sent) -> list[Fate]:
         taking = list(self._erasures.get(sent.key or "", ())) if sent.key is not None else []
-        taking += self._erased_ids.get(sent.id or "", ())
+        taking += self._erased_alone.get(sent.name, ())
         return [self._took(op, sent) for op in taking]
 
     def _truncated(self, sent: Sent) -> list[Fate]:

@@ -74,6 +74,12 @@ class History:
         downs = (e["t"] for e in self.events["fault"] if e["what"] in ("kill", "stop"))
         return any(begin - STOPPING_S < t < end for t in downs)
 
+    def losses(self, queue: str, what: str) -> list[float]:
+        """When the proxy broke a request of a kind to a queue, `TOPIC/GROUP`."""
+        topic, _, group = queue.partition("/")
+        path = f"/topics/{topic}/queues/{group}/{what} "
+        return [event["t"] for event in self.events["lossy"] if path in event["request"]]
+
     def of_kind(self, kind: str, topic: str) -> list[Op]:
         """Operations of a kind on a topic."""
         return [
@@ -88,11 +94,11 @@ class History:
                 found[sent.key].append(sent)
         return found
 
-    def add_letters(self, topic: str, dead: str) -> None:
-        """Any message of a topic may be in the topic of its dead letters."""
-        op = Op("dead letters", "dead", 0, {})
+    def add_copies(self, topic: str, other: str) -> None:
+        """Any message of a topic may be in another one: as a dead letter, or copied."""
+        op = Op(f"copies of {topic}", "copy", 0, {})
         for one in self.sent[topic].values():
-            self.sent[dead][one.name] = replace(one, op=op, topic=dead, partition=None, id=None)
+            self.sent[other][one.name] = replace(one, op=op, topic=other, partition=None, id=None)
 
     def _begin(self, line: dict[str, Any]) -> None:
         op = Op(line["op"], line["kind"], line["t"], line)

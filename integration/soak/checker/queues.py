@@ -80,21 +80,23 @@ def of(history: History, name: str, settings: dict[str, Any]) -> Queue:
             settlings[settling.name].append(settling)
     for found in leases.values():
         found.sort(key=lambda lease: lease.end)
-    topic, _, group = name.partition("/")
-    path = f"/topics/{topic}/queues/{group}/receive "
-    losses = [e["t"] for e in history.events["fault"]]
-    losses += [e["t"] for e in history.events["lossy"] if path in e["request"]]
-    return Queue(name, topic, leases, settlings, settings, losses)
+    losses = [event["t"] for event in history.events["fault"]]
+    losses += history.losses(name, "receive")
+    return Queue(name, name.partition("/")[0], leases, settlings, settings, losses)
 
 
 def _settlings(history: History, op: Op, queue: str) -> Iterator[Settling]:
     """What an operation said of each message. An ack that is too late may be one whose first answer
-    was lost with the service."""
+    was lost with the service, a reject one whose answer was lost on the way: the message may be
+    dead by then."""
     if op.fields.get("queue") != queue or "names" not in op.fields:
         return
     what = op.fields.get("what", op.kind)
     late = set(op.answer.get("fenced", ()))
-    refused = UNKNOWN if history.service_went(op.begin, op.end) else REFUSED
+    lost = history.service_went(op.begin, op.end)
+    if what == "reject":
+        lost = lost or any(op.begin <= at <= op.end for at in history.losses(queue, what))
+    refused = UNKNOWN if lost else REFUSED
     for name in op.fields["names"]:
         how = refused if name in late else op.how
         yield Settling(name, what, op.begin, op.end, how)

@@ -43,7 +43,9 @@ def _judge(
         yield Finding("wrong", event["what"])
     for topic, settings in topics.items():
         for group in settings.get("queues", {}):
-            history.add_letters(topic, f"{topic}-{group}-dead")
+            history.add_copies(topic, f"{topic}-{group}-dead")
+        if "copy_of" in settings:
+            history.add_copies(settings["copy_of"], topic)
     truths: dict[str, Reading] = {}
     lasts = {one.topic: one for found in readings.values() for one in found if one.reader == LAST}
     for topic, settings in topics.items():
@@ -89,6 +91,8 @@ def _other(
 def _made_of(
     history: History, truth: Reading, truths: dict[str, Reading], settings: dict[str, Any]
 ) -> Iterator[Finding]:
+    if settings.get("copy_of") in truths:
+        yield from derived.check_copy(truths[settings["copy_of"]], truth)
     for group, of in settings.get("groups", {}).items():
         output = truths.get(of.get("output", ""))
         if of["delivery"] != "exactly-once" or output is not None:

@@ -17,6 +17,7 @@ from integration.soak.load import (
     publishing,
     queueing,
     removing,
+    streaming,
     transacting,
 )
 from integration.soak.load.worker import Job, Worker
@@ -32,6 +33,7 @@ KINDS: dict[str, Callable[[Worker], None]] = {
     "delay": delaying.work,
     "remove": removing.work,
     "embedded": embedded.work,
+    "stream": streaming.work,
 }
 
 

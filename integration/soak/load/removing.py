@@ -49,7 +49,7 @@ def _erase_id(worker: Worker, bus: tms.Bus, topic: str) -> None:
             [],
             lambda: bus.erase(topic, id=id, partition=partition, timeout_s=30),
             topic=topic,
-            id=str(id),
+            of=one.name,
         )
 
 

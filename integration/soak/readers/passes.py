@@ -1,10 +1,14 @@
 """One pass of readers: `python -m integration.soak.readers TASK`, a JSON document.
 
 directory url topics seed     where readings go, and what is read
-pass                          online | offline | spark
-data                          the directory of the store, for offline
+pass                          online | offline | spark | connector
+data                          the directory of the store, for offline and connector
+zookeeper                     of the store, for connector
 """
 
+import json
+import os
+import subprocess
 import time
 import traceback
 from collections.abc import Callable
@@ -48,7 +52,27 @@ def with_spark(task: Task) -> None:
     _guarded(ledger, "spark", lambda: _told(ledger, spark.read(place, topics, store)))
 
 
-PASSES = {"online": online, "offline": without_service, "spark": with_spark}
+def with_connector(task: Task) -> None:
+    """The regions of an HBase, by the connector of Spark 3.5, which has an environment of its
+    own."""
+    _, ledger = _begun(task)
+    root = Path(__file__).parents[3]
+    python = root / ".venv-spark35" / "bin" / "python"
+    if not python.exists():
+        ledger.wrong("the connector reads in an environment of its own; first: make env-spark35")
+        return
+    command = [str(python), "-m", "integration.soak.readers.connector", json.dumps(task)]
+    paths = {"PYTHONPATH": f"{root}{os.pathsep}{root / 'python'}"}
+    if subprocess.run(command, cwd=root, env={**os.environ, **paths}, check=False).returncode:
+        ledger.wrong("the connector failed, see its log")
+
+
+PASSES = {
+    "online": online,
+    "offline": without_service,
+    "spark": with_spark,
+    "connector": with_connector,
+}
 
 
 def _begun(task: Task) -> tuple[Place, Ledger]:

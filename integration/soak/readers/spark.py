@@ -15,20 +15,22 @@ def read(place: Place, topics: list[str], store: str) -> list[str]:
     from tms.spark import jobs
 
     wrong: list[str] = []
-    spark = tms.spark.session("local[2]", **{"spark.ui.enabled": "false"})
+    spark = tms.spark.session(
+        "local[2]", **{"spark.ui.enabled": "false", "spark.driver.memory": "2g"}
+    )
     try:
         for lane in ("service", "hbase") if store else ("service",):
             where = {"tms.url": place.url} if lane == "service" else {"tms.store": store}
             for topic in topics:
                 options = {**_OPTIONS, **where, "source": lane, "subscribe": topic}
                 found = spark.read.format("tms").options(**options).load()
-                write(place, f"spark {lane}", topic, _rows(found), ordered=False)
+                write(place, f"spark {lane}", topic, rows_of(found), ordered=False)
             place_of: dict[str, Any] = {"url": place.url} if lane == "service" else {"store": store}
             for topic in topics:
                 directory = str(place.directory / f"archive-{lane}-{topic}")
                 jobs.archive(spark, topic, directory, **place_of)
                 found = jobs.archived(spark, directory)
-                write(place, f"archive {lane}", topic, _rows(found), ordered=False)
+                write(place, f"archive {lane}", topic, rows_of(found), ordered=False)
             audit = jobs.compact_check(spark, topics, allow_gaps=True, **place_of)
             wrong += [f"compact_check, {lane}: {one}" for one in audit.findings[:5]]
     finally:
@@ -36,7 +38,8 @@ def read(place: Place, topics: list[str], store: str) -> list[str]:
     return wrong
 
 
-def _rows(found: Any) -> Iterator[list[object]]:
+def rows_of(found: Any) -> Iterator[list[object]]:
+    """The rows of a reading from those of Spark."""
     for one in found.toLocalIterator():
         yield row(
             one["partition"],

@@ -27,6 +27,7 @@ _PYTHONS = {
     "PYSPARK_DRIVER_PYTHON": "spark.pyspark.driver.python",
 }
 _BATCH_ROWS = 64  # a row may be a block, and Spark 3.5 counts rows, not bytes
+_PARQUET_ROWS = 512  # read at a time; a row may be a message of 8 MiB, and Spark counts rows
 
 CONNECTOR = (
     "org.apache.hbase.connectors.spark:hbase-spark:1.0.1",
@@ -111,7 +112,10 @@ def settings(
     lane: Lane, master: str | None, zookeeper: str | None, asked: dict[str, str]
 ) -> dict[str, str]:
     """What TMS sets of its own accord."""
-    made = {"spark.sql.execution.arrow.pyspark.enabled": "true"}
+    made = {
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.parquet.columnarReaderBatchSize": str(_PARQUET_ROWS),
+    }
     if master is not None and master.startswith("local"):
         made |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
     if lane is Lane.SPARK4:
