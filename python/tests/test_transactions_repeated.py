@@ -30,12 +30,18 @@ from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName, TopicSettings
-from tms.model.transaction import Commit, CommitResult, TopicBlock
+from tms.model.transaction import (
+    Commit,
+    CommitResult,
+    PositionChange,
+    PositionKey,
+    TopicBlock,
+)
 from tms.store.base import Store
 from tms.store.faulty import FaultyStore
 from tms.transactions.transactions import TRANSACTIONS
 
-TOPIC = TopicName("default", "a")
+TOPIC, OTHER = TopicName("default", "a"), TopicName("default", "b")
 SYNCED, WRITTEN = Durability.SYNCED, Durability.WRITTEN
 
 
@@ -435,3 +441,50 @@ def test_a_bus_repeats_a_commit_after_the_store_failed(stored: bool) -> None:
     found = [message.value for message in bus.consumer("a", stop_at_end=True)]
     assert found == [b"0.1", b"0.2", b"1.1", b"1.2"]
     assert isinstance(bus, tms.Bus)
+
+
+def test_a_commit_repeated_after_a_restart_is_answered_with_the_places_of_the_first(
+    world: World, named: dict[str, object]
+) -> None:
+    world.engine.create_topic(OTHER, TopicSettings(2, durability=WRITTEN))
+
+    def request() -> Commit:  # blocks are filled in where they stand
+        blocks = (
+            TopicBlock(OTHER, NewBlock(1, encode([b"2", b"3"]))),
+            TopicBlock(TOPIC, NewBlock(0, encode([b"1"]))),
+            TopicBlock(OTHER, NewBlock(1, encode([b"4"]))),
+        )
+        moved = (PositionChange(PositionKey("g", TOPIC, 0), Position.latest()),)
+        return replace(commit(b"1", **named), blocks=blocks, positions=moved)
+
+    first = world.tx.commit(request())
+    world.restart()
+    for _ in range(2):
+        assert world.tx.commit(request()) == first
+        world.tx.shorten_journals(0, 0)  # the state is kept; the places are further back
+        world.restart()
+    assert [one.place.count for one in first.appended] == [2, 1, 1]
+    assert world.read() == [b"1"]
+
+
+def test_what_a_transaction_published_before_its_commit_is_no_answer_to_it(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    world.tx.submit(TOPIC, [NewBlock(0, encode([b"0"]))], id).result(WAIT_S)
+    first = world.tx.commit(commit(b"1", id))
+    world.restart()
+    assert world.tx.commit(commit(b"1", id)) == first
+    assert len(first.appended) == 1
+
+
+def test_who_repeats_a_commit_whose_places_nobody_knows_any_more_is_told_so() -> None:
+    """Long after, or when one of its topics is gone: it is committed, but its ids are unknown."""
+    world = World()
+    with Bus(world.engine, clock=world.clock) as bus, bus.transaction() as tx:
+        tx.send("a", b"1")
+        repeated = tx._request([])
+    world.open()
+    world.engine.delete_topic(TOPIC)
+    assert world.tx.commit(repeated) == CommitResult(world.tx.manager.of_token(tx._token))
+    with pytest.raises(TransactionEnded, match="is committed") as caught:
+        tx._ids(world.tx.commit(repeated))
+    assert caught.value.details["outcome"] == "committed"

@@ -23,7 +23,7 @@ from typing import Protocol, Self, TypeVar
 
 from tms import forks
 from tms.client.batches import Batches, parts_of
-from tms.client.participants import Participant, Participants
+from tms.client.participants import COMMITTED, Participant, Participants
 from tms.client.publish.batching import (
     Headers,
     check_partition,
@@ -37,7 +37,7 @@ from tms.client.queues.queue import Messages, Queue
 from tms.client.standing import Standing
 from tms.client.transport import Transport, retrying
 from tms.clock import Clock
-from tms.errors import Closed, TooLarge
+from tms.errors import Closed, TooLarge, TransactionEnded
 from tms.model.expecting import as_expected
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
@@ -202,7 +202,8 @@ class Transaction:
 
     def commit(self) -> list[MessageId]:
         """Commit; the ids of the messages, in the order of `send`. Raises `TransactionConflict`,
-        `Conflict`, `TransactionEnded`; `TimedOut` when it is not known whether it is done: then the
+        `Conflict`, `TransactionEnded`, also with the outcome `committed` where it is done and the
+        ids are not known any more; `TimedOut` when it is not known whether it is done: then the
         same call may be repeated. With participants also what they raise, `CommitUnfinished` and
         `PostCommitFailed`."""
         return self._ids(self._commit())
@@ -319,7 +320,14 @@ class Transaction:
         found: list[tuple[int, MessageId]] = []
         places = [block for blocks in self._staged.values() for block in blocks]
         places += [batch.places for batch in self._batches.by_topic()]
-        for block, (_, place) in zip(places, result.appended, strict=False):
+        if places and not result.appended:
+            raise TransactionEnded(
+                f"The transaction {result.transaction_id} is committed, but the ids of its "
+                "messages are not known any more. Do not do it again.",
+                transaction=result.transaction_id,
+                outcome=COMMITTED,
+            )
+        for block, (_, place) in zip(places, result.appended, strict=True):
             found += zip(block, place.ids(), strict=True)
         return [id for _, id in sorted(found)]
 

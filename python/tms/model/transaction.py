@@ -85,7 +85,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What became of a commit; of one that was repeated long after, without `appended`."""
+    """What became of a commit; of one that was repeated long after, or has lost a topic since,
+    without `appended`."""
 
     transaction_id: int
     appended: tuple[TopicAppended, ...] = ()

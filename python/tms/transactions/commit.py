@@ -162,9 +162,12 @@ class CommitUnderWay:
             for topic, pending in self._under_way:
                 uid = self._parts.registry.find(topic).uid
                 for place in pending.result(0):
-                    stored.append(Stored(uid, place.partition, end_of(place)))
-                    if topic not in journals:
-                        appended.append(TopicAppended(topic, place))
+                    if topic in journals:
+                        stored.append(Stored(uid, place.partition, end_of(place)))
+                        continue
+                    first = place.time_ms, place.sequence, place.count
+                    stored.append(Stored(uid, place.partition, end_of(place), *first))
+                    appended.append(TopicAppended(topic, place))
         except TMSError as error:
             self._fail(error, inline)
             return

@@ -29,6 +29,7 @@ from tms.model.transaction import (
     CommitResult,
     PositionChange,
     PositionKey,
+    TopicAppended,
     TransactionInfo,
     TransactionStats,
 )
@@ -273,12 +274,28 @@ class Transactions:
         outcome = self.manager.outcome(id)
         if outcome is Outcome.COMMITTED:
             with self._lock:
-                return self._results.get(id) or CommitResult(id)
+                known = self._results.get(id)
+            return known or CommitResult(id, self._appended(id))
         if outcome is not Outcome.OPEN:
             raise self.manager.why_not_open(id)
         if self.manager.is_intended(id):  # and nobody goes on, so it will be given up
             raise TimedOut(f"The commit of {id} takes too long; ask for its outcome.")
         return None
+
+    def _appended(self, id: int) -> tuple[TopicAppended, ...]:
+        """Where the journal says that the blocks of a commit went; nothing when one is missing,
+        because its topic is gone."""
+        appended = []
+        for one in self.manager.committed_blocks(id):
+            if not one.count:
+                continue
+            name = self._registry.name_of(one.uid)
+            if name is None:
+                return ()
+            base_offset = one.end_offset - one.count
+            place = Appended(one.partition, one.time_ms, one.sequence, one.count, base_offset)
+            appended.append(TopicAppended(name, place))
+        return tuple(appended)
 
     def _strongest(self, request: Commit) -> Durability:
         topics = {one.topic for one in request.blocks} | {one.topic for one in request.staged}

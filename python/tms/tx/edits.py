@@ -69,11 +69,15 @@ class Intended(_Edit, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
-    """A place where blocks of a commit stand."""
+    """A place where blocks of a commit stand: `end_offset` after the last. Of a block that its
+    commit is answered with, also time and sequence of the first message, and how many there are."""
 
     uid: int
     partition: int
     end_offset: int
+    time_ms: int = 0
+    sequence: int = 0
+    count: int = 0
 
 
 class Committed(_Edit, frozen=True):

@@ -20,7 +20,7 @@ Invariants
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tms.clock import Clock
 from tms.events import EventLog
@@ -67,6 +67,13 @@ class EditLog(Protocol):
     def since(self, time_ms: int) -> Iterator[bytes]:
         """All entries that are still there and were written at or after a time."""
         ...
+
+
+class Ended(NamedTuple):
+    """How a transaction ended, None where nobody knows, and where the blocks of its commit are."""
+
+    outcome: Outcome | None
+    blocks: tuple[Stored, ...] = ()
 
 
 class JournaledState:
@@ -171,20 +178,20 @@ class JournaledState:
         self._make_durable(self._places)
         self.write([], Durability.SYNCED)
 
-    def search(self, id: int, long_ms: int) -> Outcome | None:
-        """How a transaction ended that is not remembered; None when the journal does not say."""
+    def search(self, id: int, long_ms: int) -> Ended:
+        """How a transaction ended, as far as the journal says it."""
         began_ms = id // POINTERS_PER_MS
-        found: Outcome | None = None
+        found = Ended(None)
         for entry in self._log.since(began_ms - SLACK_MS):
             for edit in decode_edits(entry):
                 match edit:
                     case Committed() if edit.id == id:
-                        found = Outcome.COMMITTED
+                        found = Ended(Outcome.COMMITTED, edit.blocks)
                     case Aborted() if edit.id == id:
-                        found = Outcome.ABORTED
+                        found = Ended(Outcome.ABORTED)
                     case Invalidated() | Revoked() if id in edit.ids:
                         timed_out = isinstance(edit, Invalidated) and edit.timed_out
-                        found = Outcome.TIMED_OUT if timed_out else Outcome.INVALID
+                        found = Ended(Outcome.TIMED_OUT if timed_out else Outcome.INVALID)
                     case Began() if edit.id > (began_ms + long_ms) * POINTERS_PER_MS:
                         return found
         return found

@@ -254,9 +254,14 @@ class TransactionManager:
             if not 0 < id <= state.last_pointer:
                 raise
             found = self._journal.search(id, LONG_TIMEOUT_S * 1_000)
-            if found is None:
+            if found.outcome is None:
                 raise
-            return found
+            return found.outcome
+
+    def committed_blocks(self, id: int) -> tuple[Stored, ...]:
+        """Where the blocks of a commit are, as the journal knows it for a day; no more after
+        that."""
+        return self._journal.search(id, LONG_TIMEOUT_S * 1_000).blocks
 
     def of_token(self, token: str) -> int:
         """The last transaction that began with this token, 0 when there is none that is committed
