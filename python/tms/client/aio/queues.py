@@ -18,7 +18,8 @@ from typing import Any
 from tms.client.aio.calls import AsyncCalls
 from tms.client.aio.lanes import AsyncLane, retrying
 from tms.client.aio.pool import LanePool
-from tms.client.http.queues import WAIT_S_MAX, explained, surely_not_done
+from tms.client.http.exchange import WAIT_S_MAX
+from tms.client.http.queues import explained, surely_not_done
 from tms.client.queues.leases import Pace
 from tms.client.queues.queue import WAIT_S, Messages, Queue, lease_lost
 from tms.clock import Clock

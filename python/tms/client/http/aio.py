@@ -27,7 +27,7 @@ from tms.client.http.connection import (
     ended_error,
     exchange_error,
 )
-from tms.client.http.exchange import Answer, Call, Calls
+from tms.client.http.exchange import WAIT_S_MAX, Answer, Call, Calls
 from tms.client.http.queues import receiving
 from tms.errors import Closed, TimedOut, TMSError, Unavailable
 from tms.model.filter import Filter
@@ -76,8 +76,15 @@ class AsyncHttpLane:
         isolation: View = Isolation.COMMITTED,
         where: Filter | None = None,
     ) -> Fetched:
-        call = self._calls.fetch(name, positions, bytes_max, wait_s, isolation, where)
-        return await self._exchange(call, wait_s + timeout_s)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
+        while True:  # the service may wait for less than it is asked to
+            left_s = max(0.0, min(WAIT_S_MAX, until_s - loop.time()))
+            call = self._calls.fetch(name, positions, bytes_max, left_s, isolation, where)
+            found = await self._exchange(call, left_s + timeout_s)
+            if found.blocks or not found.ended or loop.time() >= until_s:
+                return found
+            positions = [PartitionPosition(*there) for there in found.next.items()]
 
     async def receive(
         self,

@@ -25,6 +25,7 @@ from tms.model.transaction import Commit, CommitResult, PositionChange, Transact
 from tms.wire import bodies, commits, delayed, groups, routes
 from tms.wire.erasing import Erase, ErasedBody, erase_body
 
+WAIT_S_MAX = 20.0  # of one request; who waits for longer asks again
 T = TypeVar("T")
 
 _CONTENT_TYPE, _CONNECTION = b"content-type", b"connection"

@@ -12,7 +12,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tms.client.http.exchange import Call, Calls
+from tms.client.http.exchange import WAIT_S_MAX, Call, Calls
 from tms.client.transport import is_retriable
 from tms.errors import NotFound, StorageUnavailable, TimedOut, TMSError, from_code
 from tms.model.log import Buffer
@@ -24,7 +24,6 @@ from tms.wire import bodies, queues, routes
 if TYPE_CHECKING:
     from tms.client.http.transport import HttpTransport
 
-WAIT_S_MAX = 20.0  # of one request
 _UNSURE = (TimedOut, StorageUnavailable)  # also said by the service: it may have been done
 
 

@@ -23,7 +23,7 @@ from tms import forks
 from tms.client.http.answers import BODIES_KEPT
 from tms.client.http.connection import Connection, Target
 from tms.client.http.delayed import HttpDelayed
-from tms.client.http.exchange import Answer, Call, Calls
+from tms.client.http.exchange import WAIT_S_MAX, Answer, Call, Calls
 from tms.client.http.groups import HttpGroups
 from tms.client.http.queues import HttpQueues
 from tms.client.http.transactions import HttpTransactions
@@ -115,8 +115,14 @@ class HttpTransport:
         isolation: View = Isolation.COMMITTED,
         where: Filter | None = None,
     ) -> Fetched:
-        call = self.calls.fetch(name, positions, bytes_max, wait_s, isolation, where)
-        return self._call(call, is_retriable, wait_s)
+        until_s = self.clock.monotonic_s() + wait_s
+        while True:  # the service may wait for less than it is asked to
+            left_s = max(0.0, min(WAIT_S_MAX, until_s - self.clock.monotonic_s()))
+            call = self.calls.fetch(name, positions, bytes_max, left_s, isolation, where)
+            found = self._call(call, is_retriable, left_s)
+            if found.blocks or not found.ended or self.clock.monotonic_s() >= until_s:
+                return found
+            positions = [PartitionPosition(*there) for there in found.next.items()]
 
     def append(
         self,

@@ -30,6 +30,7 @@ _MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM)
 _PARAMETERS = ("from", "max_bytes", "wait_ms", "limit", "isolation", "snapshot", "filter")
 FETCH_BYTES_DEFAULT = 1 << 20
 FETCH_BYTES_ASKED_MAX = 1 << 30  # what is returned is bounded by the limits
+WAIT_MS_ASKED_MAX = 3_600_000  # so is the wait
 LIMIT_DEFAULT = 1_000
 LIMIT_MAX = 10_000
 GRANT_BYTES_MIN = 64 << 10
@@ -95,7 +96,11 @@ class Fetching:
                 whole_number(given, "max_bytes", FETCH_BYTES_DEFAULT, 1, FETCH_BYTES_ASKED_MAX),
                 limits.fetch_bytes_max,
             ),
-            whole_number(given, "wait_ms", 0, 0, limits.fetch_wait_ms_max) / 1_000,
+            min(
+                whole_number(given, "wait_ms", 0, 0, WAIT_MS_ASKED_MAX),
+                limits.fetch_wait_ms_max,
+            )
+            / 1_000,
             whole_number(given, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX),
             _view(given),
             as_filter(given.get("filter")),

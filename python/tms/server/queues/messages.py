@@ -39,7 +39,7 @@ from tms.server.http.request import (
     received,
     topic_name,
 )
-from tms.server.messages.fetch import FETCH_BYTES_ASKED_MAX, GRANT_BYTES_MIN
+from tms.server.messages.fetch import FETCH_BYTES_ASKED_MAX, GRANT_BYTES_MIN, WAIT_MS_ASKED_MAX
 from tms.server.queues.waiting import Waiting
 from tms.server.service import UNPACKED_BYTES_MIN, Service
 from tms.wire import bodies, queues, routes
@@ -145,7 +145,8 @@ class QueueMessages:
         limits = self._service.limits
         _whole("max", body.max, RECEIVE_MAX)
         _whole("bytes_max", body.bytes_max, FETCH_BYTES_ASKED_MAX)
-        wait_s = check_seconds("wait_s", body.wait_s, 0, limits.fetch_wait_ms_max / 1_000)
+        wait_s = check_seconds("wait_s", body.wait_s, 0, WAIT_MS_ASKED_MAX / 1_000)
+        wait_s = min(wait_s, limits.fetch_wait_ms_max / 1_000)
         return _Asked(
             group, name, media, body.max, wait_s, min(body.bytes_max, limits.fetch_bytes_max)
         )
