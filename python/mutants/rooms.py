@@ -56,10 +56,10 @@ ROOMS = {
     ),
     "compact": Room(
         ("tms/compact/*.py",),
-        ("tests/test_compaction*.py", "tests/test_erasing.py", "tests/test_model_sparse.py"),
+        ("tests/test_compaction*.py", "tests/test_erasing*.py", "tests/test_model_sparse.py"),
     ),
     "leveldb": Room(
         ("tms/store/leveldb/*.py",),
-        ("tests/test_store.py", "tests/test_store_[dfrv]*.py"),
+        ("tests/test_store.py", "tests/test_store_[dprv]*.py", "tests/test_store_full.py"),
     ),
 }

@@ -2,15 +2,16 @@
 
 import contextlib
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import plyvel
 import pytest
 
+from tests.log_kit import until
 from tests.store_contract import (
     ALL,
     SYNCED,
@@ -22,9 +23,7 @@ from tests.store_contract import (
     run_together,
 )
 from tms.errors import (
-    AlreadyRunning,
     Closed,
-    ConfigError,
     DataCorrupt,
     NotFound,
     StorageFull,
@@ -68,81 +67,6 @@ def test_a_store_says_whether_others_may_write_to_it(tmp_path: Path, shared: boo
         assert not store.shared
 
 
-# One owner of a data directory
-
-
-def test_a_data_directory_opens_once_in_a_process(tmp_path: Path) -> None:
-    store = LevelDBStore(tmp_path / "data", create=True)
-    (tmp_path / "link").symlink_to(tmp_path / "data")
-    for path in (tmp_path / "data", tmp_path / "link"):
-        with pytest.raises(AlreadyRunning) as caught:
-            LevelDBStore(path, create=True)
-        assert caught.value.details["pid"] == os.getpid()
-        assert "this process" in caught.value.message
-    store.open("still", create=True).write([(b"k", b"v")], SYNCED)
-    store.close()
-    LevelDBStore(tmp_path / "data", create=False).close()
-
-
-def test_a_data_directory_opens_in_one_process_until_that_dies(tmp_path: Path) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", OPEN_AND_WAIT, str(tmp_path / "data")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={"PYTHONPATH": ":".join(sys.path)},
-    )
-    with child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"open\n"
-        with pytest.raises(AlreadyRunning) as caught:
-            LevelDBStore(tmp_path / "data", create=True)
-        assert caught.value.details["pid"] == child.pid
-        assert str(child.pid) in caught.value.message
-        child.kill()
-    store = LevelDBStore(tmp_path / "data", create=False)
-    assert store.open("map", create=False).get(b"k") == b"v"
-    store.close()
-
-
-def test_a_forked_process_cannot_write_to_the_maps_of_its_parent(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FORK_AND_WRITE, str(tmp_path / "data")]
-    done = subprocess.run(
-        command, capture_output=True, timeout=60, env={"PYTHONPATH": ":".join(sys.path)}
-    )
-    assert done.stdout == b"refused\nwritten\n", done.stderr.decode()
-
-
-FORK_AND_WRITE = """
-import os, sys
-from tms.errors import Closed
-from tms.model.topic import Durability
-from tms.store.leveldb import LevelDBStore
-store = LevelDBStore(sys.argv[1], create=True)
-one = store.open("map", create=True)
-child = os.fork()
-try:
-    if child:
-        os.waitpid(child, 0)
-    one.write([(b"k", b"v")], Durability.WRITTEN)
-    os.write(1, b"written\\n")
-except Closed:
-    os.write(1, b"refused\\n")
-if not child:
-    os._exit(0)
-store.close()
-"""
-
-OPEN_AND_WAIT = """
-import sys
-from tms.model.topic import Durability
-from tms.store.leveldb import LevelDBStore
-store = LevelDBStore(sys.argv[1], create=True)
-store.open("map", create=True).write([(b"k", b"v")], Durability.WRITTEN)
-print("open", flush=True)
-sys.stdin.read()
-"""
-
-
 # Open databases
 
 
@@ -164,6 +88,38 @@ def test_few_databases_are_open_and_nobody_notices(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_maps_that_were_used_longest_ago_are_closed(tmp_path: Path) -> None:
+    store = LevelDBStore(tmp_path, create=True, maps_open_max=3)
+
+    def opened() -> str:
+        found = []
+        for descriptor in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                file = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+                if file.name == "LOCK" and file.parent.parent == tmp_path / "maps":
+                    found.append(file.parent.name)
+        return "".join(sorted(found))
+
+    maps = {name: store.open(name, create=True) for name in "abc"}
+    assert opened() == "abc"
+    maps["a"].get(b"k")
+    maps["d"] = store.open("d", create=True)
+    assert opened() == "acd"
+    maps["c"].write([(b"k", b"v")], WRITTEN)
+    maps["b"].scan(None, None, 1)
+    assert opened() == "bcd"
+    maps["a"].compare_and_set(b"k", None, b"v")
+    assert opened() == "abc"
+    store.open("d", create=False)
+    assert opened() == "abd"
+    store.drop("a")
+    maps["c"].get(b"k")
+    assert opened() == "bcd"
+    assert maps["c"].get(b"k") == b"v"
+    store.close()
+    assert opened() == ""
+
+
 def test_file_descriptors_stay_bounded(tmp_path: Path) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
@@ -181,6 +137,54 @@ def test_file_descriptors_stay_bounded(tmp_path: Path) -> None:
     assert descriptors() - before <= 1 + 4 * 6
     store.close()
     assert descriptors() == before
+
+
+def test_a_map_stays_open_while_one_of_several_readers_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when they came together and found it closed."""
+    store = LevelDBStore(tmp_path, create=True)
+    one = store.open("map", create=True)
+    one.write([(key, bytes(5_000)) for key in (b"a", b"b")], SYNCED)
+    assert one.rest()
+    opening, reading = threading.Event(), threading.Barrier(3)
+    leave = {b"a": threading.Event(), b"b": threading.Event()}
+    opened = plyvel.DB
+
+    def open_late(*args: object, **more: object) -> object:
+        assert opening.wait(30)
+        return opened(*args, **more)
+
+    def read(key: bytes) -> None:
+        found = one._pin()
+        reading.wait(30)
+        assert leave[key].wait(30)
+        assert found.db.get(key) is not None
+        one._unpin(found)
+
+    monkeypatch.setattr(plyvel, "DB", open_late)
+    readers = {key: threading.Thread(target=read, args=(key,)) for key in leave}
+    for reader in readers.values():
+        reader.start()
+    until(lambda: all(_waits_in("_pin", reader) for reader in readers.values()))
+    opening.set()
+    reading.wait(30)
+    assert not one.rest()
+    for key, reader in readers.items():
+        assert not one.rest()
+        leave[key].set()
+        reader.join(30)
+        assert not reader.is_alive()
+    assert one.rest()
+    store.close()
+
+
+def _waits_in(function: str, thread: threading.Thread) -> bool:
+    """Whether a thread is within a call of this function."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
 
 
 def test_closing_and_dropping_wait_for_readers(tmp_path: Path) -> None:
@@ -204,40 +208,6 @@ def test_closing_and_dropping_wait_for_readers(tmp_path: Path) -> None:
         store.close()
 
     run_together([lambda one=one: read(one) for one in maps * 2] + [end])
-
-
-# Making and removing maps
-
-
-def test_leftovers_of_a_crash_are_swept_when_the_store_is_opened(tmp_path: Path) -> None:
-    LevelDBStore(tmp_path / "data", create=True).close()
-    leftover = tmp_path / "data/temporary/7"
-    leftover.mkdir()
-    (leftover / "CURRENT").write_bytes(b"half")
-    store = LevelDBStore(tmp_path / "data", create=False)
-    assert list((tmp_path / "data/temporary").iterdir()) == []
-    store.open("map", create=True)
-    store.close()
-
-
-def test_a_data_directory_whose_making_was_cut_off_is_made_again(tmp_path: Path) -> None:
-    for done in (["LOCK"], ["LOCK", "maps"], ["LOCK", "maps", "temporary", "FORMAT.new"]):
-        path = tmp_path / str(len(done))
-        path.mkdir()
-        for name in done:
-            (path / name).mkdir() if name[0] in "mt" else (path / name).touch()
-        with pytest.raises(NotFound):
-            LevelDBStore(path, create=False)
-        store = LevelDBStore(path, create=True)
-        store.open("map", create=True)
-        store.close()
-
-
-def test_a_file_cannot_be_a_data_directory(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file/data"):
-        with pytest.raises(ConfigError):
-            LevelDBStore(path, create=True)
 
 
 def test_a_write_that_cannot_be_encoded_leaves_nothing(tmp_path: Path) -> None:

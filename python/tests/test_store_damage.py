@@ -14,7 +14,7 @@ import plyvel
 import pytest
 
 from tests.store_contract import ALL, rows_of
-from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound, TMSError
+from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound, StorageFull, TMSError
 from tms.model.topic import Durability
 from tms.store.leveldb import LevelDBStore, read_only_copy, repair
 
@@ -96,6 +96,8 @@ def test_a_flipped_bit_is_refused_or_harmless_and_never_read(
             assert read(damaged) == rows
         except (DataCorrupt, ConfigError) as error:
             assert str(damaged.name) in error.message, "the message does not say where"
+            named = error.details.get("file", str(damaged))
+            assert named.startswith(str(damaged)), "the details do not say which file"
             refused += 1
         shutil.rmtree(damaged)
     assert refused >= FLIPS * 0.9, f"only {refused} of {FLIPS} flips were noticed"
@@ -202,6 +204,44 @@ def test_zeros_in_the_middle_of_a_log_are_refused(path: Path, rows: Rows, size: 
         read(path)
 
 
+@pytest.mark.parametrize("size", [1, 6, 7, 8, 5_000, 70_000])
+def test_zeros_behind_the_end_of_a_log_are_a_torn_end(path: Path, rows: Rows, size: int) -> None:
+    """A file may have grown before its bytes came to the disk."""
+    with find(path, "*.log")[-1].open("ab") as log:
+        log.write(bytes(size))
+    assert read(path) == rows
+
+
+def test_a_length_that_no_write_can_have_made_is_damage(path: Path, rows: Rows) -> None:
+    """Whatever the checksum beside it: what reaches beyond its block was not torn."""
+    log = find(path, "*.log")[-1]
+    raw = log.read_bytes()
+    last = last_fragment(raw)
+    log.write_bytes(raw[:last] + b"any!" + struct.pack("<H", 32_768) + raw[last + 6 :])
+    with pytest.raises(DataCorrupt, match=f"byte {last} has a wrong header") as caught:
+        read(path)
+    assert caught.value.details["file"] == str(log)
+
+
+def test_a_length_that_does_not_fit_its_checksum_is_damage(path: Path, rows: Rows) -> None:
+    log = find(path, "*.log")[-1]
+    last = last_fragment(log.read_bytes())
+    flip(log, 8 * (last + 5) + 3)  # reaches beyond the end of the file, not of the block
+    with pytest.raises(DataCorrupt, match=f"byte {last} has a wrong length"):
+        read(path)
+
+
+def last_fragment(log: bytes) -> int:
+    """Where the last fragment of a log begins."""
+    offset = last = 0
+    while offset < len(log):
+        last = offset
+        offset += 7 + int(struct.unpack_from("<H", log, offset + 4)[0])
+        if 32_768 - offset % 32_768 < 7:
+            offset += 32_768 - offset % 32_768
+    return last
+
+
 # Deleted files
 
 
@@ -209,14 +249,25 @@ def test_zeros_in_the_middle_of_a_log_are_refused(path: Path, rows: Rows, size: 
 def test_a_deleted_file_is_refused_and_nothing_is_made_in_its_place(
     path: Path, rows: Rows, pattern: str
 ) -> None:
-    if pattern == "maps":
-        (path / "maps").rename(path / "elsewhere")
-    else:
-        find(path, pattern)[-1].unlink()
+    missing = path / "maps" if pattern == "maps" else find(path, pattern)[-1]
+    missing.rename(path.parent / "elsewhere")
     before = sorted(path.rglob("[!L]*"))
-    with pytest.raises((DataCorrupt, ConfigError)):
+    with pytest.raises(ConfigError if pattern == "FORMAT" else DataCorrupt) as caught:
         read(path)
+    if pattern != "FORMAT":
+        assert caught.value.message.startswith(f"{missing} is ")
+        assert "missing" in caught.value.message
+        assert caught.value.details["file"] == str(missing)
     assert [file for file in sorted(path.rglob("[!L]*")) if file.exists()] == before
+
+
+def test_a_table_that_was_cut_off_is_refused(path: Path, rows: Rows) -> None:
+    table = find(path, "*.ldb")[-1]
+    size = table.stat().st_size
+    os.truncate(table, size - 1)
+    with pytest.raises(DataCorrupt, match=f"has {size - 1} bytes instead of {size}") as caught:
+        read(path)
+    assert caught.value.details["file"] == str(table)
 
 
 def test_a_table_deleted_under_an_open_map_is_not_taken_for_missing_keys(path: Path) -> None:
@@ -312,6 +363,63 @@ def test_repair_saves_every_intact_row_and_keeps_the_damaged_map(
         # Rows share a checksummed block of 4 KiB in tables; in logs each write has its own.
         assert len(lost) <= (1 if pattern == "*.log" else 8)
         shutil.rmtree(damaged)
+
+
+def test_repair_saves_records_wherever_in_a_block_of_the_log_they_begin(path: Path) -> None:
+    """A fragment's header stays within a block of 32 KiB; a record may be in several."""
+    for size in range(32_768 - 40, 32_768 - 20):
+        values = [bytes(size), b"small", Random(size).randbytes(100_000), b"last"]
+        rows = [(b"%d" % n, value) for n, value in enumerate(values)]
+        store = LevelDBStore(path, create=True, large_bytes=1 << 20)
+        one = store.open("map", create=True)
+        for row in rows:
+            one.write([row], Durability.WRITTEN)
+        store.close()
+        for damage in (False, True):
+            copied = copy_of(path)
+            if damage:
+                flip(find(copied, "*.log")[-1], 8 * 1_000)
+            repair(copied, "map")
+            assert read(copied) == rows[damage:], size
+            shutil.rmtree(copied)
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("left", ["values", None])
+def test_repair_makes_an_empty_map_of_a_directory_that_has_lost_its_files(
+    path: Path, left: str | None
+) -> None:
+    store = LevelDBStore(path, create=True)
+    store.open("map", create=True).write([(b"k", b"v")], Durability.SYNCED)
+    store.close()
+    for file in (path / "maps/map").iterdir():
+        if file.name != left:
+            file.unlink()
+    repair(path, "map")
+    assert read(path) == []
+    assert {file.name for file in (path / "maps/map").iterdir()} >= {"CURRENT", "values"}
+
+
+def test_repair_leaves_nothing_beside_the_map_and_what_it_keeps(path: Path, rows: Rows) -> None:
+    first, second = (repair(path, "map") for _ in range(2))
+    assert (first.name, second.name) == ("map.1", "map.2")
+    assert not [file for file in path.rglob("*") if file.name in ("lost", "map~")]
+    assert list((path / "temporary").iterdir()) == []
+    assert read(path) == rows
+
+
+def test_a_disk_that_is_full_while_a_map_is_mended_is_named(
+    path: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **more: object) -> None:
+        raise plyvel.IOError(b"IO error: 000009.ldb: No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plyvel, "repair_db", full)
+        with pytest.raises(StorageFull, match=r"000009\.ldb"):
+            repair(path, "map")
+    repair(path, "map")
+    assert read(path) == rows
 
 
 def test_repair_refuses_a_map_that_is_missing_or_in_use(path: Path, rows: Rows) -> None:

@@ -14,7 +14,7 @@ from tests.clocks import ManualClock
 from tests.store_contract import ALL, rows_of
 from tms.errors import DataCorrupt, StorageFull, StorageUnavailable
 from tms.model.topic import Durability
-from tms.store.leveldb import LevelDBStore, databases, repair
+from tms.store.leveldb import LevelDBStore, databases, repair, values
 from tms.store.leveldb.map import LevelDBMap
 from tms.store.leveldb.values import VALUES
 
@@ -44,6 +44,10 @@ class Directory:
         self.close()
         self._store = LevelDBStore(self.path, create=True, clock=self.clock)
         return self._store.open("map", create="map" not in self._store.names(""))
+
+    def health(self) -> str | None:
+        assert self._store is not None
+        return self._store.healthy()
 
     def close(self) -> None:
         if self._store is not None:
@@ -180,6 +184,22 @@ def test_rows_whose_values_never_reached_the_disk_go_for_good(data: Directory) -
     assert data.read() == [row(1), (b"0009", value(2))]
 
 
+def test_rows_are_not_judged_by_a_table_that_is_damaged(data: Directory) -> None:
+    data.open().write([SMALL_ROW], SYNCED)
+    data.open().write([row(2)], WRITTEN)
+    data.close()
+    data.read()  # moves the rows from the log to a table
+    os.truncate(data.file, 100)
+    table = next(
+        each for each in data.file.parent.glob("*.ldb") if SMALL_ROW[1] in each.read_bytes()
+    )
+    raw = bytearray(table.read_bytes())
+    raw[raw.index(SMALL_ROW[1])] ^= 1
+    table.write_bytes(raw)
+    with pytest.raises(DataCorrupt, match=str(data.file.parent)):
+        data.open()
+
+
 # What was synced
 
 
@@ -248,6 +268,29 @@ def test_after_a_failed_sync_recovering_writes_again_what_may_not_be_on_the_disk
     recovered(data, one)
     assert value(2) in b"".join(written) and value(1) not in b"".join(written)
     assert rows_of(one) == [row(1), row(2)]
+
+
+def test_recovering_is_tried_twice_a_second_at_most(
+    data: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = data.open()
+    failing(monkeypatch, "pwritev", errno.EIO)
+    with pytest.raises(StorageUnavailable):
+        one.write([row(1)], SYNCED)
+    assert one.failed and data.health() is None, "nobody knows yet that it stays so"
+    away = data.file.rename(data.file.with_suffix(".away"))
+    with pytest.raises(DataCorrupt, match="missing") as caught:
+        one.recover()
+    away.rename(data.file)
+    data.clock.pass_ms(499)
+    with pytest.raises(DataCorrupt, match="missing"):
+        one.recover()
+    assert data.health() == caught.value.message
+    data.clock.pass_ms(1)
+    one.recover()
+    assert not one.failed and data.health() is None
+    one.write([row(2)], SYNCED)
+    assert data.read() == [row(2)]
 
 
 @pytest.mark.parametrize(("code", "error"), [(errno.ENOSPC, StorageFull), (errno.EIO, None)])
@@ -344,3 +387,21 @@ def test_a_repair_keeps_every_value_that_is_intact(data: Directory, part: str) -
     assert data.read() == ([*kept, SMALL_ROW] if part != "mark" else kept)
     data.open().write([row(7)], SYNCED)
     assert row(7) in data.read()
+
+
+def test_a_repair_finds_values_wherever_they_have_got_to(
+    data: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking through the file piece by piece, it misses none that begins in one and ends in the
+    next."""
+    monkeypatch.setattr(values, "_CHUNK", 16)
+    rows = [row(1), row(2)]
+    for one in rows:
+        data.open().write([one], SYNCED)
+    data.close()
+    whole = data.file.read_bytes()
+    for junk in range(1, 20):
+        moved = data.copy()
+        moved.file.write_bytes(b"T" * junk + whole + b"TMSV"[: junk % 5])
+        repair(moved.path, "map")
+        assert moved.read() == rows, junk

@@ -101,14 +101,14 @@ class Databases:
         try:
             return self._directory.prepare(path, build)
         except OSError as exc:
-            raise translate(exc, path) from exc
+            raise refused(exc) from exc
 
     def replace(self, path: Path, beside: Path) -> None:
         """See `DataDirectory.replace`."""
         try:
             self._directory.replace(path, beside)
         except OSError as exc:
-            raise translate(exc, path) from exc
+            raise refused(exc) from exc
 
     def opened(self, one: _Map) -> None:
         """Count a map as open, and let others rest if there are too many."""
@@ -152,7 +152,7 @@ class Databases:
                 try:
                     self._directory.probe(min(2 * self._write_buffer_bytes, PROBE_BYTES_MAX))
                 except OSError as exc:
-                    self._probe_error = translate(exc, self._directory.path)
+                    self._probe_error = refused(exc)
             if self._probe_error is not None:
                 raise again(self._probe_error)
 
@@ -176,20 +176,27 @@ def require_threads() -> None:
 
 def translate(exc: Exception, path: Path) -> TMSError:
     """What an error of LevelDB or of the operating system means."""
-    text = exc.args[0] if exc.args else ""
-    reason = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(exc)
-    if isinstance(exc, plyvel.CorruptionError) or (
-        isinstance(exc, plyvel.Error) and not isinstance(exc, plyvel.IOError)
-    ):
-        return DataCorrupt(
-            f"{path} is damaged: {reason}. Run `tms fsck --repair`, or restore it from a backup.",
-            file=str(path),
-        )
+    if isinstance(exc, OSError):  # as plyvel's IOError is
+        return refused(exc)
+    return DataCorrupt(
+        f"{path} is damaged: {_reason(exc)}. Run `tms fsck --repair`, or restore it from a backup.",
+        file=str(path),
+    )
+
+
+def refused(exc: OSError) -> TMSError:
+    """What it means that the disk does not take something, or does not give it."""
+    reason = _reason(exc)
     if any(words in reason for words in _FULL):
         return StorageFull(
             f"The disk is full ({reason}). Free some space; writing goes on by itself then."
         )
     return StorageUnavailable(f"The disk refuses ({reason}). Check it; TMS tries again by itself.")
+
+
+def _reason(exc: Exception) -> str:
+    text = exc.args[0]
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(exc)
 
 
 def again(error: TMSError) -> TMSError:

@@ -255,12 +255,13 @@ class _Locks:
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, str(os.getpid()).encode(), 0)
             except BlockingIOError as exc:
-                holder = os.pread(fd, 20, 0).decode("ascii", "replace")
+                found = os.pread(fd, 20, 0)
                 os.close(fd)
+                holder = {"pid": int(found)} if found.isdigit() else {}
                 raise AlreadyRunning(
-                    f"{path} is in use by process {holder or 'unknown'}; stop that one, or choose "
-                    "another directory.",
-                    **({"pid": int(holder)} if holder.isdigit() else {}),
+                    f"{path} is in use by process {holder.get('pid', 'unknown')}; stop that one, "
+                    "or choose another directory.",
+                    **holder,
                 ) from exc
             except BaseException:
                 os.close(fd)

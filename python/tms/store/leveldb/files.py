@@ -170,13 +170,12 @@ def logs(path: Path) -> list[Path]:
     return [path / name for name in sorted(found, key=lambda name: int(name.removesuffix(".log")))]
 
 
-def salvage(log: Path) -> int:
-    """Write a log anew with only the records that are intact; the bytes of the others.
+def salvage(log: Path) -> None:
+    """Write a log anew with only the records that are intact.
 
     LevelDB's own repair takes over damaged records of a log as if they were good.
     """
-    data = _read(log)
-    records = list(_intact_records(data))
+    records = list(_intact_records(_read(log)))
     new = log.with_suffix(".new")
     with new.open("wb") as file:
         for record in records:
@@ -184,9 +183,7 @@ def salvage(log: Path) -> int:
                 file.write(part)
         file.flush()
         os.fsync(file.fileno())
-    lost = len(data) - new.stat().st_size
     new.rename(log)
-    return max(0, lost)
 
 
 def _intact_records(data: bytes) -> Iterator[bytes]:

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import threading
-from pathlib import Path
 
 from tms import forks
 from tms.clock import Clock, SystemClock
@@ -21,8 +20,8 @@ from tms.store.leveldb.databases import (
     LARGE_BYTES,
     WRITE_BUFFER_BYTES,
     Databases,
+    refused,
     require_threads,
-    translate,
 )
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import write_empty
@@ -82,7 +81,7 @@ class LevelDBStore:
             if create:
                 if found is not None or path.exists():
                     raise Conflict(f"The map {name} exists already.")
-                self._add(name, path)
+                self._add(name)
             elif found is None and not path.exists():
                 raise NotFound(f"There is no map {name} in {self._directory.path}.")
             if found is None:
@@ -102,7 +101,7 @@ class LevelDBStore:
             try:
                 away = self._directory.discard(name)
             except OSError as exc:
-                raise translate(exc, self._directory.path) from exc
+                raise refused(exc) from exc
         if away is not None:
             shutil.rmtree(away, ignore_errors=True)
 
@@ -153,11 +152,11 @@ class LevelDBStore:
         waits for threads that are not here."""
         forks.leave(self, *self._maps.values())
 
-    def _add(self, name: str, path: Path) -> None:
+    def _add(self, name: str) -> None:
         try:
             self._directory.add(name, write_empty)
         except OSError as exc:
-            raise translate(exc, path) from exc
+            raise refused(exc) from exc
 
     def _require_open(self) -> None:
         if self._closed:
@@ -176,4 +175,4 @@ def _directory(path: str | os.PathLike[str], create: bool, sync: bool) -> DataDi
             "that this user may write to."
         ) from exc
     except OSError as exc:
-        raise translate(exc, Path(path)) from exc
+        raise refused(exc) from exc

@@ -292,10 +292,7 @@ def _write(fd: int, parts: list[Buffer], at: int) -> None:
 
 
 def _open(file: Path) -> int:
-    try:
-        return os.open(file, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError as exc:
-        raise _damaged(file, "it is missing") from exc
+    return os.open(file, os.O_RDWR | os.O_CLOEXEC)
 
 
 def _damaged(file: Path, what: str) -> DataCorrupt:
