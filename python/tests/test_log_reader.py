@@ -18,7 +18,7 @@ from tests.log_kit import (
     small,
 )
 from tests.model_log import ModelPartition
-from tms.errors import OffsetOutOfRange
+from tms.errors import DataCorrupt, OffsetOutOfRange
 from tms.model.block import decode, encode
 from tms.model.ids import TIME_MS_MAX, MessageId
 from tms.model.log import NewBlock, PartitionPosition
@@ -258,3 +258,61 @@ def test_truncation_does_not_touch_what_comes_later_or_other_partitions() -> Non
         bench.engine.truncate_topic(NAME, LATEST)
         bench.publish(b"c")
         assert (bench.values(), bench.values(partition=1)) == ([b"c"], [])
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 2_000, 1 << 20])
+@pytest.mark.parametrize(
+    "damaged",
+    [{0}, {7}, {38}, {0, 1, 2}, {20, 21, 22, 23}, {3, 5, 7, 9}, set(range(1, 39, 2)), {*range(39)}],
+    ids=str,
+)
+def test_every_offset_outside_of_damaged_blocks_is_found(
+    damaged: set[int], segment_bytes: int
+) -> None:
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=segment_bytes)) as bench:
+        sizes = [1 + number % 3 for number in range(40)]
+        for number, size in enumerate(sizes):
+            bench.clock.pass_ms(number % 2)  # else in one millisecond with the one before
+            bench.publish(*[b"%d" % number] * size)
+        bench.restart()
+        bench.fetch(LATEST)  # where it ends is known
+        damage(bench, damaged)
+        offset = 0
+        for number, size in enumerate(sizes):
+            for place in range(size):
+                position = Position.offset(offset + place)
+                if number in damaged:
+                    with pytest.raises(DataCorrupt):
+                        bench.fetch(position, bytes_max=1)
+                else:
+                    found = seen(bench.fetch(position, bytes_max=1).blocks)
+                    assert {one.value for one in found} == {b"%d" % number}
+                    assert found[-1].offset == offset + size - 1
+            offset += size
+
+
+def test_an_offset_is_looked_for_in_bounded_time_where_no_row_can_be_read() -> None:
+    with Bench(limits=Limits(cache_bytes=0)) as bench:
+        for number in range(2_000):
+            bench.publish(b"%d" % number)
+        bench.restart()
+        bench.fetch(LATEST)  # where it ends is known
+        damage(bench, set(range(5, 1_999)))
+        operations: list[str] = []
+        bench.store.before = lambda operation, _: operations.append(operation)
+        with pytest.raises(DataCorrupt):
+            bench.fetch(Position.offset(1_000), bytes_max=1)
+        assert len(operations) < 10_000
+        assert bench.fetch(Position.offset(1_999), bytes_max=1).blocks
+        assert bench.fetch(Position.offset(4), bytes_max=1).blocks
+
+
+def damage(bench: Bench, numbers: set[int]) -> None:
+    """Damage blocks, by their places in the partition."""
+    rows = [
+        (name, key)
+        for name in bench.maps()
+        for key, _ in bench.store.inner.open(name, create=False).scan(None, None, 1 << 30)
+    ]
+    for number in numbers:
+        bench.store.corrupt_value(*rows[number])

@@ -1,6 +1,7 @@
 """An option that is misspelt is an error that says what was meant."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,11 @@ import pytest
 
 import tms
 import tms.aio
+from tms.compact.compaction import CompactionLimits
+from tms.engine import EngineConfig
 from tms.errors import Invalid, NotFound
+from tms.log.partition import LogLimits
+from tms.owner.ownership import OwnerLimits
 
 Open = Callable[..., Any]
 
@@ -26,6 +31,18 @@ def test_an_unknown_option_of_open_names_the_nearest_and_all(
         "take_over, threads, timeout_s, topics, transaction_lifetime_ms."
     )
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("kind", [EngineConfig, LogLimits, CompactionLimits, OwnerLimits])
+def test_an_unknown_field_of_a_configuration_names_the_nearest_and_all(kind: Any) -> None:
+    names = sorted(field.name for field in fields(kind))
+    near = names[-1]
+    with pytest.raises(Invalid) as caught:
+        kind(**{near + "x": 1})
+    assert caught.value.message == (
+        f"{kind.__module__}.{kind.__name__} has no option '{near}x'. Did you mean {near}? It takes "
+        f"{', '.join(names)}."
+    )
 
 
 @pytest.mark.parametrize("connect", [tms.connect, tms.aio.connect])

@@ -12,7 +12,7 @@ from tms.log.partition import LogLimits
 from tms.model.log import PartitionPosition
 from tms.model.position import Position
 from tms.model.received import Delivered
-from tms.model.topic import Durability
+from tms.model.topic import Durability, TopicName
 from tms.queues.reading import Block
 from tms.store.faulty import FaultyStore
 
@@ -91,10 +91,10 @@ class Damaged(World):
         self.engine = Engine(faulty, self.clock, config)
         self.queues = self.engine.queues
 
-    def damage(self, partition: int, offset: int) -> None:
+    def damage(self, partition: int, offset: int, topic: TopicName = JOBS) -> None:
         """Damage the block with this message where it is stored, and start again."""
         there = [PartitionPosition(partition, Position.offset(offset))]
-        block = bytes(self.engine.fetch(JOBS, there, 1).blocks[0].block)
+        block = bytes(self.engine.fetch(topic, there, 1).blocks[0].block)
         self.engine.maintenance.clean()
         for name in self.store.names("t"):
             rows = self.store.open(name, False)
@@ -192,3 +192,20 @@ def test_a_receive_that_fails_while_it_takes_loses_nothing(monkeypatch: pytest.M
             world.receive()
         monkeypatch.undo()
     assert world.values() == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_queue_whose_dead_letters_are_damaged_is_described_and_goes_on(
+    damaged: Damaged, number: int
+) -> None:
+    for n in range(3):
+        damaged.publish(b"%d" % n)
+        damaged.reject(*damaged.receive())
+        damaged.queues.tidy()
+    assert damaged.info().dead == 3
+    damaged.damage(0, number, DEAD)
+    assert damaged.info().dead in ((3, 0) if number == 2 else (3,))  # of which the end is not known
+    assert damaged.queues.declare("g", JOBS, damaged.settings).group == "g"
+    assert [one.group for one in damaged.queues.list_queues(JOBS)] == ["g"]
+    damaged.publish(b"3")
+    assert damaged.values() == [b"3"]

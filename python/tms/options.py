@@ -1,13 +1,14 @@
-"""Options of calls by their names: one that is misspelt is an error that says what was meant."""
+"""Names of options and fields: one that is misspelt is an error that says what was meant."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from tms.errors import Invalid
 
 P = ParamSpec("P")
 T = TypeVar("T")
+C = TypeVar("C")
 
 
 def check_options(call: str, given: Iterable[str], allowed: Iterable[str]) -> None:
@@ -35,3 +36,18 @@ def named_options(call: Callable[P, T]) -> Callable[P, T]:
         return call(*args, **options)
 
     return checked
+
+
+def named_fields(kind: type[C]) -> type[C]:
+    """A dataclass that checks the names of its fields first."""
+    made: Any = kind
+    right, allowed = made.__init__, made.__dataclass_fields__
+    name = f"{kind.__module__}.{kind.__qualname__}"
+
+    @wraps(right)
+    def checked(self: C, *args: object, **options: object) -> None:
+        check_options(name, options, allowed)
+        right(self, *args, **options)
+
+    made.__init__ = checked
+    return kind

@@ -305,6 +305,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "server.cdap.publish._PACKED_BYTES",
     ),
     "What a process can lose by it is speed or a connection, and its own tests go to the edge.": (
+        "log.reader._DAMAGED_ROWS_MAX",
         "owner.ownership.OwnerLimits.*",
         "server.service.RequestLimits.budget_wait_s",
         "client.aio.bus.LANES_MAX",

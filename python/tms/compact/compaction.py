@@ -31,6 +31,7 @@ from tms.model import keys
 from tms.model.ids import MessageId
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import TopicName
+from tms.options import named_fields
 from tms.store.base import Map, pages
 from tms.topic.maintenance import TRANSACTION_MS_MAX
 from tms.topic.partitions import PartitionLog, Partitions
@@ -43,6 +44,7 @@ _log = EventLog(__name__)
 EraseWaiting = Callable[[TopicName, bytes, int | None], int]
 
 
+@named_fields
 @dataclass(frozen=True, slots=True)
 class CompactionLimits:
     """Bounds of compaction. `share` of the time is spent on it; a partition is due once

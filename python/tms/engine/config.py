@@ -5,11 +5,13 @@ from dataclasses import dataclass, field, fields
 from tms.compact.compaction import CompactionLimits
 from tms.errors import Invalid
 from tms.log.partition import LogLimits
+from tms.options import named_fields
 from tms.owner.ownership import OwnerLimits
 
 _LIMITS = {"log": LogLimits, "compaction": CompactionLimits, "owner": OwnerLimits}
 
 
+@named_fields
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Bounds of an engine. Bytes and seconds. Raises `Invalid`."""

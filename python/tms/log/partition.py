@@ -29,6 +29,7 @@ from tms.model import keys
 from tms.model.block import Flags, place
 from tms.model.log import StoredBlock
 from tms.model.topic import Durability
+from tms.options import named_fields
 from tms.store.base import Map, Row
 
 REST_BYTES = 1 << 20
@@ -37,6 +38,7 @@ LOOK_BYTES = 1 << 20  # how soon a changed retention is noticed
 _log = EventLog(__name__)
 
 
+@named_fields
 @dataclass(frozen=True, slots=True)
 class LogLimits:
     """Bounds of a partition log. Bytes and milliseconds."""

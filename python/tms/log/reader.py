@@ -29,6 +29,7 @@ from tms.model.placing import ids, places
 from tms.model.position import Kind, Position
 
 _LOOK_BYTES = 4 << 20
+_DAMAGED_ROWS_MAX = 64  # are told apart when an offset is looked for
 _FEW = 8  # references beyond those that filled the last read
 
 
@@ -288,7 +289,10 @@ class PartitionReader:
         last, end = self._end()
         if offset == end:
             return Position.after(MessageId(*last))
-        earliest = self.start(floor)
+        try:
+            earliest = self.start(floor)
+        except DataCorrupt:  # the first block; what stands behind it can be read
+            earliest = self._behind(max(floor, self._state.chain.record.floor))
         if earliest <= offset < end:
             located = self._locate(offset, last)
             if located is not None:
@@ -312,26 +316,58 @@ class PartitionReader:
 
     def _locate(self, offset: int, last: BlockKey) -> MessageId | None:
         """Halve the space of keys: offsets grow with keys. Where messages that nobody sees were
-        cleaned away, the next one. None when nothing is left there."""
+        cleaned away, the next one. None when nothing is left there. Raises `DataCorrupt` when that
+        is a damaged row, and when it stands among so many that one cannot tell."""
         low, high = 0, _number(last)
         after: MessageId | None = None
+        damage: DataCorrupt | None = None  # of the row that follows on `high`
+        patience = _DAMAGED_ROWS_MAX
         while low <= high:
             middle = (low + high) // 2
-            blocks = self._scan(_key(middle), key_after(last), 1)
-            if not blocks:  # the last ones were cleaned away
+            try:
+                block = self._first(middle, high)
+            except DataCorrupt as error:
+                edge = self._behind_damage(middle, high)
+                block = self._first(edge, high)
+                if block is None or offset < header_of(block).base_offset:
+                    high = edge - 2 if patience else middle - 1  # the row before it is damaged
+                    after, damage, patience = None, error, max(0, patience - 1)
+                    continue
+                low = edge
+            if block is None:
                 high = middle - 1
                 continue
-            block = blocks[0]
             header = header_of(block)
             if offset < header.base_offset:
                 high = middle - 1
                 after = MessageId(block.time_ms, block.last_sequence - header.count + 1)
+                damage = None
             elif offset >= header.base_offset + header.count:
                 low = _number((block.time_ms, block.last_sequence)) + 1
             else:
                 first = block.last_sequence - header.count + 1
                 return MessageId(block.time_ms, first + offset - header.base_offset)
+        if damage is not None:
+            raise damage
         return after
+
+    def _first(self, low: int, high: int) -> StoredBlock | None:
+        """The first block whose key is from `low` to `high`."""
+        blocks = self._scan(_key(low), key_after(_key(high)), 1) if low <= high else []
+        return blocks[0] if blocks else None
+
+    def _behind_damage(self, low: int, high: int) -> int:
+        """A key behind a damaged row from `low` on, which stands right before it, and from which on
+        no row, or one that can be read, is the first."""
+        high += 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                self._first(middle, high)
+                high = middle
+            except DataCorrupt:
+                low = middle
+        return high
 
 
 def _with_few(blocks: list[StoredBlock], references: int) -> list[StoredBlock]:

@@ -28,11 +28,13 @@ from tms.clock import Clock
 from tms.errors import AlreadyRunning, DataCorrupt, NotOwner, StorageUnavailable, TMSError
 from tms.events import EventLog
 from tms.model.keys import OWNER
+from tms.options import named_fields
 from tms.store.base import Map
 
 _log = EventLog(__name__)
 
 
+@named_fields
 @dataclass(frozen=True, slots=True)
 class OwnerLimits:
     """How owners of a shared store notice each other. Seconds."""

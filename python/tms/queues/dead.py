@@ -16,7 +16,7 @@ Invariants
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from tms.errors import Fenced, TMSError, TopicExists, TopicNotFound
+from tms.errors import DataCorrupt, Fenced, TMSError, TopicExists, TopicNotFound
 from tms.events import EventLog
 from tms.log.pending import Pending
 from tms.model.block import decode, encode, read_header, unpacked
@@ -40,7 +40,7 @@ from tms.model.transaction import (
     TopicBlock,
 )
 from tms.queues.queue import OpenQueue
-from tms.queues.reading import MessageLog
+from tms.queues.reading import MessageLog, readable_ends
 
 LETTERS, LETTER_BYTES = 1_000, 4 << 20
 COMMIT_TIMEOUT_S = 30.0
@@ -201,12 +201,18 @@ class DeadLetters:
     # -- and back ----------------------------------------------------------------------------------
 
     def count(self, queue: OpenQueue) -> int:
-        """How many dead letters there are that were not moved back."""
+        """How many dead letters there are that were not moved back; of a damaged topic, at most."""
         name = dead_letter_topic(queue.group, queue.topic, queue.state.settings.dead_letter)
         try:
-            ends = self._log.offsets(name, Position.latest())
+            return self._count(queue, name)
         except TopicNotFound:
             return 0
+        except DataCorrupt:  # where they begin cannot be told: all that ever came
+            partitions = self._topics.settings(name).partitions
+            return sum(readable_ends(self._log, name, partitions).values())
+
+    def _count(self, queue: OpenQueue, name: TopicName) -> int:
+        ends = self._log.offsets(name, Position.latest())
         stands = self._transactions.positions(redrive_group(queue.group, queue.topic), name)
         starts: dict[Position, Mapping[int, int]] = {}
         count = 0

@@ -10,7 +10,6 @@ Invariants
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from random import Random
 from typing import Protocol
 
@@ -43,7 +42,7 @@ from tms.queues.keeping import shorten
 from tms.queues.loading import replayed
 from tms.queues.mover import Mover
 from tms.queues.queue import OpenQueue
-from tms.queues.reading import MessageLog
+from tms.queues.reading import MessageLog, readable_ends
 from tms.queues.settling import Settling
 from tms.topic.journal import Journal
 from tms.topic.registry import Registry, TopicRecord
@@ -192,16 +191,9 @@ class Queues:
         try:
             ends = self._log.offsets(queue.topic, Position.latest())
         except DataCorrupt:
-            ends = self._readable_ends(queue)
+            partitions = self._registry.find(queue.topic).partitions
+            ends = readable_ends(self._log, queue.topic, partitions)
         return queue.info(ends, self._dead.count(queue))
-
-    def _readable_ends(self, queue: OpenQueue) -> dict[int, int]:
-        """Where the partitions end, as far as that can be read."""
-        ends = {}
-        for partition in range(self._registry.find(queue.topic).partitions):
-            with suppress(DataCorrupt):
-                ends[partition], _ = self._log.end(queue.topic, partition)
-        return ends
 
     def stats(self) -> list[QueueInfo]:
         """The queues that are open, without what only the log knows; for metrics."""

@@ -15,6 +15,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple, Protocol
 
@@ -61,6 +62,15 @@ class MessageLog(Protocol):
         callback: Callable[[], None],
         held: Mapping[int, int] | None = None,
     ) -> Callable[[], None]: ...
+
+
+def readable_ends(log: MessageLog, name: TopicName, partitions: int) -> dict[int, int]:
+    """Where the partitions of a topic end, as far as that can be read."""
+    ends = {}
+    for partition in range(partitions):
+        with suppress(DataCorrupt):
+            ends[partition], _ = log.end(name, partition)
+    return ends
 
 
 class Block:
