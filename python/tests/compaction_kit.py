@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
 
 class World:
-    """One partition. Every pass of compaction is due that has anything to do."""
+    """One partition. By default every pass of compaction is due that has anything to do."""
 
     def __init__(
         self,
@@ -43,10 +43,11 @@ class World:
         keys_max: int = 500,
         inner: Store | None = None,
         bounds: Bounds = AT_DEFAULT,
+        dirty_ratio: float = 0.0,
     ) -> None:
         self.clock = ManualClock()
         self.store = FaultyStore(inner or KeptStore())
-        compaction = bounds.make(CompactionLimits, dirty_ratio=0.0, keys_max=keys_max)
+        compaction = bounds.make(CompactionLimits, dirty_ratio=dirty_ratio, keys_max=keys_max)
         self._config = bounds.config(threads=2, compaction=compaction)
         self.open()
         self.engine.create_topic(NAME, settings or compacted())

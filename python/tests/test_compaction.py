@@ -1,7 +1,7 @@
 """Compaction by key: what stays, what goes, and that nothing else changes."""
 
 import threading
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -168,6 +168,26 @@ def test_staged_blocks_are_thinned_where_they_stand() -> None:
     assert world.read()[0] == before[3]
     world.restart()
     assert world.offsets() == [3, 6, 7]
+
+
+def test_a_pass_looks_through_every_page_of_every_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("cleaning", "rewriting"):
+        monkeypatch.setattr(f"tms.compact.{module}.PAGE_BYTES", 1)
+    world = World()
+    for round in range(2):
+        for number in range(12):
+            world.publish((b"%d" % number, b"%d" % round), (None, b"stays"))
+            if number % 5 == 4:
+                world.seal()
+    world.seal()
+    before = world.read()
+    pauses = count()
+    world.engine.compaction.run(lambda: next(pauses) and None)
+    assert world.read() == [one for one in before if one.key is None or one.offset >= 24]
+    stats = world.engine.stats()
+    assert (stats.compaction_passes, stats.compaction_removed) == (1, 12)
+    assert stats.compaction_reclaimed_bytes > 0
+    assert next(pauses) >= 24, "publishers wait"
 
 
 def test_more_keys_than_fit_take_more_passes() -> None:

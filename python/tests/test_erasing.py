@@ -129,11 +129,18 @@ class EraseContract:
     def test_what_cannot_be_erased_is_refused(self, bus: tms.Bus) -> None:
         bus.create_topic("t", partitions=2)
         [id] = bus.publish_many("t", [b"v"], partition=1)
-        for what in ({}, {"key": b"k", "id": id}, {"id": id}):
-            with pytest.raises(Invalid):
+        for what, field in (
+            ({}, "key"),
+            ({"key": b"k", "id": id}, "key"),
+            ({"id": id}, "partition"),
+        ):
+            with pytest.raises(Invalid) as caught:
                 bus.erase("t", **what)  # type: ignore[arg-type]
-        with pytest.raises(PartitionNotFound):
-            bus.erase("t", id=id, partition=2)
+            assert caught.value.details["field"] == field
+        for partition in (2, -1):
+            with pytest.raises(PartitionNotFound, match="0 to 1") as missing:
+                bus.erase("t", id=id, partition=partition)
+            assert missing.value.details == {"partition": partition, "partitions": 2}
         with pytest.raises(TopicNotFound):
             bus.erase("missing", key=b"k")
         with pytest.raises(Forbidden):
@@ -207,6 +214,31 @@ def test_erasing_goes_through_sealed_open_and_truncated_segments() -> None:
     world.restart()
     assert world.offsets() == [1, 3]
     assert world.publish((KEY, b"4")) == [4]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_erasing_looks_through_every_page_and_touches_no_other_block(
+    monkeypatch: pytest.MonkeyPatch, sealed: bool
+) -> None:
+    for module in ("erasing", "rewriting"):
+        monkeypatch.setattr(f"tms.compact.{module}.PAGE_BYTES", 1)
+    world = plain()
+    for number in range(20):
+        world.publish((b"%d" % number, SECRET), (OTHER, b"1"))
+    if sealed:
+        world.seal()
+        world.publish((OTHER, b"last"))
+    before = world.read()
+    assert world.engine.erase(NAME, key=b"missing") == 0
+    assert len(world.log.state.chain.record.segments) == 1 + sealed, "a segment for nothing"
+    assert world.engine.erase(NAME, key=b"13") == 1
+    assert world.read() == [one for one in before if one.key != b"13"]
+    for one in before[4:8]:
+        assert world.engine.erase(NAME, id=one.id) == 1
+        assert world.engine.erase(NAME, id=one.id) == 0
+    assert world.read() == [one for one in before[:4] + before[8:] if one.key != b"13"]
+    assert world.engine.stats().erased == 5
+    assert b"".join(everything(world)).count(SECRET) == 20 - 3
 
 
 def test_a_message_that_was_rolled_back_is_erased_and_one_that_is_open_too() -> None:

@@ -57,7 +57,7 @@ class Progress:
             passes = [one for one in old.passes if one[0] >= horizon and one[1] <= now_ms]
             passes.append((clean, now_ms))
             if len(passes) > PASSES_MAX:  # then some tombstones wait for a later one
-                passes = passes[1 - len(passes) % 2 :: 2]
+                passes = passes[::-2][::-1]
             return {"clean": max(clean, old.clean), "passes": tuple(passes)}
 
         self._set(changes)
