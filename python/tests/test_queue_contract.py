@@ -12,6 +12,7 @@ from tests.http_kit import Served, serving
 from tests.log_kit import until
 from tests.queue_contract import QueueContract, extensions
 from tests.test_client_aio import Open, run
+from tms import Delivered
 from tms.aio import AsyncBus, AsyncQueue
 from tms.errors import Closed, Fenced, QueueNotFound
 
@@ -51,7 +52,10 @@ class AsyncQueueContract:
     def test_messages_are_received_and_settled(self, open_bus: Open) -> None:
         async def work(bus: AsyncBus) -> None:
             queue = await prepared(bus, b"a", b"b", b"c", lease_s=60, backoff_first_s=0)
-            a, b, c = await queue.receive(5)
+            found: list[Delivered] = []
+            while len(found) < 3:  # one receive may have less than there is
+                found += await queue.receive(3 - len(found))
+            a, b, c = found
             assert (await queue.ack(a)).done == 1
             assert (await queue.extend([b, c])).done == 2
             assert (await queue.nack(b, delay_s=0)).done == 1

@@ -125,14 +125,15 @@ class Mover:
                 _log.warning("looking_failed", topic=str(waiting.shelf.name), error=error.message)
 
     def move(self) -> int:
-        """Move everything that is due now; how many messages."""
+        """Move everything that is due now; how many messages, and how many that were cancelled in
+        batches of nothing else."""
         total = 0
         while some := self.move_some():
             total += some
         return total
 
     def move_some(self) -> int:
-        """Move a batch of each topic where something is due; how many messages."""
+        """Move a batch of each topic where something is due; how many, 0 when nothing was."""
         return sum(self._move_of(waiting) for waiting in self._topics())
 
     def tidy(self) -> None:
