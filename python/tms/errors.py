@@ -74,6 +74,15 @@ def from_code(code: str, message: str, details: dict[str, Any]) -> TMSError:
     return error
 
 
+def without_frames(error: BaseException | None) -> None:
+    """Forget through which calls an error that was dealt with came: their variables hold what the
+    error was about, and they and the error may hold each other until the garbage collector
+    comes."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def codes() -> dict[str, type[TMSError]]:
     """All known codes and their classes."""
     return dict(_BY_CODE)

@@ -155,14 +155,16 @@ class Delayed:
             entries = shelf.scan(start, None, _SCAN_BYTES)
             if not entries:
                 break
-            left -= sum(len(entry.block) for entry in entries)
             last = entries[-1]
             start = DelayedId(last.id.due_ms, last.id.sequence + last.messages)
             cancelled = shelf.cancelled(entries[0].id, start)
             for entry in entries:
                 if shelf.moved.covers(entry.id):
                     continue
+                if left <= 0 and found:
+                    return found[:limit]
                 gone, columns = cancelled_of(entry, cancelled), decode(entry.block)
+                left -= columns.cell_bytes
                 cells = zip(columns.keys(), columns.values(), columns.headers(), strict=True)
                 found += [
                     DelayedMessage(id, entry.partition, *cell)

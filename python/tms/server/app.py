@@ -12,7 +12,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.routing import Router
 
-from tms.errors import Kind, NotFound, NotOwner, TMSError
+from tms.errors import Kind, NotFound, NotOwner, TMSError, without_frames
 from tms.events import EventLog
 from tms.server import delayed, groups, operating, topics, transactions
 from tms.server.cdap.app import Cdap, is_cdap
@@ -95,10 +95,12 @@ class App:
             return
         except TMSError as error:
             self._answer(exchange, error, route)
+            without_frames(error)
         except HTTPException as exc:
             self._answer(exchange, _translated(exc, scope), route)
-        except Exception:
+        except Exception as exc:
             self._unexpected(exchange, route)
+            without_frames(exc)
         metrics = self._service.metrics
         metrics.answers[route, exchange.status] += 1
         if route in metrics.seconds:

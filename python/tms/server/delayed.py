@@ -1,5 +1,6 @@
 """The endpoints of delayed messages."""
 
+import asyncio
 from itertools import count
 
 import msgspec
@@ -23,7 +24,7 @@ from tms.server.http.request import (
     whole_number,
 )
 from tms.server.messages.idempotency import producer_id
-from tms.server.service import Service
+from tms.server.service import Service, are_quick
 from tms.server.topics import answer, json_parameters, topic_of
 from tms.wire import bodies, delayed, messages, routes
 from tms.wire.bodies import PublishBody
@@ -54,6 +55,7 @@ class Delayed:
         self._service = service
         self._delayed = service.engine.delayed
         self._turns = count()
+        self._looking = asyncio.Lock()
 
     async def publish(self, request: Request) -> Response:
         """POST …/delayed?delay_ms=…|deliver_at_ms=…: messages in JSON, or blocks."""
@@ -87,7 +89,7 @@ class Delayed:
             shown = self._delayed.messages(name, after, limit) if limit else []
             return delayed.waiting_body(info, shown)
 
-        return answer(routes.OK, await self._service.in_thread(found))
+        return answer(routes.OK, await self._service.in_turn(self._looking, found))
 
     async def cancel(self, request: Request) -> Response:
         """DELETE …/delayed/{id}"""
@@ -107,8 +109,13 @@ class Delayed:
         durability: Durability | None,
         key: str,
     ) -> list[Deferred]:
-        pending = self._delayed.submit(name, blocks, due, durability, key)
-        (deferred,) = await self._service.outcome(pending)
+        service, submit = self._service, self._delayed.submit
+        if are_quick(blocks):
+            pending = submit(name, blocks, due, durability, key)
+        else:
+            turn = service.checking
+            pending = await service.in_turn(turn, submit, name, blocks, due, durability, key)
+        (deferred,) = await service.outcome(pending)
         return deferred
 
     async def _pack_and_store(
@@ -129,7 +136,7 @@ class Delayed:
         refused: IdempotencyKeyReused | None = None
         for partitions in counts:
             try:
-                packed = await service.in_thread(pack, partitions)
+                packed = await service.in_turn(service.checking, pack, partitions)
                 return packed, await self._store(name, packed.blocks, due, durability, key)
             except IdempotencyKeyReused as error:
                 refused = refused or error

@@ -5,6 +5,7 @@
   most, so that a flood does not keep its memory until the service ends.
 * Arrow takes its memory from jemalloc, which gives back what is free within a second: mimalloc
   keeps what each thread returned, and the aligned pieces that Arrow wants break up glibc's heap.
+  All threads share one arena, or each would keep for itself what the largest block took.
 
 Another C library than glibc does as it likes.
 """
@@ -27,6 +28,7 @@ _ARENAS = 2
 def configure() -> None:
     """Set how memory is kept; before pyarrow is loaded."""
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "narenas:1")
     mallopt = _glibc("mallopt")
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)

@@ -1,7 +1,7 @@
 """What all requests share: the engine, the limits, the memory in flight, threads and numbers."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,8 @@ from tms.clock import Clock
 from tms.engine import Engine
 from tms.errors import Unavailable
 from tms.log.pending import Pending
+from tms.model.block import checking_bytes
+from tms.model.log import NewBlock
 from tms.model.topic import MESSAGE_BYTES_MAX
 from tms.server.http.exchange import settle, settle_from_thread
 from tms.server.http.request import Budget
@@ -18,10 +20,19 @@ from tms.server.http.watchdog import ConnectionLimits, Watchdog
 from tms.server.metrics import Metrics
 
 UNPACKED_BYTES_MIN = 1 << 20  # of a block, from which on they wait for each other
+QUICK_BLOCKS_MAX = 64  # of a request, and
+QUICK_BYTES_MAX = 1 << 20  # of memory to check them, up to which the event loop does it
 DRAINING = "The service is draining; go to another instance or try again."
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+def are_quick(blocks: Sequence[NewBlock]) -> bool:
+    """Whether incoming blocks are checked in little time and memory."""
+    if len(blocks) > QUICK_BLOCKS_MAX:
+        return False
+    return sum(checking_bytes(new.block) for new in blocks) <= QUICK_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,7 @@ class Service:
         self.watchdog.refusals = lambda: self.fetching.refused
         self.threads = ThreadPoolExecutor(limits.threads, "tms-http")
         self._unpacking = asyncio.Lock()
+        self.checking = asyncio.Lock()  # of requests that are large once they are unpacked
         self.metrics = Metrics(
             engine.stats,
             lambda: not self.reasons(),
@@ -135,6 +147,18 @@ class Service:
         """Do what may wait for the store, or takes long, outside of the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, lambda: work(*args, **kwargs))
+
+    async def in_turn(
+        self,
+        turn: asyncio.Lock | asyncio.Semaphore,
+        work: Callable[_P, _T],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """Like `in_thread`, when it is this request's turn: what takes much memory or time for its
+        bytes takes it once, and leaves threads to others."""
+        async with turn:
+            return await self.in_thread(work, *args, **kwargs)
 
     async def unpack(
         self, size: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs

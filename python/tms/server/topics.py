@@ -1,5 +1,6 @@
 """The endpoints of topics: list, create, describe, update, delete, truncate, inspect."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -83,6 +84,7 @@ class Topics:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._engine = service.engine
+        self._erasing = asyncio.Lock()  # each unpacks blocks, and keeps a thread for long
 
     async def list(self, request: Request) -> Response:
         """GET …/topics"""
@@ -150,7 +152,7 @@ class Topics:
         json_parameters(request)
         name.require_writable()
         wanted = (await json_body(self._service, request, _ERASE)).wanted()
-        erased = await self._service.in_thread(self._engine.erase, name, *wanted)
+        erased = await self._service.in_turn(self._erasing, self._engine.erase, name, *wanted)
         return answer(routes.OK, ErasedBody(erased))
 
     async def offsets(self, request: Request) -> Response:

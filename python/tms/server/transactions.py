@@ -14,7 +14,7 @@ from tms.server.groups import group_of
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import Body, content_type, header, parameters
 from tms.server.messages.commit import transaction_id
-from tms.server.service import Service
+from tms.server.service import Service, are_quick
 from tms.server.topics import answer, json_body, json_parameters, topic_of
 from tms.wire import bodies, commits, routes
 from tms.wire.commits import (
@@ -119,10 +119,13 @@ class Transactions:
             service.metrics.bytes_in += len(body.data)
             blocks = bodies.unframe_new(body.data)
             info = await service.in_thread(self._transactions.describe, id)
-            if info.outcome == "open":
-                await service.in_thread(self._transactions.stage, name, blocks, id)
-            else:
+            stage = self._transactions.stage
+            if info.outcome != "open":
                 raise self._transactions.manager.why_not_open(id)
+            if are_quick(blocks):
+                await service.in_thread(stage, name, blocks, id)
+            else:
+                await service.in_turn(service.checking, stage, name, blocks, id)
         finally:
             body.release()
         return Response(status_code=routes.NO_CONTENT)

@@ -16,7 +16,8 @@ from struct import Struct as Layout
 
 import msgspec
 
-from tms.errors import BadEncoding, Invalid, Malformed
+from tms.errors import BadEncoding, Invalid, Malformed, TooLarge
+from tms.model.block import MESSAGES_MAX
 from tms.model.expecting import expected_text, parse_expected
 from tms.model.log import Appended, Buffer, NewBlock
 from tms.model.position import Position
@@ -177,10 +178,15 @@ def encode_commit(commit: Commit) -> list[Buffer]:
     return chunks
 
 
+def head_bytes(body: Buffer) -> int:
+    """How long the head of a commit says that it is."""
+    return int(_LENGTH.unpack_from(body)[0]) if len(body) >= _LENGTH.size else -1
+
+
 def decode_commit(body: Buffer, transaction_id: int) -> Commit:
     """The commit in a body. Raises `Malformed`, `Invalid`, `BadBlock`, `TooLarge`."""
     view = memoryview(body)
-    length = _LENGTH.unpack_from(view)[0] if len(view) >= _LENGTH.size else -1
+    length = head_bytes(view)
     start = _LENGTH.size + length
     if not 0 < length <= min(_HEAD_BYTES_MAX, len(view) - _LENGTH.size):
         raise Malformed("The body of a commit begins with the length of its head and the head.")
@@ -194,6 +200,8 @@ def decode_commit(body: Buffer, transaction_id: int) -> Commit:
             f"The head names {sum(part.blocks for part in head.topics)} blocks, the body has "
             f"{len(new)}."
         )
+    if len(head.positions) > MESSAGES_MAX:
+        raise TooLarge(f"One commit moves at most {MESSAGES_MAX} positions.")
     check_token(head.token)
     following = iter(new)
     blocks = tuple(one for part in head.topics for one in _blocks_of(part, following))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from tms.errors import BadBlock, CrcMismatch
 from tms.model.block.arrow import Compression
-from tms.model.block.checking import check_body
+from tms.model.block.checking import check_body, checking_bytes
 from tms.model.block.columns import Columns, Ends, decode, schema, unpacked
 from tms.model.block.header import (
     FORMAT_VERSION,
@@ -65,6 +65,7 @@ __all__ = [
     "Ends",
     "Flags",
     "check",
+    "checking_bytes",
     "decode",
     "encode",
     "encode_batch",

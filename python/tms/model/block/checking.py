@@ -22,12 +22,14 @@ from tms.model.block import arrow
 from tms.model.block.arrow import HEADER_VALUE, HEADERS, KEY, NAME, SMALL_ENDS, VALUE, Layout
 from tms.model.block.columns import record_batch
 from tms.model.block.header import HEADER_BYTES
+from tms.model.block.lone import lone_bytes
 from tms.model.block.packing import HEADER_VALUE_BYTES_MAX, HEADERS_MAX
 from tms.model.log import Buffer
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_HEADER_COST_BYTES = 100  # of a header, while its ends are Python's numbers
 _NO_HEADERS = bytes(24)  # the three ends of one message, each padded to 8
 
 
@@ -40,6 +42,18 @@ class _Ends(NamedTuple):
     names: Sequence[int] = (0,)
     texts: Sequence[int] = (0,)  # the values of headers
     header_validity: bytes = b""  # one bit per message; empty when no map of headers is null
+
+
+def checking_bytes(block: Buffer) -> int:
+    """About how much memory it takes to check an incoming block, besides the block itself."""
+    if lone_bytes(block) is not None:
+        return 0
+    try:
+        layout, body = arrow.read(block, HEADER_BYTES)
+        size = arrow.decompressed_bytes(block, body, layout) if layout.compressed else 0
+    except BadBlock:  # which `check_body` finds before it takes any
+        return 0
+    return size + _HEADER_COST_BYTES * layout.entries
 
 
 def check_body(

@@ -12,7 +12,7 @@
 import json
 from collections.abc import Awaitable, Callable
 
-from tms.errors import TMSError, TopicNotFound
+from tms.errors import TMSError, TopicNotFound, without_frames
 from tms.events import EventLog
 from tms.model.topic import TopicName
 from tms.server.cdap import answers, names
@@ -75,11 +75,13 @@ class Cdap:
                     why=str(error),
                 )
             answers.refuse(exchange, answers.said(error))
+            without_frames(error)
         except Disconnected:
             raise
-        except Exception:
+        except Exception as exc:
             _log.exception("request_broke", request_id=exchange.request_id, route="cdap")
             answers.refuse(exchange, Said(routes.INTERNAL, _BROKE.format(exchange.request_id)))
+            without_frames(exc)
 
     async def _answer(self, exchange: Exchange, parts: list[bytes], found: list[TopicName]) -> None:
         method: str = exchange.scope["method"]

@@ -101,7 +101,8 @@ class Publishing:
         if size <= _INLINE_BYTES:
             return list(_blocks(payloads))
         await body.reserve(size + _PACKED_BYTES * min(size, avro.MESSAGES_MAX))
-        return await self._service.in_thread(lambda: list(_blocks(payloads)))
+        service = self._service
+        return await service.in_turn(service.checking, lambda: list(_blocks(payloads)))
 
     def _publish_in(self, name: TopicName, blocks: list[NewBlock], pointer: int) -> list[Appended]:
         transactions = self._service.engine.transactions

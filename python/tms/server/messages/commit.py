@@ -2,20 +2,26 @@
 
 * Memory for the body is reserved before it is read; blocks are views of the body, and the engine
   fills in their headers where they stand.
-* A commit that the engine finishes at once never leaves the event loop's thread.
+* A commit that the engine finishes at once never leaves the event loop's thread. Those that take
+  long to read or check are done one at a time.
 """
 
+from functools import partial
+
 from tms.errors import TransactionNotFound
+from tms.log.pending import Pending
+from tms.model.log import Buffer
 from tms.model.topic import Durability
 from tms.model.transaction import Commit, CommitResult
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import Body, content_type, header, parameters
-from tms.server.service import Service
+from tms.server.service import Service, are_quick
 from tms.wire import commits, routes
 
 _COMMITS_ONLY = (routes.COMMIT,)
 _HEAD = f"content-type: {routes.JSON}\r\n".encode()
 _INLINE_BYTES = 1 << 20  # more is stored by another thread
+_HEAD_INLINE_BYTES = 32 << 10  # a larger head is read by another thread
 
 
 class Committing:
@@ -40,25 +46,43 @@ class Committing:
             if coding:
                 await body.decompress(coding.lower(), service.threads)
             service.metrics.bytes_in += len(body.data)
-            asked = commits.decode_commit(body.data, transaction)
-            for topic, _ in asked.blocks:
-                topic.require_writable()
-            result = await self._commit(asked, len(body.data))
+            result = await self._commit(body.data, transaction)
         finally:
             body.release()
         exchange.respond(routes.OK, _HEAD, commits.encode_result(result))
 
-    async def _commit(self, asked: Commit, size: int) -> CommitResult:
-        submit = self._transactions.submit_commit
-        # Else its intention is journaled first, or the log is looked at.
-        new = not asked.transaction_id and all(one.new.expect is None for one in asked.blocks)
-        immediate = self._service.engine.immediate
-        quick = immediate is Durability.WRITTEN and self._transactions.is_ready(asked)
-        if new and quick and size <= _INLINE_BYTES:
-            pending = submit(asked, immediate)
+    async def _commit(self, body: Buffer, transaction: int) -> CommitResult:
+        service = self._service
+        if commits.head_bytes(body) > _HEAD_INLINE_BYTES:
+            decode = partial(_decoded, body, transaction)
+            pending = await service.in_turn(service.checking, lambda: self._submit(decode()))
         else:
-            pending = await self._service.in_thread(submit, asked, Durability.SYNCED)
-        return (await self._service.outcome(pending))[0]
+            asked = _decoded(body, transaction)
+            if not are_quick([new for _, new in asked.blocks]):
+                pending = await service.in_turn(service.checking, self._submit, asked)
+            elif len(body) <= _INLINE_BYTES and self._is_immediate(asked):
+                pending = self._transactions.submit_commit(asked, Durability.WRITTEN)
+            else:
+                pending = await service.in_thread(self._submit, asked)
+        return (await service.outcome(pending))[0]
+
+    def _is_immediate(self, asked: Commit) -> bool:
+        """Whether nothing is to be waited for: else its intention is journaled first, or the log is
+        looked at."""
+        if asked.transaction_id or any(one.new.expect is not None for one in asked.blocks):
+            return False
+        immediate = self._service.engine.immediate
+        return immediate is Durability.WRITTEN and self._transactions.is_ready(asked)
+
+    def _submit(self, asked: Commit) -> Pending[CommitResult]:
+        return self._transactions.submit_commit(asked, Durability.SYNCED)
+
+
+def _decoded(body: Buffer, transaction: int) -> Commit:
+    asked = commits.decode_commit(body, transaction)
+    for topic in {topic for topic, _ in asked.blocks}:
+        topic.require_writable()
+    return asked
 
 
 def transaction_id(text: str) -> int:

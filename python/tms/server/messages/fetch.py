@@ -34,6 +34,7 @@ WAIT_MS_ASKED_MAX = 3_600_000  # so is the wait
 LIMIT_DEFAULT = 1_000
 LIMIT_MAX = 10_000
 GRANT_BYTES_MIN = 64 << 10
+FILTERING_MAX = 2  # fetches with a filter that look at the same time, each up to a second
 _INLINE_BYTES = 32 << 10  # blocks up to this size are unpacked by the event loop itself
 _UNPACKED_FACTOR = 4  # messages as Python strings and text take up to this many times their size
 
@@ -54,6 +55,7 @@ class Fetching:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._filtering = asyncio.Semaphore(FILTERING_MAX)
 
     async def __call__(self, exchange: Exchange, namespace: bytes, topic: bytes) -> None:
         """Raises what was wrong."""
@@ -117,8 +119,12 @@ class Fetching:
                 return fetched
         await budget.claim(grant)
         try:
-            return await self._service.in_thread(
-                engine.fetch, name, positions, grant, 0, isolation, request.where
+            if request.where is None:
+                return await self._service.in_thread(
+                    engine.fetch, name, positions, grant, 0, isolation
+                )
+            return await self._service.in_turn(
+                self._filtering, engine.fetch, name, positions, grant, 0, isolation, request.where
             )
         finally:
             budget.give_back(grant)

@@ -2,7 +2,8 @@
 
 * Memory for the body is reserved before it is read; blocks are views of the body, and the engine
   fills in their headers where they stand.
-* A publish that the engine finishes at once never leaves the event loop's thread.
+* A publish that the engine finishes at once never leaves the event loop's thread, unless checking
+  it takes long: such ones are checked by another thread, one at a time.
 * All messages of a request are checked before one is stored.
 """
 
@@ -27,7 +28,7 @@ from tms.server.messages.idempotency import (
     producer_id,
     reused,
 )
-from tms.server.service import Service
+from tms.server.service import Service, are_quick
 from tms.wire import bodies, messages, routes
 from tms.wire.bodies import AppendedBody, PublishBody
 from tms.wire.strict import decode_strict
@@ -98,13 +99,18 @@ class Publishing:
         self, name: TopicName, blocks: Sequence[NewBlock], asked: "_Asked"
     ) -> list[Appended]:
         service = self._service
-        submit = service.engine.submit
-        if asked.expect is None:
-            return await service.outcome(submit(name, blocks, asked.durability))
-        if len(blocks) > 1:
-            raise Invalid(ONE_BLOCK, field="expect")
-        expecting = [blocks[0]._replace(expect=asked.expect)]
-        pending = await service.in_thread(submit, name, expecting, asked.durability)
+        submit, durability = service.engine.submit, asked.durability
+        quick = are_quick(blocks)
+        if asked.expect is not None:
+            if len(blocks) > 1:
+                raise Invalid(ONE_BLOCK, field="expect")
+            blocks = [blocks[0]._replace(expect=asked.expect)]
+        if not quick:
+            pending = await service.in_turn(service.checking, submit, name, blocks, durability)
+        elif asked.expect is not None:
+            pending = await service.in_thread(submit, name, blocks, durability)
+        else:
+            pending = submit(name, blocks, durability)
         return await service.outcome(pending)
 
     async def _json(
@@ -136,7 +142,7 @@ class Publishing:
             packed = pack()
         else:
             await body.reserve(_UNPACKED_FACTOR * len(body.data))
-            packed = await service.in_thread(pack)
+            packed = await service.in_turn(service.checking, pack)
         return messages.placed(packed, await self._append(name, packed.blocks, asked))
 
 

@@ -11,6 +11,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -95,6 +96,7 @@ class QueueMessages:
         self._queues = service.engine.queues
         self._waiting = Waiting(self._queues.watch)
         self._turns = asyncio.Semaphore(service.limits.threads)  # else memory is kept for a queue
+        self._redriving = asyncio.Lock()
         self._calls: dict[bytes, Callable[[Exchange, str, TopicName], Awaitable[None]]] = {
             b"receive": self._receive,
             b"ack": self._ack,
@@ -249,11 +251,11 @@ class QueueMessages:
         await self._answer(exchange, decoder, done)
 
     async def _redrive(self, exchange: Exchange, group: str, name: TopicName) -> None:
-        def work(body: RedriveBody) -> bytes:
-            _whole("max", body.max, REDRIVE_MAX)
-            return bodies.encode(RedrivenBody(self._queues.redrive(group, name, body.max)))
-
-        await self._answer(exchange, _REDRIVE, work)
+        accepted(header(exchange, b"accept"), _JSON_ONLY)
+        body, redrive = await self._body(exchange, _REDRIVE), self._queues.redrive
+        _whole("max", body.max, REDRIVE_MAX)
+        moved = await self._service.in_turn(self._redriving, redrive, group, name, body.max)
+        exchange.respond(routes.OK, _HEAD, bodies.encode(RedrivenBody(moved)))
 
     async def _answer(
         self, exchange: Exchange, decoder: "msgspec.json.Decoder[_B]", work: Callable[[_B], bytes]
@@ -264,9 +266,12 @@ class QueueMessages:
         content_type(header(exchange, b"content-type"), _JSON_ONLY)
         bytes_max = service.limits.body_bytes_max
         async with received(exchange, service.publishing, bytes_max, service.threads) as body:
+            read = partial(decode_strict, body.data, decoder)
             if len(body.data) > _INLINE_BYTES:
                 await body.reserve(_UNPACKED_FACTOR * len(body.data))
-            answer = await service.in_thread(lambda: work(decode_strict(body.data, decoder)))
+                answer = await service.in_turn(service.checking, lambda: work(read()))
+            else:
+                answer = await service.in_thread(lambda: work(read()))
         exchange.respond(routes.OK, _HEAD, answer)
 
     async def _body(self, exchange: Exchange, decoder: "msgspec.json.Decoder[_B]") -> _B:
