@@ -15,7 +15,7 @@ from tms.cli.operate.verify import Verifier
 from tms.delay.waiting import Waiting
 from tms.errors import DataCorrupt, TimedOut, TMSError
 from tms.model import keys
-from tms.model.block import Compression, encode
+from tms.model.block import Compression, decode, encode
 from tms.model.delayed import DelayedId, DelayedInfo, Due
 from tms.model.log import NewBlock
 from tms.model.topic import Durability
@@ -210,6 +210,8 @@ def test_large_entries_are_written_anew_however_they_are_packed(
     block = encode(values, names, compression=compression)
     world.delayed.publish(A, [NewBlock(0, block)], Due(delay_ms=1))
     assert world.engine.erase(A, key=b"3") == 200
+    (entry,) = world.delayed._of(A).shelf.scan(DelayedId(0, 0))
+    assert decode(entry.block).compression is compression
     world.clock.pass_ms(1)
     world.delayed.move()
     assert world.read() == [value for number, value in enumerate(values) if number % 10 != 3]

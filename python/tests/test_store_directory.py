@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import plyvel
 import pytest
 
 from tests.store_contract import SYNCED, WRITTEN, rows_of
@@ -252,6 +253,22 @@ def test_a_map_that_could_not_be_dropped_or_reclaimed_is_there(
     assert rows_of(store.open("map", create=False)) == [(b"k", b"v"), (b"l", b"w")]
     store.drop("map")
     assert store.names("") == []
+    store.close()
+
+
+def test_an_error_of_leveldb_is_told_though_a_name_in_it_is_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LevelDBStore(tmp_path, create=True)
+
+    def fail(*_: object, **more: object) -> None:
+        raise plyvel.IOError(b"IO error: /\xff/LOCK: Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plyvel, "DB", fail)
+        with pytest.raises(StorageUnavailable, match="/\ufffd/LOCK: Too many open files"):
+            store.open("map", create=True)
+    assert rows_of(store.open("map", create=False)) == []
     store.close()
 
 

@@ -110,10 +110,9 @@ class Pass:
                 if fate is Fate.OPEN:
                     return reached, False
                 reached = (stored.time_ms, stored.last_sequence)
-                if fate is Fate.SKIPPED:
-                    continue
-                columns = decode((resolve(stored) if is_reference(stored) else stored).block)
-                self._newest.add(columns.keys(), offsets(header.base_offset, columns.index))
+                if fate is Fate.VISIBLE:
+                    columns = decode((resolve(stored) if is_reference(stored) else stored).block)
+                    self._newest.add(columns.keys(), offsets(header.base_offset, columns.index))
                 if self._newest.full:
                     return reached, True
             start = key_after(reached)

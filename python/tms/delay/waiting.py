@@ -274,7 +274,7 @@ class Waiting:
         """Nobody knows what became of what was taken: all is read again before anything else."""
         with self.writing:
             self._distrust()
-            self._give_back(None, anew=True)
+            self._give_back(None)
 
     def learn(self) -> bool:
         """Read a little of what publishers will ask for; whether there is more."""
@@ -381,14 +381,13 @@ class Waiting:
         if sooner:
             self._woken(first.due_ms)
 
-    def _give_back(self, following: DelayedId | None, anew: bool = False) -> None:
+    def _give_back(self, following: DelayedId | None) -> None:
         """Nothing is lent any more; what waits begins at `following`, or with what came
         meanwhile."""
         with self._state:
             self._lent = None
-            if not anew:
-                found = [one for one in (following, self._new) if one is not None]
-                self._next = min(found, default=None)
+            found = [one for one in (following, self._new) if one is not None]
+            self._next = min(found, default=None)
             self._state.notify_all()
 
 

@@ -1,0 +1,339 @@
+"""The mover of delayed messages: what a failure keeps waiting and for how long, how late messages
+were, the blocks it makes, and its thread."""
+
+import logging
+import threading
+from itertools import accumulate
+
+import pytest
+
+from tests.clocks import START_MS
+from tests.delay_kit import PARTITIONS, A, World
+from tests.log_kit import HOUR_MS, until
+from tms.delay import delayed, packing
+from tms.delay.asked import Addition, Block
+from tms.delay.mover import SECONDS, Lateness
+from tms.delay.packing import blocks_of
+from tms.delay.stored.entries import Entry, entry_key, entry_of, entry_value
+from tms.errors import DataCorrupt, Invalid, StorageUnavailable, TopicNotFound
+from tms.model import keys
+from tms.model.block import decode, encode
+from tms.model.delayed import Deferred, DelayedId, Due
+from tms.model.log import NewBlock
+from tms.model.topic import Durability, TopicName, TopicSettings
+
+B = TopicName("default", "b")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def row_of(world: World, id: DelayedId) -> tuple[str, bytes]:
+    (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
+    return name, entry_key(id)
+
+
+# Failures
+
+
+def test_a_topic_that_fails_rests_for_half_a_second_and_keeps_no_other_waiting(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.engine.create_topic(B, TopicSettings(PARTITIONS))
+    world.later(b"1", delay_ms=1)
+    world.later(b"other", delay_ms=1, name=B)
+    world.clock.pass_ms(1)
+    world.store.fail_write(1, stored=False, prefix="t00000001/delayed")
+    world.delayed._waiting[1].shelf._unsynced = True  # so that it has to write before
+    with caplog.at_level(logging.WARNING):
+        assert world.delayed.move() == 1
+    assert world.read() == [] and world.read(name=B) == [b"other"]
+    assert [record.getMessage()[:33] for record in caplog.records] == [
+        "moving_failed topic='a' error='Th"
+    ]
+    (warning,) = world.engine.warnings()
+    assert warning.startswith("Delayed messages of a are not delivered: ")
+    world.clock.pass_ms(499)
+    assert world.delayed.move() == 0
+    world.clock.pass_ms(1)
+    assert world.delayed.move() == 1 and world.read() == [b"1"]
+    assert world.engine.warnings() == []
+
+
+def test_a_topic_with_a_damaged_message_rests_for_ten_seconds(world: World) -> None:
+    (id,) = world.later(b"1", delay_ms=1)
+    world.store.corrupt_value(*row_of(world, id))
+    world.clock.pass_ms(1)
+    assert world.delayed.move() == 0
+    world.store.corrupt.clear()
+    world.clock.pass_ms(9_999)
+    assert world.delayed.move() == 0
+    assert len(world.engine.warnings()) == 1
+    world.clock.pass_ms(1)
+    assert world.delayed.move() == 1 and world.engine.warnings() == []
+
+
+def test_a_topic_that_fails_unexpectedly_is_named_and_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.later(b"1", delay_ms=1)
+    world.clock.pass_ms(1)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tms.delay.mover.blocks_of", fail)
+        assert world.delayed.move() == 0
+    assert "moving_failed" in caplog.text and "ZeroDivisionError" in caplog.text
+    assert world.engine.warnings() == ["Delayed messages of a are not delivered: ZeroDivisionError"]
+    world.clock.pass_ms(500)
+    assert world.delayed.move() == 1 and world.read() == [b"1"]
+
+
+def test_of_a_deleted_topic_nobody_is_warned(world: World) -> None:
+    (id,) = world.later(b"1", delay_ms=1)
+    world.store.corrupt_value(*row_of(world, id))
+    world.clock.pass_ms(1)
+    world.delayed.move()
+    assert len(world.engine.warnings()) == 1
+    world.engine.delete_topic(A)
+    assert world.engine.warnings() == []
+
+
+def test_a_topic_that_cannot_be_looked_into_or_tidied_keeps_no_other_from_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.engine.create_topic(B, TopicSettings(PARTITIONS))
+    world.later(b"1", delay_ms=HOUR_MS)
+    world.later(b"2", delay_ms=HOUR_MS, name=B)
+    first, second = world.delayed._waiting.values()
+
+    def fail() -> None:
+        raise StorageUnavailable("The disk refuses.")
+
+    done = list[str]()
+    for what in ("look", "tidy"):
+        monkeypatch.setattr(first, what, fail)
+        monkeypatch.setattr(second, what, lambda what=what: done.append(what))
+    with caplog.at_level(logging.WARNING):
+        world.delayed._mover.look()
+        world.delayed.tidy()
+    assert done == ["look", "tidy"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "looking_failed topic='a' error='The disk refuses.'",
+        "tidying_failed topic='a' error='The disk refuses.'",
+    ]
+
+
+def test_who_has_hold_of_a_deleted_topic_is_told(world: World) -> None:
+    (id,) = world.later(b"1", delay_ms=0)
+    waiting = world.delayed._of(A)
+    world.engine.delete_topic(A)
+    addition = Addition([Block(0, 1, encode([b"2"]))], Due(delay_ms=1), Durability.SYNCED)
+    waiting.submit(addition, may_wait=True)
+    for call in (
+        lambda: addition.answer.result(5),
+        lambda: waiting.cancel(id, Durability.SYNCED, 5),
+        lambda: waiting.alone(lambda: None),
+        waiting.info,
+    ):
+        with pytest.raises(TopicNotFound, match="deleted"):
+            call()
+    waiting.look()
+    waiting.tidy()
+    assert waiting.take(world.clock.now_ms(), 1 << 20) is None and not waiting.learn()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_is_published_is_as_durable_as_the_topic_or_the_publish_says(waits: bool) -> None:
+    world = World(durability=Durability.WRITTEN)
+    block = encode([b"v"])
+
+    def publish(durability: Durability | None, token: str) -> list[Deferred]:
+        blocks, due = [NewBlock(0, block)], Due(delay_ms=5)
+        if waits:
+            return world.delayed.publish(A, blocks, due, durability, token)
+        return world.delayed.submit(A, blocks, due, durability, token).result(5)[0]
+
+    kept = publish(Durability.SYNCED, "kept")
+    lost = publish(None, "lost")
+    assert publish(None, "lost") == lost
+    world.lose_power()
+    assert publish(Durability.SYNCED, "kept") == kept
+    assert world.delayed.info(A).waiting == 1
+    assert publish(None, "lost") != lost
+    assert world.delayed.info(A).waiting == 2
+
+
+# The thread
+
+
+def test_the_thread_tidies_twice_a_minute_and_goes_on_after_whatever_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mover = world.delayed._mover
+    rounds = list[int]()
+
+    def tidy() -> None:
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise StorageUnavailable("The disk refuses.")
+        if len(rounds) == 2:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(mover, "_tidy", tidy)
+    world.delayed.start()
+    thread = mover._thread
+    assert thread is not None and thread.name == "tms-delayed" and thread.daemon
+    for number in range(1, 4):
+        before = len(rounds)
+        world.later(b"%d" % number, delay_ms=0)
+        until(lambda number=number: len(world.read()) == number)
+        assert len(rounds) == before, "it is early"
+        world.clock.pass_ms(30_000)
+        until(lambda before=before: len(rounds) == before + 1)
+    world.engine.close()
+    assert not thread.is_alive()
+
+
+def test_what_is_due_wakes_the_thread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tms.delay.mover._SLEEP_S_MAX", 3_600.0)
+    mover, slept = world.delayed._mover, list[float | None]()
+
+    class Wake(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            slept.append(timeout)
+            return super().wait(timeout)
+
+    mover._wake = Wake()
+    world.delayed.start()
+    until(lambda: slept == [3_600.0])
+    world.later(b"far", delay_ms=3_599_999)
+    until(lambda: slept == [3_600.0, 3_599.999])
+    world.later(b"farther", delay_ms=3_599_999)
+    world.later(b"1", delay_ms=0)
+    until(lambda: world.read() == [b"1"])
+    until(lambda: slept[2:] == [3_599.999])
+    world.engine.close()
+
+
+# How late
+
+
+def test_lateness_is_counted_by_how_late_at_most() -> None:
+    lateness = Lateness()
+    for late_s, messages in ((0.0, 1), (0.005, 2), (0.0051, 3), (600.0, 4), (600.1, 5)):
+        lateness.add(late_s, messages)
+    counts = {"0.005": 3, "0.01": 3, "600.0": 4, "+Inf": 5}
+    bounds = [*map(str, SECONDS), "+Inf"]
+    buckets, seconds = lateness.buckets()
+    assert buckets == [*zip(bounds, accumulate(counts.get(one, 0) for one in bounds), strict=True)]
+    assert seconds == pytest.approx(0.01 + 3 * 0.0051 + 2_400.0 + 3_000.5)
+    assert lateness.messages == 15
+
+
+def test_what_comes_as_a_clock_goes_back_is_not_early(world: World) -> None:
+    world.later(b"1", delay_ms=1_000)
+    world.clock.pass_ms(1_000)
+    taken = world.delayed._of(A)
+    now_ms = world.clock.now_ms
+    world.clock.jump_ms(-400)
+    found = taken.take(now_ms() + 400, 1 << 20)
+    assert found is not None
+    assert world.delayed._mover._commit(taken, found) == 1
+    assert (world.delayed.lateness.seconds, world.delayed.lateness.messages) == (0.0, 1)
+
+
+# Blocks
+
+
+def entry(number: int, block: bytes | bytearray, partition: int = 0) -> Entry:
+    id = DelayedId(START_MS, number)
+    return entry_of(entry_key(id), entry_value(partition, block))
+
+
+def unpacked(entries: list[Entry], cancelled: set[DelayedId] | None = None) -> list[list[bytes]]:
+    blocks, _ = blocks_of(entries, cancelled or set())
+    return [[value or b"" for value in decode(block.block).values()] for block in blocks]
+
+
+def test_few_messages_are_packed_together_and_many_stay_as_they_are() -> None:
+    many = [b"m"] * packing.WHOLE_MESSAGES
+    large = [b"l" * packing.WHOLE_BYTES]
+    found = unpacked(
+        [
+            entry(1, encode([b"1"])),
+            entry(2, encode([b"2", b"3"])),
+            entry(4, encode(many)),
+            entry(100, encode([*many[1:]])),
+            entry(200, encode([b"4"], [b"k"])),
+            entry(300, encode(large * 2)),
+        ]
+    )
+    assert found == [[b"1", b"2", b"3"], many, [*many[1:], b"4"], large * 2]
+
+
+def test_messages_keep_their_keys_headers_and_partition() -> None:
+    blocks, counts = blocks_of(
+        [
+            entry(1, encode([b"1"], [b"k"]), partition=3),
+            entry(2, encode([b"2"], None, [{"h": b"x"}]), partition=3),
+            entry(3, encode([None], [b"gone"]), partition=1),
+        ],
+        set(),
+    )
+    assert sorted(block.partition for block in blocks) == [1, 3]
+    assert counts == [(START_MS, 1)] * 3
+    found = {block.partition: decode(block.block) for block in blocks}
+    assert found[3].keys() == [b"k", None] and found[3].headers() == [{}, {"h": b"x"}]
+    assert found[1].values() == [None] and found[1].keys() == [b"gone"]
+
+
+def test_a_block_is_not_made_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [entry(10 * number, encode([b"%d" % number] * 3)) for number in range(5)]
+    size = len(entries[0].block)
+    monkeypatch.setattr(packing, "BLOCK_BYTES", 2 * size)
+    assert [len(values) for values in unpacked(entries)] == [6, 6, 3]
+    monkeypatch.setattr(packing, "BLOCK_BYTES", 2 * size - 1)
+    assert [len(values) for values in unpacked(entries)] == [3] * 5
+    monkeypatch.setattr(packing, "BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(packing, "MESSAGES_MAX", 9)
+    assert [len(values) for values in unpacked(entries)] == [9, 6]
+    monkeypatch.setattr(packing, "MESSAGES_MAX", 8)
+    assert [len(values) for values in unpacked(entries)] == [6, 6, 3]
+
+
+def test_what_is_behind_a_damaged_message_waits() -> None:
+    broken = bytearray(encode([b"2", b"3"]))
+    broken[-5] ^= 1
+    entries = [entry(1, encode([b"1"])), entry(2, broken), entry(4, encode([b"4"]))]
+    blocks, counts = blocks_of(entries, set())
+    assert [decode(block.block).values() for block in blocks] == [[b"1"]]
+    assert counts == [(START_MS, 1)]
+    with pytest.raises(DataCorrupt):
+        blocks_of(entries[1:], set())
+    gone = {DelayedId(START_MS, 2), DelayedId(START_MS, 3)}
+    blocks, counts = blocks_of(entries, gone)
+    assert [decode(block.block).values() for block in blocks] == [[b"1", b"4"]]
+    assert counts == [(START_MS, 1), (START_MS, 0), (START_MS, 1)]
+
+
+# Lists
+
+
+def test_a_list_has_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(30):
+        world.later(b"%d" % number * 50, delay_ms=number + 1)
+    for limit in (0, -1, delayed.LIST_MAX + 1):
+        with pytest.raises(Invalid, match=f"1 to 10000, got {limit}") as caught:
+            world.delayed.messages(A, limit=limit)
+        assert caught.value.details["field"] == "limit"
+    assert len(world.delayed.messages(A, limit=delayed.LIST_MAX)) == 30
+    assert len(world.delayed.messages(A, limit=1)) == 1
+    monkeypatch.setattr(delayed, "_SCAN_BYTES", 1)
+    assert len(world.delayed.messages(A, limit=29)) == 29
+    monkeypatch.setattr(delayed, "LIST_BYTES", 1)
+    assert len(world.delayed.messages(A, limit=29)) == 1
