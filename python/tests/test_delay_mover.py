@@ -18,7 +18,7 @@ from tms.delay.stored.entries import Entry, entry_key, entry_of, entry_value
 from tms.errors import DataCorrupt, Invalid, StorageUnavailable, TopicNotFound
 from tms.model import keys
 from tms.model.block import decode, encode
-from tms.model.delayed import Deferred, DelayedId, Due
+from tms.model.delayed import Deferred, DelayedId, DelayedInfo, Due
 from tms.model.log import NewBlock
 from tms.model.topic import Durability, TopicName, TopicSettings
 
@@ -73,6 +73,23 @@ def test_a_topic_with_a_damaged_message_rests_for_ten_seconds(world: World) -> N
     assert len(world.engine.warnings()) == 1
     world.clock.pass_ms(1)
     assert world.delayed.move() == 1 and world.engine.warnings() == []
+
+
+def test_a_damaged_message_comes_with_those_behind_it_once_it_is_mended(world: World) -> None:
+    ids = [world.later(b"%d" % number, delay_ms=1)[0] for number in range(4)]
+    name, key = row_of(world, ids[1])
+    rows = world.store.open(name, create=False)
+    whole = rows.get(key)
+    assert whole is not None
+    rows.write([(key, whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])], Durability.SYNCED)
+    world.clock.pass_ms(1)
+    assert world.delayed.move() == 1 and world.read() == [b"0"]
+    assert world.delayed.info(A) == DelayedInfo(3, START_MS + 1)
+    assert world.delayed.cancel(A, ids[2]) and not world.delayed.cancel(A, ids[0])
+    world.kill()
+    rows = world.store.open(name, create=False)
+    rows.write([(key, whole)], Durability.SYNCED)
+    assert world.delayed.move() == 2 and world.read() == [b"0", b"1", b"3"]
 
 
 def test_a_topic_that_fails_unexpectedly_is_named_and_tried_again(

@@ -186,19 +186,22 @@ class TestHttp(EraseContract):
         assert erase() == "invalid"
 
 
-def test_a_message_that_was_delayed_is_gone_once_it_has_come(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("by", ["key", "id"])
+def test_a_message_that_was_delayed_is_gone_once_it_has_come(tmp_path: Path, by: str) -> None:
     with tms.open(tmp_path) as bus:
         bus.create_topic("t")
         for secret in (SECRET, LARGE):
             bus.publish_later("t", secret, KEY, delay=0.05)
         consumer = iter(bus.consumer("t"))
-        assert [next(consumer).value for _ in range(2)] == [SECRET, LARGE]
+        came = [next(consumer) for _ in range(2)]
+        assert [message.value for message in came] == [SECRET, LARGE]
         waiting = bus._transport._store.open(keys.delayed_map(1), create=False)  # type: ignore
         until(lambda: all(SECRET not in row for _, row in waiting.scan(None, None, 1 << 30)))
         until(lambda: all(LARGE[:60] not in row for _, row in waiting.scan(None, None, 1 << 30)))
-        assert bus.erase("t", key=KEY) == 2
+        if by == "key":
+            assert bus.erase("t", key=KEY) == 2
+        else:
+            assert [bus.erase("t", id=message.id) for message in came] == [1, 1]
         left = on_disk(tmp_path)
         assert SECRET not in left and LARGE[:60] not in left
 
