@@ -120,6 +120,25 @@ def test_the_maps_that_were_used_longest_ago_are_closed(tmp_path: Path) -> None:
     assert opened() == ""
 
 
+def test_the_write_buffers_of_many_open_maps_share_64_mib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, opened = list[int](), plyvel.DB
+
+    def noting(*args: object, write_buffer_size: int, **more: object) -> object:
+        sizes.append(write_buffer_size)
+        return opened(*args, write_buffer_size=write_buffer_size, **more)
+
+    monkeypatch.setattr(plyvel, "DB", noting)
+    store = LevelDBStore(tmp_path, create=True)
+    for number in range(20):
+        store.open(f"map/{number}", create=True)
+    assert sizes[:8] == [8 << 20] * 8
+    assert sizes[8:16] == [(64 << 20) // number for number in range(9, 17)]
+    assert sizes[16:] == [4 << 20] * 4
+    store.close()
+
+
 def test_file_descriptors_stay_bounded(tmp_path: Path) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
