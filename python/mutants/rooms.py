@@ -40,11 +40,21 @@ ROOMS = {
     ),
     "transactions": Room(
         ("tms/tx/*.py", "tms/transactions/*.py"),
-        ("tests/test_tx_*.py", "tests/test_transactions*.py"),
+        (
+            "tests/test_tx_*.py",
+            "tests/test_transactions*.py",
+            "tests/test_client_transactions.py",
+            "tests/test_requests_twice.py",
+        ),
     ),
     "queues": Room(
         ("tms/queue/*.py", "tms/queues/*.py"),
-        ("tests/test_queue_*.py", "tests/test_queues*.py"),
+        (
+            "tests/test_queue_*.py",
+            "tests/test_queues*.py",
+            "tests/test_[bcs]*_queues.py",
+            "tests/test_reading_gone.py",
+        ),
     ),
     "groups": Room(
         ("tms/group/*.py", "tms/groups/*.py"),

@@ -15,6 +15,7 @@ Invariants
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -41,7 +42,8 @@ _OUTCOMES = {
     None: "timeout",
     int(pytest.ExitCode.OK): "survived",
     int(pytest.ExitCode.TESTS_FAILED): "killed",
-    int(pytest.ExitCode.INTERRUPTED): "killed",  # the tests cannot even be imported
+    int(pytest.ExitCode.INTERRUPTED): "killed",  # a test file cannot even be imported
+    int(pytest.ExitCode.USAGE_ERROR): "killed",  # nor one from which tests were named
 }
 _FLAGS = ("-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-p", "no:xdist")
 
@@ -131,7 +133,7 @@ class _Fork:
         self.status: int | None = None
         self._child = os.fork()
         if self._child == 0:
-            _become(work, log)
+            _become(work, log, timeout_s)
 
     def ended(self) -> bool:
         """Whether it has ended, or was ended because its time is over."""
@@ -155,10 +157,12 @@ class _Trial(NamedTuple):
     fork: _Fork
 
 
-def _become(work: Callable[[], int], log: Path) -> NoReturn:
+def _become(work: Callable[[], int], log: Path, timeout_s: float) -> NoReturn:
     status = 99
     try:
         os.setsid()
+        cpu_s = int(timeout_s) + 1  # if nobody is left who ends it
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)

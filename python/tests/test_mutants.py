@@ -1,5 +1,6 @@
 """The mutation tests notice what a test notices, and nothing else."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from mutants.making import Mutant, sample
 from mutants.report import Report
 from mutants.rooms import ROOMS, Room
-from mutants.running import BUDGET_S, Baseline, Result, measure, run
+from mutants.running import BUDGET_S, Baseline, Result, _Fork, measure, run
 
 CODE = '''"""A room."""
 
@@ -29,8 +30,10 @@ def untested(one: int) -> int:
 TESTS = """
 from mutated_room import endless, larger
 
+THREE = larger(3, 2)
+
 def test_the_larger_one():
-    assert larger(3, 2) == 3
+    assert larger(3, 2) == THREE
     assert larger(2, 3) == 3
 
 def test_it_ends():
@@ -60,11 +63,23 @@ def test_a_change_that_a_test_notices_is_killed_and_one_that_none_notices_surviv
     mutants = [
         changed(room, "    if one > other:", "    if one < other:"),
         changed(room, "    if one > other:", "    if one >= other:"),
+        changed(room, "        return one", "        return one / 0"),
         changed(room, "        count = count - 1", "        count = count + 1"),
         changed(room, "    return one + 1", "    return one - 1"),
     ]
     outcomes = {result.mutant: result.outcome for result in run(mutants, baseline, jobs=2)}
-    assert [outcomes[one] for one in mutants] == ["killed", "survived", "timeout", "unreached"]
+    expected = ["killed", "survived", "killed", "timeout", "unreached"]
+    assert [outcomes[one] for one in mutants] == expected
+
+
+def test_an_endless_process_ends_although_its_parent_has_died(tmp_path: Path) -> None:
+    def endless() -> int:
+        while True:
+            pass
+
+    fork = _Fork(endless, tmp_path / "log", timeout_s=0.5)
+    _, status = os.waitpid(fork._child, 0)
+    assert os.WIFSIGNALED(status)
 
 
 def test_a_mutant_is_tried_with_the_tests_that_reach_it_quickest_first() -> None:
