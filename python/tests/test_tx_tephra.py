@@ -17,6 +17,7 @@ from tms.errors import (
     StorageUnavailable,
     TMSError,
     TooLarge,
+    TopicNotFound,
     TransactionConflict,
     TransactionEnded,
     TransactionNotFound,
@@ -26,6 +27,7 @@ from tms.model.block import encode
 from tms.model.log import NewBlock
 from tms.model.snapshot import Snapshot, TransactionType, VisibilityLevel
 from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.model.transaction import TopicBlock
 from tms.model.transaction_image import (
     InProgress,
     TransactionImage,
@@ -236,6 +238,25 @@ def test_an_abort_after_a_restart_shortens_the_list_and_shows_nothing(
     assert world.read() == [b"3"]
     world.reopen()
     assert world.read() == [b"3"]
+
+
+def test_an_abort_after_half_a_commit_shows_nothing_though_nobody_remembers_its_end(
+    world: TephraWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.tx.state.ENDED_REMEMBERED", 1)
+    half = world.start()
+    gone = TopicBlock(TopicName("default", "gone"), NewBlock(0, encode([b"2"])))
+    request = commit(b"1", id=half.transaction_id)
+    with pytest.raises(TopicNotFound):
+        world.tx.commit(
+            replace(request, blocks=(*request.blocks, gone), durability=Durability.WRITTEN)
+        )
+    world.abort(half)
+    for _ in range(2):
+        world.abort(world.start())
+    assert world.listed() == ()
+    world.reopen()  # what was on its way is stored
+    assert world.read() == []
 
 
 def test_a_long_one_stays_invalid_however_often_it_is_aborted(world: TephraWorld) -> None:

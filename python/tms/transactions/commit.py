@@ -83,7 +83,7 @@ class CommitUnderWay:
         self._unnamed: list[Unnamed] = []
         self._left = 1  # answers to wait for, and `start` itself
         self._lock = threading.Lock()
-        self._result = CommitResult(id)
+        self._result: CommitResult  # once everything is stored
         self._answer: Pending[CommitResult] = Pending(1)
 
     def ends(
@@ -222,6 +222,8 @@ class CommitUnderWay:
             error = StorageUnavailable(  # which forgot that it had begun
                 "The journal of transactions failed meanwhile; nothing was committed. Try again."
             )
+        if self._writes is not None:
+            self._writes.sure = False  # what this commit stored cannot be taken back
 
         def give_up() -> None:
             with contextlib.suppress(TMSError):  # else `expire` does it

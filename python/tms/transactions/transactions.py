@@ -172,7 +172,8 @@ class Transactions:
                 raise self.manager.why_not_open(id)
             if outcome is Outcome.OPEN:
                 long = self.manager.state.find(id).began.type is TransactionType.LONG
-                clean = writes.sure and not writes.ranges and not self.manager.is_intended(id)
+                writes.sure &= not self.manager.is_intended(id)  # its commit may have stored more
+                clean = writes.sure and not writes.ranges
                 if not clean:
                     self.manager.invalidate(id)  # nobody can commit what is taken back from now on
                 if clean or (self._early.take_back(writes) and not long):
