@@ -162,19 +162,23 @@ def test_a_damaged_message_that_dies_keeps_no_other_from_the_dead_letters() -> N
     assert [one.value for one in damaged.read(DEAD)] == [b"a1"] and damaged.info().dying == 1
 
 
-def test_a_partition_whose_end_is_damaged_lets_its_engine_open_and_the_others_work() -> None:
+def test_a_partition_whose_end_is_damaged_lets_its_engine_open_and_the_others_work(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     damaged = Damaged(checked=True, segment_bytes=1 << 20)
-    damaged.publish(b"a0")
-    damaged.publish(b"b0", partition=1)
+    damaged.publish(b"b0")
+    damaged.publish(b"a0", partition=1)
     assert damaged.ack(*damaged.receive()).done == 2
-    damaged.damage(0, 0)
-    damaged.publish(b"b1", partition=1)
+    damaged.damage(1, 0)
+    damaged.publish(b"b1")
     assert damaged.values() == [b"b1"]
     assert damaged.declare().leased == 1 and damaged.queues.list_queues(JOBS)
-    with pytest.raises(DataCorrupt, match="partition 0"):
+    with pytest.raises(DataCorrupt, match="partition 1"):
         damaged.receive()
+    told = [text for text in caplog.messages if text.startswith("queue_cannot_read")]
+    assert len(told) == 1 and "partition=1" in told[0], "operators are told once"
     damaged.corrupt.clear()  # somebody has put it back
-    damaged.publish(b"a1")
+    damaged.publish(b"a1", partition=1)
     assert damaged.values() == [b"a1"] and damaged.engine.warnings() == []
 
 

@@ -383,6 +383,18 @@ def test_a_lease_has_after_a_start_what_was_left_of_it() -> None:
     assert state.take_ready(6_600, 9) == [0]
 
 
+def test_a_lease_of_a_millisecond_is_not_over_when_it_begins() -> None:
+    state = PartitionState()
+    state.apply(Advanced(0, 1, 1, [0, 1], 1, 0), 1_000)
+    assert not state.expire(1_000, 0) and state.expire(1_100, 0)
+
+
+def test_no_more_go_to_the_dead_letters_at_once_than_are_asked_for() -> None:
+    state = leased(5)
+    state.apply(Rejected([0, 3], "bad"), 0)
+    assert (state.take_dying(2), state.take_dying(2), state.take_dying(2)) == ([0, 1], [2], [])
+
+
 def test_the_back_off_doubles_to_its_limit_and_has_jitter() -> None:
     settings = QueueSettings(backoff_first_s=1, backoff_max_s=10, jitter=0)
     delays = [backoff_ms(settings, number, Random(1)) for number in (1, 2, 3, 4, 5, 1_000)]

@@ -221,6 +221,53 @@ def test_messages_with_headers_and_without_values_come_as_they_were(world: World
     assert one.id.time_ms == world.clock.now_ms() and two.id.sequence == 1
 
 
+# Waiting
+
+
+def test_who_waits_looks_again_when_a_delay_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.queues.queues.LOOK_S", 60.0)
+    world.publish(b"1")
+    world.nack(*world.receive(), delay_s=0.2)
+    (queue,) = world.queues.opened()
+    found: list[int] = []
+    thread = threading.Thread(
+        target=lambda: found.append(len(world.queues.receive("g", JOBS, wait_s=50)))
+    )
+    thread.start()
+    until(lambda: len(queue.waiters) == 1)
+    world.clock.pass_ms(400)  # nobody is told by that
+    thread.join(20)
+    assert found == [1]
+
+
+def test_who_waits_is_told_when_the_background_sees_a_lease_end(world: World) -> None:
+    world.publish(b"1")
+    world.receive()
+    told = threading.Event()
+    end, due_s = world.queues.watch("g", JOBS, told.set)
+    assert due_s is not None and 10 <= due_s <= 10.1
+    world.clock.pass_ms(9_900)
+    world.queues.tidy()
+    assert not told.is_set()
+    world.clock.pass_ms(300)
+    world.queues.tidy()
+    assert told.is_set()
+    end(True)
+
+
+def test_who_begins_to_wait_for_a_queue_that_was_just_deleted_is_told_at_once(
+    world: World,
+) -> None:
+    (queue,) = world.queues.opened()
+    world.queues.delete("g", JOBS)
+    told = threading.Event()
+    waiter, _ = queue.watch(1, told.set)
+    assert told.is_set()
+    queue.unwatch(waiter, looked=True)
+
+
 # Queues
 
 
@@ -574,6 +621,22 @@ def test_dead_letters_whose_message_is_gone_are_settled(world: World) -> None:
     assert (world.info().dying, world.info().dead) == (0, 0)
 
 
+def test_a_topic_of_dead_letters_that_somebody_else_makes_first_is_taken_as_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = world.engine.create_topic
+
+    def late(name: TopicName, settings: TopicSettings) -> object:
+        create(name, TopicSettings(3))
+        return create(name, settings)
+
+    monkeypatch.setattr(world.engine, "create_topic", late)
+    world.publish(*[b"%d" % n for n in range(20)], keys=[b"%d" % n for n in range(20)])
+    world.reject(*world.receive())
+    assert world.queues.tidy() == 20
+    assert {one.partition for one in world.read(DEAD)} == {0, 1, 2}
+
+
 def test_redrive_publishes_dead_letters_again_each_once(world: World) -> None:
     world.publish(*[b"%d" % i for i in range(5)], headers=[{"h": b"x"}] * 5)
     world.reject(*world.receive())
@@ -754,3 +817,15 @@ def test_after_a_failed_write_the_journal_is_read_again(
     assert isinstance(world.queues._journal, QueueJournal) and world.queues._journal.broken
     assert world.info().leased == 1  # it was stored, so it counts
     assert world.ack(messages[1]).done == 1
+
+
+def test_a_journal_that_is_distrusted_while_it_is_read_is_read_again(world: World) -> None:
+    journal = world.queues._journal
+    journal.distrust()
+    doubts = journal.doubts
+    for _ in journal.replay():
+        journal.distrust()
+    journal.mend(doubts)
+    assert journal.broken
+    world.publish(b"1")
+    assert world.values() == [b"1"] and not journal.broken

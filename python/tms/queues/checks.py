@@ -39,8 +39,8 @@ def differences(there: QueueSettings, asked: QueueSettings) -> str:
 def not_found(group: str, topic: TopicName) -> QueueNotFound:
     """The error for a queue that is not there."""
     return QueueNotFound(
-        f"The topic {topic} has no queue {group[:255]!r}. Declare it, or list the queues to find "
-        "it.",
+        f"The topic {topic} has no queue {group[:255]!r}. "
+        "Declare it, or list the queues to find it.",
         group=group,
         topic=str(topic),
     )
