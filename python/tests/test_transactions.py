@@ -383,6 +383,45 @@ def test_an_abort_of_what_is_invalid_leaves_it_so(world: World) -> None:
     assert id in world.tx.manager.state.invalid
 
 
+def test_what_was_rolled_back_is_never_seen_though_nobody_remembers_its_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.tx.state.ENDED_REMEMBERED", 1)
+    id = world.tx.begin().transaction_id
+    world.publish_in(id, b"x")
+    assert world.tx.abort(id).outcome == "aborted"
+    for _ in range(2):
+        world.tx.abort(world.tx.begin().transaction_id)
+    assert id not in world.tx.manager.state.ended and world.read() == []
+
+
+def test_an_abort_of_what_may_be_half_committed_makes_it_invalid(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    world.tx.manager.intend(id, [])  # its messages may be on their way
+    assert world.tx.abort(id).outcome == "invalid"
+
+
+def test_an_append_that_comes_as_its_transaction_ends_is_refused_and_hinders_no_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = world.tx.begin().transaction_id
+    monkeypatch.setattr(world.tx.manager, "is_open", lambda _: False)
+    with pytest.raises(TransactionEnded, match="nothing can be published"):
+        world.publish_in(id, b"late")
+    monkeypatch.undo()
+    assert world.tx.abort(id).outcome == "aborted"
+
+
+def test_a_commit_is_ready_when_it_needs_to_read_nothing(world: World) -> None:
+    assert world.tx.is_ready(commit(b"1", token="t"))
+    world.tx.begin(token="t")
+    assert not world.tx.is_ready(commit(b"1", token="t"))
+    assert world.tx.is_ready(Commit(positions=(moved(1),)))
+    world.tx._positions.distrust()
+    assert not world.tx.is_ready(Commit(positions=(moved(1),)))
+    assert world.tx.is_ready(commit(b"1"))
+
+
 def test_fault_23_what_comes_late_cannot_touch_the_next_transaction(world: World) -> None:
     late = world.tx.begin().transaction_id
     world.publish_in(late, b"late")

@@ -78,12 +78,14 @@ class World:
         return MessageId(stored.time_ms, stored.last_sequence)
 
 
-def values(engine: Engine, isolation: Isolation = Isolation.COMMITTED) -> list[bytes | None]:
+def values(
+    engine: Engine, isolation: Isolation = Isolation.COMMITTED, topic: TopicName = TOPIC
+) -> list[bytes | None]:
     """What a reader is shown."""
     found: list[bytes | None] = []
     position = Position.earliest()
     while True:
-        fetched = engine.fetch(TOPIC, [PartitionPosition(0, position)], 1 << 20, 0, isolation)
+        fetched = engine.fetch(topic, [PartitionPosition(0, position)], 1 << 20, 0, isolation)
         for stored in fetched.blocks:
             found += decode(stored.block).values()
         if fetched.next[0] == position or not fetched.blocks:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.log_kit import until
 from tests.test_transactions import A, B, World, world
-from tms.errors import Conflict
+from tms.errors import Conflict, StorageUnavailable
 from tms.log.recovery import header_of
 from tms.log.visibility import Fate
 from tms.model.block import encode
@@ -26,9 +26,9 @@ def staged_by(world: World, producers: dict[int, int]) -> int:
     return id
 
 
-def payloads(world: World) -> list[int]:
-    """The producers whose blocks are kept as staged in partition 0."""
-    names = [name for name in world.store.names("t") if "/p00000/y" in name]
+def payloads(world: World, partition: int = 0) -> list[int]:
+    """The producers whose blocks are kept as staged in a partition."""
+    names = [name for name in world.store.names("t") if f"/p{partition:05}/y" in name]
     return [
         header_of(StoredBlock(0, 0, 0, value)).producer_id
         for name in names
@@ -53,6 +53,39 @@ def test_what_a_commit_does_not_name_is_removed(world: World) -> None:
     until(lambda: payloads(world) == [7, 7, 9])  # in the background, after the answer
     world.tx.commit(Commit(other, staged=(TopicStaged(A, 0, 1),)))
     assert world.read() == [b"7.0", b"7.1", b"9.0"]
+
+
+def test_what_a_commit_does_not_name_is_removed_in_each_partition(world: World) -> None:
+    id = staged_by(world, {7: 1})
+    for producer in (7, 8):
+        block = encode([b"x"], producer_id=producer, producer_sequence=0)
+        world.tx.stage(A, [NewBlock(1, block)], id)
+    world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, 1), TopicStaged(A, 1, 1, (7,)))))
+    until(lambda: payloads(world, 1) == [7])
+    assert payloads(world) == [7]
+
+
+def test_what_cannot_be_removed_keeps_nothing_else(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = staged_by(world, {7: 1, 8: 1})
+    world.tx.stage(A, [NewBlock(1, encode([b"x"], producer_id=8, producer_sequence=0))], id)
+
+    def fail(*_: object) -> None:
+        raise StorageUnavailable("The store has failed.")
+
+    log = world.engine._partitions.get(A, world.engine._registry.find(A), 0)
+    monkeypatch.setattr(log.staged, "drop", fail)
+    world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, 1, (7,)),)))
+    until(lambda: payloads(world, 1) == [])
+    assert payloads(world) == [7, 8]
+
+
+def test_an_abort_removes_what_was_staged(world: World) -> None:
+    id = staged_by(world, {7: 2})
+    staged_by(world, {9: 1})
+    world.tx.abort(id)
+    assert payloads(world) == [9]
 
 
 def test_what_a_refused_commit_does_not_name_stays_as_long_as_its_day(world: World) -> None:

@@ -280,7 +280,7 @@ def test_late_and_repeated_edits_touch_nothing(world: World, ending: type) -> No
         Invalidated: Invalidated((id,)),
     }
     world.state.apply(edits[ending])
-    world.state.apply(Began(other, TransactionType.SHORT, 0, 0))
+    world.state.apply(Began(other, TransactionType.SHORT, 0, 0, None, ""))
     assert everything(world.state) == before
 
 

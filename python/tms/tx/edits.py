@@ -42,8 +42,8 @@ class Began(_Edit, frozen=True):
     type: TransactionType
     expires_ms: int
     bound: int
-    client: str | None = None
-    token: str = ""
+    client: str | None
+    token: str
     intended: bool = False
 
 

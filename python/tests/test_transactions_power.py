@@ -1,0 +1,91 @@
+"""Transactions and losses of power: what was promised is there, as durable as was asked for."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.test_transactions_repeated import SYNCED, TOPIC, WRITTEN, World, values
+from tms.model.block import encode
+from tms.model.log import NewBlock
+from tms.model.position import Position
+from tms.model.queue import QueueSettings, Settlement
+from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.model.transaction import (
+    Commit,
+    PositionChange,
+    PositionKey,
+    TopicBlock,
+    TopicStaged,
+)
+
+OTHER = TopicName("default", "b")
+
+
+@pytest.fixture
+def world() -> World:
+    """With a topic that is not synced, and one that is."""
+    world = World()
+    world.engine.create_topic(OTHER, TopicSettings(1, durability=SYNCED))
+    return world
+
+
+def lose_power(world: World) -> None:
+    world.kept = world.store.crash()
+    world.engine._threads.shutdown()
+    world.open()
+
+
+def block(value: bytes, topic: TopicName = TOPIC) -> TopicBlock:
+    return TopicBlock(topic, NewBlock(0, encode([value])))
+
+
+def settled(world: World) -> Commit:
+    """A message of a queue that needs no sync is settled, with output in a topic that does."""
+    settings = QueueSettings(durability=WRITTEN)
+    world.engine.queues.declare("g", TOPIC, settings)
+    world.engine.append(TOPIC, [NewBlock(0, encode([b"job"]))], SYNCED)
+    received = world.engine.queues.receive("g", TOPIC)
+    settlement = Settlement("g", TOPIC, tuple(received.tokens()))
+    return Commit(blocks=(block(b"1", OTHER),), settlements=(settlement,))
+
+
+def staged(world: World) -> Commit:
+    """What was staged is published in a topic that needs no sync by a commit that does."""
+    id = world.tx.begin().transaction_id
+    world.tx.stage(TOPIC, [block(b"1").new], id)
+    return Commit(id, staged=(TopicStaged(TOPIC, 0, 1),), durability=SYNCED)
+
+
+def plain(world: World) -> Commit:
+    """Two topics, of which one needs a sync."""
+    return Commit(blocks=(block(b"1"), block(b"1", OTHER)))
+
+
+@pytest.mark.parametrize("made", [settled, staged, plain])
+def test_a_commit_is_as_durable_as_it_says_or_the_strictest_of_its_topics(
+    world: World, made: Callable[[World], Commit]
+) -> None:
+    topics = {one.topic for one in world.tx.commit(made(world)).appended}
+    lose_power(world)
+    assert topics
+    for topic in topics:
+        assert values(world.engine, topic=topic)[-1] == b"1"
+
+
+def test_a_commit_over_a_topic_that_was_deleted_is_not_taken_for_torn(world: World) -> None:
+    world.tx.commit(Commit(blocks=(block(b"1"), block(b"2", OTHER)), durability=SYNCED))
+    world.engine.delete_topic(OTHER)
+    lose_power(world)
+    assert world.read() == [b"1"]
+
+
+@pytest.mark.parametrize(("second", "expected"), [(SYNCED, 2), (WRITTEN, 1)])
+def test_a_position_is_moved_as_durably_as_is_asked(
+    world: World, second: Durability, expected: int
+) -> None:
+    for to, durability in ((1, SYNCED), (2, second)):
+        position = Position.offset(to)
+        world.tx.move([PositionChange(PositionKey("g", TOPIC, 0), position)], durability)
+        assert world.tx.positions("g", TOPIC) == {0: position}
+    lose_power(world)
+    assert world.tx.positions("g", TOPIC) == {0: Position.offset(expected)}
