@@ -185,6 +185,26 @@ def test_what_is_published_is_as_durable_as_the_topic_or_the_publish_says(waits:
     assert world.delayed.info(A).waiting == 2
 
 
+@pytest.mark.parametrize("delays", [(1_000, 10, 500), (10, 500, 1_000), (500, 1_000, 10)])
+def test_of_what_comes_together_the_first_that_is_due_counts(
+    world: World, delays: tuple[int, ...]
+) -> None:
+    world.later(b"later", delay_ms=2_000)
+    with world.delayed._of(A).writing:  # so that they wait, and are stored with one write
+        writes = world.store.writes
+        pending = [
+            world.delayed.submit(A, [NewBlock(0, encode([b"%d" % delay]))], Due(delay_ms=delay))
+            for delay in delays
+        ]
+    assert [one.result(5)[0][0].due_ms for one in pending] == [START_MS + one for one in delays]
+    assert world.store.writes == writes + 1
+    assert world.delayed.info(A) == DelayedInfo(4, START_MS + 10)
+    for delay in sorted(delays):
+        world.clock.pass_ms(START_MS + delay - world.clock.now_ms())
+        assert world.delayed.move() == 1
+    assert world.read() == [b"10", b"500", b"1000"]
+
+
 # The thread
 
 
