@@ -71,6 +71,19 @@ def test_what_is_due_is_told_by_what_is_left() -> None:
     assert world.offsets() == [9, 11]
 
 
+def test_what_was_removed_and_given_back_is_summed() -> None:
+    world = World()
+    for number in range(1, 4):
+        for _ in range(number):
+            world.publish((A, bytes(5_000)))
+        world.seal()
+        world.compact()
+        stats = world.engine.stats()
+        assert stats.compaction_passes == number
+        assert stats.compaction_removed == sum(range(1, number + 1)) - 1
+        assert stats.compaction_reclaimed_bytes >= 5_000 * stats.compaction_removed
+
+
 def test_a_partition_that_is_not_due_keeps_no_other_from_being_compacted() -> None:
     world = World()
     other = TopicName.parse("u")

@@ -198,6 +198,24 @@ def test_a_map_stays_open_while_one_of_several_readers_is_in_it(
     store.close()
 
 
+def test_a_map_whose_readers_do_not_leave_stays_open_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.store.leveldb.map._DRAIN_S", 0.01)
+    store = LevelDBStore(tmp_path, create=True)
+    one = store.open("map", create=True)
+    one.write([(b"k", b"v")], SYNCED)
+    reader = one._pin()
+    with pytest.raises(StorageUnavailable, match=r"Reads of .*/maps/map do not end"):
+        one.reclaim()
+    assert rows_of(one) == [(b"k", b"v")]
+    one.write([(b"l", b"w")], SYNCED)
+    one._unpin(reader)
+    one.reclaim()
+    assert rows_of(one) == [(b"k", b"v"), (b"l", b"w")]
+    store.close()
+
+
 def _waits_in(function: str, thread: threading.Thread) -> bool:
     """Whether a thread is within a call of this function."""
     frame = sys._current_frames().get(thread.ident or 0)
