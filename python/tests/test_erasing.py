@@ -12,12 +12,20 @@ from tests.compaction_kit import NAME, World, compacted
 from tests.http_kit import Served, serving
 from tests.log_kit import KeptStore, until
 from tms.cli.operate.verify import Severity, Verifier
-from tms.errors import BadMessageId, Forbidden, Invalid, PartitionNotFound, TMSError, TopicNotFound
+from tms.errors import (
+    BadMessageId,
+    DataCorrupt,
+    Forbidden,
+    Invalid,
+    PartitionNotFound,
+    TMSError,
+    TopicNotFound,
+)
 from tms.model import keys
 from tms.model.block import encode
 from tms.model.delayed import Due
 from tms.model.log import NewBlock
-from tms.model.snapshot import Isolation
+from tms.model.snapshot import Fate, Isolation
 from tms.model.topic import Cleanup, Durability
 from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore
@@ -257,6 +265,26 @@ def test_a_message_that_was_rolled_back_is_erased_and_one_that_is_open_too() -> 
     raw = [value for value in everything(world) if SECRET in value]
     assert raw == []
     assert world.read(isolation=Isolation.COMMITTED) == []
+
+
+def test_a_transaction_whose_staged_blocks_are_gone_is_damage_unless_nobody_is_shown_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = plain()
+    world.publish((OTHER, b"0"))
+    world.commit(world.stage((OTHER, b"1"), (OTHER, b"2")))
+    world.publish((KEY, SECRET))
+    (staged,) = (name for name in world.store.names("t") if keys.is_payload_map(name))
+    rows = world.store.open(staged, create=False)
+    rows.delete([key for key, _ in rows.scan(None, None, 1 << 20)])
+    with pytest.raises(DataCorrupt):
+        world.engine.erase(NAME, key=KEY)
+    monkeypatch.setattr(
+        world.engine.compaction,
+        "_judge",
+        lambda pointer, issued: Fate.SKIPPED if pointer else Fate.VISIBLE,
+    )
+    assert world.engine.erase(NAME, key=KEY) == 1
 
 
 def everything(world: World) -> list[bytes]:

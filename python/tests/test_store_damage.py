@@ -443,6 +443,27 @@ def test_a_read_only_copy_can_be_worked_on_and_changes_nothing(path: Path, rows:
     assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
 
 
+def test_what_is_no_data_directory_is_not_copied_and_half_of_one_is_damaged(
+    path: Path, rows: Rows
+) -> None:
+    def error() -> TMSError:
+        with pytest.raises((DataCorrupt, NotFound)) as caught, read_only_copy(path):
+            pass
+        return caught.value
+
+    text = (path / "FORMAT").read_text()
+    (path / "FORMAT").unlink()
+    assert isinstance(error(), DataCorrupt) and error().details["file"] == str(path / "FORMAT")
+    (path / "maps").rename(path / "elsewhere")
+    assert isinstance(error(), NotFound)
+    (path / "FORMAT").write_text(text[:5])
+    assert isinstance(error(), DataCorrupt) and error().details["file"] == str(path / "FORMAT")
+    (path / "FORMAT").write_text(text)
+    assert isinstance(error(), DataCorrupt) and error().details["file"] == str(path / "maps")
+    path.rename(path.with_name("elsewhere"))
+    assert isinstance(error(), NotFound)
+
+
 def test_a_read_only_copy_of_a_busy_store_is_whole(path: Path) -> None:
     store = LevelDBStore(path, create=True, write_buffer_bytes=1 << 20)
     one = store.open("map", create=True)
