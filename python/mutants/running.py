@@ -18,9 +18,11 @@ import os
 import resource
 import signal
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -49,10 +51,12 @@ _FLAGS = ("-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-p", "no:xdist
 
 
 class Baseline(NamedTuple):
-    """Seconds of each test, and the tests that reach each line of each file."""
+    """Seconds of each test, the tests that reach each line of each file, and which modules of
+    others the tests imported."""
 
     seconds: dict[str, float]
     reached: dict[str, dict[int, list[str]]]
+    imported: Sequence[str] = ()
 
     def tests_of(self, mutant: Mutant) -> list[str]:
         """The tests that reach the mutant, quickest first, as many as the budget allows."""
@@ -98,12 +102,12 @@ def measure(room: Room) -> Baseline:
         file: {int(line): tests for line, tests in lines.items()}
         for file, lines in found["reached"].items()
     }
-    return Baseline(found["seconds"], reached)
+    return Baseline(found["seconds"], reached, found["imported"])
 
 
 def run(mutants: Sequence[Mutant], baseline: Baseline, jobs: int) -> Iterator[Result]:
     """The results as they come, `jobs` mutants at a time."""
-    _preload()
+    _preload(baseline.imported)
     waiting, trials = list(reversed(mutants)), list[_Trial]()
     with tempfile.TemporaryDirectory() as scratch:
         while waiting or trials:
@@ -171,10 +175,18 @@ def _become(work: Callable[[], int], log: Path, timeout_s: float) -> NoReturn:
         os._exit(status)
 
 
-def _preload() -> None:
-    """Import what every test needs and no mutant changes, so that a fork starts at once."""
-    for name in ("hypothesis", "msgspec", "plyvel", "pyarrow", "tenacity"):
-        importlib.import_module(name)
+def _preload(modules: Sequence[str]) -> None:
+    """Import what the tests need and no mutant changes, so that a fork starts at once."""
+    for name in modules:
+        with suppress(ImportError):  # an alias that another module has made
+            importlib.import_module(name)
+
+
+def _of_others() -> list[str]:
+    """The imported modules of Python and of its packages."""
+    places = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib"))
+    files = {name: getattr(one, "__file__", None) or "" for name, one in [*sys.modules.items()]}
+    return [name for name, file in files.items() if file.startswith(places)]
 
 
 def _test(mutant: Mutant, tests: Sequence[str]) -> int:
@@ -215,7 +227,8 @@ def _trace(room: Room, answer: Path) -> int:
     tracer.stop()
     lines = tracer.get_data()
     reached = {file: lines.contexts_by_lineno(file) for file in lines.measured_files()}
-    answer.write_text(json.dumps({"seconds": plugin.seconds, "reached": reached}))
+    found = {"seconds": plugin.seconds, "reached": reached, "imported": _of_others()}
+    answer.write_text(json.dumps(found))
     return int(status)
 
 
