@@ -32,11 +32,28 @@ class Room(NamedTuple):
 ROOMS = {
     "log": Room(
         ("tms/log/*.py",),
-        ("tests/test_log_*.py", "tests/test_expecting.py", "tests/test_topic_retention.py"),
+        (
+            "tests/test_log_*.py",
+            "tests/test_expecting.py",
+            "tests/test_topic_*.py",
+            "tests/test_reading_gone.py",
+            "tests/test_transactions_[rs]*.py",
+            "tests/test_owner.py",
+            "tests/test_compaction.py",
+            "tests/test_erasing.py",
+        ),
     ),
     "topic": Room(
         ("tms/topic/*.py",),
-        ("tests/test_topic_*.py", "tests/test_engine.py", "tests/test_filters.py"),
+        (
+            "tests/test_topic_*.py",
+            "tests/test_engine.py",
+            "tests/test_filters.py",
+            "tests/test_expecting.py",
+            "tests/test_log_[rsw]*.py",
+            "tests/test_transactions_[irs]*.py",
+            "tests/test_owner.py",
+        ),
     ),
     "transactions": Room(
         ("tms/tx/*.py", "tms/transactions/*.py"),

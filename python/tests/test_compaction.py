@@ -13,8 +13,10 @@ from tms.cli.operate.verify import Verifier
 from tms.clock import SystemClock
 from tms.compact.newest import Newest
 from tms.compact.throttle import Throttle
-from tms.errors import Closed
-from tms.model.block import Flags, encode, flags_of
+from tms.errors import BadBlock, Closed, DataCorrupt
+from tms.log.records import FIRST_KEY
+from tms.model.block import Flags, encode, flags_of, read_header
+from tms.model.block.header import HEADER_BYTES
 from tms.model.filter import Filter
 from tms.model.log import Appended, NewBlock, PartitionPosition
 from tms.model.position import Position
@@ -50,6 +52,39 @@ def test_the_open_segment_is_not_touched_but_counts_once_it_is_sealed() -> None:
     world.seal()
     world.compact()
     assert world.offsets() == [2]
+
+
+def test_a_read_from_an_offset_that_is_gone_begins_with_the_next_message() -> None:
+    world = World()
+    for key in (B, A, A):  # all within a millisecond
+        world.engine.append(NAME, [NewBlock(0, encode([b"v"], [key]))])
+    world.seal()
+    world.compact()
+    assert world.offsets() == [0, 2]
+    at = [PartitionPosition(0, Position.offset(1))]
+    blocks = world.engine.fetch(NAME, at, 1 << 20).blocks
+    assert [read_header(stored.block).base_offset for stored in blocks] == [2]
+
+
+def test_a_damaged_block_counts_as_there_until_somebody_reads_it() -> None:
+    world = World()
+    world.publish((A, b"1"), (B, b"1"))
+    world.publish((A, b"2"))
+    world.seal()
+    world.compact()
+    before = world.log.reader.first_id(FIRST_KEY)
+    [name] = [name for name in world.store.names("t") if name.endswith("/s00000000")]
+    segment = world.store.open(name, create=False)
+    [(key, row), *_] = segment.scan(None, None, 1)
+    assert flags_of(row) & Flags.SPARSE
+    segment.overwrite(
+        [(key, row[:HEADER_BYTES] + bytes(len(row) - HEADER_BYTES))], Durability.WRITTEN
+    )
+    world.restart()
+    info = world.engine.describe_topic(NAME).partition_infos[0]
+    assert before is not None and info.first_id == str(before._replace(sequence=0))
+    with pytest.raises((BadBlock, DataCorrupt)):
+        world.read()
 
 
 def test_messages_without_a_key_stay() -> None:

@@ -41,6 +41,18 @@ def test_the_bytes_of_all_partitions_together_are_bounded_and_the_newest_stay(
             assert tail.read(tail.covered_after, MANY) is None
 
 
+def test_a_read_of_the_cache_is_bounded_in_blocks_and_goes_on_where_it_ended() -> None:
+    tail = Tail((0, 0))
+    for key in range(1, 5_001):
+        tail.append((key, 0), StoredBlock(0, key, 0, b"v"))
+    first = tail.read((1, 0), MANY)
+    assert first is not None
+    assert [block.time_ms for block in first] == [*range(1, 4_097)]
+    second = tail.read((4_096, 1), MANY)
+    assert second is not None
+    assert [block.time_ms for block in second] == [*range(4_097, 5_001)]
+
+
 def test_a_block_larger_than_the_cache_passes_by_and_is_read_from_the_store() -> None:
     with Bench(limits=Limits(cache_bytes=1_000)) as bench:
         bench.publish(bytes(5_000))

@@ -108,7 +108,9 @@ def test_a_write_that_lands_after_its_owner_gave_it_up_is_never_read() -> None:
     assert one.values(0) == [b"a", b"b", b"c"]
 
 
-def test_of_a_write_that_is_there_in_part_only_what_follows_without_a_gap_is_read() -> None:
+def test_of_a_write_that_is_there_in_part_only_what_follows_without_a_gap_is_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     one = Processes(1)
     one.publish(0, b"a")
     one.stores[0].delays = lambda name: name.startswith("t")
@@ -121,6 +123,8 @@ def test_of_a_write_that_is_there_in_part_only_what_follows_without_a_gap_is_rea
     one.stores[0].land(lambda rows: [rows[0], rows[2]])
     one.start_anew(0)
     assert one.values(0) == [b"a", b"1"]
+    (told,) = [text for text in caplog.messages if text.startswith("partition_end_cut")]
+    assert "blocks=0" in told, "nothing is cut in a store that others may write to"
     assert one.publish(0, b"b").base_offset == 2
     assert one.values(0) == [b"a", b"1", b"b"]
 

@@ -14,16 +14,19 @@ from tests.log_kit import (
     Bench,
     Limits,
     Seen,
+    block,
     seen,
     small,
 )
 from tests.model_log import ModelPartition
 from tms.errors import DataCorrupt, OffsetOutOfRange
-from tms.model.block import decode, encode
+from tms.model.block import decode, encode, read_header
 from tms.model.ids import TIME_MS_MAX, MessageId
 from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Kind, Position
+from tms.model.snapshot import Isolation
 from tms.model.topic import TopicSettings
+from tms.model.transaction import Commit
 
 CACHES = {"cached": 1 << 20, "uncached": 0, "half": 3_000}
 
@@ -147,6 +150,50 @@ def test_headers_keys_and_absent_values_come_back_as_they_were_published() -> No
         assert columns.headers() == [{"h": b"1"}, {}, {}]
 
 
+@pytest.mark.parametrize("cache_bytes", CACHES.values(), ids=CACHES)
+def test_offsets_end_before_a_message_in_doubt_that_has_the_next_id(cache_bytes: int) -> None:
+    with Bench(limits=Limits(cache_bytes=cache_bytes)) as bench:
+        transactions = bench.engine.transactions
+        bench.publish(b"decided")
+        assert bench.engine.offsets(NAME, LATEST) == {0: 1}
+        id = transactions.begin().transaction_id
+        transactions.submit(NAME, [NewBlock(0, block(b"in doubt"))], id).result(5)
+        assert bench.engine.offsets(NAME, LATEST) == {0: 1}
+        transactions.commit(Commit(id))
+        assert bench.engine.offsets(NAME, LATEST) == {0: 2}
+        first, second = bench.read()
+        assert second.id[:2] == (first.id.time_ms, first.id.sequence + 1)
+
+
+def test_the_offset_at_a_position_is_that_of_the_first_message_from_there_on() -> None:
+    with Bench() as bench:
+        for i in range(3):
+            bench.publish(b"%d" % i)
+            bench.clock.pass_ms(10)
+        bench.engine.truncate_topic(NAME, Position.offset(1))
+        for position, expected in (
+            (EARLIEST, 1),
+            (LATEST, 3),
+            (Position.time(START_MS + 11), 2),
+            (Position.offset(0), 1),
+            (Position.offset(2), 2),
+            (Position.offset(9), 3),
+        ):
+            for isolation in (Isolation.COMMITTED, Isolation.UNCOMMITTED):
+                assert bench.engine.offsets(NAME, position, isolation) == {0: expected}
+
+
+def test_an_offset_that_cannot_be_read_is_told_from_one_that_is_not_there_yet() -> None:
+    with Bench() as bench:
+        for i in range(3):
+            bench.publish(b"%d" % i)
+        bench.engine.truncate_topic(NAME, Position.offset(1))
+        with pytest.raises(OffsetOutOfRange, match="no longer kept"):
+            bench.fetch(Position.offset(0))
+        with pytest.raises(OffsetOutOfRange, match="not there yet"):
+            bench.fetch(Position.offset(4))
+
+
 # -- how much --------------------------------------------------------------------------------------
 
 
@@ -180,6 +227,7 @@ def test_latest_is_resolved_also_when_other_partitions_used_up_the_bytes(cache_b
         bench.publish(b"old", partition=1)
         positions = [PartitionPosition(0, EARLIEST), PartitionPosition(1, LATEST)]
         fetched = bench.engine.fetch(NAME, positions, 1)
+        assert (fetched.ends, fetched.reached) == ({0: 1, 1: 1}, {0: 1, 1: 1})
         bench.publish(b"new", partition=1)
         assert [one.value for one in bench.read(fetched.next[1], partition=1)] == [b"new"]
 
@@ -233,6 +281,16 @@ def test_truncation_within_a_block_is_exact_for_every_reader(
                 assert columns.keys() == [b"k%d" % i for i in range(keep_from, 5)]
                 assert columns.headers() == [{"n": b"%d" % i} for i in range(keep_from, 5)]
             bench.restart()
+
+
+def test_what_truncation_leaves_of_a_block_still_says_who_published_it() -> None:
+    with Bench() as bench:
+        bench.publish(b"a", producer=7, sequence=0)
+        bench.publish(b"b", b"c", producer=7, sequence=1)
+        bench.engine.truncate_topic(NAME, Position.offset(2))
+        (stored,) = bench.fetch(EARLIEST).blocks
+        header = read_header(stored.block)
+        assert (header.producer_id, header.producer_sequence) == (7, 1)
 
 
 def test_truncating_again_further_back_or_out_of_range_changes_nothing_more() -> None:

@@ -114,12 +114,47 @@ def test_a_segment_rolls_by_age_only_if_something_is_in_it() -> None:
         assert _numbers(bench) == [0, 1]
 
 
-def test_short_retention_makes_short_segments() -> None:
-    with Bench(TopicSettings(retention_ms=8_000)) as bench:
+def test_a_segment_lasts_a_day() -> None:
+    with Bench() as bench:
         bench.publish(b"0")
-        bench.clock.pass_ms(1_000)
+        bench.clock.pass_ms(DAY_MS - 1)
+        bench.engine.maintenance.clean()
+        assert bench.partition().segments == 1
+        bench.clock.pass_ms(1)
         bench.engine.maintenance.clean()
         assert bench.partition().segments == 2
+
+
+@pytest.mark.parametrize("retention_ms", [8_000, 8_007])
+def test_short_retention_makes_short_segments(retention_ms: int) -> None:
+    with Bench(TopicSettings(retention_ms=retention_ms)) as bench:
+        bench.publish(b"0")
+        bench.clock.pass_ms(999)
+        bench.engine.maintenance.clean()
+        assert bench.partition().segments == 1
+        bench.clock.pass_ms(1)
+        bench.engine.maintenance.clean()
+        assert bench.partition().segments == 2
+
+
+def test_a_small_limit_in_bytes_makes_segments_of_a_mebibyte() -> None:
+    with Bench(TopicSettings(retention_bytes=1 << 20)) as bench:
+        for _ in range(9):
+            bench.publish(bytes(100_000))
+            bench.engine.maintenance.clean()
+        assert bench.partition().segments == 1
+        bench.publish(bytes(200_000))
+        bench.engine.maintenance.clean()
+        assert bench.partition().segments == 2
+
+
+def test_each_sync_of_a_segment_that_is_sealed_is_counted() -> None:
+    with Bench(limits=small(segment_ms=HOUR_MS)) as bench:
+        for syncs in range(1, 4):
+            bench.publish(b"v", durability=WRITTEN)
+            bench.clock.pass_ms(HOUR_MS)
+            bench.engine.maintenance.clean()
+            assert bench.engine.stats().syncs == syncs
 
 
 def test_appending_goes_on_while_a_segment_is_rolled() -> None:
@@ -150,6 +185,12 @@ def test_one_fetch_takes_blocks_of_several_segments() -> None:
     with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
         count = _publish_until_segments(bench, 5, size=1)
         assert len(bench.fetch(EARLIEST).blocks) == count
+
+
+def test_a_fetch_is_bounded_in_bytes_over_all_segments_together() -> None:
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 8, size=1_000)
+        assert 2 <= len(bench.fetch(EARLIEST, bytes_max=3_000).blocks) <= 3
 
 
 @pytest.mark.parametrize("bytes_max", [1, 100, 3_000, 5_000, 7_000, 30_000])
@@ -226,6 +267,15 @@ def test_a_scan_of_a_segment_that_retention_drops_meanwhile_goes_on_after_it() -
 
         bench.store.before = drop_now
         assert bench.read() == everything[2:]
+
+
+def test_what_is_asked_of_a_segment_that_was_dropped_meanwhile_is_nothing() -> None:
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 4, size=1)
+        chain = _chain(bench)
+        first = chain.record.segments[0]
+        bench.engine.truncate_topic(NAME, Position.offset(1))
+        assert chain.scan_segment(first, FIRST_KEY, MANY) == []
 
 
 # -- dropping --------------------------------------------------------------------------------------

@@ -61,9 +61,10 @@ def test_going_on_gives_each_message_once(cache_bytes: int) -> None:
 def test_going_on_waits_only_for_what_is_new_when_all_before_is_unreadable() -> None:
     with Bench(TopicSettings(retention_ms=DAY_MS)) as bench:
         first = bench.publish(b"a").ids()[0]
-        bench.publish(b"b")
+        last = bench.publish(b"b").ids()[0]
         bench.clock.pass_ms(2 * DAY_MS)
-        for position in (EARLIEST, Position.after(first), Position.time(START_MS)):
+        positions = (EARLIEST, Position.after(first), Position.at(last), Position.time(START_MS))
+        for position in positions:
             following = bench.fetch(position).next[0]
             woken: list[int] = []
             at = [PartitionPosition(0, following)]

@@ -25,7 +25,7 @@ from tests.log_kit import (
     until,
 )
 from tms.model.ids import SEQUENCES_PER_MS
-from tms.model.log import Appended
+from tms.model.log import Appended, NewBlock
 from tms.model.topic import Durability, TopicSettings
 from tms.store.base import Row
 from tms.store.memory import MemoryMap
@@ -92,6 +92,19 @@ def test_ids_stay_above_those_of_messages_that_are_gone() -> None:
         after = bench.publish(b"b")
         assert (after.time_ms, after.sequence) > (before.time_ms, before.sequence)
         assert after.base_offset == 1
+
+
+@pytest.mark.parametrize("as_sent", [bytes, lambda made: memoryview(bytes(made))])
+def test_a_block_that_cannot_be_written_to_is_stored_and_left_as_it_is(
+    as_sent: Callable[[bytearray], bytes | memoryview],
+) -> None:
+    with Bench() as bench:
+        made = block(b"v")
+        new = NewBlock(0, as_sent(made))
+        places = [bench.engine.append(NAME, [new])[0].base_offset for _ in range(2)]
+        assert places == [0, 1]
+        assert bytes(new.block) == made
+        assert bench.values() == [b"v", b"v"]
 
 
 # -- group commit ----------------------------------------------------------------------------------

@@ -200,6 +200,18 @@ def test_closing_writes_what_is_queued_and_refuses_what_comes_later() -> None:
     bench.engine.close()
 
 
+def test_what_comes_to_a_partition_that_was_just_closed_is_answered_with_the_reason() -> None:
+    with Bench() as bench:
+        bench.publish(b"first")
+        (log,) = [one for one in bench.engine._partitions.opened() if one.state.known]
+        log.writer.close(1, Closed("The partition is gone."))
+        for durability in (WRITTEN, SYNCED):
+            with pytest.raises(Closed, match="gone"):
+                bench.submit(block(b"late"), durability=durability).result(0)
+        assert bench.values() == [b"first"]
+        assert bench.engine.stats().in_flight_bytes == 0
+
+
 def test_publishers_that_race_with_closing_are_all_answered_and_none_is_lost() -> None:
     for _ in range(10):
         bench = Bench(TopicSettings(partitions=3))

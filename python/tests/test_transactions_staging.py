@@ -6,11 +6,13 @@ from tests.log_kit import until
 from tests.test_transactions import A, B, World, world
 from tms.errors import Conflict, StorageUnavailable
 from tms.log.recovery import header_of
+from tms.log.staging import StagedBlocks
 from tms.log.visibility import Fate
-from tms.model.block import encode
+from tms.model.block import encode, read_header
 from tms.model.log import NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.transaction import Commit, TopicStaged
+from tms.store.faulty import FaultyStore
 
 __all__ = ["world"]
 
@@ -119,12 +121,74 @@ def test_a_read_judges_not_many_more_references_than_it_looks_up(
     world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, blocks),)))
     world.reopen()  # and nothing is cached
     monkeypatch.setattr(world.tx.manager, "fate", counted)
-    found, position = 0, Position.earliest()
+    pages, position = list[int](), Position.earliest()
     while True:
-        fetched = world.engine.fetch(A, [PartitionPosition(0, position)], 4_000, 0)
+        fetched = world.engine.fetch(A, [PartitionPosition(0, position)], 20_000, 0)
         if not fetched.blocks:
             break
-        found += len(fetched.blocks)
+        pages.append(sum(len(stored.block) for stored in fetched.blocks))
         position = fetched.next[0]
-    assert found == blocks
     assert judged < 3 * blocks
+    assert len(world.read()) == blocks
+    assert all(size >= 20_000 for size in pages[:-1]), "pages are smaller than was asked for"
+
+
+def test_staged_blocks_of_one_millisecond_have_places_however_large_they_are(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    for sequence in range(2):
+        block = encode([b""] * 65_536, producer_id=7, producer_sequence=sequence)
+        world.tx.stage(A, [NewBlock(0, block)], id)
+    world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, 2),)))
+    world.reopen()
+    assert world.read() == [b""] * 131_072
+
+
+def test_what_is_dropped_of_a_transaction_is_not_staged_any_more(world: World) -> None:
+    staged = StagedBlocks(world.store, 1, 0)
+    blocks = [encode([b"%d" % i], producer_id=7, producer_sequence=i) for i in range(3)]
+    request = [(block, read_header(block)) for block in blocks]
+    staged.add(request, 5, 1_000)
+    staged.add(request, 6, 1_000)
+    staged.drop(5, staged.of(5)[1:])
+    assert [one.producer_sequence for one in staged.of(5)] == [0]
+    for _ in range(2):
+        staged.drop(5)
+        assert staged.of(5) == []
+    assert [one.producer_sequence for one in staged.of(6)] == [0, 1, 2]
+
+
+def test_what_a_transaction_has_staged_is_read_from_the_store_once(world: World) -> None:
+    block = encode([b"v"], producer_id=7)
+    StagedBlocks(world.store, 1, 0).add([(block, read_header(block))], 5, 1_000)
+    store = FaultyStore(world.store)
+    scans: list[str] = []
+    store.before = lambda operation, name: scans.append(name) if operation == "scan" else None
+    staged = StagedBlocks(store, 1, 0)
+    assert [staged.of(5) for _ in range(3)] == [staged.of(5)] * 3
+    assert len(scans) == 1
+
+
+def test_a_transaction_goes_on_staging_after_a_write_that_failed(world: World) -> None:
+    store = FaultyStore(world.store)
+    staged = StagedBlocks(store, 1, 0)
+    blocks = [encode([b"%d" % i], producer_id=7, producer_sequence=i) for i in range(3)]
+    request = [(block, read_header(block)) for block in blocks]
+    staged.add(request[:1], 5, 1_000)
+    store.fail_write(1, stored=True)
+    with pytest.raises(StorageUnavailable):
+        staged.add(request[1:2], 5, 1_000)
+    for _ in range(2):
+        staged.add(request, 5, 1_000)
+    assert [one.producer_sequence for one in staged.of(5)] == [0, 1, 2]
+
+
+def test_what_was_staged_long_ago_is_found_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.log.staging.TRANSACTIONS_KNOWN", 1)
+    first, other = staged_by(world, {7: 2}), staged_by(world, {8: 1})
+    repeated = encode([b"7.1"], producer_id=7, producer_sequence=1)
+    world.tx.stage(A, [NewBlock(0, repeated)], first)
+    for id, blocks in ((other, 1), (first, 2)):
+        world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, blocks),)))
+    assert world.read() == [b"8.0", b"7.0", b"7.1"]

@@ -107,7 +107,6 @@ class SegmentChain:
         self._raw: bytes | None = None
         self.record = _NOTHING
         self.active: SegmentRecord | None = None  # appended to; none before the first append
-        self._active_map: Map | None = None
         self._maps: dict[int, Map] = {}
 
     def refresh(self) -> None:
@@ -156,10 +155,7 @@ class SegmentChain:
     def write(self, rows: list[Row], durability: Durability) -> None:
         """Append rows to the open segment. They count only if `require_owned` says so
         afterwards."""
-        active = self._active_map
-        if active is None:
-            active = self._active_map = self._map(self.record.segments[-1].number)
-        active.write(rows, durability)
+        self._map(self.record.segments[-1].number).write(rows, durability)
 
     def recover(self) -> None:
         """After a failed write: make the metadata and the open segment writable, see `store.base`,
@@ -312,7 +308,7 @@ class SegmentChain:
             behind = (msgspec.structs.replace(mine, stored_bytes=stored_bytes), *behind)
         self._set(msgspec.structs.replace(self.record, segments=(*segments[:at], *behind)))
         if empty:
-            self._maps.pop(number, None)
+            del self._maps[number]
             self._store.drop(self._name(number))
         return max(0, mine.stored_bytes - stored_bytes)
 
@@ -477,7 +473,6 @@ class SegmentChain:
         last = record.segments[-1] if record.segments else None
         self._raw, self.record = raw, record
         self.active = None if last is None or last.sealed else last
-        self._active_map = None
 
 
 class _Merged(StorageUnavailable):
