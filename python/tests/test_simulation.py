@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sim.bugs.bugs import BUGS, planted
+from sim.bugs.found import ELSEWHERE
 from sim.disk import Disk
 from sim.simulation import run
 from tms.model.topic import Durability
@@ -72,3 +73,19 @@ def _wrong(seed: int) -> bool:
 def test_a_planted_bug_is_found(bug: str) -> None:
     with planted(bug):
         assert any(_wrong(seed) for seed in range(1, BUG_SEEDS + 1))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("bug", ELSEWHERE)
+def test_a_planted_bug_that_no_run_comes_by_is_found_by_the_test_that_it_names(bug: str) -> None:
+    """In a process that has it."""
+    program = (
+        "import sys, pytest\n"
+        "from sim.bugs.bugs import planted\n"
+        "with planted(sys.argv[1]):\n"
+        "    sys.exit(pytest.main(sys.argv[2:]))"
+    )
+    test = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", f"tests/{ELSEWHERE[bug].test}"]
+    command = [sys.executable, "-c", program, bug, *test]
+    ended = subprocess.run(command, cwd=PYTHON, capture_output=True, text=True, check=False)
+    assert ended.returncode == pytest.ExitCode.TESTS_FAILED, ended.stdout + ended.stderr

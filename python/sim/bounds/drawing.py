@@ -8,14 +8,14 @@ Invariants
 * The same seed draws the same bounds; a bound that is added does not change those of the others.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib import import_module
 from random import Random
 from typing import Any, TypeVar
 
 from sim.bounds.source import Number, bounds, users
 from sim.bounds.table import DRAWN
+from sim.replacing import replaced
 from tms.engine.config import EngineConfig
 
 T = TypeVar("T")
@@ -59,20 +59,13 @@ class Bounds:
         parts = {"log": self.make(LogLimits), "compaction": self.make(CompactionLimits)}
         return self.make(EngineConfig, **{**parts, **given})
 
-    @contextmanager
-    def set(self) -> Iterator[None]:
+    def set(self) -> AbstractContextManager[None]:
         """While this lasts, the names of modules have these values."""
-        places = [
-            (import_module(f"tms.{module}"), name, value)
-            for path, value in self.drawn.items()
-            if path in users()
-            for module, name in users()[path]
-        ]
-        before = [(module, name, getattr(module, name)) for module, name, _ in places]
-        try:
-            for module, name, value in places:
-                setattr(module, name, value)
-            yield
-        finally:
-            for module, name, value in before:
-                setattr(module, name, value)
+        return replaced(
+            [
+                (import_module(f"tms.{module}"), name, value)
+                for path, value in self.drawn.items()
+                if path in users()
+                for module, name in users()[path]
+            ]
+        )

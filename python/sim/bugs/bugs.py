@@ -3,11 +3,13 @@ the simulation must find it. The product has no switch for any of them.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
-from sim.bugs.gone import GONE, Planted
+from sim.bugs.found import ELSEWHERE, FOUND
+from sim.bugs.gone import GONE
 from sim.bugs.pages import PAGES
+from sim.replacing import Replacement, replaced
 from tms.engine import Engine
 from tms.log import visibility
 from tms.log.partition import PartitionState
@@ -20,7 +22,7 @@ from tms.tx.manager import TransactionManager
 from tms.tx.state import TransactionState
 
 
-def _acknowledge_before_write() -> list[Planted]:
+def _acknowledge_before_write() -> list[Replacement]:
     """What was to be synced is only written."""
     right = SegmentChain.write
 
@@ -30,17 +32,17 @@ def _acknowledge_before_write() -> list[Planted]:
     return [(SegmentChain, "write", write)]
 
 
-def _skip_deduplication() -> list[Planted]:
+def _skip_deduplication() -> list[Replacement]:
     """A repeated block is stored once more."""
     return [(ProducerWindow, "find", lambda self, header: None)]
 
 
-def _read_uncommitted() -> list[Planted]:
+def _read_uncommitted() -> list[Replacement]:
     """Whoever wants committed messages gets all."""
     return [(Engine, "_judge", lambda self, isolation: None)]
 
 
-def _pass_open_transactions() -> list[Planted]:
+def _pass_open_transactions() -> list[Replacement]:
     """A committed reader goes past what may still commit."""
     right = visibility.admit
 
@@ -56,7 +58,7 @@ def _pass_open_transactions() -> list[Planted]:
     return [(fetching, "admit", admit)]
 
 
-def _prune_early() -> list[Planted]:
+def _prune_early() -> list[Replacement]:
     """Invalid transactions are forgotten while their messages are there."""
     right = TransactionState.apply
 
@@ -69,7 +71,7 @@ def _prune_early() -> list[Planted]:
     return [(TransactionState, "apply", apply)]
 
 
-def _no_fence() -> list[Planted]:
+def _no_fence() -> list[Replacement]:
     """After a power loss pointers are given again."""
 
     def recovered(self: TransactionState, now_ms: int) -> list[Any]:
@@ -81,12 +83,12 @@ def _no_fence() -> list[Planted]:
     return [(TransactionState, "recovered", recovered), (JournaledState, "reserve", reserve)]
 
 
-def _commit_before_store() -> list[Planted]:
+def _commit_before_store() -> list[Replacement]:
     """A transaction that lost a part with the power stays committed."""
     return [(JournaledState, "_torn", lambda self, edits: set())]
 
 
-def _apply_before_journal() -> list[Planted]:
+def _apply_before_journal() -> list[Replacement]:
     """Commits are shown before the journal has them, and stay when it fails."""
     right = JournaledState.write
 
@@ -101,12 +103,12 @@ def _apply_before_journal() -> list[Planted]:
     return [(JournaledState, "write", write)]
 
 
-def _trust_after_failure() -> list[Planted]:
+def _trust_after_failure() -> list[Replacement]:
     """After a failed write of the log its end is believed to be where it was."""
     return [(PartitionState, "distrust", lambda self: None)]
 
 
-def _read_journal_without_barrier() -> list[Planted]:
+def _read_journal_without_barrier() -> list[Replacement]:
     """After a failed write the journal is read as far as it was known."""
 
     def ready(self: JournaledState) -> TransactionState:
@@ -120,19 +122,19 @@ def _read_journal_without_barrier() -> list[Planted]:
     return [(JournaledState, "ready", ready), (journal, "_end_doubts", lambda log: None)]
 
 
-def _forget_tokens() -> list[Planted]:
+def _forget_tokens() -> list[Replacement]:
     """A repeated commit is done again."""
     return [(TransactionManager, "of_token", lambda self, token: 0)]
 
 
-def _any_position() -> list[Planted]:
+def _any_position() -> list[Replacement]:
     """A group's position is moved whatever it was."""
     from tms.group.positions import Positions
 
     return [(Positions, "check", lambda self, changes: None)]
 
 
-def _stage_without_sync() -> list[Planted]:
+def _stage_without_sync() -> list[Replacement]:
     """What is staged survives the process only."""
     from tms.log import staging
 
@@ -142,7 +144,7 @@ def _stage_without_sync() -> list[Planted]:
     return [(staging, "Durability", Weak)]
 
 
-def _keep_without_invalid() -> list[Planted]:
+def _keep_without_invalid() -> list[Replacement]:
     """What the journal keeps of the state does not say who is invalid."""
     from tms.tx import journaled, kept
 
@@ -152,7 +154,7 @@ def _keep_without_invalid() -> list[Planted]:
     return [(journaled, "parts", parts)]
 
 
-def _keep_before_sync() -> list[Planted]:
+def _keep_before_sync() -> list[Replacement]:
     """The state is kept while blocks that it calls committed are not synced."""
     right = JournaledState.shorten
 
@@ -163,28 +165,28 @@ def _keep_before_sync() -> list[Planted]:
     return [(JournaledState, "shorten", shorten)]
 
 
-def _expect_at_first_only() -> list[Planted]:
+def _expect_at_first_only() -> list[Replacement]:
     """What comes between the look and the place is not seen."""
     from tms.log.writer import PartitionWriter
 
     return [(PartitionWriter, "_unexpected", lambda self, expecting, *_: expecting.refusal)]
 
 
-def _expect_nothing() -> list[Planted]:
+def _expect_nothing() -> list[Replacement]:
     """Whatever is expected, it is stored."""
     from tms.log.expecting import Expecting
 
     return [(Expecting, "look", lambda self, blocks: None)]
 
 
-def _any_member() -> list[Planted]:
+def _any_member() -> list[Replacement]:
     """A member that was replaced moves the group's positions all the same."""
     from tms.groups.members import Members
 
     return [(Members, "check", lambda self, changes: None)]
 
 
-def _late_tokens() -> list[Planted]:
+def _late_tokens() -> list[Replacement]:
     """A token is good for every delivery of its message."""
     from tms.queue.partition import DELIVERIES_MASK, PartitionState
 
@@ -197,7 +199,7 @@ def _late_tokens() -> list[Planted]:
     return [(PartitionState, "split", split)]
 
 
-def _deliveries_in_memory() -> list[Planted]:
+def _deliveries_in_memory() -> list[Replacement]:
     """What is handed out again is in no journal."""
     from tms.queue.entries import Delivered
     from tms.queues.queue import OpenQueue
@@ -213,7 +215,7 @@ def _deliveries_in_memory() -> list[Planted]:
     return [(OpenQueue, "_add", add)]
 
 
-def _settle_without_the_commit() -> list[Planted]:
+def _settle_without_the_commit() -> list[Replacement]:
     """What a transaction settles is settled whatever becomes of it."""
     from tms.queues import loading, queues
 
@@ -223,12 +225,12 @@ def _settle_without_the_commit() -> list[Planted]:
     return [(queues, "replayed", replayed)]
 
 
-def _roll_back_nothing() -> list[Planted]:
+def _roll_back_nothing() -> list[Replacement]:
     """What was taken back is still there."""
     return [(PartitionState, "roll_back", lambda self, *args: 0)]
 
 
-def _move_early() -> list[Planted]:
+def _move_early() -> list[Replacement]:
     """What is due within a second is moved with what is due."""
     from tms.delay.waiting import Waiting
 
@@ -236,21 +238,21 @@ def _move_early() -> list[Planted]:
     return [(Waiting, "take", lambda self, now_ms, *more: right(self, now_ms + 1_000, *more))]
 
 
-def _move_again() -> list[Planted]:
+def _move_again() -> list[Replacement]:
     """After a crash nobody asks where the mover stood: what it did not delete waits once more."""
     from tms.delay.stored.shelf import Shelf
 
     return [(Shelf, "_moved", lambda self: ([], 0))]
 
 
-def _move_what_comes_meanwhile() -> list[Planted]:
+def _move_what_comes_meanwhile() -> list[Replacement]:
     """What comes while entries are lent is taken for one of them, if it is due."""
     from tms.delay.stored.entries import Moved
 
     return [(Moved, "covers", lambda self, id: id <= (self.due_ms, self.last))]
 
 
-def _delete_before_commit() -> list[Planted]:
+def _delete_before_commit() -> list[Replacement]:
     """Entries are deleted before anybody knows that they are in the log."""
     from tms.delay.mover import Mover
     from tms.delay.stored.entries import entry_key
@@ -264,14 +266,14 @@ def _delete_before_commit() -> list[Planted]:
     return [(Mover, "_commit", commit)]
 
 
-def _forget_cancels() -> list[Planted]:
+def _forget_cancels() -> list[Replacement]:
     """The mover does not ask what was cancelled."""
     from tms.delay.stored.shelf import Shelf
 
     return [(Shelf, "cancelled", lambda self, first, last: set())]
 
 
-def _cancel_what_is_lent() -> list[Planted]:
+def _cancel_what_is_lent() -> list[Replacement]:
     """Whether a message is cancelled is decided while the mover has it."""
     from tms.delay.asked import Cancellation
     from tms.delay.waiting import Waiting
@@ -284,14 +286,14 @@ def _cancel_what_is_lent() -> list[Planted]:
     return [(Waiting, "cancel", cancel), (Waiting, "lends", lambda self, id: False)]
 
 
-def _forget_requests() -> list[Planted]:
+def _forget_requests() -> list[Replacement]:
     """A repeated request for later is stored once more."""
     from tms.delay.stored.requests import Requests
 
     return [(Requests, "find", lambda self, token, digest: None)]
 
 
-def _requests_in_memory() -> list[Planted]:
+def _requests_in_memory() -> list[Replacement]:
     """A request for later is known as long as the process lives."""
     from tms.delay.stored.shelf import Shelf
 
@@ -304,7 +306,7 @@ def _requests_in_memory() -> list[Planted]:
     return [(Shelf, "put", put)]
 
 
-def _count_after_deleting() -> list[Planted]:
+def _count_after_deleting() -> list[Replacement]:
     """After a failure what was moved is deleted first and counted then."""
     from tms.delay.stored.shelf import Shelf
 
@@ -318,7 +320,8 @@ def _count_after_deleting() -> list[Planted]:
     return [(Shelf, "_moved", moved)]
 
 
-BUGS: dict[str, Callable[[], list[Planted]]] = {
+BUGS: dict[str, Callable[[], list[Replacement]]] = {
+    **FOUND,
     **GONE,
     **PAGES,
     "acknowledge-before-write": _acknowledge_before_write,
@@ -355,15 +358,6 @@ BUGS: dict[str, Callable[[], list[Planted]]] = {
 }
 
 
-@contextmanager
-def planted(name: str) -> Iterator[None]:
+def planted(name: str) -> AbstractContextManager[None]:
     """While this lasts, the product has the bug."""
-    changes = BUGS[name]()
-    right = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in changes]
-    try:
-        for owner, attribute, wrong in changes:
-            setattr(owner, attribute, wrong)
-        yield
-    finally:
-        for owner, attribute, original in right:
-            setattr(owner, attribute, original)
+    return replaced(BUGS[name]() if name in BUGS else ELSEWHERE[name].plant())

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sim.replacing import Replacement
 from tms.compact.cleaning import Pass
 from tms.compact.erasing import Erasing
 from tms.compact.newest import Newest
@@ -12,21 +13,19 @@ from tms.log.partition import PartitionState
 from tms.log.segments import KEY_END
 from tms.log.staging import StagedBlocks
 
-Planted = tuple[Any, str, Any]  # whose attribute, its name, what stands there instead
 
-
-def _compact_too_much() -> list[Planted]:
+def _compact_too_much() -> list[Replacement]:
     """Compaction takes the newest message of a key for one that has a newer one."""
     right = Newest.has_newer
     return [(Newest, "has_newer", lambda self, key, offset: right(self, key, offset - 1))]
 
 
-def _tombstones_at_once() -> list[Planted]:
+def _tombstones_at_once() -> list[Replacement]:
     """A tombstone goes with the first pass that comes over it."""
     return [(Progress, "horizon", lambda self, *args: KEY_END)]
 
 
-def _tombstones_before_values() -> list[Planted]:
+def _tombstones_before_values() -> list[Replacement]:
     """From segments that were compacted before, nothing goes but tombstones."""
     right = Pass._decide
 
@@ -42,17 +41,17 @@ def _tombstones_before_values() -> list[Planted]:
     return [(Pass, "_decide", decide)]
 
 
-def _erase_what_is_sealed() -> list[Planted]:
+def _erase_what_is_sealed() -> list[Replacement]:
     """What is in the open segment stays."""
     return [(Erasing, "_in_open_segment", lambda self: False)]
 
 
-def _erase_beside_the_cache() -> list[Planted]:
+def _erase_beside_the_cache() -> list[Replacement]:
     """Readers at the tail still see what was erased."""
     return [(PartitionState, "forget_cached", lambda self, before: None)]
 
 
-def _erase_whole_blocks() -> list[Planted]:
+def _erase_whole_blocks() -> list[Replacement]:
     """With a message its neighbours go."""
     right = Erasing._decide
 
@@ -63,22 +62,22 @@ def _erase_whole_blocks() -> list[Planted]:
     return [(Erasing, "_decide", decide)]
 
 
-def _erase_references_only() -> list[Planted]:
+def _erase_references_only() -> list[Replacement]:
     """What was staged stays, though nothing refers to it any more."""
     return [(StagedBlocks, "rewrite", lambda self, thinned, gone: None)]
 
 
-def _rewrite_without_a_note() -> list[Planted]:
+def _rewrite_without_a_note() -> list[Replacement]:
     """Which maps are to be reclaimed is known to the process only."""
     return [(Progress, "begin", lambda self, names: None)]
 
 
-def _erase_without_the_rest() -> list[Planted]:
+def _erase_without_the_rest() -> list[Replacement]:
     """What a crash left to be reclaimed is forgotten."""
     return [(Rewriter, "reclaim_noted", lambda self, staged_before="": None)]
 
 
-GONE: dict[str, Callable[[], list[Planted]]] = {
+GONE: dict[str, Callable[[], list[Replacement]]] = {
     "compact-too-much": _compact_too_much,
     "erase-beside-the-cache": _erase_beside_the_cache,
     "erase-references-only": _erase_references_only,

@@ -5,13 +5,13 @@ parts; a part of `bugs`.
 from collections.abc import Callable
 from typing import Any
 
-from sim.bugs.gone import Planted
+from sim.replacing import Replacement
 from tms.log.partition import PartitionState
 from tms.log.segments import SegmentChain
 from tms.queue.state import QueueState
 
 
-def _enter_the_next_segment_early() -> list[Planted]:
+def _enter_the_next_segment_early() -> list[Replacement]:
     """A page that ends within a segment goes on in the next one."""
 
     def scan(self: SegmentChain, start: Any, stop: Any, bytes_max: int) -> Any:
@@ -30,7 +30,7 @@ def _enter_the_next_segment_early() -> list[Planted]:
     return [(SegmentChain, "scan", scan)]
 
 
-def _seal_without_producers() -> list[Planted]:
+def _seal_without_producers() -> list[Replacement]:
     """Who takes a partition over seals it without noting who published there."""
     right = PartitionState._save
 
@@ -41,12 +41,12 @@ def _seal_without_producers() -> list[Planted]:
     return [(PartitionState, "_save", save)]
 
 
-def _wait_for_what_is_gone() -> list[Planted]:
+def _wait_for_what_is_gone() -> list[Replacement]:
     """A message that a receive finds to be gone is not settled."""
     return [(QueueState, "settle_gone", lambda self, gone: [])]
 
 
-PAGES: dict[str, Callable[[], list[Planted]]] = {
+PAGES: dict[str, Callable[[], list[Replacement]]] = {
     "enter-the-next-segment-early": _enter_the_next_segment_early,
     "seal-without-producers": _seal_without_producers,
     "wait-for-what-is-gone": _wait_for_what_is_gone,

@@ -1,0 +1,186 @@
+"""Bugs that TMS once had; a part of `bugs`. Those that no run of the simulation comes by stand in
+`ELSEWHERE`, each with the tests that find it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from sim.replacing import Replacement
+from tms.client.cursor import Cursor
+from tms.engine import Engine
+from tms.log.reader import PartitionReader
+from tms.queue.order import KeyOrder
+from tms.queue.partition import PartitionState
+from tms.queues.queue import OpenQueue
+from tms.queues.reading import Scanner
+from tms.table.tables import Tables
+from tms.transactions.transactions import Transactions
+from tms.tx.edits import Began, Intended
+from tms.tx.journaled import JournaledState
+
+
+def _end_at_an_empty_page() -> list[Replacement]:
+    """A client takes a page without messages for the end."""
+    right = Cursor._until_the_end
+
+    def until_the_end(self: Cursor, found: Any) -> Any:
+        wanted = right(self, found)
+        if not found.batches:
+            for partition in found.next:
+                self._fetched.pop(partition, None)
+            self.finished = not self._fetched
+        return wanted
+
+    return [(Cursor, "_until_the_end", until_the_end)]
+
+
+def _end_at_a_trimmed_page() -> list[Replacement]:
+    """A page of which truncation leaves nothing is taken for the end."""
+    right = PartitionReader._found
+
+    def found(self: PartitionReader, blocks: Any, *more: Any) -> Any:
+        read = right(self, blocks, *more)
+        return read._replace(reached=read.end) if not read.blocks else read
+
+    return [(PartitionReader, "_found", found)]
+
+
+def _begin_and_intend_apart() -> list[Replacement]:
+    """That a commit in one request began, and that it is under way, are two edits."""
+    right = JournaledState.note
+
+    def note(self: JournaledState, edit: Any) -> None:
+        if not (isinstance(edit, Began) and edit.intended):
+            right(self, edit)
+            return
+        right(self, msgspec.structs.replace(edit, intended=False))
+        right(self, Intended(edit.id))
+
+    return [(JournaledState, "note", note)]
+
+
+def _put_back_twice() -> list[Replacement]:
+    """What a failed commit lets go is put back once more by whoever asked for it."""
+    again: dict[tuple[int, int], None] = {}
+    bury_later, take_dying = PartitionState.bury_later, PartitionState.take_dying
+
+    def put_back(self: PartitionState, offsets: Any) -> None:
+        offsets = list(offsets)
+        again.update(((id(self), offset), None) for offset in offsets if offset in self.dying)
+        bury_later(self, offsets)
+
+    def take(self: PartitionState, limit: int) -> list[int]:
+        found = take_dying(self, limit)
+        return found + [o for o in found if again.pop((id(self), o), self) is None]
+
+    return [(PartitionState, "bury_later", put_back), (PartitionState, "take_dying", take)]
+
+
+def _hand_out_what_was_read_ahead() -> list[Replacement]:
+    """What was read ahead is handed out though it is gone by now."""
+    return [(Scanner, "drop_gone", lambda self, kept: False)]
+
+
+def _block_keys_for_good() -> list[Replacement]:
+    """Who is free is looked up before what turns out to be gone is settled."""
+
+    def take(self: OpenQueue, taking: Any, found: Any, durability: Any) -> Any:
+        gone = self.state.settle_gone((number, each.gone) for number, each in found)
+        for number, each in found:
+            taking.take_again(number, each)
+        if not any(each.left for _, each in found):
+            taking.take_new(self._scanner)
+        self.redelivered += taking.again
+        edits = [*gone, *taking.edits]
+        return self._add(edits, durability) if edits else None
+
+    right = KeyOrder.add_all
+
+    def add_all(self: KeyOrder, looked_at: Any) -> list[int]:
+        right(self, looked_at)
+        return []
+
+    return [(OpenQueue, "_take", take), (KeyOrder, "add_all", add_all)]
+
+
+def _begin_in_two_steps() -> list[Replacement]:
+    """Whoever repeats a commit is not told of the first attempt, which looks at the log."""
+    right = Transactions.submit_commit
+
+    class Forgetful(dict[Any, Any]):
+        def setdefault(self, name: Any, answer: Any = None) -> Any:
+            return answer
+
+    def submit_commit(self: Transactions, *args: Any) -> Any:
+        self._attempts = Forgetful()
+        return right(self, *args)
+
+    return [(Transactions, "submit_commit", submit_commit)]
+
+
+def _scan_as_it_comes() -> list[Replacement]:
+    """A scan outside of a transaction shows each row as it is when it is come by."""
+    right = Tables.scan
+
+    def scan(self: Tables, table: str, start: bytes, stop: Any, snapshot: Any = None) -> Any:
+        row = next(rows := right(self, table, start, stop, snapshot), None)
+        while row is not None:
+            yield row
+            rows = rows if snapshot else right(self, table, row[0] + b"\0", stop)
+            row = next(rows, None)
+
+    return [(Tables, "scan", scan)]
+
+
+def _answer_though_replaced() -> list[Replacement]:
+    """Who does not own the store any more goes on answering."""
+    return [(Engine, "confirm_owner", lambda self: None)]
+
+
+class Elsewhere(NamedTuple):
+    """A bug, and the test that finds it."""
+
+    plant: Callable[[], list[Replacement]]
+    test: str
+
+
+ELSEWHERE: dict[str, Elsewhere] = {
+    "answer-though-replaced": Elsewhere(
+        _answer_though_replaced,
+        "test_owner_service.py::test_an_embedded_engine_that_was_replaced_says_so",
+    ),
+    "begin-in-two-steps": Elsewhere(
+        _begin_in_two_steps,
+        "test_transactions_repeated.py::test_a_commit_repeated_while_its_first_attempt_looks_at_the_"
+        "log_is_done_once[alone-token]",
+    ),
+    "block-keys-for-good": Elsewhere(
+        _block_keys_for_good,
+        "test_queue_keys.py::test_a_key_goes_on_when_its_retry_is_gone_in_the_receive_that_sees_its_"
+        "next_message",
+    ),
+    "end-at-a-trimmed-page": Elsewhere(
+        _end_at_a_trimmed_page,
+        "test_reading_gone.py::test_a_page_that_truncation_trims_to_nothing_is_not_the_end",
+    ),
+    "end-at-an-empty-page": Elsewhere(
+        _end_at_an_empty_page,
+        "test_reading_gone.py::test_only_offsets_tell_a_cursor_that_it_has_read_everything",
+    ),
+    "hand-out-what-was-read-ahead": Elsewhere(
+        _hand_out_what_was_read_ahead,
+        "test_queue_gone.py::test_what_was_read_ahead_is_not_handed_out_once_it_is_gone",
+    ),
+    "put-back-twice": Elsewhere(
+        _put_back_twice,
+        "test_queue_dead.py::test_one_failing_write_makes_no_dead_letter_twice[10-False]",
+    ),
+    "scan-as-it-comes": Elsewhere(
+        _scan_as_it_comes, "test_table.py::test_a_scan_does_not_show_what_commits_meanwhile"
+    ),
+}
+FOUND: dict[str, Callable[[], list[Replacement]]] = {
+    "begin-and-intend-apart": _begin_and_intend_apart,
+}
