@@ -107,6 +107,10 @@ class Service:
         """What the process has in memory now."""
         return 1024 * self._status("VmRSS")
 
+    def address_space_bytes(self) -> int:
+        """What the process has asked of the system, in memory or not."""
+        return 1024 * self._status("VmSize")
+
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
