@@ -1,11 +1,14 @@
 """Spark: a batch and an archive of each topic, `compact_check`; through the service and, where
 topics are in an HBase, from HBase itself."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from integration.soak.readers.writing import Place, row, write
+from tms.errors import TMSError
 
+_TRIES = 5
 _OPTIONS = {"includeHeaders": "true", "includeMessageId": "true"}
 
 
@@ -28,7 +31,7 @@ def read(place: Place, topics: list[str], store: str) -> list[str]:
             place_of: dict[str, Any] = {"url": place.url} if lane == "service" else {"store": store}
             for topic in topics:
                 directory = str(place.directory / f"archive-{lane}-{topic}")
-                jobs.archive(spark, topic, directory, **place_of)
+                _in_time(partial(jobs.archive, spark, topic, directory, **place_of))
                 found = jobs.archived(spark, directory)
                 write(place, f"archive {lane}", topic, rows_of(found), ordered=False)
             audit = jobs.compact_check(spark, topics, allow_gaps=True, **place_of)
@@ -36,6 +39,18 @@ def read(place: Place, topics: list[str], store: str) -> list[str]:
     finally:
         spark.stop()
     return wrong
+
+
+def _in_time(work: Callable[[], object]) -> None:
+    """Spark gives a Python worker ten seconds to start, however busy the machine is: what failed
+    for that goes on where it was."""
+    for left in range(_TRIES, 0, -1):
+        try:
+            work()
+            return
+        except TMSError as error:
+            if "failed to connect back" not in error.message or left == 1:
+                raise
 
 
 def rows_of(found: Any) -> Iterator[list[object]]:
