@@ -28,7 +28,7 @@ from tms.model.ids import MessageId
 from tms.model.keys import segment_map
 from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.snapshot import Isolation
+from tms.model.snapshot import POINTERS_PER_MS, Isolation
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import (
     Commit,
@@ -423,6 +423,25 @@ def test_what_was_staged_and_is_published_twice_at_once_is_there_once(
     world.tx.stage(TOPIC, [NewBlock(0, encode([b"2"]))], pointer)
     assert len(world.tx.refer(TOPIC, 0, pointer)) == 1
     assert values(world.engine, Isolation.UNCOMMITTED) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("issued", [False, True], ids=["foreign", "issued"])
+def test_what_was_staged_and_is_published_again_after_a_restart_is_there_once(
+    world: World, issued: bool
+) -> None:
+    elsewhere = (world.clock.now_ms() - 1_000) * POINTERS_PER_MS
+    pointer = world.tx.begin().transaction_id if issued else elsewhere
+    for number in range(2):
+        world.tx.stage(TOPIC, [NewBlock(0, encode([b"%d" % number]))], pointer)
+    places = world.tx.refer(TOPIC, 0, pointer)
+    world.engine.append(TOPIC, [NewBlock(0, encode([b"other"]))])
+    for _ in range(2):
+        world.restart()
+        assert world.tx.refer(TOPIC, 0, pointer) == places
+    world.tx.stage(TOPIC, [NewBlock(0, encode([b"2"]))], pointer)
+    assert len(world.tx.refer(TOPIC, 0, pointer)) == 1
+    found = values(world.engine, Isolation.UNCOMMITTED)
+    assert found == [b"0", b"1", b"other", b"2"]
 
 
 # Embedded, through a bus

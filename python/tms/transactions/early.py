@@ -19,13 +19,16 @@ from tms.clock import Clock
 from tms.errors import Invalid, TimedOut, TMSError, TopicNotFound, TransactionEnded
 from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
-from tms.log.staging import Staged
+from tms.log.records import FIRST_KEY
+from tms.log.recovery import header_of
+from tms.log.staging import Staged, is_reference
 from tms.model.block import Flags
 from tms.model.log import Appended, NewBlock
+from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import TopicStaged
-from tms.topic.journal import end_of
+from tms.topic.journal import READ_BYTES, end_of
 from tms.topic.partitions import PartitionLog, Partitions
 from tms.topic.publishing import Publisher
 from tms.topic.registry import Registry
@@ -94,7 +97,8 @@ class EarlyMessages:
         self._referred: dict[_Referring, _Referred] = {}
         self._referring: set[_Referring] = set()
         self._refers = threading.Condition(self._lock)
-        self.published: Published[Range] = Published(manager.state.next_pointer(clock.now_ms()))
+        self._first = manager.state.next_pointer(clock.now_ms())  # that is given from now on
+        self.published: Published[Range] = Published(self._first)
 
     def submit(
         self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int
@@ -143,7 +147,7 @@ class EarlyMessages:
         wait there. One at a time does that: who repeats it is told where they went."""
         place = (self._registry.find(name).uid, partition, write_pointer)
         with self._alone(place), self._storing(write_pointer) as storing:
-            before = self._referred.get(place, _Referred(0, []))
+            before = self._referred.get(place) or self._referred_before(name, partition, storing)
             blocks = self.references(name, partition, write_pointer)
             new = blocks[before.blocks :]
             if not new:
@@ -158,6 +162,27 @@ class EarlyMessages:
             if len(self._referred) > REFERRED_MAX:
                 del self._referred[next(iter(self._referred))]
         return places
+
+    def _referred_before(self, name: TopicName, partition: int, storing: "_Storing") -> _Referred:
+        """What an earlier process referred to, as the log has it; nothing can be there of a
+        transaction that began since the start."""
+        pointer, ahead = storing.pointer, AHEAD_MS_MAX * POINTERS_PER_MS
+        places: list[Appended] = []
+        if pointer >= self._first + (0 if storing.id else ahead):
+            return _Referred(0, places)
+        reader, ended = self._log(name, partition).reader, False
+        position = Position.time(max(0, pointer - ahead) // POINTERS_PER_MS)
+        while not ended:
+            read = reader.read(position, FIRST_KEY, READ_BYTES)
+            position, ended = read.next, read.ended
+            for stored in read.blocks:
+                header = header_of(stored)
+                taken_back = header.flags & Flags.ROLLED_BACK
+                if is_reference(stored) and header.write_pointer == pointer and not taken_back:
+                    first = stored.last_sequence - header.count + 1
+                    place = stored.time_ms, first, header.count, header.base_offset
+                    places.append(Appended(partition, *place))
+        return _Referred(len(places), places)
 
     @contextlib.contextmanager
     def _alone(self, place: "_Referring") -> Iterator[None]:
@@ -287,15 +312,15 @@ class _Storing:
         self.id = id  # of the transaction, if it was given here
         self._early = early
         self._manager = manager
-        self._pointer = pointer
+        self.pointer = pointer
         self._followed = False
 
     def __enter__(self) -> Self:
         if self.id is not None:
             self._early.published.enter(self.id)
-            if not self._manager.is_open(self._pointer):
+            if not self._manager.is_open(self.pointer):
                 self._early.published.leave(self.id, (), (), True)
-                raise _too_late(self._pointer)
+                raise _too_late(self.pointer)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -305,14 +330,14 @@ class _Storing:
     def stamp(self, more: int = 0) -> Stamp:
         """What goes on the blocks."""
         issued = Flags.ISSUED if self.id is not None else 0
-        return Stamp(Flags.TRANSACTIONAL | issued | more, self._pointer)
+        return Stamp(Flags.TRANSACTIONAL | issued | more, self.pointer)
 
     def follow(self, name: TopicName, pending: PendingAppend) -> None:
         """It is over once this is stored."""
         id = self.id
         if id is not None:
             self._followed = True
-            pending.add_done_callback(lambda: self._early.note(id, name, self._pointer, pending))
+            pending.add_done_callback(lambda: self._early.note(id, name, self.pointer, pending))
 
 
 def _too_late(pointer: int) -> TransactionEnded:
