@@ -146,6 +146,14 @@ def test_a_large_transaction_expects_nothing(bus: Bus) -> None:
     tx.abort()
 
 
+def test_what_came_after_the_last_dropped_message_can_be_told(bus: Bus) -> None:
+    first, second = bus.publish_many("events", [b"1", b"2"], [KEY, OTHER])
+    bus.truncate_topic("events", str(second))
+    publish(bus, b"3", expect=first)
+    with pytest.raises(WrongLastId, match="expected to be the last"):
+        publish(bus, b"4", expect=first)
+
+
 def test_what_was_dropped_since_cannot_be_told(bus: Bus) -> None:
     first = publish(bus, b"1")
     publish(bus, b"2", key=OTHER)

@@ -327,6 +327,28 @@ def test_a_map_that_no_record_names_any_more_or_yet_is_swept_at_the_next_start(
         assert orphan not in bench.maps()
 
 
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_map_that_was_merged_into_an_earlier_one_is_swept_and_no_other(merged: bool) -> None:
+    with Bench(limits=small(segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 4, size=1)
+        everything, log = bench.read(), _log(bench)
+        chain = log.state.chain
+        first, second = chain.record.segments[:2]
+        assert second.last is not None
+        with log.state.changing():
+            chain.merge(first, second)
+        name = bench.maps()[0].replace("s00000000", "s00000001")
+        last = second.last if merged else key_after(second.last)
+        bench.store.inner.open(name, create=True).write([(block_key(*last), b"v")], SYNCED)
+        if not merged:
+            with pytest.raises(DataCorrupt, match="record was lost"):
+                bench.kill()
+            bench.store.inner.drop(name)
+        bench.kill()
+        assert bench.read() == everything
+        assert name not in bench.maps()
+
+
 def test_a_map_with_messages_that_no_record_names_is_damage_and_is_kept() -> None:
     with Bench() as bench:
         bench.publish(b"a")
@@ -506,6 +528,11 @@ def test_inspecting_shows_segments_and_the_newest_blocks() -> None:
         newest = inspected.blocks[0]
         assert (newest.base_offset, newest.count, newest.producer_id) == (count, 2, 9)
         assert MessageId.parse(newest.last_id) == bench.read()[-1].id
+        assert MessageId.parse(newest.first_id) == bench.read()[-2].id
+        (stored,) = bench.fetch(Position.offset(count)).blocks
+        assert newest.bytes == len(stored.block)
+        assert newest.segment == inspected.segments[-1].number
+        assert inspected.segments[-1].last_id == newest.last_id
         assert [one.base_offset for one in inspected.blocks] == [count - i for i in range(5)]
         assert inspected.segments[-1].end_offset == count + 2
         everything = bench.engine.inspect(NAME, 0, 1_000)

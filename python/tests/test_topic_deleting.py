@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from tests.log_kit import EARLIEST, NAME, SYNCED, Bench, Limits, block
+from tests.owners_kit import Processes
 from tms.errors import (
     StorageUnavailable,
     TopicNotFound,
@@ -103,6 +104,22 @@ def test_whoever_knew_the_topic_before_it_was_deleted_cannot_bring_it_back() -> 
         with pytest.raises(TopicNotFound):
             log.reader.read(EARLIEST, FIRST_KEY, 1)
         assert bench.maps() == []
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_who_publishes_to_a_topic_that_another_process_deleted_is_told(anew: bool) -> None:
+    both = Processes()
+    both.engines[1].delete_topic(NAME)
+    if anew:
+        both.engines[1].create_topic(NAME, TopicSettings())
+    happened = "was deleted and created anew by" if anew else "was deleted by"
+    with pytest.raises(TopicNotFound, match=happened) as refused:
+        both.publish(0, b"lost")
+    assert refused.value.details == {"topic": str(NAME)}
+    if not anew:
+        both.engines[0].create_topic(NAME, TopicSettings())
+    assert both.publish(0, b"v").base_offset == 0
+    assert both.values(0) == [b"v"]
 
 
 def test_a_deletion_whose_space_could_not_be_freed_is_finished_by_the_cleaner() -> None:

@@ -234,6 +234,15 @@ def test_a_bad_change_is_refused_and_changes_nothing(changes: dict[str, object])
         assert bench.engine.describe_topic(NAME).settings == bench.settings
 
 
+@pytest.mark.parametrize("field", ["retention", "tombstone_retention"])
+@pytest.mark.parametrize("value", ["a while", 1.5])
+def test_a_bad_retention_is_named(field: str, value: object) -> None:
+    with Bench() as bench:
+        with pytest.raises(Invalid) as refused:
+            bench.engine.update_topic(NAME, {field: value})
+        assert refused.value.details["field"] == field
+
+
 # -- listing ---------------------------------------------------------------------------------------
 
 

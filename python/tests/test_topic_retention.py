@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clocks import START_MS, ManualClock
-from tests.log_kit import DAY_MS, HOUR_MS, NAME, Bench, Limits, small
+from tests.log_kit import DAY_MS, HOUR_MS, NAME, Bench, Limits, small, until
 from tms.log.records import FIRST_KEY
-from tms.model.topic import TopicSettings
+from tms.model.topic import Durability, TopicSettings
+from tms.topic import maintenance
 from tms.topic.retention import (
     ABSENCE_MS_MAX,
     JUMP_MS_MAX,
@@ -149,6 +150,42 @@ def test_an_expired_partition_that_nobody_opens_is_cleaned_too() -> None:
         bench.engine.maintenance.clean()
         (left,) = bench.maps()
         assert bench.store.inner.open(left, create=False).stored_bytes() == 0
+
+
+def test_a_partition_that_was_cleaned_whole_is_opened_again_and_goes_on() -> None:
+    with Bench(TopicSettings(retention_ms=HOUR_MS)) as bench:
+        bench.publish(b"old")
+        bench.clock.pass_ms(2 * HOUR_MS)
+        bench.engine.maintenance.clean()
+        bench.restart()
+        assert bench.values() == []
+        assert bench.publish(b"new").base_offset == 1
+        assert bench.values() == [b"new"]
+
+
+def test_the_cleaner_comes_back_after_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "_RECOVERY_S", 0.001)
+    with Bench(TopicSettings(retention_ms=HOUR_MS)) as bench:
+        bench.publish(b"old")
+        bench.engine.maintenance._interval_s = 0.01
+        bench.engine.maintenance.start()
+        for segments in (2, 3):
+            bench.clock.pass_ms(2 * HOUR_MS)
+            until(lambda: bench.engine.inspect(NAME, 0, 0).segments[-1].number == segments - 1)  # noqa: B023
+            bench.publish(b"old")
+
+
+def test_a_damaged_record_keeps_no_other_partition_from_being_cleaned() -> None:
+    with Bench(TopicSettings(partitions=2, retention_ms=HOUR_MS)) as bench:
+        for partition in range(2):
+            bench.publish(b"old", partition=partition)
+        bench.clock.pass_ms(2 * HOUR_MS)
+        metadata = bench.store.inner.open("metadata", create=False)
+        bench.restart()
+        metadata.write([(b"partition/00000001/00000", b'{"epoch":')], Durability.WRITTEN)
+        bench.engine.maintenance.clean()
+        segments = bench.engine.inspect(NAME, 1, 0).segments
+        assert [one.number for one in segments] == [1]
 
 
 def test_without_retention_nothing_ever_goes() -> None:

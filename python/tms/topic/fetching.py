@@ -21,7 +21,7 @@ from tms.log.visibility import Judge, admit
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.log import Fetched, Kept, PartitionPosition
-from tms.model.position import Kind, Position
+from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.topic.filtering import Bounds, Selection
 from tms.topic.partitions import Partitions
@@ -158,7 +158,7 @@ class Fetcher:
             reader = self._partitions.get(name, topic, partition).reader
             if judge is not None:
                 end = reader.decided_end(judge, since_ms, floor)
-            offset = end if at.kind is Kind.LATEST and judge else reader.offset_at(at, floor)
+            offset = reader.offset_at(at, floor)
             found[partition] = min(offset, end) if judge else offset
         return found
 
