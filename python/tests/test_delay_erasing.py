@@ -173,6 +173,24 @@ def test_a_repeated_request_is_answered_as_before_and_stores_nothing(world: Worl
     assert deliver(world) == [b"1"]
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_newest_request_of_which_nothing_is_left_is_known_after_a_takeover(
+    world: World, parts: int
+) -> None:
+    def publish() -> object:
+        made = [block_of([(KEY, SECRET)], partition) for partition in range(parts)]
+        return world.delayed.publish(A, made, Due(delay_ms=HOUR_MS), None, "t")
+
+    world.later(b"1", key=OTHER, delay_ms=HOUR_MS)
+    first = publish()
+    assert world.engine.erase(A, key=KEY) == parts
+    for _ in range(2):
+        world.kill()
+        assert world.delayed.info(A).waiting == 1
+        assert publish() == first
+    assert deliver(world) == [b"1"]
+
+
 def test_a_takeover_does_not_cancel_what_is_left_of_a_request_that_lost_an_entry() -> None:
     """A request whose entries are not all there was never whole, for who takes over."""
     world = World(shared=True)
