@@ -84,6 +84,22 @@ def test_what_was_removed_and_given_back_is_summed() -> None:
         assert stats.compaction_reclaimed_bytes >= 5_000 * stats.compaction_removed
 
 
+def test_only_what_still_has_space_to_give_back_is_looked_into_besides() -> None:
+    world = World()
+    world.publish((A, b"1"), (A, b"2"))
+    world.seal()
+    world.compact()
+    assert world.offsets() == [1]
+    assert world.engine.compaction._noted() == set()
+    world.engine.update_topic(NAME, {"cleanup": "delete"})
+    asked = list[str]()
+    world.store.before = lambda operation, name: asked.append(name)
+    world.compact()
+    assert set(asked) == {keys.METADATA_MAP}
+    Progress(world.store.open(keys.METADATA_MAP, create=False), 1, 0).begin(["t00000001/x"])
+    assert world.engine.compaction._noted() == {keys.compaction_key(1, 0)}
+
+
 def test_a_partition_that_is_not_due_keeps_no_other_from_being_compacted() -> None:
     world = World()
     other = TopicName.parse("u")

@@ -22,7 +22,7 @@ from tms.errors import (
     TopicNotFound,
 )
 from tms.model import keys
-from tms.model.block import encode
+from tms.model.block import Flags, encode, flags_of
 from tms.model.delayed import Due
 from tms.model.log import NewBlock
 from tms.model.snapshot import Fate, Isolation
@@ -285,6 +285,35 @@ def test_a_transaction_whose_staged_blocks_are_gone_is_damage_unless_nobody_is_s
         lambda pointer, issued: Fate.SKIPPED if pointer else Fate.VISIBLE,
     )
     assert world.engine.erase(NAME, key=KEY) == 1
+
+
+def test_what_is_rolled_back_while_it_is_erased_stays_rolled_back() -> None:
+    world = plain()
+    tx = world.engine.transactions
+    id = tx.begin(timeout_s=600).transaction_id
+    tx.submit(NAME, [NewBlock(0, encode([SECRET, b"other"], [KEY, OTHER]))], id).result(5)
+    world.seal()
+    segment = keys.segment_map(world.log.uid, 0, 0)
+    came = list[str]()
+
+    def abort(operation: str, name: str) -> None:
+        if (operation, name, came) == ("scan", segment, []):
+            came.append(operation)
+        elif operation == "compare_and_set" and came == ["scan"]:
+            came.append(operation)  # the page was looked at, and is not written yet
+            tx.abort(id)
+
+    world.store.before = abort
+    assert world.engine.erase(NAME, key=KEY) == 1
+    assert len(came) == 2
+    stored = world.store.inner.open(segment, create=False).scan(None, None, 1 << 20)
+    assert [flags_of(block) & Flags.ROLLED_BACK for _, block in stored] == [Flags.ROLLED_BACK]
+    assert world.read(isolation=Isolation.COMMITTED) == []
+    world.publish((OTHER, b"next"))
+    assert [one.value for one in world.read()] == [b"next"]
+    world.restart()
+    assert [one.value for one in world.read()] == [b"next"]
+    assert [*Verifier(world.store).run()] == []
 
 
 def everything(world: World) -> list[bytes]:

@@ -402,7 +402,7 @@ def test_repair_makes_an_empty_map_of_a_directory_that_has_lost_its_files(
 
 def test_repair_leaves_nothing_beside_the_map_and_what_it_keeps(path: Path, rows: Rows) -> None:
     first, second = (repair(path, "map") for _ in range(2))
-    assert (first.name, second.name) == ("map.1", "map.2")
+    assert [first, second] == [path / "damaged" / name for name in ("map.1", "map.2")]
     assert not [file for file in path.rglob("*") if file.name in ("lost", "map~")]
     assert list((path / "temporary").iterdir()) == []
     assert read(path) == rows

@@ -267,6 +267,7 @@ def test_after_a_failed_sync_recovering_writes_again_what_may_not_be_on_the_disk
     monkeypatch.setattr(os, "pwritev", noting)
     recovered(data, one)
     assert value(2) in b"".join(written) and value(1) not in b"".join(written)
+    assert sum(map(len, written)) < 2 * len(value(2))
     assert rows_of(one) == [row(1), row(2)]
 
 
@@ -389,18 +390,19 @@ def test_a_repair_keeps_every_value_that_is_intact(data: Directory, part: str) -
     assert row(7) in data.read()
 
 
+@pytest.mark.parametrize("chunk", [16, values._CHUNK])
 def test_a_repair_finds_values_wherever_they_have_got_to(
-    data: Directory, monkeypatch: pytest.MonkeyPatch
+    data: Directory, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     """Looking through the file piece by piece, it misses none that begins in one and ends in the
     next."""
-    monkeypatch.setattr(values, "_CHUNK", 16)
+    monkeypatch.setattr(values, "_CHUNK", chunk)
     rows = [row(1), row(2)]
     for one in rows:
         data.open().write([one], SYNCED)
     data.close()
     whole = data.file.read_bytes()
-    for junk in range(1, 20):
+    for junk in range(1, 18):
         moved = data.copy()
         moved.file.write_bytes(b"T" * junk + whole + b"TMSV"[: junk % 5])
         repair(moved.path, "map")
