@@ -7,6 +7,7 @@ Invariants
   errors), calls that write the log of operations, and `None` in the place of `False`.
 """
 
+import ast
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -66,10 +67,21 @@ class _Source:
         return Mutant(
             self._file,
             code,
-            range(first + 1, max(last, first + 1) + 1),
+            _whole(self._text, range(first + 1, max(last, first + 1) + 1)),
             "\n".join(old[first:last]),
             "\n".join(new[first_new:last_new]),
         )
+
+
+def _whole(text: str, lines: range) -> range:
+    """Every line of the statement that begins before these and ends with or behind them: of one
+    over several lines only some are traced."""
+    for one in ast.walk(ast.parse(text)):
+        if isinstance(one, ast.stmt) and not hasattr(one, "body"):
+            whole = range(one.lineno, (one.end_lineno or one.lineno) + 1)
+            if lines[0] in whole and lines[-1] in whole:
+                return whole
+    return lines
 
 
 def _below(node: cst.CSTNode) -> Iterator[cst.CSTNode]:

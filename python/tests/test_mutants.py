@@ -89,6 +89,12 @@ def test_a_mutant_is_tried_with_the_tests_that_reach_it_quickest_first() -> None
     assert Baseline(seconds, reached).tests_of(mutant) == ["quick", "slow"]
 
 
+def test_a_change_within_a_statement_of_several_lines_is_of_all_of_them(room: Room) -> None:
+    [file] = room.files()
+    file.write_text("def of() -> tuple[int, ...]:\n    return (\n        1,\n        2,\n    )\n")
+    assert {mutant.lines for mutant in sample([file], 99, 1)} == {range(2, 6)}
+
+
 def test_a_sample_is_the_same_for_the_same_seed() -> None:
     files = ROOMS["groups"].files()
     assert sample(files, 5, 7) == sample(files, 5, 7) != sample(files, 5, 8)

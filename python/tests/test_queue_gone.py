@@ -9,11 +9,12 @@ from tests.test_queues import DEAD, JOBS, World
 from tms.engine import Engine, EngineConfig
 from tms.errors import DataCorrupt
 from tms.log.partition import LogLimits
-from tms.model.log import PartitionPosition
+from tms.model.block import encode, place
+from tms.model.log import PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.received import Delivered
 from tms.model.topic import Durability, TopicName
-from tms.queues.reading import Block
+from tms.queues.reading import Block, Marks
 from tms.store.faulty import FaultyStore
 
 GO = pytest.mark.parametrize("go", [erase, truncate, expire])
@@ -65,6 +66,21 @@ def test_a_receive_goes_on_behind_what_waits_for_others_of_its_key() -> None:
     world.publish(b"z", keys=[b"z"])
     assert len(world.receive(1)) == 1
     assert world.values(1) == [b"z"]
+
+
+def test_of_marks_too_many_every_other_is_kept_where_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tms.queues.reading.MARKS_MAX", 4)
+    marks = Marks()
+    for n in range(5):
+        raw = encode([b"1", b"2", b"3"])
+        place(raw, 10 * n)
+        for block in Block.all_of(StoredBlock(0, 1_000 + n, 2, raw)):
+            marks.note(block)
+    found = {offset: marks.before(offset) for offset in (0, 19, 20, 39, 40, 99)}
+    times = {offset: at.id.time_ms for offset, at in found.items() if at and at.id}
+    assert times == {0: 1_000, 19: 1_000, 20: 1_002, 39: 1_002, 40: 1_004, 99: 1_004}
 
 
 # Damage
@@ -150,6 +166,35 @@ def test_a_damaged_message_that_comes_again_keeps_no_other_back() -> None:
     damaged.engine.truncate_topic(JOBS, Position.offset(1))
     damaged.clock.pass_ms(40_000)
     assert damaged.values() == [b"a1", b"a2"] and damaged.engine.warnings() == []
+
+
+def test_beside_damage_what_is_gone_is_settled_and_no_more_is_read_than_has_room() -> None:
+    damaged = Damaged(checked=False)
+    for n in range(5):
+        damaged.publish(b"a%d" % n)
+    messages = damaged.receive()
+    damaged.nack(*messages, delay_s=0)
+    damaged.engine.erase(JOBS, id=messages[2].id, partition=0)
+    damaged.damage(0, 0)
+    (queue,) = damaged.queues.opened()
+    found = queue._scanner.find_readable(0, [*range(5)], 1)
+    assert ([*found.damaged], found.left) == ([0], [2, 3, 4])
+    assert damaged.values() == [b"a1", b"a3", b"a4"]
+    info = damaged.info()
+    assert (info.leased, info.ready + info.delayed) == (3, 1)
+
+
+def test_where_every_partition_is_damaged_a_receive_says_so_until_one_can_be_read() -> None:
+    damaged = Damaged(checked=False)
+    for partition in range(2):
+        damaged.publish(b"%d" % partition, partition=partition)
+        damaged.damage(partition, 0)
+    for _ in range(2):
+        with pytest.raises(DataCorrupt, match="partition"):
+            damaged.receive()
+    damaged.engine.truncate_topic(JOBS, Position.latest())
+    damaged.publish(b"2")
+    assert damaged.values() == [b"2"]
 
 
 def test_a_damaged_message_that_dies_keeps_no_other_from_the_dead_letters() -> None:

@@ -1,7 +1,8 @@
 """Queues of an engine: leases, acknowledgements, order, dead letters, transactions, starts."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pytest
 
@@ -185,6 +186,12 @@ def test_what_is_delivered_again_comes_before_what_is_new(world: World) -> None:
     assert world.values() == [b"1", b"2", b"3"]
 
 
+def test_as_many_come_again_as_are_asked_for(world: World) -> None:
+    world.publish(b"1", b"2", b"3", b"4")
+    world.nack(*world.receive(), delay_s=0)
+    assert world.values(3) == [b"1", b"2", b"3"] and world.values(3) == [b"4"]
+
+
 def test_a_receive_takes_about_the_bytes_that_it_is_allowed_but_one_message_at_least(
     world: World,
 ) -> None:
@@ -254,6 +261,19 @@ def test_who_waits_is_told_when_the_background_sees_a_lease_end(world: World) ->
     world.clock.pass_ms(300)
     world.queues.tidy()
     assert told.is_set()
+    end(True)
+
+
+def test_who_waits_behind_an_open_transaction_is_told_when_it_ends(world: World) -> None:
+    tx = world.engine.transactions
+    id = tx.begin().transaction_id
+    tx.submit(JOBS, [NewBlock(0, encode([b"1"]))], id).result(5)
+    assert world.values() == []
+    told = threading.Event()
+    end, _ = world.queues.watch("g", JOBS, told.set)
+    assert not told.is_set()
+    tx.commit(Commit(id))
+    assert told.is_set() and world.values() == [b"1"]
     end(True)
 
 
@@ -698,9 +718,9 @@ def test_a_commit_that_is_repeated_is_answered_like_the_first(world: World) -> N
     assert len(world.read(OUT)) == 1
 
 
-def test_what_a_commit_under_way_settles_is_held(world: World) -> None:
-    world.publish(b"1", b"2")
-    one, _ = world.receive()
+@contextmanager
+def under_way(world: World, request: Commit) -> Iterator[None]:
+    """Meanwhile this commit is about to be journaled; afterwards it is done."""
     held = threading.Event()
     go_on = threading.Event()
     manager = world.engine.transactions.manager
@@ -712,20 +732,37 @@ def test_what_a_commit_under_way_settles_is_held(world: World) -> None:
         commit(*args)  # type: ignore[arg-type]
 
     manager.commit = late  # type: ignore[assignment]
-    thread = threading.Thread(
-        target=lambda: world.engine.transactions.commit(world.settle(one, out=b"done"))
-    )
+    thread = threading.Thread(target=lambda: world.engine.transactions.commit(request))
     thread.start()
     assert held.wait(5)
-    world.clock.pass_ms(30_000)
-    assert world.values() == [b"2"]  # the other lease has ended, this one waits for its commit
-    assert world.ack(one).fenced == (one.token,)
-    world.queues.shorten_journal(0)
+    yield
     go_on.set()
     thread.join()
+
+
+def test_what_a_commit_under_way_settles_is_held(world: World) -> None:
+    world.publish(b"1", b"2")
+    one, _ = world.receive()
+    with under_way(world, world.settle(one, out=b"done")):
+        world.clock.pass_ms(30_000)
+        assert world.values() == [b"2"]  # the other lease has ended, this one waits for its commit
+        assert world.ack(one).fenced == (one.token,)
+        world.queues.shorten_journal(0)
     assert world.info().leased == 1
     world.reopen(20_000)
     assert world.values() == [b"2"]
+
+
+def test_what_a_commit_under_way_settles_is_held_though_the_journal_is_read_again(
+    world: World,
+) -> None:
+    world.publish(b"1", b"2")
+    one, _ = world.receive()
+    with under_way(world, world.settle(one, out=b"done")):
+        world.queues._journal.distrust()
+        world.clock.pass_ms(30_000)
+        assert world.values() == [b"2"] and world.info().leased == 2
+    assert [m.value for m in world.read(OUT)] == [b"done"] and world.info().leased == 1
 
 
 def test_when_a_commit_fails_its_messages_are_let_go(world: World) -> None:
@@ -827,5 +864,7 @@ def test_a_journal_that_is_distrusted_while_it_is_read_is_read_again(world: Worl
         journal.distrust()
     journal.mend(doubts)
     assert journal.broken
+    with pytest.raises(StorageUnavailable, match="has to be read again"):
+        journal.add([], Durability.WRITTEN)
     world.publish(b"1")
     assert world.values() == [b"1"] and not journal.broken

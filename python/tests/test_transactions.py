@@ -25,7 +25,7 @@ from tms.log.recovery import header_of
 from tms.model.block import decode, encode
 from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.snapshot import Isolation
+from tms.model.snapshot import Isolation, TransactionType
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
 from tms.store.faulty import FaultyStore
@@ -420,6 +420,34 @@ def test_a_commit_is_ready_when_it_needs_to_read_nothing(world: World) -> None:
     world.tx._positions.distrust()
     assert not world.tx.is_ready(Commit(positions=(moved(1),)))
     assert world.tx.is_ready(commit(b"1"))
+
+
+def test_whoever_watches_a_transaction_is_called_when_it_ends(world: World) -> None:
+    """Also by the pointer of a checkpoint, and of a transaction elsewhere."""
+    manager, ended = world.tx.manager, list[str]()
+    seen = world.tx.tephra.start(TransactionType.SHORT, None)
+    own = world.tx.tephra.checkpoint(seen).write_pointer
+    foreign = own + 999
+    manager.watch_end(own, lambda: ended.append("own"))
+    manager.watch_end(foreign, lambda: ended.append("foreign"))
+    manager.watch_end(own, lambda: ended.append("cancelled"))()
+    taken = world.publish_in(foreign, b"x")
+    assert ended == []
+    world.tx.abort(seen.transaction_id)
+    assert ended == ["own"]
+    world.tx.roll_back(taken)
+    assert ended == ["own", "foreign"]
+
+
+def test_what_is_in_progress_bounds_what_is_decided_for_everybody(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    assert world.tx.manager.bound() < id
+    world.tx.abort(id)
+    assert world.tx.manager.bound() >= id
+
+
+def test_where_nothing_was_begun_nothing_expires(world: World) -> None:
+    assert world.tx.manager.expire() == 0
 
 
 def test_fault_23_what_comes_late_cannot_touch_the_next_transaction(world: World) -> None:

@@ -101,8 +101,9 @@ def test_pointers_are_times_and_grow_also_when_the_clock_goes_back(world: World)
     ("timeout_s", "text"), [(-5, "timeout must be positive but is -5 seconds"), (3_601, "at most")]
 )
 def test_time_outs_have_bounds(world: World, timeout_s: float, text: str) -> None:
-    with pytest.raises(Invalid, match=text):
+    with pytest.raises(Invalid, match=text) as caught:
         world.begin(timeout_s=timeout_s)
+    assert caught.value.details["field"] == "timeout_s"
 
 
 def test_a_token_of_an_open_transaction_gives_that_one_again(world: World) -> None:

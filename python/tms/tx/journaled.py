@@ -97,7 +97,7 @@ class JournaledState:
         self.state = TransactionState()
         self.trusted = False
         self.used = False  # whether anything was ever journaled
-        self._unwritten: list[Edit] = []  # applied; the next write takes them along
+        self._unwritten: list[Edit]  # applied; the next write takes them along
         self.length = 0  # of the journal, in edits
         self._places: set[tuple[int, int]] = set()  # that its commits stored blocks in
         self._load()
