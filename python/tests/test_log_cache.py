@@ -53,6 +53,24 @@ def test_a_read_of_the_cache_is_bounded_in_blocks_and_goes_on_where_it_ended() -
     assert [block.time_ms for block in second] == [*range(4_097, 5_001)]
 
 
+def test_blocks_before_a_key_are_forgotten_and_what_comes_later_pushes_out_the_oldest() -> None:
+    cache, lock = BlockCache(100), threading.Lock()
+    first, second = Tail((0, 0)), Tail((0, 0))
+    for key in range(1, 6):
+        cache.add(first, lock, (key, 0), StoredBlock(0, key, 0, bytes(10)))
+        cache.add(second, lock, (key, 0), StoredBlock(1, key, 0, bytes(10)))
+    cache.forget_before(first, (4, 0))
+    assert (cache.bytes, len(first), len(second)) == (70, 2, 5)
+    for key in range(6, 11):
+        cache.add(second, lock, (key, 0), StoredBlock(1, key, 0, bytes(10)))
+    assert (cache.bytes, len(first), len(second)) == (100, 2, 8)
+    assert second.covered_after == (2, 0)
+    for key in range(11, 14):
+        cache.add(second, lock, (key, 0), StoredBlock(1, key, 0, bytes(10)))
+    assert (cache.bytes, len(first), len(second)) == (100, 1, 9)
+    assert first.covered_after == (4, 0)
+
+
 def test_a_block_larger_than_the_cache_passes_by_and_is_read_from_the_store() -> None:
     with Bench(limits=Limits(cache_bytes=1_000)) as bench:
         bench.publish(bytes(5_000))
