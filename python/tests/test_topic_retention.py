@@ -1,14 +1,21 @@
 """Retention: what expires when, by time and by bytes, and clocks that jump."""
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clocks import START_MS, ManualClock
-from tests.log_kit import DAY_MS, HOUR_MS, NAME, Bench, Limits, small, until
+from tests.log_kit import DAY_MS, HOUR_MS, NAME, Bench, Limits, block, small, until
 from tms.log.records import FIRST_KEY
-from tms.model.topic import Durability, TopicSettings
+from tms.model import keys
+from tms.model.log import NewBlock
+from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.model.transaction import Commit, TopicStaged
 from tms.topic import maintenance
+from tms.topic.maintenance import TRANSACTION_MS_MAX
+from tms.topic.registry import Registry
 from tms.topic.retention import (
     ABSENCE_MS_MAX,
     JUMP_MS_MAX,
@@ -150,6 +157,42 @@ def test_an_expired_partition_that_nobody_opens_is_cleaned_too() -> None:
         bench.engine.maintenance.clean()
         (left,) = bench.maps()
         assert bench.store.inner.open(left, create=False).stored_bytes() == 0
+        bench.publish(b"young")
+        bench.clock.pass_ms(HOUR_MS // 8)
+        bench.engine.maintenance.clean()
+        segments = bench.engine.inspect(NAME, 0, 0).segments
+        assert [one.number for one in segments] == [1, 2], "segments do not go by the retention"
+
+
+@pytest.mark.parametrize(
+    ("segments", "retention_bytes", "opened"),
+    [(1, None, 0), (2, None, 0), (1, 1 << 20, 0), (2, 1 << 20, 1)],
+)
+def test_the_cleaner_opens_a_partition_for_its_bytes_when_a_segment_can_go(
+    segments: int, retention_bytes: int | None, opened: int
+) -> None:
+    settings = TopicSettings(retention_ms=HOUR_MS, retention_bytes=retention_bytes)
+    with Bench(settings, small(segment_bytes=1_000)) as bench:
+        for size in (1_000, 10)[-segments:]:
+            bench.publish(bytes(size))
+        until(lambda: len(bench.maps()) == segments)
+        bench.restart()
+        bench.engine.maintenance.clean()
+        assert bench.engine.stats().partitions_open == opened
+
+
+def test_a_young_segment_goes_when_its_last_message_expires_and_not_before() -> None:
+    with Bench(TopicSettings(retention_ms=HOUR_MS)) as bench:
+        bench.publish(b"old")
+        bench.clock.pass_ms(25 * HOUR_MS)
+        bench.engine.maintenance.clean()
+        bench.clock.jump_ms(-2 * HOUR_MS)  # behind the beginning of the open segment
+        bench.publish(b"v")
+        for ms, values, number in ((HOUR_MS, [b"v"], 1), (1, [], 2)):
+            bench.clock.pass_ms(ms)
+            bench.engine.maintenance.clean()
+            assert bench.values() == values
+            assert [one.number for one in bench.engine.inspect(NAME, 0, 0).segments] == [number]
 
 
 def test_a_partition_that_was_cleaned_whole_is_opened_again_and_goes_on() -> None:
@@ -173,6 +216,24 @@ def test_the_cleaner_comes_back_after_its_interval(monkeypatch: pytest.MonkeyPat
             bench.clock.pass_ms(2 * HOUR_MS)
             until(lambda: bench.engine.inspect(NAME, 0, 0).segments[-1].number == segments - 1)  # noqa: B023
             bench.publish(b"old")
+
+
+def test_it_recovers_each_time_and_cleans_once_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Bench() as bench:
+        cleaner, done = bench.engine.maintenance, list[str]()
+        monkeypatch.setattr(cleaner, "_interval_s", 4 * maintenance._RECOVERY_S)
+        monkeypatch.setattr(cleaner, "recover", lambda: done.append("r"))
+        monkeypatch.setattr(cleaner, "clean", lambda: done.append("c"))
+        monkeypatch.setattr(cleaner._stop, "wait", lambda _: done.count("r") == 10)
+        cleaner._run()
+        assert "".join(done) == "rrrrcrrrrcrr"
+
+
+def test_a_process_need_not_wait_for_the_cleaner_to_end() -> None:
+    with Bench() as bench:
+        bench.engine.maintenance.start()
+        running = [one for one in threading.enumerate() if one.name == "tms-maintenance"]
+        assert running and all(one.daemon for one in running)
 
 
 def test_a_damaged_record_keeps_no_other_partition_from_being_cleaned() -> None:
@@ -216,6 +277,44 @@ def test_messages_of_a_clock_that_was_ahead_expire_by_their_own_time() -> None:
         assert bench.values() == [b"from the future"]
         bench.clock.pass_ms(5 * HOUR_MS)
         assert bench.values() == []
+
+
+# -- what transactions staged ----------------------------------------------------------------------
+
+
+def _stage(bench: Bench, name: TopicName = NAME, partition: int = 0) -> None:
+    transactions = bench.engine.transactions
+    id = transactions.begin().transaction_id
+    transactions.stage(name, [NewBlock(partition, block(b"staged"))], id)
+    transactions.commit(Commit(id, staged=(TopicStaged(name, partition, 1),)))
+
+
+def _staged(bench: Bench) -> list[tuple[int, int]]:
+    return [keys.payload_place(name) for name in bench.maps() if keys.is_payload_map(name)]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_was_staged_goes_by_the_day_when_no_reference_to_it_is_readable(
+    changed: bool,
+) -> None:
+    with Bench(TopicSettings(partitions=2, retention_ms=HOUR_MS)) as bench:
+        forever, begun_ms = TopicName.parse("forever"), bench.clock.now_ms()
+        bench.engine.create_topic(forever, TopicSettings(retention_ms=None))
+        _stage(bench, forever)
+        _stage(bench, partition=1)
+        day_ms = DAY_MS - begun_ms % DAY_MS
+        bench.clock.pass_ms(day_ms)
+        _stage(bench, partition=1)
+        assert _staged(bench) == [(1, 1), (1, 1), (2, 0)]
+        bench.clock.pass_ms(HOUR_MS + TRANSACTION_MS_MAX - 1)
+        if changed:
+            metadata = bench.store.open("metadata", create=False)
+            another = Registry(bench.store, metadata, bench.clock, 10)
+            another.update(NAME, {"durability": "written"})
+        for left in ([(1, 1), (1, 1), (2, 0)], [(1, 1), (2, 0)]):
+            bench.engine.maintenance.clean()
+            assert _staged(bench) == left
+            bench.clock.pass_ms(1)
 
 
 # -- by bytes --------------------------------------------------------------------------------------

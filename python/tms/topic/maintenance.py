@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from tms.clock import Clock
 from tms.errors import Closed, TMSError, TopicNotFound
 from tms.events import EventLog
-from tms.log.records import FIRST_KEY, PartitionRecord, decode
+from tms.log.records import PartitionRecord, decode
 from tms.model import keys
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
@@ -79,12 +79,14 @@ class Maintenance:
         topics = self._registry.refresh()
         for uid in opened - {record.uid for _, record in topics}:
             self._close_deleted(uid)
-        self._clean_staged(now_ms)
+        staged = set(self._partitions.staged_places())
         stored = self._partition_records()
         for name, record in topics:
             for partition in range(record.partitions):
                 try:
                     self._clean_partition(name, record, partition, now_ms, stored)
+                    if (record.uid, partition) in staged:
+                        self._clean_staged(name, record, partition, now_ms)
                 except (TopicNotFound, Closed):
                     pass  # deleted meanwhile
                 except TMSError as error:
@@ -145,16 +147,15 @@ class Maintenance:
             return
         self._clean_log(self._partitions.get(name, topic, partition), topic, floor[0], now_ms)
 
-    def _clean_staged(self, now_ms: int) -> None:
+    def _clean_staged(
+        self, name: TopicName, topic: TopicRecord, partition: int, now_ms: int
+    ) -> None:
         """Drop what was staged by transactions so old that no reference to it is readable."""
-        for uid, partition in self._partitions.staged_places():
-            name = self._registry.name_of(uid)
-            record = None if name is None else self._registry.peek(name)
-            if name is None or record is None or record.retention_ms is None:
-                continue
-            oldest_ms = now_ms - record.retention_ms - TRANSACTION_MS_MAX
-            bound = keys.payload_map(uid, partition, max(0, oldest_ms) * POINTERS_PER_MS)
-            self._partitions.get(name, record, partition).staged.drop_before(bound)
+        if topic.retention_ms is None:
+            return
+        oldest_ms = max(0, now_ms - topic.retention_ms - TRANSACTION_MS_MAX)
+        bound = keys.payload_map(topic.uid, partition, oldest_ms * POINTERS_PER_MS)
+        self._partitions.get(name, topic, partition).staged.drop_before(bound)
 
     def _clean_log(self, log: PartitionLog, topic: TopicRecord, floor_ms: int, now_ms: int) -> None:
         state = log.state
@@ -166,9 +167,7 @@ class Maintenance:
                 state.roll(self._clock.now_ms())  # everything in it is expired
             sealed = [(s.last, s.stored_bytes) for s in state.chain.record.segments if s.last]
             open_bytes = state.chain.stored_bytes() - sum(size for _, size in sealed)
-            floor = max(
-                (floor_ms, 0), floor_by_bytes(sealed, open_bytes, topic.retention_bytes), FIRST_KEY
-            )
+            floor = max((floor_ms, 0), floor_by_bytes(sealed, open_bytes, topic.retention_bytes))
             if any(last < floor for last, _ in sealed):
                 before = len(state.chain.record.segments)
                 state.raise_floor(floor)
