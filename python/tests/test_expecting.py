@@ -17,7 +17,7 @@ from tms.log.writer import PartitionWriter
 from tms.model.block import encode
 from tms.model.log import NOTHING, NewBlock
 from tms.model.topic import TopicName
-from tms.model.transaction import Commit, TopicBlock
+from tms.model.transaction import Commit, TopicBlock, TopicStaged
 
 KEY, OTHER = b"account-1", b"account-2"
 
@@ -268,6 +268,14 @@ class TestEngine:
             engine.append(self.NAME, [self.block(NOTHING)])
         engine.transactions.abort(pointer)
         engine.append(self.NAME, [self.block(NOTHING)])
+
+    def test_the_keys_of_staged_messages_count(self, engine: Engine) -> None:
+        id = engine.transactions.begin().transaction_id
+        engine.transactions.stage(self.NAME, [NewBlock(0, encode([b"v"], [OTHER]))], id)
+        engine.transactions.commit(Commit(id, staged=(TopicStaged(self.NAME, 0, 1),)))
+        engine.append(self.NAME, [self.block(NOTHING)])
+        with pytest.raises(WrongLastId):
+            engine.append(self.NAME, [NewBlock(0, encode([b"w"], [OTHER]), NOTHING)])
 
     def test_a_refused_commit_leaves_no_invalid_transaction(self, engine: Engine) -> None:
         engine.append(self.NAME, [self.block(None)])

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.log_kit import EARLIEST, MANY, NAME, Bench, block, until
+from tests.log_kit import EARLIEST, MANY, NAME, Bench, block, seen, until
 from tms.model.block import encode
 from tms.model.filter import Filter
 from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import TopicSettings
 from tms.model.transaction import Commit
+from tms.topic.filtering import PAGE_BYTES
 
 
 @pytest.fixture
@@ -64,6 +65,18 @@ def test_a_page_with_a_filter_is_bounded_in_bytes_and_goes_on_behind_it(bench: B
         pages.append((len(fetched.blocks), fetched.reached[0]))
         position = fetched.next[0]
     assert pages == [(2, 4), (2, 8), (2, 12)]
+    at = [PartitionPosition(0, EARLIEST)]
+    assert len(bench.engine.fetch(NAME, at, 2 * max(sizes) + 1, where=where).blocks) == 3
+
+
+def test_one_look_with_a_filter_goes_on_behind_pages_without_a_match(bench: Bench) -> None:
+    for number in range(4):
+        made = encode([bytes(PAGE_BYTES * 2 // 3)], [b"a" if number == 3 else b"b"])
+        bench.engine.append(NAME, [NewBlock(0, made)])
+    at = [PartitionPosition(0, EARLIEST)]
+    fetched = bench.engine.fetch(NAME, at, MANY, where=Filter.parse("key = a"))
+    assert [one.offset for one in seen(fetched.blocks)] == [3]
+    assert fetched.reached == {0: 4}
 
 
 def test_the_end_of_a_partition_is_told_with_its_last_id(bench: Bench) -> None:

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.log_kit import SYNCED, Bench
+from tms.log.groups import Stamp
+from tms.model.block import Flags
 from tms.model.position import Position
+from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
 from tms.topic.journal import Journal
 
@@ -60,3 +63,20 @@ def test_what_is_not_older_than_was_asked_stays_before_what_was_kept(bench: Benc
     journal = _journal(bench)
     assert _values(journal) == [b"kept"]
     assert _values(journal, Position.earliest()) == [b"young", b"kept"]
+
+
+def test_of_transactions_those_entries_count_that_a_judge_admits(bench: Bench) -> None:
+    journal, judged = _journal(bench), list[tuple[int, bool]]()
+    fates = {5: Fate.VISIBLE, 6: Fate.SKIPPED, 7: Fate.OPEN, 8: Fate.VISIBLE}
+
+    def judge(pointer: int, issued: bool) -> Fate:
+        judged.append((pointer, issued))
+        return fates[pointer]
+
+    journal.finish(journal.append([b"0"], SYNCED))
+    for pointer in fates:
+        flags = Flags.TRANSACTIONAL | (Flags.ISSUED if pointer == 8 else 0)
+        journal.finish(journal.append([b"%d" % pointer], SYNCED, stamp=Stamp(flags, pointer)))
+    found = [(entry.value, entry.write_pointer) for entry in journal.replay(judge)]
+    assert found == [(b"0", 0), (b"5", 5), (b"8", 8)]
+    assert judged == [(5, False), (6, False), (7, False), (8, True)]
