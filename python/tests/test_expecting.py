@@ -59,6 +59,7 @@ def test_it_is_refused_when_the_key_has_a_newer_message(bus: Bus) -> None:
         publish(bus, b"3", expect=first)
     assert caught.value.details["last"] == str(second)
     assert caught.value.details["expected"] == str(first)
+    assert caught.value.details["partition"] == 0
     assert values(bus) == [b"1", b"2"]
 
 
@@ -159,8 +160,9 @@ def test_what_was_dropped_since_cannot_be_told(bus: Bus) -> None:
     publish(bus, b"2", key=OTHER)
     third = publish(bus, b"3", key=OTHER)
     bus.truncate_topic("events", str(third))
-    with pytest.raises(WrongLastId, match="nobody can say"):
+    with pytest.raises(WrongLastId, match="nobody can say") as caught:
         publish(bus, b"4", expect=first)
+    assert caught.value.details["last"] == ""
     publish(bus, b"4", expect="nothing")
     publish(bus, b"5", key=OTHER, expect=third)
 

@@ -40,8 +40,11 @@ def test_sequences_wrap_around_at_two_to_the_32() -> None:
     assert window.find(_header(SEQUENCE_LIMIT - 1)) == _stored(SEQUENCE_LIMIT - 1)
     with pytest.raises(SequenceReused):
         window.find(_header(SEQUENCE_LIMIT - 4))
-    with pytest.raises(OutOfOrderSequence):
-        window.find(_header(2))
+    for ahead in (2, 1 + SEQUENCE_LIMIT // 2):
+        with pytest.raises(OutOfOrderSequence):
+            window.find(_header(ahead))
+    with pytest.raises(SequenceReused):
+        window.find(_header(2 + SEQUENCE_LIMIT // 2))
 
 
 def test_the_window_is_bounded_in_blocks_and_in_producers() -> None:

@@ -137,6 +137,22 @@ def test_short_retention_makes_short_segments(retention_ms: int) -> None:
         assert bench.partition().segments == 2
 
 
+def test_eight_segments_last_as_long_as_the_retention() -> None:
+    with Bench(TopicSettings(retention_ms=80_000)) as bench:
+        bench.publish(b"0")
+        bench.clock.pass_ms(9_999)
+        bench.engine.maintenance.clean()
+        assert bench.partition().segments == 1
+        bench.clock.pass_ms(1)
+        bench.engine.maintenance.clean()
+        assert bench.partition().segments == 2
+
+
+def test_a_segment_takes_a_quarter_of_the_bytes_that_are_kept() -> None:
+    with Bench(TopicSettings(retention_bytes=(8 << 20) + 3)) as bench:
+        assert _log(bench).state.segment_bytes_max() == 2 << 20
+
+
 def test_a_small_limit_in_bytes_makes_segments_of_a_mebibyte() -> None:
     with Bench(TopicSettings(retention_bytes=1 << 20)) as bench:
         for _ in range(9):
@@ -307,6 +323,17 @@ def test_truncating_everything_frees_everything() -> None:
         assert bench.publish(b"next").base_offset == count
 
 
+def test_truncating_again_at_the_same_place_writes_nothing() -> None:
+    with Bench() as bench:
+        bench.publish(b"a", b"b")
+        bench.engine.truncate_topic(NAME, Position.offset(1))
+        operations: list[str] = []
+        bench.store.before = lambda operation, _: operations.append(operation)
+        bench.engine.truncate_topic(NAME, Position.offset(1))
+        assert "compare_and_set" not in operations
+        assert bench.values() == [b"b"]
+
+
 # -- what a crash leaves ---------------------------------------------------------------------------
 
 
@@ -442,6 +469,21 @@ def test_sealing_makes_everything_in_the_segment_durable() -> None:
         bench.lose_power()
         assert bench.values() == [b"a", b"b"]
         assert bench.publish(b"c").base_offset == 2
+
+
+def test_what_readers_can_see_is_made_durable_by_somebody_who_owns_nothing() -> None:
+    with Bench() as bench:
+        bench.publish(b"a", durability=WRITTEN)
+        state = _log(bench).state
+        with state.owner:
+            state.make_durable()
+        bench.lose_power()
+        assert bench.values() == [b"a"]
+
+
+def test_the_key_after_the_last_of_a_millisecond_is_the_first_of_the_next() -> None:
+    assert key_after((7, 65_534)) == (7, 65_535)
+    assert key_after((7, 65_535)) == (8, 0)
 
 
 def test_a_gap_ends_the_partition_and_what_lies_behind_it_is_cut() -> None:
