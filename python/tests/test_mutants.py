@@ -58,7 +58,7 @@ def changed(room: Room, before: str, after: str) -> Mutant:
 def test_a_change_that_a_test_notices_is_killed_and_one_that_none_notices_survives(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mutants.running.GRACE_S", 5.0)
+    monkeypatch.setattr("mutants.running.GRACE_S", 20.0)
     baseline = measure(room)
     mutants = [
         changed(room, "    if one > other:", "    if one < other:"),

@@ -148,7 +148,7 @@ def test_a_batch_reads_between_its_bounds(
 ) -> None:
     world.publish(topic, 0, 5)
     world.publish(topic, 1, 3)
-    first = world.bus.fetch(topic, {0: "offset:4"}).batches[0].timestamp_ms
+    first = world.bus.fetch(topic, {1: "offset:2"}).batches[0].timestamp_ms  # the last of these
     while world.engine._clock.now_ms() <= first:
         pass  # the next millisecond
     world.publish(topic, 0, 3)
