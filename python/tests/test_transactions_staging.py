@@ -168,18 +168,22 @@ def test_what_a_transaction_has_staged_is_read_from_the_store_once(world: World)
     assert len(scans) == 1
 
 
-def test_a_transaction_goes_on_staging_after_a_write_that_failed(world: World) -> None:
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_transaction_goes_on_staging_after_a_write_that_failed(
+    world: World, stored: bool
+) -> None:
     store = FaultyStore(world.store)
     staged = StagedBlocks(store, 1, 0)
     blocks = [encode([b"%d" % i], producer_id=7, producer_sequence=i) for i in range(3)]
     request = [(block, read_header(block)) for block in blocks]
     staged.add(request[:1], 5, 1_000)
-    store.fail_write(1, stored=True)
+    store.fail_write(1, stored=stored)
     with pytest.raises(StorageUnavailable):
         staged.add(request[1:2], 5, 1_000)
     for _ in range(2):
         staged.add(request, 5, 1_000)
-    assert [one.producer_sequence for one in staged.of(5)] == [0, 1, 2]
+    for there in (staged, StagedBlocks(world.store, 1, 0)):
+        assert [one.producer_sequence for one in there.of(5)] == [0, 1, 2]
 
 
 def test_what_was_staged_long_ago_is_found_again(
