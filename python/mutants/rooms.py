@@ -83,7 +83,12 @@ ROOMS = {
     ),
     "compact": Room(
         ("tms/compact/*.py",),
-        ("tests/test_compaction*.py", "tests/test_erasing*.py", "tests/test_model_sparse.py"),
+        (
+            "tests/test_compaction*.py",
+            "tests/test_erasing*.py",
+            "tests/test_delay_erasing.py",
+            "tests/test_model_sparse.py",
+        ),
     ),
     "leveldb": Room(
         ("tms/store/leveldb/*.py",),

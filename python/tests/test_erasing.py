@@ -227,6 +227,16 @@ def test_erasing_goes_through_sealed_open_and_truncated_segments() -> None:
     assert world.publish((KEY, b"4")) == [4]
 
 
+def test_the_right_one_of_several_blocks_of_a_millisecond_is_erased_by_its_id() -> None:
+    world = plain()
+    pair = [NewBlock(0, encode([b"a", b"b"], [KEY, OTHER])) for _ in range(3)]
+    places = world.engine.append(NAME, pair)
+    assert {place.time_ms for place in places} == {places[0].time_ms}
+    middle = places[1].ids()[1]
+    assert world.engine.erase(NAME, id=middle, partition=0) == 1
+    assert world.offsets() == [0, 1, 2, 4, 5]
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_erasing_looks_through_every_page_and_touches_no_other_block(
     monkeypatch: pytest.MonkeyPatch, sealed: bool
