@@ -237,6 +237,21 @@ def test_the_right_one_of_several_blocks_of_a_millisecond_is_erased_by_its_id() 
     assert world.offsets() == [0, 1, 2, 4, 5]
 
 
+@pytest.mark.parametrize("before, left", [(2, [3, 4, 6]), (4, [4, 6]), (5, [6]), (7, [])])
+def test_a_block_of_which_messages_are_gone_is_truncated_in_the_middle(
+    before: int, left: list[int]
+) -> None:
+    world = plain()
+    erased = {0, 2, 5}
+    world.publish(*((KEY if at in erased else OTHER, b"%d" % at) for at in range(7)))
+    assert world.engine.erase(NAME, key=KEY) == 3
+    world.engine.truncate_topic(NAME, tms.Position.offset(before))
+    for _ in range(2):
+        assert world.offsets() == left
+        assert [value for *_, value in world.read()] == [b"%d" % at for at in left]
+        world.restart()
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_erasing_looks_through_every_page_and_touches_no_other_block(
     monkeypatch: pytest.MonkeyPatch, sealed: bool
