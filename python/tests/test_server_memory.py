@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from tests.http_kit import Answer, Served, request, serving
-from tms.errors import BadEncoding, DecompressedTooLarge, Overloaded
+from tms.errors import BadEncoding, DecompressedTooLarge, Overloaded, without_frames
 from tms.server.http.encoding import decompress, plain_bytes
 from tms.server.http.request import Budget
 from tms.server.service import RequestLimits
@@ -154,3 +154,14 @@ def test_so_many_requests_wait_for_memory_and_one_more_is_refused_at_once(
         return await asyncio.gather(*waiting, return_exceptions=True), budget.bytes
 
     assert asyncio.run(claims()) == ([None, None], 10)
+
+
+@pytest.mark.timeout(10)
+def test_the_frames_of_an_error_that_is_its_own_cause_are_forgotten() -> None:
+    try:
+        error = ValueError("again")
+        raise error from error
+    except ValueError as raised:
+        found = raised
+    without_frames(found)
+    assert found.__traceback__ is None

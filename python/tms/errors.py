@@ -78,7 +78,7 @@ def without_frames(error: BaseException | None) -> None:
     """Forget through which calls an error that was dealt with came: their variables hold what the
     error was about, and they and the error may hold each other until the garbage collector
     comes."""
-    while error is not None:
+    while error is not None and error.__traceback__ is not None:  # a cause may be its own
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
 
