@@ -1,6 +1,7 @@
 """Transactions on an engine: all or nothing for every reader, whatever happens."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from tms.engine import Engine
 from tms.errors import (
     Closed,
     Conflict,
+    Fenced,
     Invalid,
     InvalidTruncateTime,
     StorageUnavailable,
+    TooLarge,
     TopicNotFound,
     TransactionConflict,
     TransactionEnded,
@@ -169,6 +172,17 @@ def test_of_two_that_change_the_same_the_later_is_refused(world: World) -> None:
     world.tx.commit(Commit(changes=(b"l",), durability=WRITTEN))
 
 
+def test_what_the_engine_itself_commits_is_as_large_as_its_topic_once_allowed(
+    world: World,
+) -> None:
+    """As what was delayed, and is due after its topic became stricter."""
+    world.engine.update_topic(A, {"message_bytes_max": 10})
+    with pytest.raises(TooLarge):
+        world.tx.commit(commit(bytes(11)))
+    world.tx.submit_commit(commit(bytes(11)), Durability.SYNCED, lambda: None).result(5)
+    assert world.read() == [bytes(11)]
+
+
 # Reading
 
 
@@ -230,6 +244,17 @@ def test_a_foreign_transaction_is_open_until_it_is_rolled_back_or_too_old(world:
     assert world.read() == [b"1"]
     world.clock.pass_ms(25 * 3_600_000 + 1)
     assert world.read() == [b"1", b"2"]
+
+
+def test_what_is_taken_back_is_one_append_and_not_the_next_of_its_transaction(
+    world: World,
+) -> None:
+    id = world.tx.begin().transaction_id
+    first, second = world.publish_in(id, b"1", b"2"), world.publish_in(id, b"3")
+    assert first.last[0] == second.first[0], "they are of one millisecond"
+    assert world.tx.roll_back(first) == 1
+    world.tx.commit(Commit(id))
+    assert world.read() == [b"3"]
 
 
 def offsets(world: World, at: str = "latest", name: TopicName = A) -> int:
@@ -330,6 +355,28 @@ def test_of_two_that_move_a_position_from_the_same_place_one_commits(world: Worl
         world.tx.commit(Commit(other, positions=(moved(1),)))
 
 
+class Lost:
+    """Nobody has the partition that it moves a position of."""
+
+    known = True
+
+    def check(self, changes: Sequence[PositionChange]) -> None:
+        raise Fenced("Another member has it.")
+
+
+def test_who_has_lost_a_partition_moves_no_position_of_it(world: World) -> None:
+    world.tx.move([moved(1)])
+    fence = Lost()
+    world.tx.fence(fence)
+    with pytest.raises(Fenced):
+        world.tx.commit(Commit(blocks=commit(b"1").blocks, positions=(moved(2),)))
+    with pytest.raises(Fenced):
+        world.tx.move([moved(2)])
+    assert world.read() == [] and world.tx.positions("g", A) == {0: Position.offset(1)}
+    fence.known = False
+    assert not world.tx.is_ready(Commit(positions=(moved(2),)))
+
+
 # Restarts
 
 
@@ -341,6 +388,23 @@ def test_open_transactions_go_on_after_a_restart(world: World) -> None:
     assert [one.transaction_id for one in world.tx.open()] == [id]
     world.tx.commit(commit(b"2", id=id))
     assert world.read() == [b"1", b"2"]
+
+
+def test_what_is_published_after_a_restart_blocks_its_partitions_too(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    world.reopen()
+    world.publish_in(id, b"1")
+    assert world.tx.stats(world.clock.now_ms()).partitions_blocked == 1
+    world.tx.commit(Commit(id))
+    assert world.tx.stats(world.clock.now_ms()).partitions_blocked == 0
+
+
+def test_attempts_that_are_refused_are_not_remembered_for_ever(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    world.tx.commit(Commit(changes=(b"k",)))
+    with pytest.raises(TransactionConflict):
+        world.tx.commit(Commit(id, changes=(b"k",)))
+    assert not world.tx._early.published._writes
 
 
 def test_a_commit_cut_off_by_a_crash_is_never_seen(world: World) -> None:
@@ -406,8 +470,9 @@ def test_an_append_that_comes_as_its_transaction_ends_is_refused_and_hinders_no_
 ) -> None:
     id = world.tx.begin().transaction_id
     monkeypatch.setattr(world.tx.manager, "is_open", lambda _: False)
-    with pytest.raises(TransactionEnded, match="nothing can be published"):
+    with pytest.raises(TransactionEnded, match="nothing can be published") as caught:
         world.publish_in(id, b"late")
+    assert caught.value.details["transaction"] == id
     monkeypatch.undo()
     assert world.tx.abort(id).outcome == "aborted"
 

@@ -89,3 +89,33 @@ def test_a_position_is_moved_as_durably_as_is_asked(
         assert world.tx.positions("g", TOPIC) == {0: position}
     lose_power(world)
     assert world.tx.positions("g", TOPIC) == {0: Position.offset(expected)}
+
+
+def sync_journal(world: World) -> None:
+    """Everything that the journal of transactions has is synced, and no message is."""
+    world.tx.invalidate(world.tx.begin().transaction_id)
+
+
+def test_a_commit_that_lost_a_message_with_the_power_is_invalid_and_no_other_is(
+    world: World,
+) -> None:
+    """Of two messages that need no sync somebody else synced one, and the journal. Those that are
+    stored in the same partition stay committed; and so it is at every start from then on."""
+    kept = world.tx.commit(Commit(blocks=(block(b"1"),), durability=SYNCED))
+    torn = world.tx.commit(Commit(blocks=(block(b"2"), block(b"2", OTHER)), durability=WRITTEN))
+    world.engine.append(OTHER, [NewBlock(0, encode([b"3"]))], SYNCED)
+    sync_journal(world)
+    lose_power(world)
+    for _ in range(3):
+        assert world.read() == [b"1"] and values(world.engine, topic=OTHER) == [b"3"]
+        assert world.tx.describe(kept.transaction_id).outcome == "committed"
+        assert world.tx.describe(torn.transaction_id).outcome == "invalid"
+        world.restart()
+
+
+def test_what_is_kept_of_the_journal_outlives_no_message_of_its_commits(world: World) -> None:
+    """A start does not look for the messages of commits from before."""
+    world.tx.commit(Commit(blocks=(block(b"1"),), durability=WRITTEN))
+    world.tx.shorten_journals(0, 0)
+    lose_power(world)
+    assert world.read() == [b"1"]

@@ -98,7 +98,12 @@ def test_pointers_are_times_and_grow_also_when_the_clock_goes_back(world: World)
 
 
 @pytest.mark.parametrize(
-    ("timeout_s", "text"), [(-5, "timeout must be positive but is -5 seconds"), (3_601, "at most")]
+    ("timeout_s", "text"),
+    [
+        (-5, "timeout must be positive but is -5 seconds"),
+        (0, "timeout must be positive but is 0 seconds"),
+        (3_601, "at most"),
+    ],
 )
 def test_time_outs_have_bounds(world: World, timeout_s: float, text: str) -> None:
     with pytest.raises(Invalid, match=text) as caught:
@@ -159,6 +164,19 @@ def test_a_checkpoint_writes_with_a_pointer_of_its_own_and_ends_with_its_transac
     world.commit(id)
     assert world.state.fate(snapshot.write_pointer) is Fate.VISIBLE
     assert world.state.read_pointer == snapshot.write_pointer
+
+
+def test_what_is_decided_for_one_that_begins_ends_before_the_oldest_in_progress(
+    world: World,
+) -> None:
+    first, other = world.begin(), world.begin()
+    world.commit(other)
+    last = world.begin()
+    assert world.state.read_pointer == other > first
+    assert world.state.open[last].began.bound == first - 1
+    world.commit(last)
+    world.commit(first)
+    assert world.state.open[world.begin()].began.bound == last
 
 
 # Conflicts
@@ -286,8 +304,9 @@ def test_late_and_repeated_edits_touch_nothing(world: World, ending: type) -> No
 
 
 def test_unknown_and_ended_ones_are_told_apart(world: World) -> None:
-    with pytest.raises(TransactionNotFound):
+    with pytest.raises(TransactionNotFound) as unknown:
         world.state.outcome(77)
+    assert unknown.value.details["transaction"] == 77
     id = world.begin()
     world.commit(id)
     with pytest.raises(TransactionEnded) as caught:
@@ -429,6 +448,7 @@ def test_a_checkpoint_ends_like_its_transaction(world: World, end: str) -> None:
     (pointer,) = world.state.open[id].checkpoints
     world.do(getattr(world.state, end)(id))
     assert world.state.outcome(pointer) is world.state.outcome(id)
+    assert world.state.read_pointer == pointer
     assert world.state.fate(pointer) is (Fate.VISIBLE if end == "commit" else Fate.SKIPPED)
 
 

@@ -8,6 +8,8 @@ from random import Random
 
 import pytest
 
+from tests.gate_kit import WAIT_S, in_thread
+from tests.log_kit import until
 from tests.test_transactions import A, B, World, commit
 from tms.errors import (
     Conflict,
@@ -119,7 +121,31 @@ def test_a_lost_commit_leaves_the_transaction_open_without_its_changes(world: Te
         world.commit(loser)
     assert caught.value.details["client"] == "w"
     assert world.tx.describe(loser.transaction_id).outcome == "open"
+    world.reopen()
     world.commit(loser)  # there are no changes any more
+
+
+def test_of_those_that_are_written_together_with_the_same_change_the_first_wins(
+    world: TephraWorld,
+) -> None:
+    """The others are told who won; and what changed something else is committed with it."""
+    begun = [world.start(client=name) for name in ("first", "second", "other")]
+    for seen, change in zip(begun, (b"k", b"k", b"l"), strict=True):
+        world.tx.tephra.can_commit(seen.transaction_id, [change])
+    commits = world.tx.manager._commits
+    attempts = []
+    with world.tx.manager._journal.writing:
+        for number, seen in enumerate(begun):
+            attempts.append(in_thread(lambda seen=seen: world.commit(seen)))
+            until(lambda: len(commits._queue) == number + 1)  # noqa: B023
+    for one in (attempts[0], attempts[2]):
+        one.result(WAIT_S)
+    with pytest.raises(TransactionConflict) as caught:
+        attempts[1].result(WAIT_S)
+    assert caught.value.details["client"] == "first"
+    assert caught.value.details["key"] == b"k".hex()
+    outcomes = [world.tx.describe(one.transaction_id).outcome for one in begun]
+    assert outcomes == ["committed", "open", "committed"]
 
 
 def test_changes_survive_a_restart_and_a_commit_without_them_has_none(world: TephraWorld) -> None:
@@ -266,6 +292,8 @@ def test_a_long_one_stays_invalid_however_often_it_is_aborted(world: TephraWorld
         world.abort(long)
         assert world.listed() == (long.transaction_id,)
     assert world.tx.abort(long.transaction_id).outcome == "invalid"
+    assert world.listed() == (long.transaction_id,)
+    world.reopen()
     assert world.listed() == (long.transaction_id,)
     assert world.read() == []
 

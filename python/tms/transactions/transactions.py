@@ -239,6 +239,8 @@ class Transactions:
         ends the transaction until `ending` is closed."""
         id = request.transaction_id or (request.token and self.manager.of_token(request.token)) or 0
         writes = ending.enter_context(self._early.published.ending(id)) if id else None
+        if writes is not None and writes.failed:
+            self.manager.invalidate(id)  # which failed as well when the append did
         done = self._done(id) if id else None
         if done is not None:
             ending.close()

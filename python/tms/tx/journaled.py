@@ -179,7 +179,8 @@ class JournaledState:
         self.write([], Durability.SYNCED)
 
     def search(self, id: int, long_ms: int) -> Ended:
-        """How a transaction ended, as far as the journal says it."""
+        """Whether a transaction committed or was aborted, as far as the journal says it. What is
+        invalid, the state knows for ever."""
         began_ms = id // POINTERS_PER_MS
         found = Ended(None)
         for entry in self._log.since(began_ms - SLACK_MS):
@@ -189,9 +190,6 @@ class JournaledState:
                         found = Ended(Outcome.COMMITTED, edit.blocks)
                     case Aborted() if edit.id == id:
                         found = Ended(Outcome.ABORTED)
-                    case Invalidated() | Revoked() if id in edit.ids:
-                        timed_out = isinstance(edit, Invalidated) and edit.timed_out
-                        found = Ended(Outcome.TIMED_OUT if timed_out else Outcome.INVALID)
                     case Began() if edit.id > (began_ms + long_ms) * POINTERS_PER_MS:
                         return found
         return found

@@ -9,6 +9,7 @@ Invariants
   stored under that transaction, unless it did not end after all.
 * `sure` is false where something may have been stored that is not known here: before the engine
   was started, when an append has failed, or beyond the bounds.
+* A transaction of which an append has `failed` must not commit.
 * At most `REMEMBERED` transactions and `RANGES_MAX` ranges are remembered.
 """
 
@@ -30,10 +31,11 @@ class Writes(Generic[_T]):
     """What one transaction stored: ranges to take back, and how far each partition's log has to
     reach for a commit."""
 
-    __slots__ = ("_ends", "ending", "ranges", "settled", "sure", "under_way")
+    __slots__ = ("_ends", "ending", "failed", "ranges", "settled", "sure", "under_way")
 
     def __init__(self, sure: bool) -> None:
         self.sure = sure
+        self.failed = False
         self.ranges: list[_T] = []
         self.under_way = 0
         self.ending = False
@@ -81,10 +83,11 @@ class Published(Generic[_T]):
             writes.under_way += 1
 
     def leave(self, id: int, ranges: Sequence[_T], stored: Sequence[Stored], sure: bool) -> None:
-        """It was stored there; not `sure`: or it was not, or elsewhere too."""
+        """It was stored there; not `sure`: the append has failed."""
         with self._changed:
             writes = self._find(id)
             writes.add(stored)
+            writes.failed |= not sure
             writes.sure &= sure
             if writes.sure:
                 writes.ranges += ranges
@@ -134,8 +137,8 @@ class Published(Generic[_T]):
         self._changed.notify_all()
         if writes.under_way or writes.ending:
             return
-        empty = not writes.ranges and not writes.stored and writes.sure is (id >= self._first)
-        if writes.settled or empty:
+        known = writes.sure is (id >= self._first) and not writes.failed
+        if writes.settled or (known and not writes.ranges and not writes.stored):
             self._ranges -= len(writes.ranges)
             del self._writes[id]
 

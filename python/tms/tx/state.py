@@ -171,7 +171,7 @@ class TransactionState:
         id = self.next_pointer(now_ms)
         first = next(iter(self.in_progress), None)
         read_pointer = self.read_pointer if self.last_pointer else id - 1
-        bound = min(id - 1, read_pointer) if first is None else first - 1
+        bound = read_pointer if first is None else first - 1
         return Began(id, type, now_ms + int(timeout_s * 1_000), bound, client, token, intended)
 
     def next_pointer(self, now_ms: int) -> int:
@@ -349,7 +349,7 @@ class TransactionState:
             self._close(found)
         self.invalid.difference_update(pointers)
         self.sorted_invalid = None
-        self.read_pointer = max(self.read_pointer, edit.id if found is None else pointers[-1])
+        self.read_pointer = max(self.read_pointer, pointers[-1])
         self._drop_changes()
 
     def _invalidated(self, id: int, timed_out: bool) -> None:

@@ -119,6 +119,8 @@ class Tephra(Generic[_T]):
             found = self._manager.state.open.get(id)
             if found is not None and pointer not in found.pointers:
                 raise Invalid(f"{pointer} is no write pointer of the transaction {id}")
+            if writes.failed:
+                self._manager.invalidate(id)  # which failed as well when the append did
             self._manager.commit_and_wait(id, writes.stored)
             writes.settle()
 
