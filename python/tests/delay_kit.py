@@ -2,7 +2,7 @@
 a look at what was delivered."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from random import Random
 from types import TracebackType
@@ -11,13 +11,15 @@ from typing import Self
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tms.engine import Engine, EngineConfig
+from tms.model import keys
 from tms.model.block import decode, encode
 from tms.model.delayed import Deferred, DelayedId, Due
 from tms.model.log import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
-from tms.store.base import Store
+from tms.store.base import Row, Store
 from tms.store.faulty import FaultyStore
+from tms.store.memory import MemoryMap
 
 A = TopicName("default", "a")
 PARTITIONS = 2
@@ -132,3 +134,23 @@ class AtStep:
             self.came = True
             self._thread.start()
             self._thread.join(0.02)
+
+
+class NotingStore(KeptStore):
+    """Says of each write to a map of delayed messages what it was and how durable."""
+
+    def __init__(self, shared: bool = False) -> None:
+        super().__init__(shared=shared)
+        self.noted: list[tuple[bytes, Durability]] = []
+
+    def open(self, name: str, create: bool) -> MemoryMap:
+        found = super().open(name, create)
+        if keys.is_delayed_map(name) and "write" not in vars(found):
+            write = found.write
+
+            def noting(rows: Sequence[Row], durability: Durability) -> None:
+                self.noted.append((min(rows)[0][:1], durability))
+                write(rows, durability)
+
+            found.write = noting  # type: ignore[method-assign]
+        return found

@@ -344,6 +344,13 @@ def test_what_is_due_does_not_wait_for_the_requests_of_an_earlier_life(
     assert len(requests._known) == 20
 
 
+def test_the_thread_reads_the_requests_of_an_earlier_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, _ = _with_requests(monkeypatch)
+    world.delayed.start()
+    until(lambda: len(world.delayed._of(A).shelf.requests._known) == 20)
+    world.engine.close()
+
+
 @pytest.mark.parametrize("learned", [0, 7, 30])
 def test_a_request_of_an_earlier_life_is_found(
     monkeypatch: pytest.MonkeyPatch, learned: int

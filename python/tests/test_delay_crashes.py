@@ -12,10 +12,11 @@ import pytest
 from tests.clocks import START_MS, ManualClock
 from tests.delay_kit import A, World
 from tests.log_kit import HOUR_MS, KeptStore
-from tms.errors import Conflict, StorageUnavailable, TMSError
+from tms.delay.stored.entries import entry_key
+from tms.errors import Conflict, StorageUnavailable, TMSError, TooLarge
 from tms.model import keys
 from tms.model.block import encode
-from tms.model.delayed import DelayedId, Due
+from tms.model.delayed import DelayedId, DelayedInfo, Due
 from tms.model.log import NewBlock
 from tms.model.topic import Durability
 from tms.store.base import Row
@@ -157,7 +158,72 @@ def test_what_was_only_written_may_go_with_the_power_but_is_not_delivered_twice(
     assert found[:3] == [b"0", b"1", b"2"] and len(found) == len(set(found))
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_no_id_is_given_twice(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
+    monkeypatch.setattr("tms.delay.stored.shelf.RESERVED", 3)
+    world, ids = World(shared), list[DelayedId]()
+    for _ in range(3):
+        for many in range(1, 6):
+            ids += world.later(*[b"1"] * many, delay_ms=1)
+        world.kill()
+    assert ids == sorted(set(ids))
+    world.clock.pass_ms(1)
+    assert world.delayed.move() == len(ids) == 45
+
+
+@pytest.mark.parametrize("page_bytes", [1, 120, 1 << 20])
+def test_of_what_was_moved_nothing_is_left_however_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, page_bytes: int
+) -> None:
+    """The mover dies between its commit and its deleting; the next start has to find all of it."""
+    monkeypatch.setattr("tms.delay.stored.shelf.SCAN_BYTES", page_bytes)
+    world = World()
+    for number in range(9):
+        (id,) = world.later(b"%d" % number, delay_ms=number // 3)
+    world.later(b"far", delay_ms=HOUR_MS)
+    assert world.delayed.cancel(A, DelayedId(id.due_ms, id.sequence - 1))
+    world.clock.pass_ms(2)
+    (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
+    world.store.fail_write(1, stored=False, prefix=name)  # what comes behind the commit
+    world.delayed.move()
+    assert len(_rows(world)) > 10
+    world.kill()
+    assert world.delayed.info(A) == DelayedInfo(1, START_MS + HOUR_MS)
+    assert [key[:1] for key, _ in _rows(world) if key[:1] == b"d"] == [b"d"]
+    assert world.delayed.move() == 0 and len(world.read()) == 8
+
+
+def test_when_there_are_no_more_ids_nothing_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tms.delay.stored.shelf.RESERVED", 2)
+    monkeypatch.setattr("tms.delay.stored.shelf.SEQUENCE_MAX", 9)
+    world = World()
+    world.later(*[b"1"] * 6, delay_ms=1)
+    world.later(b"2", delay_ms=1)
+    for _ in range(2):
+        with pytest.raises(TooLarge, match="The topic a has had too many delayed messages"):
+            world.later(b"3", b"3", delay_ms=1)
+    assert world.delayed.info(A).waiting == 7
+
+
 # Two who share a store
+
+
+def test_who_was_taken_over_gets_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tms.delay.stored.shelf.RESERVED", 2)
+    two = Two()
+    ids = two.one.later(b"1", delay_ms=1)
+    ids += two.other.later(b"2", delay_ms=1)
+    before = dict(_rows(two.other))
+    with pytest.raises(StorageUnavailable, match="taken over"):
+        two.one.later(*[b"-"] * 9, delay_ms=1, token="t")
+    assert dict(_rows(two.other)) == before
+    ids += two.other.later(b"3", delay_ms=1)
+    assert len(set(ids)) == 3
+
+
+def _rows(world: World) -> list[Row]:
+    (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
+    return [*world.store.open(name, create=False).scan(None, None, 1 << 20)]
 
 
 class Two:
@@ -221,10 +287,14 @@ def retried(act: Callable[[], T]) -> T:
     raise AssertionError("it does not end")
 
 
-def test_a_takeover_while_messages_are_published_loses_and_doubles_none() -> None:
+@pytest.mark.parametrize("before", [[b"0"], []], ids=["", "the first"])
+def test_a_takeover_while_messages_are_published_loses_and_doubles_none(
+    before: list[bytes],
+) -> None:
     def takes_over_at(step: int) -> bool:
         two = Two()
-        two.one.later(b"0", delay_ms=1_000)
+        for value in before:
+            two.one.later(value, delay_ms=1_000)
 
         def publish(world: World) -> list[DelayedId]:
             return world.later(b"1", b"2", delay_ms=1_000, token="t")
@@ -237,11 +307,25 @@ def test_a_takeover_while_messages_are_published_loses_and_doubles_none() -> Non
             retried(lambda: publish(two.other))
         two.clock.pass_ms(1_000)
         two.move()
-        expected = [b"0", b"1", b"2", *([b"other"] if came else [])]
+        expected = [*before, b"1", b"2", *([b"other"] if came else [])]
         assert two.read() == expected, step
         return came
 
     assert len(list(takewhile(takes_over_at, count()))) > 3
+
+
+def test_two_who_begin_a_topic_at_once_are_both_answered() -> None:
+    two, opens = Two(), count()
+
+    def before(operation: str, name: str) -> None:
+        if operation == "open" and keys.is_delayed_map(name) and next(opens) == 1:
+            two.other.later(b"2", delay_ms=1_000)
+
+    two.one.store.before = before
+    two.one.later(b"1", delay_ms=1_000)
+    assert next(opens) > 2
+    two.clock.pass_ms(1_000)
+    assert two.one.delayed.move() == 2 and two.read() == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["", "cancelled"])
@@ -304,6 +388,38 @@ def test_who_lost_a_topic_takes_it_back_when_nobody_moves_its_messages() -> None
     two.clock.pass_ms(1_001)
     two.one.delayed._mover.move()
     assert two.read() == [b"1", b"2"]
+
+
+def test_a_topic_that_another_began_is_left_to_it_as_long_as_it_delivers() -> None:
+    two = Two()
+    other = two.other  # is there before anything waits
+    two.one.later(b"1", delay_ms=1_000)
+    other.delayed.tidy()
+    two.one.later(b"2", delay_ms=1_000)
+    two.clock.pass_ms(1_000)
+    assert other.delayed.move() == 0
+    assert two.one.delayed.move() == 2
+    two.one.later(b"3", delay_ms=0)
+    two.clock.pass_ms(5_001)
+    other.delayed.tidy()
+    assert other.delayed.move() == 1 and two.read() == [b"1", b"2", b"3"]
+
+
+def test_what_was_delivered_is_not_cancelled_though_a_late_write_brings_it_back() -> None:
+    world = World(shared=True)
+    (id,) = world.later(b"1", delay_ms=1)
+    world.later(b"2", delay_ms=HOUR_MS)
+    (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
+    rows, key = world.store.open(name, create=False), entry_key(id)
+    stored = rows.get(key)
+    world.clock.pass_ms(1)
+    assert world.delayed.move() == 1 and stored is not None and rows.get(key) is None
+    rows.write([(key, stored)], Durability.SYNCED)
+    assert not world.delayed.cancel(A, id)
+    for _ in range(2):
+        assert world.delayed.info(A).waiting == 1
+        assert world.delayed.move() == 0 and world.read() == [b"1"]
+        world.kill()
 
 
 class TornStore(KeptStore):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.clocks import START_MS
-from tests.delay_kit import A, AtStep, World
-from tests.log_kit import HOUR_MS, KeptStore
+from tests.delay_kit import A, AtStep, NotingStore, World
+from tests.log_kit import HOUR_MS
 from tests.test_delay_crashes import KINDS, Mortal, Two, retried
 from tms.cli.operate.verify import Verifier
 from tms.delay.waiting import Waiting
@@ -19,10 +19,8 @@ from tms.model.block import Compression, decode, encode
 from tms.model.delayed import DelayedId, DelayedInfo, Due
 from tms.model.log import NewBlock
 from tms.model.topic import Durability
-from tms.store.base import Row
 from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore
-from tms.store.memory import MemoryMap
 
 SECRET = b"the secret of user 17, which is long enough to be found " * 3
 KEY, OTHER = b"user-17", b"user-18"
@@ -228,7 +226,7 @@ def test_large_entries_are_written_anew_however_they_are_packed(
     block = encode(values, names, compression=compression)
     world.delayed.publish(A, [NewBlock(0, block)], Due(delay_ms=1))
     assert world.engine.erase(A, key=b"3") == 200
-    (entry,) = world.delayed._of(A).shelf.scan(DelayedId(0, 0))
+    (entry,) = world.delayed._of(A).shelf.scan(DelayedId(0, 0), None, 1 << 20)
     assert decode(entry.block).compression is compression
     world.clock.pass_ms(1)
     world.delayed.move()
@@ -275,26 +273,6 @@ def test_the_topic_is_locked_only_where_there_is_something_to_erase(
 def _waiting(world: World) -> Waiting:
     (found,) = world.delayed._topics()
     return found
-
-
-class NotingStore(KeptStore):
-    """Says of each write to a map of delayed messages what it was and how durable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.noted: list[tuple[bytes, Durability]] = []
-
-    def open(self, name: str, create: bool) -> MemoryMap:
-        found = super().open(name, create)
-        if keys.is_delayed_map(name) and "write" not in vars(found):
-            write = found.write
-
-            def noting(rows: Sequence[Row], durability: Durability) -> None:
-                self.noted.append((min(rows)[0][:1], durability))
-                write(rows, durability)
-
-            found.write = noting  # type: ignore[method-assign]
-        return found
 
 
 def test_that_messages_are_cancelled_is_durable_before_they_are_emptied() -> None:

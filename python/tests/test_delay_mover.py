@@ -3,7 +3,7 @@ were, the blocks it makes, and its thread."""
 
 import logging
 import threading
-from itertools import accumulate
+from itertools import accumulate, count, takewhile
 
 import pytest
 
@@ -11,16 +11,26 @@ from tests.clocks import START_MS
 from tests.delay_kit import PARTITIONS, A, World
 from tests.log_kit import HOUR_MS, until
 from tms.delay import delayed, packing
-from tms.delay.asked import Addition, Block
+from tms.delay.asked import Addition, Block, Cancellation
 from tms.delay.mover import SECONDS, Lateness
 from tms.delay.packing import blocks_of
 from tms.delay.stored.entries import Entry, entry_key, entry_of, entry_value
-from tms.errors import DataCorrupt, Invalid, StorageUnavailable, TopicNotFound
+from tms.errors import (
+    Closed,
+    DataCorrupt,
+    Invalid,
+    StorageUnavailable,
+    TimedOut,
+    TooLarge,
+    TopicNotFound,
+)
 from tms.model import keys
 from tms.model.block import decode, encode
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, Due
 from tms.model.log import NewBlock
 from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.store.memory import MemoryMap
+from tms.topic.registry import TopicRecord
 
 B = TopicName("default", "b")
 
@@ -205,7 +215,139 @@ def test_of_what_comes_together_the_first_that_is_due_counts(
     assert world.read() == [b"10", b"500", b"1000"]
 
 
+@pytest.mark.parametrize(("more", "writes"), [(0, 6), (1, 3)])
+def test_what_is_stored_with_one_write_is_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch, more: int, writes: int
+) -> None:
+    """A group ends with the message that fills it."""
+    world.later(b"0", delay_ms=1)
+    size = len(encode([b"1"]))
+    monkeypatch.setattr("tms.delay.waiting.GROUP_BYTES", size + more)
+    before = world.store.writes
+    with world.delayed._of(A).writing:
+        pending = [
+            world.delayed.submit(A, [NewBlock(0, encode([b"1"]))], Due(delay_ms=1))
+            for _ in range(6)
+        ]
+    for one in pending:
+        one.result(5)
+    assert world.store.writes - before == writes
+
+
+def test_what_comes_together_is_refused_one_by_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a row of the store cannot hold, and nothing else that is stored with the same write."""
+    world.later(b"0", delay_ms=1)
+    sizes = {size: len(entry_value(0, encode([bytes(size)]))) for size in (96, 200)}
+    monkeypatch.setattr(MemoryMap, "value_bytes_max", sizes[96])
+    with world.delayed._of(A).writing:
+        pending = [
+            world.delayed.submit(A, [NewBlock(0, encode([bytes(size)]))], Due(delay_ms=1))
+            for size in (96, 200, 96)
+        ]
+    for at in (0, 2):
+        assert len(pending[at].result(5)[0]) == 1
+    said = f"at most {sizes[96]} bytes together, these take {sizes[200]}"
+    with pytest.raises(TooLarge, match=said):
+        pending[1].result(5)
+    assert world.delayed.info(A) == DelayedInfo(3, START_MS + 1)
+    world.clock.pass_ms(1)
+    assert world.delayed.move() == 3 and world.read() == [b"0", bytes(96), bytes(96)]
+
+
+def test_a_message_that_is_cancelled_twice_at_once_is_counted_once(world: World) -> None:
+    (id,) = world.later(b"1", delay_ms=10)
+    world.later(b"2", delay_ms=10)
+    waiting = world.delayed._of(A)
+    asked = [Cancellation(id, Durability.SYNCED) for _ in range(2)]
+    with waiting.writing:  # so that both are decided before one is stored
+        for one in asked:
+            waiting.submit(one, may_wait=False)
+    assert [one.answer.result(5) for one in asked] == [[(True,)]] * 2
+    assert world.delayed.info(A).waiting == 1
+
+
+def test_who_cancels_waits_for_a_move_and_is_told_when_it_does_not_end(world: World) -> None:
+    (id,) = world.later(b"1", delay_ms=0)
+    waiting = world.delayed._of(A)
+    assert waiting.take(START_MS, 1 << 20) is not None
+    with pytest.raises(TimedOut, match=f"Whether {id} can be cancelled is not known yet"):
+        world.delayed.cancel(A, id, timeout_s=0.01)
+    waiting.give_back()
+    assert world.delayed.cancel(A, id, timeout_s=0.01)
+    world.delayed.move()
+    assert world.read() == []
+
+
+# Topics and engines that go
+
+
+def test_a_topic_of_which_nothing_ever_waited_is_deleted(world: World) -> None:
+    world.engine.create_topic(B, TopicSettings(PARTITIONS))
+    world.later(b"1", delay_ms=1)
+    world.engine.delete_topic(B)
+    assert world.delayed.info(A).waiting == 1
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_a_topic_that_is_deleted_while_something_is_published_leaves_nothing(shared: bool) -> None:
+    def deleted_at(step: int) -> bool:
+        world, steps, deleted = World(shared), count(), list[TopicName]()
+        registry = world.delayed._registry
+        find = registry.find
+
+        def found_and_deleted(name: TopicName) -> TopicRecord:
+            found = find(name)
+            if name == A and next(steps) == step:
+                deleted.append(name)
+                world.engine.delete_topic(name)
+            return found
+
+        registry.find = found_and_deleted  # type: ignore[method-assign]
+        try:
+            world.later(b"1", delay_ms=1)
+            assert not deleted
+        except TopicNotFound as error:
+            assert deleted and error.details["topic"] == "a"
+            assert not [name for name in world.store.names("t") if keys.is_delayed_map(name)]
+        return bool(deleted)
+
+    assert len(list(takewhile(deleted_at, count()))) > 2
+
+
+def test_who_comes_after_the_end_is_told_what_to_do(world: World) -> None:
+    world.engine.create_topic(B, TopicSettings(PARTITIONS))
+    world.later(b"1", delay_ms=1)
+    world.delayed.close()
+    for name in (A, B):
+        with pytest.raises(Closed, match="closed; open it again"):
+            world.later(b"2", delay_ms=1, name=name)
+
+
 # The thread
+
+
+def test_the_thread_rests_for_a_moment_when_everything_that_is_due_was_moved(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what is due meanwhile is moved together; not while batches are full."""
+    monkeypatch.setattr("tms.delay.mover.BATCH_BYTES", 1)
+    rests = list[tuple[float | None, int]]()
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            rests.append((timeout, len(world.read())))
+            return super().wait(timeout)
+
+    world.delayed._mover._stop = Stop()
+    world.later(b"far", delay_ms=HOUR_MS)
+    for number in range(5):
+        world.later(b"%d" % number, delay_ms=0)
+    world.delayed.start()
+    until(lambda: bool(rests))
+    world.engine.close()
+    assert rests == [(0.02, 5)]
 
 
 def test_the_thread_tidies_twice_a_minute_and_goes_on_after_whatever_fails(

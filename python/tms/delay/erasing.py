@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tms.delay.stored.entries import Entry, cancelled_key, entry_value
 from tms.delay.stored.shelf import Writes, cancelled_of
 from tms.delay.waiting import Waiting
-from tms.model.block import decode, encode, unpack_lone
+from tms.model.block import decode, encode
 from tms.model.delayed import DelayedId
 from tms.model.topic import Durability
 
@@ -34,9 +34,7 @@ class Wanted(NamedTuple):
         """Which of an entry's messages it is. Raises `DataCorrupt`."""
         if self.partition not in (None, entry.partition):
             return set()
-        lone = unpack_lone(entry.block) if entry.messages == 1 else None
-        found = decode(entry.block).keys() if lone is None else [lone[0]]
-        return {at for at, key in enumerate(found) if key == self.key}
+        return {at for at, key in enumerate(decode(entry.block).keys()) if key == self.key}
 
 
 class Erasing:

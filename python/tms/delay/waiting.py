@@ -324,8 +324,8 @@ class Waiting:
                 with self._state:
                     following = self._next
                 return DelayedInfo(self.shelf.waiting, following and following.due_ms)
-            tally, following = self.shelf.peek()
-            return DelayedInfo(tally.waiting, following and following.due_ms)
+            waiting, following = self.shelf.peek()
+            return DelayedInfo(waiting, following and following.due_ms)
 
     def retire(self, reason: TMSError) -> None:
         """Nothing more comes in or goes out."""

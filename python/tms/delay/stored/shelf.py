@@ -203,9 +203,7 @@ class Shelf:
         """How large an entry can be."""
         return self._there.value_bytes_max
 
-    def scan(
-        self, start: DelayedId, upto_ms: int | None = None, bytes_max: int = SCAN_BYTES
-    ) -> list[Entry]:
+    def scan(self, start: DelayedId, upto_ms: int | None, bytes_max: int) -> list[Entry]:
         """Entries from `start` on that are due until then, about `bytes_max` bytes of them; up to
         one that is damaged. Raises `DataCorrupt` if that is the first."""
         stop = all_of(b"d")[1] if upto_ms is None else entry_key(DelayedId(upto_ms + 1, 0))
@@ -249,14 +247,14 @@ class Shelf:
         start, stop = all_of(b"x")[0], cancelled_key(DelayedId(time_ms, 0))
         return [key for key, _ in self._there.scan(start, stop, SCAN_BYTES)]
 
-    def peek(self) -> tuple[Tally, DelayedId | None]:
+    def peek(self) -> tuple[int, DelayedId | None]:
         """What is stored, without owning it: how many wait, and the first entry."""
         found = self._found(create=False)
         if found is None:
-            return Tally(Moved(), 0), None
+            return 0, None
         raw = found.get(TALLY)
-        tally = Tally(Moved(), 0) if raw is None else decode(raw, Tally, TALLY)
-        return tally, self.first(DelayedId(0, 0))
+        waiting = 0 if raw is None else decode(raw, Tally, TALLY).waiting
+        return waiting, self.first(DelayedId(0, 0))
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -337,7 +335,7 @@ class Shelf:
         many messages of them waited."""
         start, found_keys, messages = DelayedId(0, 0), list[bytes](), 0
         self.begin = DelayedId(self.moved.due_ms, self.moved.last)
-        while found := self.scan(start, self.moved.due_ms):
+        while found := self.scan(start, self.moved.due_ms, SCAN_BYTES):
             start = _after(found[-1].id)
             gone = [entry for entry in found if self.moved.covers(entry.id)]
             if len(gone) < len(found):
