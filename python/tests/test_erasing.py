@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,14 @@ import pytest
 import tms
 from tests.compaction_kit import NAME, World, compacted
 from tests.http_kit import Served, serving
-from tests.log_kit import KeptStore, until
+from tests.log_kit import DAY_MS, KeptStore, until
 from tms.cli.operate.verify import Severity, Verifier
 from tms.errors import (
     BadMessageId,
     DataCorrupt,
     Forbidden,
     Invalid,
+    OffsetOutOfRange,
     PartitionNotFound,
     TMSError,
     TopicNotFound,
@@ -38,9 +40,9 @@ def on_disk(path: Path) -> bytes:
     return b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
 
 
-def plain(inner: object = None) -> World:
+def plain(inner: object = None, retention_ms: int | None = None) -> World:
     settings = compacted(Cleanup.DELETE, durability=Durability.SYNCED)
-    return World(settings, inner=inner)  # type: ignore[arg-type]
+    return World(replace(settings, retention_ms=retention_ms), inner=inner)  # type: ignore[arg-type]
 
 
 class EraseContract:
@@ -250,6 +252,64 @@ def test_a_block_of_which_messages_are_gone_is_truncated_in_the_middle(
         assert world.offsets() == left
         assert [value for *_, value in world.read()] == [b"%d" % at for at in left]
         world.restart()
+
+
+@pytest.mark.parametrize("before", range(6))
+def test_a_partition_starts_where_it_was_truncated_though_messages_are_gone_behind_it(
+    before: int,
+) -> None:
+    world = plain()
+    world.publish(*((OTHER, b"%d" % at) for at in range(5)))
+    world.publish((KEY, b"5"))
+    world.publish((OTHER, b"6"))
+    assert world.engine.erase(NAME, key=KEY) == 1
+    world.engine.truncate_topic(NAME, tms.Position.offset(before))
+    for _ in range(2):
+        assert start_and_end(world) == (before, 7)
+        for offset in range(before):
+            with pytest.raises(OffsetOutOfRange):
+                world.read(tms.Position.offset(offset))
+        world.restart()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_readers_go_on_at_the_end_of_a_partition_of_which_nothing_is_left(
+    sealed: bool, count: int
+) -> None:
+    world, end = plain(), 2 + count
+    world.publish((OTHER, b"0"), (OTHER, b"1"))
+    if sealed:
+        world.seal()
+    world.publish(*[(KEY, b"gone")] * count)
+    world.engine.truncate_topic(NAME, tms.Position.offset(2))
+    assert world.engine.erase(NAME, key=KEY) == count
+    for _ in range(2):
+        assert start_and_end(world) == (2, end)
+        for offset in range(2, end + 1):
+            assert world.read(tms.Position.offset(offset)) == []
+        world.restart()
+    world.engine.truncate_topic(NAME, tms.Position.latest())
+    assert start_and_end(world) == (end, end)
+    assert world.publish((OTHER, b"next")) == [end]
+    assert [one.value for one in world.read(tms.Position.offset(end))] == [b"next"]
+
+
+def test_a_partition_whose_messages_have_expired_starts_at_its_end_though_its_last_are_gone() -> (
+    None
+):
+    world = plain(retention_ms=DAY_MS)
+    world.publish((OTHER, b"0"), (OTHER, b"1"))
+    world.publish((KEY, b"2"))
+    assert world.engine.erase(NAME, key=KEY) == 1
+    assert start_and_end(world) == (0, 3)
+    world.clock.pass_ms(2 * DAY_MS)
+    assert start_and_end(world) == (3, 3)
+
+
+def start_and_end(world: World) -> tuple[int, int]:
+    (info,) = world.engine.describe_topic(NAME).partition_infos
+    return info.start_offset, info.end_offset
 
 
 @pytest.mark.parametrize("sealed", [False, True])

@@ -10,6 +10,7 @@ import pytest
 import tms
 import tms.aio
 from tests.http_kit import Client, serving
+from tests.log_kit import DAY_MS, HOUR_MS, NAME, Bench
 from tms import Bus, MessageId
 from tms.engine import Engine
 from tms.errors import Invalid, TooLarge, WrongLastId
@@ -284,3 +285,27 @@ class TestEngine:
         with pytest.raises(WrongLastId):
             engine.transactions.commit(Commit(blocks=(TopicBlock(self.NAME, self.block(NOTHING)),)))
         assert engine.stats().transactions_invalid == 0
+
+
+def test_a_message_of_a_transaction_counts_however_long_ago_it_was_committed() -> None:
+    with Bench() as bench:
+        bench.engine.transactions.commit(Commit(blocks=(TopicBlock(NAME, keyed(b"1")),)))
+        bench.clock.pass_ms(3 * DAY_MS)
+        with pytest.raises(WrongLastId):
+            bench.engine.append(NAME, [keyed(b"2", NOTHING)])
+        assert bench.values() == [b"1"]
+
+
+def test_a_message_of_a_transaction_that_timed_out_does_not_count() -> None:
+    with Bench() as bench:
+        transactions = bench.engine.transactions
+        id = transactions.begin(timeout_s=60).transaction_id
+        transactions.submit(NAME, [keyed(b"1")], id).result(10)
+        bench.clock.pass_ms(HOUR_MS)
+        transactions.manager.expire()
+        bench.engine.append(NAME, [keyed(b"2", NOTHING)])
+        assert bench.values() == [b"2"]
+
+
+def keyed(value: bytes, expect: MessageId | None = None) -> NewBlock:
+    return NewBlock(0, encode([value], [KEY]), expect)

@@ -183,6 +183,20 @@ def test_the_offset_at_a_position_is_that_of_the_first_message_from_there_on() -
                 assert bench.engine.offsets(NAME, position, isolation) == {0: expected}
 
 
+@pytest.mark.parametrize("cache_bytes", CACHES.values(), ids=CACHES)
+def test_offsets_do_not_end_before_a_message_in_doubt_that_has_expired(cache_bytes: int) -> None:
+    with Bench(TopicSettings(retention_ms=HOUR_MS), Limits(cache_bytes=cache_bytes)) as bench:
+        transactions = bench.engine.transactions
+        id = transactions.begin(long=True).transaction_id
+        transactions.submit(NAME, [NewBlock(0, block(b"in doubt"))], id).result(5)
+        bench.clock.pass_ms(1)
+        bench.publish(b"decided")
+        assert bench.engine.offsets(NAME, LATEST) == {0: 0}
+        bench.clock.pass_ms(HOUR_MS)
+        assert bench.engine.offsets(NAME, LATEST) == {0: 2}
+        assert bench.values() == [b"decided"]
+
+
 def test_an_offset_that_cannot_be_read_is_told_from_one_that_is_not_there_yet() -> None:
     with Bench() as bench:
         for i in range(3):
