@@ -263,6 +263,18 @@ def _rows(world: World) -> list[bytes]:
     return [key for key, _ in world.store.open(name, create=False).scan(None, None, 1 << 20)]
 
 
+def test_a_cancel_counts_until_the_message_would_be_due_however_long_that_is(
+    world: World,
+) -> None:
+    (one, *_) = world.later(b"1", b"2", delay_ms=HOUR_MS)
+    assert world.delayed.cancel(A, one)
+    for _ in range(6):
+        world.clock.pass_ms(HOUR_MS // 6)
+        world.delayed.tidy()
+    world.delayed.move()
+    assert world.read() == [b"2"]
+
+
 # Repetitions
 
 

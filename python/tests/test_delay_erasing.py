@@ -201,6 +201,17 @@ def test_a_takeover_does_not_cancel_what_is_left_of_a_request_that_lost_an_entry
     assert deliver(world) == [b"1"]
 
 
+def test_the_mover_passes_over_what_is_gone(world: World) -> None:
+    later(world, (KEY, SECRET), due_ms=1)
+    later(world, (OTHER, b"1"))
+    world.engine.erase(A, key=KEY)
+    world.clock.pass_ms(1)
+    assert world.delayed._mover.move() == (1 if world.store.shared else 0)
+    assert world.engine.warnings() == []
+    assert world.delayed.info(A) == DelayedInfo(1, START_MS + HOUR_MS)
+    assert deliver(world) == [b"1"]
+
+
 def test_what_nothing_is_left_of_takes_no_room_for_long(world: World) -> None:
     rows = len(_rows(world))
     later(world, (KEY, SECRET), token="t")

@@ -14,9 +14,11 @@ from tms.delay import delayed, packing
 from tms.delay.asked import Addition, Block, Cancellation
 from tms.delay.mover import SECONDS, Lateness
 from tms.delay.packing import blocks_of
-from tms.delay.stored.entries import Entry, entry_key, entry_of, entry_value
+from tms.delay.stored.entries import HEAD, Entry, entry_key, entry_of, entry_value
+from tms.delay.stored.shelf import Writes
 from tms.errors import (
     Closed,
+    Conflict,
     DataCorrupt,
     Invalid,
     StorageUnavailable,
@@ -24,6 +26,7 @@ from tms.errors import (
     TooLarge,
     TopicNotFound,
 )
+from tms.log.pending import Pending
 from tms.model import keys
 from tms.model.block import decode, encode
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, Due
@@ -153,6 +156,54 @@ def test_a_topic_that_cannot_be_looked_into_or_tidied_keeps_no_other_from_it(
         "looking_failed topic='a' error='The disk refuses.'",
         "tidying_failed topic='a' error='The disk refuses.'",
     ]
+
+
+def test_a_topic_that_could_not_be_looked_into_at_the_start_is_moved_later(world: World) -> None:
+    (id,) = world.later(b"1", delay_ms=1)
+    name, _ = row_of(world, id)
+    world.kill()
+    world.clock.pass_ms(1)
+    world.store.corrupt_value(name, HEAD)
+    mover = world.delayed._mover
+    mover.look()
+    world.store.corrupt.clear()
+    assert mover.move() == 1 and world.read() == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "said"),
+    [
+        (ZeroDivisionError(), StorageUnavailable, "It failed unexpectedly .ZeroDivisionError.."),
+        (RuntimeError("no new threads"), Closed, "The engine is closed; open it again."),
+        (Conflict("Another one has it."), Conflict, "Another one has it."),
+        (KeyboardInterrupt(), KeyboardInterrupt, ""),
+    ],
+)
+def test_who_publishes_is_answered_whatever_fails(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    told: type[BaseException],
+    said: str,
+) -> None:
+    world.later(b"1", delay_ms=1)
+
+    shelf, behind = world.delayed._of(A).shelf, list[Pending[list[Deferred]]]()
+    put = shelf.put
+
+    def fail(_: Writes) -> None:
+        monkeypatch.setattr(shelf, "put", put)
+        block = NewBlock(0, encode([b"behind"]))
+        behind.append(world.delayed.submit(A, [block], Due(delay_ms=1)))
+        raise error
+
+    monkeypatch.setattr(shelf, "put", fail)
+    with pytest.raises(told, match=f"^{said}$"):
+        world.later(b"-", delay_ms=1)
+    behind[0].result(5)
+    world.later(b"2", delay_ms=1)
+    world.clock.pass_ms(1)
+    assert world.delayed.move() == 3 and world.read() == [b"1", b"behind", b"2"]
 
 
 def test_who_has_hold_of_a_deleted_topic_is_told(world: World) -> None:

@@ -145,8 +145,12 @@ class Waiting:
 
     def _lead(self) -> None:
         for _ in range(FAIR_ROUNDS):
-            with self.writing:
-                self._round()
+            try:
+                with self.writing:
+                    self._round()
+            except BaseException:  # e.g. a control-C while this thread led
+                self._lead_in_background()
+                raise
             with self._state:
                 if not self._queue:
                     self._leading = False
@@ -173,7 +177,7 @@ class Waiting:
             self._distrust()
             for one in group:
                 one.fail(_as_error(error))
-            if not isinstance(error, Exception):  # e.g. a control-C while this thread led
+            if not isinstance(error, Exception):
                 raise
         for _, answer in answers:
             answer()
