@@ -40,7 +40,7 @@ ROOMS = {
             "tests/test_transactions_[rs]*.py",
             "tests/test_owner.py",
             "tests/test_compaction.py",
-            "tests/test_erasing.py",
+            "tests/test_erasing*.py",
         ),
     ),
     "topic": Room(

@@ -295,9 +295,7 @@ def test_readers_go_on_at_the_end_of_a_partition_of_which_nothing_is_left(
     assert [one.value for one in world.read(tms.Position.offset(end))] == [b"next"]
 
 
-def test_a_partition_whose_messages_have_expired_starts_at_its_end_though_its_last_are_gone() -> (
-    None
-):
+def test_a_partition_that_has_expired_starts_at_its_end_though_its_last_message_is_gone() -> None:
     world = plain(retention_ms=DAY_MS)
     world.publish((OTHER, b"0"), (OTHER, b"1"))
     world.publish((KEY, b"2"))

@@ -27,10 +27,10 @@ from tests.log_kit import (
 )
 from tms.client.consumer import FETCH_BYTES
 from tms.errors import DataCorrupt, StorageUnavailable
-from tms.log import partition
+from tms.log import partition, segments
 from tms.log.records import FIRST_KEY, key_after
 from tms.log.segments import KEY_END, SegmentChain
-from tms.model.block import Flags, read_header
+from tms.model.block import Flags, decode, read_header
 from tms.model.ids import MessageId
 from tms.model.keys import block_key
 from tms.model.log import NewBlock, StoredBlock
@@ -367,6 +367,122 @@ def test_a_map_that_was_merged_into_an_earlier_one_is_swept_and_no_other(merged:
         assert name not in bench.maps()
 
 
+def test_a_map_that_the_record_names_is_not_dropped_with_those_that_it_does_not() -> None:
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 3, size=1)
+        everything, chain = bench.read(), _chain(bench)
+        for name in bench.maps():
+            chain.drop_unnamed(name)
+        assert bench.read() == everything
+
+
+# -- merging ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("merges", [1, 2])
+def test_a_read_that_meets_a_merging_loses_nothing(merges: int) -> None:
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 4, size=1)
+        everything, (_, *later, _) = bench.read(), _chain(bench).record.segments
+        scanned: list[str] = []
+
+        def merge_now(operation: str, name: str) -> None:
+            if operation == "scan" and name.startswith(SEGMENTS):
+                scanned.append(name)
+                if len(scanned) == 2:  # the first segment was read
+                    bench.store.before = lambda operation, name: None
+                    for _ in range(merges):
+                        _merge(bench)
+
+        bench.store.before = merge_now
+        assert bench.read() == everything
+        left = [one.number for one in _chain(bench).record.segments]
+        assert len(left) == 4 - merges
+        assert sorted(_chain(bench)._maps) == left, "it holds on to maps that are gone"
+        for gone in later[:merges]:  # its blocks are not taken for dropped ones
+            with pytest.raises(StorageUnavailable, match="merged"):
+                _chain(bench).scan_segment(gone, FIRST_KEY, MANY)
+
+
+def test_a_segment_that_was_emptied_meanwhile_is_not_taken_for_a_merged_one() -> None:
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 4, size=1)
+        everything, log = bench.read(), _log(bench)
+        chain = log.state.chain
+        emptied = chain.record.segments[1]
+        assert emptied.last is not None
+        with log.state.changing():
+            chain.note_gaps(emptied.last)
+            chain.rewrite(emptied, [], [emptied.last])
+            chain.resize(emptied.number)
+        assert len(bench.maps()) == 3
+        assert chain.scan_segment(emptied, FIRST_KEY, MANY) == []
+        assert bench.read() == everything[:1] + everything[2:]
+
+
+def test_what_is_taken_out_after_an_interrupted_merging_does_not_come_back_by_the_next() -> None:
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 4, size=1)
+        everything = bench.read()
+        bench.store.fail_write(1, stored=False, prefix="metadata")
+        with pytest.raises(StorageUnavailable):
+            _merge(bench)
+        bench.kill()
+        log = _log(bench)
+        log.reader.load()
+        chain = log.state.chain
+        second = chain.record.segments[1]
+        assert second.last is not None
+        with log.state.changing():
+            chain.note_gaps(second.last)
+            chain.rewrite(second, [], [second.last])
+        assert bench.read() == everything[:1] + everything[2:]
+        _merge(bench)
+        assert bench.read() == everything[:1] + everything[2:]
+
+
+def test_what_an_interrupted_merging_copied_is_not_carried_on_and_can_be_reclaimed() -> None:
+    """Copies of messages behind the end of a segment would outlive an erasing of them."""
+    with Bench(limits=small(segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 5, size=1)
+        everything = bench.read()
+        rows = _rows_of_maps(bench)
+        for merged in (1, 0):
+            bench.store.fail_write(1, stored=False, prefix="metadata")
+            with pytest.raises(StorageUnavailable):
+                _merge(bench, merged)
+            bench.kill()
+            _log(bench).reader.load()
+            assert _rows_of_maps(bench)[merged] == rows[merged] + rows[merged + 1], "nothing copied"
+        _merge(bench)
+        rows = [rows[0] + rows[1], *rows[2:]]
+        assert _rows_of_maps(bench) == rows
+        bench.store.fail_write(1, stored=False, prefix="metadata")
+        with pytest.raises(StorageUnavailable):
+            _merge(bench)
+        bench.kill()
+        _log(bench).reader.load()
+        assert _rows_of_maps(bench) != rows
+        _chain(bench).reclaim(_chain(bench).record.segments[0], lambda: None)
+        assert _rows_of_maps(bench) == rows
+        assert bench.read() == everything
+
+
+def _merge(bench: Bench, at: int = 0) -> None:
+    """Merge a segment with the one after it."""
+    log = _log(bench)
+    with log.state.changing():
+        log.state.load()
+        first, second = log.state.chain.record.segments[at : at + 2]
+        log.state.chain.merge(first, second)
+
+
+def _rows_of_maps(bench: Bench) -> list[list[bytes]]:
+    """The keys in each segment's map."""
+    maps = [bench.store.inner.open(name, create=False) for name in bench.maps()]
+    return [[key for key, _ in one.scan(None, None, MANY)] for one in maps]
+
+
 def test_a_map_with_messages_that_no_record_names_is_damage_and_is_kept() -> None:
     with Bench() as bench:
         bench.publish(b"a")
@@ -555,7 +671,9 @@ def test_a_damaged_partition_record_is_damage_not_an_empty_partition() -> None:
 def test_inspecting_shows_segments_and_the_newest_blocks() -> None:
     with Bench(limits=small(segment_bytes=2_500)) as bench:
         count = _publish_until_segments(bench, 4)
+        bench.publish(b"last but one")
         bench.publish(b"x", b"y", producer=9)
+        count += 1
         inspected = bench.engine.inspect(NAME, 0, 5)
         assert len(inspected.segments) == 4
         newest = inspected.blocks[0]
@@ -571,6 +689,21 @@ def test_inspecting_shows_segments_and_the_newest_blocks() -> None:
         everything = bench.engine.inspect(NAME, 0, 1_000)
         assert len(everything.blocks) == count + 1
         assert everything.epoch == 1
+
+
+@pytest.mark.parametrize(("blocks", "scans"), [(0, 0), (1, 1), (2, 2)])
+def test_looking_at_the_newest_blocks_reads_no_older_ones(
+    monkeypatch: pytest.MonkeyPatch, blocks: int, scans: int
+) -> None:
+    monkeypatch.setattr(segments, "NEWEST_BYTES", 1)
+    with Bench() as bench:
+        for number in range(10):
+            bench.publish(b"%d" % number)
+        operations: list[str] = []
+        bench.store.before = lambda operation, _: operations.append(operation)
+        found = [stored.block for _, stored in _chain(bench).newest(blocks)]
+        assert operations.count("scan") == scans
+        assert [decode(one).values() for one in found] == [[b"9"], [b"8"]][:blocks]
 
 
 def test_inspecting_an_empty_partition_shows_nothing() -> None:

@@ -122,6 +122,24 @@ def test_who_publishes_to_a_topic_that_another_process_deleted_is_told(anew: boo
     assert both.values(0) == [b"v"]
 
 
+def test_a_topic_that_is_deleted_while_it_is_first_published_to_leaves_no_record() -> None:
+    both = Processes()
+
+    def delete(operation: str, name: str) -> None:
+        if (operation, name) == ("compare_and_set", "metadata"):
+            both.stores[0].before = lambda operation, name: None
+            both.engines[1].delete_topic(NAME)
+
+    both.stores[0].before = delete
+    with pytest.raises(TopicNotFound):
+        both.publish(0, b"lost")
+    metadata = both.kept.open("metadata", create=False)
+    assert metadata.scan(b"partition/", b"partition0", 1 << 30) == []
+    both.engines[1].create_topic(NAME, TopicSettings())
+    assert both.publish(0, b"v").base_offset == 0
+    assert both.values(1) == [b"v"]
+
+
 def test_a_deletion_whose_space_could_not_be_freed_is_finished_by_the_cleaner() -> None:
     with Bench() as bench:
         bench.publish(b"v")

@@ -2,15 +2,17 @@
 
 import pytest
 
-from tests.log_kit import until
+from tests.log_kit import DAY_MS, until
 from tests.test_transactions import A, B, World, world
-from tms.errors import Conflict, StorageUnavailable
+from tms.errors import Conflict, DataCorrupt, StorageUnavailable
 from tms.log.recovery import header_of
-from tms.log.staging import StagedBlocks
+from tms.log.staging import Staged, StagedBlocks
 from tms.log.visibility import Fate
-from tms.model.block import encode, read_header
-from tms.model.log import NewBlock, PartitionPosition, StoredBlock
+from tms.model.block import BlockHeader, Flags, decode, encode, place, read_header
+from tms.model.keys import payload_map, segment_map
+from tms.model.log import Buffer, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
+from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.transaction import Commit, TopicStaged
 from tms.store.faulty import FaultyStore
 
@@ -36,6 +38,11 @@ def payloads(world: World, partition: int = 0) -> list[int]:
         for name in names
         for _, value in world.store.open(name, create=False).scan(b"", None, 1 << 20)
     ]
+
+
+def request(count: int) -> list[tuple[Buffer, BlockHeader]]:
+    blocks = [encode([b"%d" % i], producer_id=7, producer_sequence=i) for i in range(count)]
+    return [(block, read_header(block)) for block in blocks]
 
 
 def test_a_commit_names_producers_of_before_a_crash(world: World) -> None:
@@ -145,10 +152,8 @@ def test_staged_blocks_of_one_millisecond_have_places_however_large_they_are(wor
 
 def test_what_is_dropped_of_a_transaction_is_not_staged_any_more(world: World) -> None:
     staged = StagedBlocks(world.store, 1, 0)
-    blocks = [encode([b"%d" % i], producer_id=7, producer_sequence=i) for i in range(3)]
-    request = [(block, read_header(block)) for block in blocks]
-    staged.add(request, 5, 1_000)
-    staged.add(request, 6, 1_000)
+    staged.add(request(3), 5, 1_000)
+    staged.add(request(3), 6, 1_000)
     staged.drop(5, staged.of(5)[1:])
     assert [one.producer_sequence for one in staged.of(5)] == [0]
     for _ in range(2):
@@ -158,8 +163,7 @@ def test_what_is_dropped_of_a_transaction_is_not_staged_any_more(world: World) -
 
 
 def test_what_a_transaction_has_staged_is_read_from_the_store_once(world: World) -> None:
-    block = encode([b"v"], producer_id=7)
-    StagedBlocks(world.store, 1, 0).add([(block, read_header(block))], 5, 1_000)
+    StagedBlocks(world.store, 1, 0).add(request(1), 5, 1_000)
     store = FaultyStore(world.store)
     scans: list[str] = []
     store.before = lambda operation, name: scans.append(name) if operation == "scan" else None
@@ -174,14 +178,12 @@ def test_a_transaction_goes_on_staging_after_a_write_that_failed(
 ) -> None:
     store = FaultyStore(world.store)
     staged = StagedBlocks(store, 1, 0)
-    blocks = [encode([b"%d" % i], producer_id=7, producer_sequence=i) for i in range(3)]
-    request = [(block, read_header(block)) for block in blocks]
-    staged.add(request[:1], 5, 1_000)
+    staged.add(request(1), 5, 1_000)
     store.fail_write(1, stored=stored)
     with pytest.raises(StorageUnavailable):
-        staged.add(request[1:2], 5, 1_000)
+        staged.add(request(3)[1:2], 5, 1_000)
     for _ in range(2):
-        staged.add(request, 5, 1_000)
+        staged.add(request(3), 5, 1_000)
     for there in (staged, StagedBlocks(world.store, 1, 0)):
         assert [one.producer_sequence for one in there.of(5)] == [0, 1, 2]
 
@@ -196,3 +198,55 @@ def test_what_was_staged_long_ago_is_found_again(
     for id, blocks in ((other, 1), (first, 2)):
         world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, blocks),)))
     assert world.read() == [b"8.0", b"7.0", b"7.1"]
+
+
+def referring(staged: Staged, pointer: int) -> StoredBlock:
+    """The reference in the log to a staged block."""
+    block = staged.reference()
+    place(block, 0, Flags.TRANSACTIONAL | Flags.STAGED, pointer)
+    return StoredBlock(0, 1_000, 0, block)
+
+
+def test_a_staged_block_says_which_transaction_it_is_of(world: World) -> None:
+    staged = StagedBlocks(world.store, 1, 0)
+    staged.add(request(1), 5, 1_000, Flags.TRANSACTIONAL | Flags.ISSUED)
+    found = world.store.open(payload_map(1, 0, 5), create=False)
+    ((_, block),) = found.scan(None, None, 1 << 20)
+    header = read_header(block)
+    assert header.write_pointer == 5
+    assert header.flags == Flags.TRANSACTIONAL | Flags.ISSUED | Flags.STAGED
+
+
+def test_what_never_commits_is_dropped_also_by_who_did_not_stage_it(world: World) -> None:
+    StagedBlocks(world.store, 1, 0).add(request(3), 5, 1_000)
+    (first, *others) = StagedBlocks(world.store, 1, 0).of(5)
+    StagedBlocks(world.store, 1, 0).drop(5, others)
+    assert StagedBlocks(world.store, 1, 0).of(5) == [first]
+
+
+def test_staged_blocks_of_a_day_that_is_over_are_gone_and_those_of_later_days_are_not(
+    world: World,
+) -> None:
+    staged = StagedBlocks(world.store, 2, 1)
+    day = DAY_MS * POINTERS_PER_MS
+    pointers = [day + 1, 2 * day - 1, 2 * day, 3 * day]
+    for pointer in pointers:
+        staged.add(request(2), pointer, 1_000)
+    StagedBlocks(world.store, 2, 0).add(request(2), day, 1_000)
+    StagedBlocks(world.store, 1, 1).add(request(2), day, 1_000)
+    world.store.open(segment_map(2, 1, 0), create=True)
+    references = {pointer: referring(staged.of(pointer)[0], pointer) for pointer in pointers}
+    assert staged.drop_before(payload_map(2, 1, 2 * day)) == 1
+    assert staged.drop_before(payload_map(2, 1, 2 * day)) == 0
+    for there in (staged, StagedBlocks(world.store, 2, 1)):
+        assert [len(there.of(pointer)) for pointer in pointers] == [0, 0, 2, 2]
+        for pointer in pointers[:2]:
+            with pytest.raises(DataCorrupt, match="was staged, but"):
+                there.resolve(references[pointer])
+        for pointer in pointers[2:]:
+            assert decode(there.resolve(references[pointer]).block).values() == [b"0"]
+    assert len(StagedBlocks(world.store, 2, 0).of(day)) == 2
+    assert len(StagedBlocks(world.store, 1, 1).of(day)) == 2
+    world.store.open(segment_map(2, 1, 0), create=False)  # is there
+    staged.add(request(2), day + 1, 1_000)  # is not taken for a repetition
+    assert len(StagedBlocks(world.store, 2, 1).of(day + 1)) == 2
