@@ -9,6 +9,7 @@ import pytest
 
 import tms
 import tms.aio
+from tests.clocks import START_MS
 from tests.http_kit import Client, serving
 from tests.log_kit import DAY_MS, HOUR_MS, NAME, Bench
 from tms import Bus, MessageId
@@ -285,6 +286,16 @@ class TestEngine:
         with pytest.raises(WrongLastId):
             engine.transactions.commit(Commit(blocks=(TopicBlock(self.NAME, self.block(NOTHING)),)))
         assert engine.stats().transactions_invalid == 0
+
+
+def test_a_message_that_is_not_confirmed_yet_can_be_the_expected_one() -> None:
+    with Bench() as bench:
+        first = MessageId(START_MS, 0)  # it is going to be
+        request = [NewBlock(0, encode([b"1"])), NewBlock(0, encode([b"2"]), first)]
+        assert [place.base_offset for place in bench.engine.append(NAME, request)] == [0, 1]
+        with pytest.raises(WrongLastId):
+            bench.engine.append(NAME, [NewBlock(0, encode([b"3"]), first)])
+        assert bench.read()[0].id == first
 
 
 def test_a_message_of_a_transaction_counts_however_long_ago_it_was_committed() -> None:

@@ -88,7 +88,7 @@ class ProducersRecord(msgspec.Struct, frozen=True):
     upto: BlockKey
     end_offset: int
     producers: dict[str, tuple[RememberedBlock, ...]]
-    segment_bytes: int = 0
+    segment_bytes: int
 
 
 def encode(record: msgspec.Struct) -> bytes:

@@ -74,8 +74,6 @@ def find_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -> L
         return LogEnd(0, chain.record.last)
     segment = segments[-1]
     before = chain.record.last
-    if segment.sealed:
-        before = (segments[-2].last if len(segments) > 1 else None) or FIRST_KEY
     end = LogEnd(segment.base_offset, before)
     snapshot = _snapshot(chain, metadata)
     if snapshot is not None and _is_there(chain, snapshot.upto):
@@ -104,7 +102,7 @@ def _follow(
     chain: SegmentChain, segment: SegmentRecord, end: LogEnd, producers: ProducerWindow
 ) -> LogEnd:
     """Read a segment on from where it is known."""
-    while blocks := chain.scan_segment(segment, max(key_after(end.last), FIRST_KEY), SCAN_BYTES):
+    while blocks := chain.scan_segment(segment, key_after(end.last), SCAN_BYTES):
         for stored in blocks:
             header = header_of(stored)
             if not segment.sealed and header.base_offset != end.end_offset:
