@@ -23,6 +23,7 @@ from tms.errors import (
     TransactionEnded,
     WrongLastId,
 )
+from tms.log.pending import Pending
 from tms.model.block import decode, encode
 from tms.model.ids import MessageId
 from tms.model.keys import segment_map
@@ -40,6 +41,7 @@ from tms.model.transaction import (
 from tms.store.base import Store
 from tms.store.faulty import FaultyStore
 from tms.transactions.transactions import TRANSACTIONS
+from tms.tx.edits import Edit
 
 TOPIC, OTHER = TopicName("default", "a"), TopicName("default", "b")
 SYNCED, WRITTEN = Durability.SYNCED, Durability.WRITTEN
@@ -509,3 +511,24 @@ def test_who_repeats_a_commit_whose_places_nobody_knows_any_more_is_told_so() ->
     with pytest.raises(TransactionEnded, match="is committed") as caught:
         tx._ids(world.tx.commit(repeated))
     assert caught.value.details["outcome"] == "committed"
+
+
+def test_who_is_interrupted_while_it_writes_for_others_leaves_nobody_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.tx.commit(commit(b"0"))
+    commits, behind = world.tx.manager._commits, list[Pending[CommitResult]]()
+    decide = commits._decide
+
+    def interrupt(*_: object) -> list[Edit]:
+        monkeypatch.setattr(commits, "_decide", decide)
+        behind.append(world.tx.submit_commit(commit(b"2", token="2"), SYNCED))
+        until(lambda: bool(commits._queue))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commits, "_decide", interrupt)
+    with pytest.raises((KeyboardInterrupt, TimedOut)):  # whichever thread led
+        world.tx.commit(commit(b"1", token="1"))
+    behind[0].result(WAIT_S)
+    world.tx.commit(commit(b"3", token="3"))
+    assert world.read() == [b"0", b"2", b"3"]

@@ -70,16 +70,22 @@ class CommitQueue:
             self._leading = True
         may_wait = inline is Durability.SYNCED
         if one.durability.rank <= inline.rank and self._journal.writing.acquire(blocking=may_wait):
-            self._round()
-            if not self._resigned():
-                self._lead_in_background()
+            try:
+                self._round()
+            finally:  # e.g. after a control-C
+                if not self._resigned():
+                    self._lead_in_background()
         else:
             self._lead_in_background()
 
     def _lead(self) -> None:
         while True:
             self._journal.writing.acquire()
-            self._round()
+            try:
+                self._round()
+            except BaseException:
+                self._lead_in_background()
+                raise
             if self._resigned():
                 return
 
