@@ -15,13 +15,15 @@ from tms.compact.newest import Newest
 from tms.compact.throttle import Throttle
 from tms.errors import BadBlock, Closed, DataCorrupt
 from tms.log.records import FIRST_KEY
-from tms.model.block import Flags, encode, flags_of, read_header
+from tms.model import keys
+from tms.model.block import Flags, decode, encode, flags_of, read_header
 from tms.model.block.header import HEADER_BYTES
 from tms.model.filter import Filter
 from tms.model.log import Appended, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import Cleanup, Durability, TopicSettings
+from tms.model.transaction import Commit
 from tms.store.leveldb import LevelDBStore
 from tms.store.memory import MemoryStore
 
@@ -182,6 +184,39 @@ def test_nothing_behind_a_message_that_is_not_decided_is_touched() -> None:
     tx.abort(open)
     world.compact()
     assert world.offsets() == [4]
+
+
+def test_a_pass_that_learns_nothing_new_changes_nothing() -> None:
+    """As while the first message of what is new is not decided."""
+    world = World()
+    world.publish((A, b"1"), (A, b"2"))
+    world.seal()
+    world.compact()
+    tx = world.engine.transactions
+    open = tx.begin(timeout_s=600).transaction_id
+    tx.submit(NAME, [NewBlock(0, encode([b"3"], [A]))], open).result(5)
+    world.seal()
+    record = world.store.open(keys.METADATA_MAP, create=False)
+    before = record.get(keys.compaction_key(1, 0))
+    world.clock.pass_ms(1)
+    world.compact()
+    assert record.get(keys.compaction_key(1, 0)) == before
+    tx.commit(Commit(open))
+    world.compact()
+    assert world.offsets() == [2]
+
+
+def test_readers_at_the_tail_are_answered_from_the_cache_after_a_pass() -> None:
+    world = World()
+    world.publish((A, b"1"), (A, b"2"))
+    world.seal()
+    world.publish((A, b"3"), (B, b"4"))
+    last = world.read()[1]
+    tail = [PartitionPosition(0, Position.after(last.id))]
+    world.compact()
+    world.store.before = lambda operation, name: pytest.fail(f"{operation} {name}")
+    (block,) = world.engine.fetch(NAME, tail, 1 << 20).blocks
+    assert decode(block.block).values() == [b"3", b"4"]
 
 
 def test_staged_blocks_are_thinned_where_they_stand() -> None:

@@ -19,7 +19,7 @@ from tms.log.records import FIRST_KEY
 from tms.model import keys
 from tms.model.block import encode
 from tms.model.log import NewBlock
-from tms.model.topic import Cleanup, TopicName, TopicSettings
+from tms.model.topic import Cleanup, Durability, TopicName, TopicSettings
 from tms.store.base import Map
 from tms.store.memory import MemoryStore
 
@@ -69,6 +69,18 @@ def test_what_is_due_is_told_by_what_is_left() -> None:
     world.seal()
     world.compact()
     assert world.offsets() == [9, 11]
+
+
+def test_a_pass_tells_operators_of_which_topic_it_removed_how_much(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.publish((A, b"1"), (A, b"2"))
+    world.seal()
+    with caplog.at_level(logging.INFO, "tms.compact.compaction"):
+        world.compact()
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert told.startswith("compacted topic='t' partition=0 messages=1 ")
 
 
 def test_what_was_removed_and_given_back_is_summed() -> None:
@@ -130,6 +142,26 @@ def test_a_partition_that_fails_keeps_no_other_from_being_compacted(
     map_name = keys.segment_map(world.log.uid, 0, segment.number)
     assert segment.last is not None
     world.store.corrupt_value(map_name, keys.block_key(*segment.last))
+    with caplog.at_level(logging.WARNING):
+        world.compact()
+    assert world.engine.stats().compaction_removed == 1
+    (failed,) = [record.getMessage() for record in caplog.records]
+    assert failed.startswith("compaction_failed topic='t' partition=0 ")
+
+
+def test_a_damaged_record_is_told_and_keeps_no_other_partition_from_being_compacted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever the topic's cleanup: space may still have to be given back there."""
+    world = World(compacted(Cleanup.DELETE))
+    other = TopicName.parse("u")
+    world.engine.create_topic(other, compacted())
+    world.engine.append(other, [NewBlock(0, encode([b"1", b"2"], [A, A]))])
+    second = world.engine._partitions.get(other, world.engine._registry.find(other), 0)
+    with second.state.changing():
+        second.state.roll(world.clock.now_ms())
+    metadata = world.store.open(keys.METADATA_MAP, create=False)
+    metadata.write([(keys.compaction_key(1, 0), b"damaged")], Durability.SYNCED)
     with caplog.at_level(logging.WARNING):
         world.compact()
     assert world.engine.stats().compaction_removed == 1

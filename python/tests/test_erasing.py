@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tms
-from tests.compaction_kit import NAME, World, compacted
+from tests.compaction_kit import HOUR_MS, NAME, World, compacted
 from tests.http_kit import Served, serving
 from tests.log_kit import DAY_MS, KeptStore, until
 from tms.cli.operate.verify import Severity, Verifier
@@ -28,7 +28,8 @@ from tms.model.block import Flags, encode, flags_of
 from tms.model.delayed import Due
 from tms.model.log import NewBlock
 from tms.model.snapshot import Fate, Isolation
-from tms.model.topic import Cleanup, Durability
+from tms.model.topic import Cleanup, Durability, TopicSettings
+from tms.model.transaction import Commit
 from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore
 
@@ -335,6 +336,34 @@ def test_erasing_looks_through_every_page_and_touches_no_other_block(
     assert b"".join(everything(world)).count(SECRET) == 20 - 3
 
 
+def test_a_partition_that_erasing_opens_first_goes_by_the_retention_of_its_topic() -> None:
+    world = World(TopicSettings(1, retention_bytes=1 << 20, retention_ms=8 * HOUR_MS))
+    world.publish((OTHER, b"1"))
+    state = world.log.state
+    before = state.segment_bytes_max(), state.segment_ms()
+    world.restart()
+    assert world.engine.erase(NAME, key=KEY) == 0
+    state = world.log.state
+    assert (state.segment_bytes_max(), state.segment_ms()) == before
+
+
+def test_a_message_of_a_large_segment_is_erased_by_its_id_without_reading_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tms.compact.rewriting.PAGE_BYTES", 1)
+    world = plain()
+    for number in range(100):
+        world.publish((KEY, b"%d" % number))
+    world.seal()
+    ids = [one.id for one in world.read()]
+    scans = list[str]()
+    world.store.before = lambda operation, name: (
+        scans.append(name) if operation == "scan" and name != keys.METADATA_MAP else None
+    )
+    assert world.engine.erase(NAME, id=ids[1], partition=0) == 1
+    assert 0 < len(scans) < 20
+
+
 def test_a_message_that_was_rolled_back_is_erased_and_one_that_is_open_too() -> None:
     world = plain()
     tx = world.engine.transactions
@@ -368,6 +397,44 @@ def test_a_transaction_whose_staged_blocks_are_gone_is_damage_unless_nobody_is_s
         lambda pointer, issued: Fate.SKIPPED if pointer else Fate.VISIBLE,
     )
     assert world.engine.erase(NAME, key=KEY) == 1
+
+
+@pytest.mark.parametrize(
+    ("issued", "end", "shown"),
+    [
+        (True, "invalidate", False),
+        (True, "commit", True),
+        (False, "goes on", True),
+        (False, "is too old", False),
+    ],
+)
+def test_who_is_never_shown_a_transaction_is_told_of_it_by_who_began_it(
+    issued: bool, end: str, shown: bool
+) -> None:
+    """Of its staged blocks nothing is left: that is damage if somebody may still be shown them. One
+    that began elsewhere is open until it is too old."""
+    world = plain()
+    tx = world.engine.transactions
+    id = tx.begin(timeout_s=600).transaction_id
+    pointer = id if issued else id + 999
+    tx.stage(NAME, [NewBlock(0, encode([b"1"], [OTHER]))], pointer)
+    tx.refer(NAME, 0, pointer)
+    world.publish((KEY, SECRET))
+    if end == "invalidate":
+        tx.invalidate(id)
+    elif end == "commit":
+        tx.commit(Commit(id))
+    elif end == "is too old":
+        world.clock.pass_ms(2 * DAY_MS)
+    world.restart()  # nothing of it is cached
+    (staged,) = (name for name in world.store.names("t") if keys.is_payload_map(name))
+    rows = world.store.open(staged, create=False)
+    rows.delete([key for key, _ in rows.scan(None, None, 1 << 20)])
+    if shown:
+        with pytest.raises(DataCorrupt):
+            world.engine.erase(NAME, key=KEY)
+    else:
+        assert world.engine.erase(NAME, key=KEY) == 1
 
 
 def test_what_is_rolled_back_while_it_is_erased_stays_rolled_back() -> None:

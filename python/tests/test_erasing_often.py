@@ -106,6 +106,7 @@ def test_many_segments_that_erasing_left_before_become_fewer() -> None:
         erase(world, number)
     assert segments(world) <= 4
     assert [one.value for one in world.read() if one.key == OTHER] == values(30)
+    assert world.engine.compaction._noted() == set(), "merged maps are looked at for ever"
 
 
 def test_nobody_merges_what_somebody_else_goes_through() -> None:

@@ -102,7 +102,7 @@ class Rewriter:
             if any(one.number == segment.number for one in self._chain.record.segments):
                 raise
 
-    def reclaim_noted(self, staged_before: str = "") -> None:
+    def reclaim_noted(self, staged_before: str) -> None:
         """Give back what is noted: of segments, and of maps of staged blocks whose names sort
         before `staged_before`, into which nobody writes any more."""
         segments = {self.name_of(one): one for one in self._chain.record.segments}
