@@ -1,5 +1,6 @@
 """Delayed messages on an engine: when they are due, and what becomes of them otherwise."""
 
+import logging
 import threading
 from collections.abc import Sequence
 from itertools import count, takewhile
@@ -517,7 +518,9 @@ def test_a_deleted_topic_delivers_nothing_to_a_new_one_of_its_name(world: World)
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
-def test_a_topic_that_is_deleted_while_its_messages_are_moved_gets_none(shared: bool) -> None:
+def test_a_topic_that_is_deleted_while_its_messages_are_moved_gets_none(
+    shared: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     def replace_at(step: int) -> bool:
         world = World(shared)
         world.later(b"before", delay_ms=0)
@@ -533,9 +536,11 @@ def test_a_topic_that_is_deleted_while_its_messages_are_moved_gets_none(shared: 
             world.delayed.move()
         world.delayed.move()
         assert not at.came or world.read() == [], step
+        assert world.engine.warnings() == [], step
         return at.came
 
     assert len(list(takewhile(replace_at, count()))) > 7
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_messages_wait_through_truncation_retention_and_growth() -> None:

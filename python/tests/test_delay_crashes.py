@@ -214,8 +214,9 @@ def test_who_was_taken_over_gets_no_ids(monkeypatch: pytest.MonkeyPatch) -> None
     ids = two.one.later(b"1", delay_ms=1)
     ids += two.other.later(b"2", delay_ms=1)
     before = dict(_rows(two.other))
-    with pytest.raises(StorageUnavailable, match="taken over"):
+    with pytest.raises(StorageUnavailable, match="taken over") as caught:
         two.one.later(*[b"-"] * 9, delay_ms=1, token="t")
+    assert caught.value.details["outcome"] == "unknown"
     assert dict(_rows(two.other)) == before
     ids += two.other.later(b"3", delay_ms=1)
     assert len(set(ids)) == 3
@@ -390,10 +391,13 @@ def test_who_lost_a_topic_takes_it_back_when_nobody_moves_its_messages() -> None
     assert two.read() == [b"1", b"2"]
 
 
-def test_a_topic_that_another_began_is_left_to_it_as_long_as_it_delivers() -> None:
+@pytest.mark.parametrize("looked", [False, True], ids=["", "looked into"])
+def test_a_topic_that_another_began_is_left_to_it_as_long_as_it_delivers(looked: bool) -> None:
     two = Two()
     other = two.other  # is there before anything waits
     two.one.later(b"1", delay_ms=1_000)
+    if looked:
+        assert other.delayed.info(A).waiting == len(other.delayed.messages(A)) == 1
     other.delayed.tidy()
     two.one.later(b"2", delay_ms=1_000)
     two.clock.pass_ms(1_000)

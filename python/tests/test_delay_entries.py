@@ -7,9 +7,11 @@ import pytest
 
 from tests.clocks import START_MS
 from tests.delay_kit import A, NotingStore, World
+from tms.delay.stored.entries import HEAD, TALLY, entry_key, entry_of, entry_value, id_of
+from tms.errors import DataCorrupt
 from tms.model import keys
-from tms.model.block import decode
-from tms.model.delayed import Due
+from tms.model.block import decode, encode
+from tms.model.delayed import DelayedId, Due
 from tms.model.topic import Durability
 
 
@@ -46,3 +48,42 @@ def test_a_request_is_as_durable_as_its_entries_and_not_behind_them(
     store.noted.clear()
     world.later(b"2", delay_ms=1, token="t")
     assert store.noted == [(b"a", durability), *([(b"d", durability)] if shared else [])]
+
+
+def test_what_was_synced_before_a_move_is_not_synced_again() -> None:
+    store = NotingStore()
+    world = World(durability=Durability.WRITTEN, inner=store)
+    for _ in range(2):
+        world.later(b"1", delay_ms=1)
+    world.clock.pass_ms(1)
+    shelf = world.delayed._of(A).shelf
+    for expected in ([(b"n", Durability.SYNCED)], []):
+        store.noted.clear()
+        shelf.make_durable()
+        assert store.noted == expected
+
+
+@pytest.mark.parametrize("key", [HEAD, TALLY])
+def test_a_damaged_row_is_named(key: bytes) -> None:
+    world = World(shared=True)
+    world.later(b"1", delay_ms=1)
+    (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
+    world.store.open(name, create=False).write([(key, b"{")], Durability.SYNCED)
+    world.kill()
+    calls = (lambda: world.delayed.info(A),) if key == TALLY else ()
+    for call in (*calls, lambda: world.later(b"2", delay_ms=1)):
+        with pytest.raises(DataCorrupt, match=f"record {key.decode()} is damaged"):
+            call()
+
+
+def test_an_entry_that_is_cut_off_or_of_another_version_is_damaged() -> None:
+    key, value = entry_key(DelayedId(START_MS, 1)), entry_value(1, encode([b"1"]))
+    assert entry_of(key, value).partition == 1
+    for size in range(len(key)):
+        with pytest.raises(DataCorrupt, match="of a delayed message is damaged"):
+            id_of(key[:size])
+    with pytest.raises(DataCorrupt, match=key.hex()):
+        entry_of(key + b"0", value)
+    for broken in (value[:15], b"\2" + value[1:]):
+        with pytest.raises(DataCorrupt, match=f"The delayed message {key.hex()} is damaged"):
+            entry_of(key, broken)

@@ -123,6 +123,22 @@ def test_a_topic_that_fails_unexpectedly_is_named_and_tried_again(
     assert world.delayed.move() == 1 and world.read() == [b"1"]
 
 
+def test_a_topic_that_is_replaced_while_its_messages_are_packed_gets_none(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.later(b"1", delay_ms=0)
+
+    def replace(entries: list[Entry], cancelled: set[DelayedId]) -> object:
+        world.engine.delete_topic(A)
+        world.engine.create_topic(A, TopicSettings(PARTITIONS))
+        return blocks_of(entries, cancelled)
+
+    monkeypatch.setattr("tms.delay.mover.blocks_of", replace)
+    with caplog.at_level(logging.WARNING):
+        assert world.delayed.move() == 0 and world.read() == []
+    assert world.engine.warnings() == [record.getMessage() for record in caplog.records] == []
+
+
 def test_of_a_deleted_topic_nobody_is_warned(world: World) -> None:
     (id,) = world.later(b"1", delay_ms=1)
     world.store.corrupt_value(*row_of(world, id))

@@ -161,7 +161,7 @@ class Cancellation:
             return True
         if entry is None or late:
             return False
-        writes.rows.append((key, shelf.head.epoch.to_bytes(8, "big")))
+        writes.rows.append((key, shelf.head.mark()))
         writes.marks.add(key)
         writes.waiting -= 1
         writes.durability = max(writes.durability, self.durability, key=_rank)

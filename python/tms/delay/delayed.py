@@ -195,7 +195,8 @@ class Delayed:
             with self._lock:
                 if record.uid in uids - self._waiting.keys() - self._deleted:
                     made = self._waiting[record.uid] = self._make(name, record.uid)
-                    made.shelf.lost = not at_start
+                    if at_start:
+                        made.shelf.lost = False
 
     def tidy(self) -> None:
         """Delete what is remembered no longer; in a store of several, look what others began."""

@@ -67,7 +67,7 @@ class Erasing:
             return None
         following = _behind(page[-1])
         cancelled = self._shelf.cancelled(start, following)
-        mark = self._shelf.head.epoch.to_bytes(8, "big")
+        mark = self._shelf.head.mark()
         writes, changed = Writes(durability=Durability.SYNCED), list[tuple[Entry, set[int]]]()
         for entry in page:
             places = self._wanted.places(entry)

@@ -107,7 +107,8 @@ class Mover:
 
     def warnings(self) -> list[str]:
         """What keeps messages that are due from being delivered, in sentences."""
-        return [*self._troubles.values()]
+        found = (self._troubles.get(waiting.shelf.uid) for waiting in self._topics())
+        return [said for said in found if said is not None]
 
     def wake(self, due_ms: int) -> None:
         """Something is due then."""

@@ -20,7 +20,6 @@ from tms.model.log import NewBlock
 
 BLOCK_BYTES = 512 << 10
 WHOLE_MESSAGES, WHOLE_BYTES = 64, 32 << 10  # from here on an entry's block is used as it is
-_NO_HEADERS: Mapping[str, bytes] = {}
 
 
 class _Filling:
@@ -31,14 +30,14 @@ class _Filling:
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
-        self.headers: list[Mapping[str, bytes]] = []
+        self.headers: list[Mapping[str, bytes] | None] = []
         self.bytes = 0
 
     def add_lone(self, key: bytes | None, value: bytes) -> None:
         """Take the only message of an entry."""
         self.values.append(value)
         self.keys.append(key)
-        self.headers.append(_NO_HEADERS)
+        self.headers.append(None)
 
     def add(self, columns: Columns, gone: set[int]) -> None:
         """Take the messages of an entry, but for some."""

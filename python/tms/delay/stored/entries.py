@@ -92,6 +92,10 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     reserved: int
 
+    def mark(self) -> bytes:
+        """The value of the mark of a message that this owner cancels."""
+        return self.epoch.to_bytes(8, "big")
+
 
 class Tally(msgspec.Struct, frozen=True, array_like=True):
     """How many messages wait when the mover stands at a position."""

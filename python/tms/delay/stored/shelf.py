@@ -71,7 +71,7 @@ class Shelf:
         self.uid = uid
         self.shared = store.shared
         self.trusted = False
-        self.lost = False  # whether another one has taken over
+        self.lost = store.shared  # whether another one may be the owner
         self.moved = Moved()
         self.waiting = 0
         self.next_sequence = 1
@@ -315,7 +315,7 @@ class Shelf:
             if all(self._is_decided(id) for id in request.ids()):
                 continue
             ids = _messages(request)
-            mark = self.head.epoch.to_bytes(8, "big")
+            mark = self.head.mark()
             for at in range(0, len(ids), _DELETED_MAX):
                 marks = [(cancelled_key(id), mark) for id in ids[at : at + _DELETED_MAX]]
                 self._there.write(marks, Durability.SYNCED)
