@@ -345,6 +345,24 @@ def test_a_map_that_no_record_names_any_more_or_yet_is_swept_at_the_next_start(
         assert orphan not in bench.maps()
 
 
+def test_a_map_of_which_one_message_is_readable_still_is_damage_and_is_kept() -> None:
+    """However many lie before the floor, and though it is the very first behind it."""
+    with Bench() as bench:
+        bench.publish(b"a")
+        bench.engine.truncate_topic(NAME, LATEST)
+        bench.publish(b"b")
+        floor = _chain(bench).record.floor
+        orphan = bench.maps()[0].replace("s00000001", "s00000000")
+        rows = [(block_key(START_MS - 1, 0), b"v"), (block_key(*floor), b"v")]
+        bench.store.inner.open(orphan, create=True).write(rows, SYNCED)
+        with pytest.raises(DataCorrupt, match="record was lost"):
+            bench.kill()
+        assert orphan in bench.store.inner.names(SEGMENTS)
+        bench.store.inner.drop(orphan)
+        bench.kill()
+        assert bench.values() == [b"b"]
+
+
 @pytest.mark.parametrize("merged", [True, False])
 def test_a_map_that_was_merged_into_an_earlier_one_is_swept_and_no_other(merged: bool) -> None:
     with Bench(limits=small(segment_bytes=1)) as bench:
@@ -704,6 +722,30 @@ def test_looking_at_the_newest_blocks_reads_no_older_ones(
         found = [stored.block for _, stored in _chain(bench).newest(blocks)]
         assert operations.count("scan") == scans
         assert [decode(one).values() for one in found] == [[b"9"], [b"8"]][:blocks]
+
+
+def test_inspecting_shows_from_where_on_messages_are_readable() -> None:
+    with Bench(TopicSettings(retention_ms=DAY_MS)) as bench:
+        bench.publish(b"gone")
+        bench.engine.truncate_topic(NAME, LATEST)
+        floor = bench.engine.inspect(NAME, 0, 1).floor_id
+        assert floor == str(MessageId(*_chain(bench).record.floor)) > str(MessageId(START_MS, 0))
+        bench.clock.pass_ms(HOUR_MS)
+        assert bench.engine.inspect(NAME, 0, 1).floor_id == floor
+        bench.clock.pass_ms(DAY_MS)  # before anybody cleans
+        now_ms = bench.clock.now_ms()
+        assert bench.engine.inspect(NAME, 0, 1).floor_id == str(MessageId(now_ms - DAY_MS, 0))
+
+
+def test_inspecting_shows_of_which_transaction_a_block_is() -> None:
+    with Bench() as bench:
+        id = bench.engine.transactions.begin().transaction_id
+        for sequence in range(2):
+            new = NewBlock(0, block(b"v", producer=9, sequence=sequence))
+            bench.engine.transactions.submit(NAME, [new], id).result(5)
+        (shown,) = bench.engine.inspect(NAME, 0, 1).blocks
+        assert (shown.write_pointer, shown.producer_id, shown.producer_sequence) == (id, 9, 1)
+        assert shown.flags == Flags.TRANSACTIONAL | Flags.ISSUED
 
 
 def test_inspecting_an_empty_partition_shows_nothing() -> None:

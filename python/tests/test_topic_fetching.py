@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.log_kit import EARLIEST, MANY, NAME, Bench, block, seen, until
+from tests.log_kit import EARLIEST, LATEST, MANY, NAME, Bench, block, seen, until
 from tms.model.block import encode
 from tms.model.filter import Filter
 from tms.model.log import NewBlock, PartitionPosition
@@ -29,6 +29,18 @@ def test_a_page_that_one_partition_fills_exactly_has_nothing_of_the_next(bench: 
     fetched = bench.engine.fetch(NAME, at, len(stored.block))
     assert [one.partition for one in fetched.blocks] == [0]
     assert (fetched.next[1], fetched.reached[1], fetched.ends[1]) == (EARLIEST, 0, 1)
+
+
+def test_how_often_a_fetch_needed_the_store_is_counted(bench: Bench) -> None:
+    bench.publish(b"v")
+    bench.restart()
+    bench.fetch(EARLIEST)
+    before = bench.engine.stats()
+    for at in (EARLIEST, LATEST, LATEST, LATEST, EARLIEST):
+        bench.fetch(at)
+    after = bench.engine.stats()
+    assert after.cache_hits - before.cache_hits == 3
+    assert after.cache_misses - before.cache_misses == 2
 
 
 def test_who_waits_for_a_transaction_is_told_when_it_ends_and_not_before(bench: Bench) -> None:

@@ -30,6 +30,7 @@ from tms.model.topic import (
     TopicName,
     TopicSettings,
 )
+from tms.store.faulty import FaultyStore
 from tms.store.memory import MemoryStore
 from tms.view import View
 
@@ -146,8 +147,11 @@ def test_the_number_of_topics_is_bounded() -> None:
                 bench.engine.create_topic(OTHER, TopicSettings())
             bench.engine.close()
         bench.engine = Engine(bench.store, bench.clock, EngineConfig(topics=3))
-        bench.engine.delete_topic(NAME)
-        bench.engine.create_topic(OTHER, TopicSettings())
+        for gone, new in ((NAME, OTHER), (OTHER, NAME)):
+            bench.engine.delete_topic(gone)
+            bench.engine.create_topic(new, TopicSettings())
+            with pytest.raises(Conflict):
+                bench.engine.create_topic(gone, TopicSettings())
 
 
 # -- updating --------------------------------------------------------------------------------------
@@ -180,10 +184,23 @@ def test_settings_change_at_once_and_for_good() -> None:
         )
 
 
+def test_properties_stay_as_they_were_said_last() -> None:
+    with Bench() as bench:
+        bench.engine.create_new_topic(OTHER, TopicSettings(), {"a": "1", "b": "2"})
+        bench.engine.update_topic(OTHER, {"partitions": 2})
+        assert bench.engine.properties(OTHER) == {"a": "1", "b": "2"}
+        bench.engine.update_topic(OTHER, {}, {"b": "3"})
+        bench.restart()
+        assert bench.engine.properties(OTHER) == {"b": "3"}
+        bench.engine.update_topic(OTHER, {}, {})
+        assert bench.engine.properties(OTHER) == {}
+
+
 def test_partitions_never_become_fewer() -> None:
     with Bench(TopicSettings(partitions=3)) as bench:
-        with pytest.raises(FewerPartitions):
+        with pytest.raises(FewerPartitions) as caught:
             bench.engine.update_topic(NAME, {"partitions": 2})
+        assert caught.value.details["partitions"] == 3
         assert bench.engine.describe_topic(NAME).settings.partitions == 3
 
 
@@ -347,6 +364,31 @@ def test_whoever_cleans_the_store_learns_by_what_readers_go() -> None:
     alone = _SaysRetention()
     _engine(alone)
     assert _noted(alone) is None
+
+
+def test_what_is_noted_already_is_not_written_again() -> None:
+    store = FaultyStore(_SaysRetention(shared=True))
+    engine = Engine(store, ManualClock())
+    before = store.writes
+    engine._registry.refresh_default()
+    assert store.writes == before
+
+
+class _Second(MemoryStore):
+    """A store that another process makes its metadata in, once this one has looked for them."""
+
+    def names(self, prefix: str) -> list[str]:
+        found = super().names(prefix)
+        if not found and prefix == keys.METADATA_MAP:
+            super().open(prefix, create=True)
+        return found
+
+
+def test_of_two_processes_that_begin_a_shared_store_both_use_it() -> None:
+    store = _Second(shared=True)
+    engine = _engine(store)
+    engine.create_topic(OTHER, TopicSettings())
+    assert [one.topic for one in _engine(store).list_topics("default")] == [OTHER.topic]
 
 
 def test_while_the_store_does_not_say_it_readers_go_by_what_was_noted() -> None:

@@ -34,12 +34,12 @@ def open_metadata(store: Store) -> Map:
         return store.open(keys.METADATA_MAP, create=False)
 
 
-def sweep(store: Store, metadata: Map) -> int:
-    """Drop the segment maps that no partition record needs; returns how many. Raises `DataCorrupt`
-    when one holds what its record must have named. In a store that others may write to nothing is
-    dropped: another process may be about to record it."""
+def sweep(store: Store, metadata: Map) -> None:
+    """Drop the segment maps that no partition record needs. Raises `DataCorrupt` when one holds
+    what its record must have named. In a store that others may write to nothing is dropped: another
+    process may be about to record it."""
     if store.shared:
-        return 0
+        return
     left = {
         name
         for name in store.names(_SEGMENTS)
@@ -60,7 +60,6 @@ def sweep(store: Store, metadata: Map) -> int:
         store.drop(name)
     if left:
         _log.info("maps_swept", maps=len(left))
-    return len(left)
 
 
 def _require_unneeded(store: Store, name: str, record: PartitionRecord | None) -> None:
