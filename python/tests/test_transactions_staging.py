@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.log_kit import DAY_MS, until
+from tests.log_kit import DAY_MS, KeptStore, until
 from tests.test_transactions import A, B, World, world
 from tms.errors import Conflict, DataCorrupt, StorageUnavailable
 from tms.log.recovery import header_of
 from tms.log.staging import Staged, StagedBlocks
 from tms.log.visibility import Fate
 from tms.model.block import BlockHeader, Flags, decode, encode, place, read_header
-from tms.model.keys import payload_map, segment_map
+from tms.model.keys import is_payload_map, payload_map, segment_map
 from tms.model.log import Buffer, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS
@@ -250,3 +250,90 @@ def test_staged_blocks_of_a_day_that_is_over_are_gone_and_those_of_later_days_ar
     world.store.open(segment_map(2, 1, 0), create=False)  # is there
     staged.add(request(2), day + 1, 1_000)  # is not taken for a repetition
     assert len(StagedBlocks(world.store, 2, 1).of(day + 1)) == 2
+
+
+def test_what_is_staged_outlives_a_loss_of_power() -> None:
+    store = FaultyStore(KeptStore())
+    StagedBlocks(store, 1, 0).add(request(3), 5, 1_000)
+    assert len(StagedBlocks(store.crash(), 1, 0).of(5)) == 3
+
+
+def test_what_is_taken_out_of_staged_blocks_does_not_come_back_with_a_loss_of_power() -> None:
+    store = FaultyStore(KeptStore())
+    staged = StagedBlocks(store, 1, 0)
+    staged.add(request(3), 5, 1_000)
+    thinned = staged.resolve(referring(staged.of(5)[0], 5))
+    changed = encode([b"x"], producer_id=7, producer_sequence=0)
+    place(changed, 0, header_of(thinned).flags, 5)
+    staged.rewrite([thinned._replace(block=changed)], [])
+    left = StagedBlocks(store.crash(), 1, 0)
+    block = left.resolve(referring(left.of(5)[0], 5)).block
+    assert decode(block).values() == [b"x"]
+
+
+def test_staged_blocks_that_were_taken_out_are_not_committed(world: World) -> None:
+    staged = StagedBlocks(world.store, 1, 0)
+    staged.add(request(3), 5, 1_000)
+    _, middle, _ = staged.of(5)
+    staged.rewrite([], [staged.resolve(referring(middle, 5))])
+    for there in (staged, StagedBlocks(world.store, 1, 0)):
+        assert [one.producer_sequence for one in there.of(5)] == [0, 2]
+
+
+@pytest.mark.parametrize("change", ["rewrite", "reclaim"])
+def test_staged_blocks_are_taken_out_after_a_write_that_failed(world: World, change: str) -> None:
+    store = FaultyStore(world.store)
+    staged = StagedBlocks(store, 1, 0)
+    staged.add(request(2), 5, 1_000)
+    gone = staged.resolve(referring(staged.of(5)[0], 5))
+    store.fail_write(1, stored=False)
+    with pytest.raises(StorageUnavailable):
+        staged.add(request(3), 5, 1_000)
+    if change == "reclaim":
+        staged.reclaim(staged.map_of(gone), lambda: None)
+    staged.rewrite([], [gone])
+    assert [one.producer_sequence for one in staged.of(5)] == [1]
+
+
+def test_after_a_write_that_failed_a_map_recovers_once(world: World) -> None:
+    store = FaultyStore(world.store)
+    staged = StagedBlocks(store, 1, 0)
+    store.fail_write(1, stored=False)
+    with pytest.raises(StorageUnavailable):
+        staged.add(request(1), 5, 1_000)
+    operations: list[str] = []
+    store.before = lambda operation, name: operations.append(operation)
+    for count in (1, 2, 3):
+        staged.add(request(count), 5, 1_000)
+    assert operations.count("recover") == 1
+
+
+def test_the_transactions_that_were_asked_for_last_are_known_without_a_look_in_the_store(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.log.staging.TRANSACTIONS_KNOWN", 2)
+    store = FaultyStore(world.store)
+    staged = StagedBlocks(store, 1, 0)
+    for pointer in (5, 6):
+        staged.add(request(2), pointer, 1_000)
+    staged.of(5)
+    staged.add(request(2), 7, 1_000)
+    scans: list[str] = []
+    store.before = lambda operation, name: scans.append(name) if operation == "scan" else None
+    assert len(staged.of(7)) == len(staged.of(5)) == 2
+    assert scans == []
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_committed_messages_whose_staged_blocks_are_lost_are_damage_and_not_left_out(
+    world: World, cached: bool
+) -> None:
+    id = staged_by(world, {7: 2})
+    world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, 2),)))
+    if not cached:
+        world.reopen()
+    [name] = [name for name in world.store.names("t") if is_payload_map(name)]
+    found = world.store.open(name, create=False)
+    found.delete([key for key, _ in found.scan(None, None, 1 << 20)])
+    with pytest.raises(DataCorrupt, match="was staged, but"):
+        world.read()
