@@ -10,11 +10,11 @@ from tms.engine import Engine, EngineConfig
 from tms.errors import DataCorrupt
 from tms.log.partition import LogLimits
 from tms.model.block import encode, place
-from tms.model.log import PartitionPosition, StoredBlock
-from tms.model.position import Position
+from tms.model.log import Fetched, PartitionPosition, StoredBlock
+from tms.model.position import Kind, Position
 from tms.model.received import Delivered
 from tms.model.topic import Durability, TopicName
-from tms.queues.reading import Block, Marks
+from tms.queues.reading import Block, Marks, Scanner
 from tms.store.faulty import FaultyStore
 
 GO = pytest.mark.parametrize("go", [erase, truncate, expire])
@@ -81,6 +81,60 @@ def test_of_marks_too_many_every_other_is_kept_where_it_was(
     found = {offset: marks.before(offset) for offset in (0, 19, 20, 39, 40, 99)}
     times = {offset: at.id.time_ms for offset, at in found.items() if at and at.id}
     assert times == {0: 1_000, 19: 1_000, 20: 1_002, 39: 1_002, 40: 1_004, 99: 1_004}
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[Position]:
+    """From where queues read, one read after another."""
+    found, fetch = list[Position](), Engine.fetch
+
+    def noting(
+        engine: Engine, name: TopicName, positions: list[PartitionPosition], bytes_max: int
+    ) -> Fetched:
+        found.extend(there.position for there in positions)
+        return fetch(engine, name, positions, bytes_max)
+
+    monkeypatch.setattr(Engine, "fetch", noting)
+    return found
+
+
+def test_what_comes_again_is_read_from_the_mark_before_it_on(fetched: list[Position]) -> None:
+    """Block by block, from where the one before ended; from far away the log finds it sooner."""
+    world = World()
+    for n in range(20):
+        world.publish(b"%d" % n)
+    first = Scanner(world.engine, JOBS)
+    first.accept(first.read([PartitionPosition(0, Position.earliest())]))
+    (mark, *_) = first.ahead[0]
+    for offset in range(20):
+        scanner = Scanner(world.engine, JOBS)
+        scanner._mark(mark)
+        fetched.clear()
+        [(block, some)], gone, _, left = scanner.find(0, [offset], 1)
+        assert (block.base, some, gone, left) == (offset, [offset], [], [])
+        kinds = [Kind.ID, *[Kind.AFTER] * 15][: offset + 1]
+        assert [at.kind for at in fetched] == kinds + [Kind.OFFSET] * (offset >= 16)
+        assert len(set(fetched)) == len(fetched)
+
+
+def test_behind_a_block_of_which_nothing_is_left_it_is_read_on(fetched: list[Position]) -> None:
+    """Offsets 5 to 9 of a block are erased, and what is before 7 is cut off."""
+    world = World()
+    world.publish(*(b"%d" % n for n in range(10)))
+    world.publish(b"10", b"11")
+    for message in world.receive()[5:10]:
+        erase(world, message)
+    world.engine.truncate_topic(JOBS, Position.offset(7))
+    scanner = Scanner(world.engine, JOBS)
+    for offsets, found in (([3], []), ([3, 11], [([11], 10)])):
+        fetched.clear()
+        pieces, gone, _, left = scanner.find(0, offsets, 1)
+        assert [(some, block.base) for block, some in pieces] == found
+        assert (gone, left) == ([3], [])
+        assert fetched[:2] == [Position.offset(3), Position.offset(7)]
+        scanner = Scanner(world.engine, JOBS)  # without marks
+    world.clock.pass_ms(40_000)
+    assert world.values() == [b"10", b"11"]
 
 
 # Damage

@@ -390,11 +390,7 @@ class Scanner:
         except OffsetOutOfRange as error:
             nearest = Position.offset(error.nearest(offset))
             fetched = self._fetch(partition, nearest, bytes_max)
-        while True:  # of a sparse block, what is left may lie before the offset
-            blocks = self._reaching(fetched, offset)
-            if blocks or (fetched.ended and not fetched.held):
-                return blocks
-            fetched = self._fetch(partition, fetched.next[partition], bytes_max)
+        return self._reaching(fetched, offset)
 
     def _fetch(self, partition: int, position: Position | None, bytes_max: int) -> Fetched:
         there = PartitionPosition(partition, position or Position.earliest())
