@@ -204,6 +204,8 @@ def test_what_is_cancelled_as_a_whole_leaves_nothing(world: World) -> None:
     world.clock.pass_ms(10)
     world.delayed.move()
     assert world.read() == [] and world.delayed.info(A) == DelayedInfo(0, None)
+    world.later(b"3", delay_ms=0)
+    assert world.delayed.move() == 1 and world.read() == [b"3"]
 
 
 def test_a_repeated_cancel_gets_the_same_answer_before_and_after_it_would_be_due(
@@ -334,6 +336,18 @@ def test_no_more_requests_are_remembered_than_there_is_room_for(
     assert len([key for key in _rows(world) if key[:1] == b"a"]) == 10
     world.later(b"1", delay_ms=HOUR_MS, token="29")
     assert world.delayed.info(A).waiting == 30
+
+
+def test_of_requests_that_were_pushed_out_no_row_is_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.delay.stored.requests.REQUESTS_MAX", 3)
+    monkeypatch.setattr("tms.delay.stored.requests._DROPPED_MAX", 2)
+    for number in range(10):
+        world.later(b"1", delay_ms=HOUR_MS, token=str(number))
+    for left in (8, 6, 4, 3, 3):
+        world.delayed.tidy()
+        assert len([key for key in _rows(world) if key[:1] == b"a"]) == left
 
 
 def _with_requests(monkeypatch: pytest.MonkeyPatch) -> tuple[World, list[list[DelayedId]]]:

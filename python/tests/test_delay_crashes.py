@@ -386,6 +386,7 @@ def test_who_lost_a_topic_takes_it_back_when_nobody_moves_its_messages() -> None
     two.clock.pass_ms(4_000)
     two.one.delayed._mover.move()
     assert two.read() == []
+    assert two.one.delayed._of(A).next_due_ms == START_MS + 6_000
     two.clock.pass_ms(1_001)
     two.one.delayed._mover.move()
     assert two.read() == [b"1", b"2"]

@@ -347,6 +347,25 @@ def test_who_cancels_waits_for_a_move_and_is_told_when_it_does_not_end(world: Wo
     assert world.read() == []
 
 
+def test_what_comes_while_others_are_taken_is_not_among_them(world: World) -> None:
+    """Their move says of no entry that came later that it was moved."""
+    ids = world.later(b"1", delay_ms=0)
+    waiting = world.delayed._of(A)
+
+    def publish(operation: str, name: str) -> None:
+        if operation == "scan" and keys.is_delayed_map(name) and not waiting.writing.locked():
+            world.store.before = lambda operation, name: None
+            ids.extend(world.later(b"2", delay_ms=0))
+
+    world.store.before = publish
+    taken = waiting.take(START_MS, 1 << 20)
+    assert taken is not None and len(ids) == 2
+    assert [entry.id for entry in taken.entries] == ids[:1]
+    assert world.delayed._mover._commit(waiting, taken) == 1
+    assert waiting.next_due_ms == START_MS
+    assert world.delayed.move() == 1 and world.read() == [b"1", b"2"]
+
+
 # Topics and engines that go
 
 

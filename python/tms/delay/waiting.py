@@ -126,12 +126,13 @@ class Waiting:
         if not done:
             raise TimedOut(f"Delayed messages of {self.shelf.name} are still being moved. Repeat.")
 
-    def alone(self, do: Callable[[], T]) -> T | None:
-        """Let somebody change what is stored while nobody else does; None when there is nothing."""
+    def alone(self, do: Callable[[], T]) -> T:
+        """Let somebody who has seen an entry change what is stored while nobody else does."""
         with self.writing:
             if self.retired is not None:
                 raise again(self.retired)
-            return do() if self._ready(create=False) else None
+            self._ready(create=False)
+            return do()
 
     def lends(self, id: DelayedId) -> bool:
         """Whether the mover has this entry. The caller holds `writing`."""
