@@ -667,6 +667,18 @@ def test_a_pointer_from_the_future_would_hold_readers_back_and_is_refused(world:
     assert world.read(isolation=Isolation.UNCOMMITTED) == []
 
 
+@pytest.mark.parametrize("pointer", [-1, 0, 1 << 63, 1 << 64])
+def test_what_is_no_pointer_is_refused_by_whoever_stores_or_takes_back(
+    world: World, pointer: int
+) -> None:
+    with pytest.raises(Invalid, match="63 bits"):
+        world.publish_in(pointer, b"1")
+    with pytest.raises(Invalid, match="63 bits"):
+        world.tx.stage(A, [NewBlock(0, encode([b"1"]))], pointer)
+    with pytest.raises(Invalid, match="63 bits"):
+        world.tx.roll_back(Range(A, 0, (0, 0), (1, 0), pointer))
+
+
 def test_commits_of_many_threads_go_on_while_journals_are_kept(world: World) -> None:
     """Who owns a partition never waits for the journal while its owner waits for the partition."""
     done: list[int] = []

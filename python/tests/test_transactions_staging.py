@@ -97,6 +97,17 @@ def test_an_abort_removes_what_was_staged(world: World) -> None:
     assert payloads(world) == [9]
 
 
+@pytest.mark.parametrize(
+    ("producers", "told"), [((7,), "1 blocks by the producers that"), ((), "2 blocks in partition")]
+)
+def test_a_commit_that_names_more_blocks_than_were_staged_is_told_how_many_there_are(
+    world: World, producers: tuple[int, ...], told: str
+) -> None:
+    id = staged_by(world, {7: 1, 8: 1})
+    with pytest.raises(Conflict, match=f"staged {told}"):
+        world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, 3, producers),)))
+
+
 def test_what_a_refused_commit_does_not_name_stays_as_long_as_its_day(world: World) -> None:
     id = staged_by(world, {7: 1, 8: 1})
     with pytest.raises(Conflict):

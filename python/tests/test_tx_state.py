@@ -15,6 +15,7 @@ from tms.errors import (
     TransactionTimedOut,
 )
 from tms.model.snapshot import NONE_IN_PROGRESS, Fate, TransactionType
+from tms.model.transaction_image import decode_image, encode_image
 from tms.tx import journaled
 from tms.tx.edits import (
     Aborted,
@@ -32,6 +33,7 @@ from tms.tx.edits import (
     decode_edits,
     encode_edits,
 )
+from tms.tx.images import fates_of
 from tms.tx.invalid import checkpoints_of, forget, forget_before
 from tms.tx.kept import parts, restore
 from tms.tx.state import TransactionState
@@ -134,6 +136,19 @@ def test_a_token_is_remembered_as_long_as_its_transaction_is_open(
     for number in range(20):
         world.commit(world.begin(token=f"{number}"))
     assert "open" not in world.state.tokens
+
+
+def test_who_looks_from_outside_is_told_fates_and_no_changes(world: World) -> None:
+    """However many keys were changed: readers of the store fetch it again and again."""
+    keeps, done, bad = world.begin(), world.begin(), world.begin()
+    world.do(world.state.prepare(keeps, [bytes(1_000)]))
+    world.commit(done, bytes(2_000))
+    world.do(world.state.invalidate(bad))
+    world.do(*forget(world.state, [bad]))
+    shown = decode_image(encode_image(fates_of(world.state, NOW)))
+    assert not shown.committing and not shown.committed
+    assert [one.pointer for one in shown.in_progress] == [keeps]
+    assert shown.invalid == (bad,)
 
 
 def test_a_snapshot_names_what_is_in_progress_and_invalid(world: World) -> None:

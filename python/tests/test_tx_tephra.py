@@ -173,6 +173,12 @@ def test_a_change_set_that_the_journal_cannot_hold_is_refused(world: TephraWorld
     world.tx.tephra.commit(id, id)
 
 
+def test_who_began_a_transaction_is_shown_while_it_is_open(world: TephraWorld) -> None:
+    seen = world.start(client="me")
+    assert [one.client for one in world.tx.open()] == ["me"]
+    assert world.tx.describe(seen.transaction_id).client == "me"
+
+
 def test_only_a_pointer_of_the_transaction_can_be_committed(world: TephraWorld) -> None:
     id = world.start().transaction_id
     with pytest.raises(Invalid, match="no write pointer"):
