@@ -130,6 +130,29 @@ def test_a_leader_that_is_interrupted_leaves_a_partition_that_works() -> None:
         assert bench.values() == [b"a", b"c"]
 
 
+def test_a_leader_that_is_interrupted_though_no_other_thread_is_left_leaves_one_that_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Bench() as bench:
+        bench.publish(b"a", durability=SYNCED)
+
+        def no_thread(do: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        def interrupted(operation: str, name: str) -> None:
+            bench.store.before = lambda operation, name: None
+            raise KeyboardInterrupt
+
+        (log,) = bench.engine._partitions.opened()
+        with monkeypatch.context() as patched:
+            patched.setattr(log.writer, "_run_in_background", no_thread)
+            bench.store.before = interrupted
+            with pytest.raises(KeyboardInterrupt):
+                bench.submit(block(b"b"), durability=SYNCED)
+        assert bench.publish(b"c", durability=SYNCED).base_offset == 1
+        assert bench.values() == [b"a", b"c"]
+
+
 @pytest.mark.parametrize("durability", [WRITTEN, SYNCED])
 def test_a_callback_that_raises_hurts_nobody(durability: Durability) -> None:
     with Bench() as bench:

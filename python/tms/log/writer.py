@@ -137,8 +137,12 @@ class PartitionWriter:
 
     def _lead(self) -> None:
         for _ in range(FAIR_ROUNDS):
-            with self._state.owner:
-                self._round()
+            try:
+                with self._state.owner:
+                    self._round()
+            except BaseException:  # e.g. a control-C
+                self._lead_in_background()
+                raise
             if self._resigned():
                 return
         self._lead_in_background()
