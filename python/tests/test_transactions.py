@@ -34,6 +34,7 @@ from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBloc
 from tms.store.faulty import FaultyStore
 from tms.store.memory import MemoryStore
 from tms.transactions.early import Range
+from tms.transactions.transactions import TRANSACTIONS
 
 A, B = TopicName("default", "a"), TopicName("default", "b")
 WRITTEN = Durability.WRITTEN
@@ -477,6 +478,70 @@ def test_an_append_that_comes_as_its_transaction_ends_is_refused_and_hinders_no_
     assert world.tx.abort(id).outcome == "aborted"
 
 
+def test_what_is_committed_cannot_be_taken_back(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    range = world.publish_in(id, b"1")
+    world.tx.commit(Commit(id))
+    with pytest.raises(TransactionEnded, match="is committed") as caught:
+        world.tx.roll_back(range)
+    assert caught.value.details == {"transaction": id, "outcome": "committed"}
+    world.reopen()
+    assert world.read() == [b"1"]
+
+
+def test_an_abort_of_what_stored_nothing_waits_for_no_sync(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = world.tx.begin().transaction_id
+    monkeypatch.setattr(world.tx.manager, "invalidate", lambda id: pytest.fail("it is synced"))
+    assert world.tx.abort(id).outcome == "aborted"
+
+
+def test_what_was_given_here_is_nobody_elses_though_its_end_is_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would hold readers back until it is too old: invalid ones, also by a checkpoint, and
+    those that a crash took."""
+    monkeypatch.setattr("tms.tx.state.ENDED_REMEMBERED", 1)
+    seen = world.tx.tephra.start(TransactionType.SHORT, None)
+    checkpoint = world.tx.tephra.checkpoint(seen).write_pointer
+    world.tx.invalidate(seen.transaction_id)
+    world.tx.abort(world.tx.begin().transaction_id)
+    world.reopen()
+    lost = world.tx.manager.state.lost[-1][0]
+    for pointer in (seen.transaction_id, checkpoint, lost):
+        assert pointer not in world.tx.manager.state.ended
+        with pytest.raises(TransactionEnded):
+            world.publish_in(pointer, b"late")
+    world.publish(b"1")
+    assert world.read() == [b"1"]
+
+
+def test_what_was_open_before_a_start_times_out_though_nothing_is_begun(world: World) -> None:
+    id = world.tx.begin(timeout_s=5).transaction_id
+    world.publish_in(id, b"x")
+    world.publish(b"1")
+    world.reopen()
+    ended: list[int] = []
+    world.tx.manager.watch_end(id, lambda: ended.append(id))
+    world.clock.pass_ms(5_001)
+    assert world.tx.manager.expire() == 1
+    assert ended == [id], "who waits for it is woken"
+    assert world.tx.describe(id).outcome == "timed-out" and world.read() == [b"1"]
+
+
+def test_journals_are_kept_once_they_have_grown_and_not_again(world: World) -> None:
+    for _ in range(5):
+        world.tx.commit(commit(b"1"))
+    world.tx.shorten_journals(5, 5)
+    first = world.tx._registry.journal_start(world.tx._registry.find(TRANSACTIONS).uid)
+    assert first is not None
+    for _ in range(2):
+        world.tx.shorten_journals(5, 5)
+        again = world.tx._registry.journal_start(world.tx._registry.find(TRANSACTIONS).uid)
+        assert again == first
+
+
 def test_a_commit_is_ready_when_it_needs_to_read_nothing(world: World) -> None:
     assert world.tx.is_ready(commit(b"1", token="t"))
     world.tx.begin(token="t")
@@ -569,10 +634,11 @@ def test_what_stands_is_counted(world: World) -> None:
     id = world.tx.begin().transaction_id
     world.publish_in(id, b"waits")
     world.tx.invalidate(world.tx.begin().transaction_id)
-    world.tx.commit(commit(b"1", token="t"))
+    for _ in range(2):
+        world.tx.commit(commit(b"1"))
     world.clock.pass_ms(700)
     found = world.tx.stats(world.clock.now_ms())
-    assert (found.open, found.invalid, found.committed, found.partitions_blocked) == (1, 1, 1, 1)
+    assert (found.open, found.invalid, found.committed, found.partitions_blocked) == (1, 1, 2, 1)
     assert 700 <= found.oldest_ms < 800
     world.tx.abort(id)
     found = world.tx.stats(world.clock.now_ms())

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.test_transactions_repeated import SYNCED, TOPIC, WRITTEN, World, values
+from tms.engine import Engine
 from tms.model.block import encode
 from tms.model.log import NewBlock
 from tms.model.position import Position
@@ -97,7 +98,7 @@ def sync_journal(world: World) -> None:
 
 
 def test_a_commit_that_lost_a_message_with_the_power_is_invalid_and_no_other_is(
-    world: World,
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of two messages that need no sync somebody else synced one, and the journal. Those that are
     stored in the same partition stay committed; and so it is at every start from then on."""
@@ -111,11 +112,45 @@ def test_a_commit_that_lost_a_message_with_the_power_is_invalid_and_no_other_is(
         assert world.tx.describe(kept.transaction_id).outcome == "committed"
         assert world.tx.describe(torn.transaction_id).outcome == "invalid"
         world.restart()
+    told = [one for one in caplog.records if "lost_with_the_power" in one.getMessage()]
+    assert len(told) == 1, "operators are told once"
+
+
+def test_a_lost_message_is_missed_though_one_before_it_was_committed_later(world: World) -> None:
+    early = world.tx.begin().transaction_id
+    world.tx.submit(TOPIC, [block(b"1").new], early).result(5)
+    torn = world.tx.commit(Commit(blocks=(block(b"2"),), durability=WRITTEN)).transaction_id
+    world.tx.commit(Commit(early, durability=SYNCED))
+    lose_power(world)
+    world.engine.append(TOPIC, [block(b"3").new], SYNCED)
+    assert world.tx.describe(torn).outcome == "invalid"
+    assert world.read() == [b"1", b"3"]
 
 
 def test_what_is_kept_of_the_journal_outlives_no_message_of_its_commits(world: World) -> None:
     """A start does not look for the messages of commits from before."""
     world.tx.commit(Commit(blocks=(block(b"1"),), durability=WRITTEN))
     world.tx.shorten_journals(0, 0)
+    lose_power(world)
+    assert world.read() == [b"1"]
+
+
+def test_a_position_that_is_kept_outlives_no_message_that_was_committed_with_it(
+    world: World,
+) -> None:
+    moved = (PositionChange(PositionKey("g", OTHER, 0), Position.offset(7)),)
+    world.tx.commit(Commit(blocks=(block(b"1"),), positions=moved, durability=WRITTEN))
+    world.tx.shorten_journals(1_000, 0)
+    lose_power(world)
+    assert world.tx.positions("g", OTHER) == {0: Position.offset(7)}
+    assert world.read() == [b"1"]
+
+
+def test_what_is_kept_outlives_no_message_of_the_process_before(world: World) -> None:
+    """It died, and the machine did not: what it wrote is there, and not synced."""
+    world.tx.commit(Commit(blocks=(block(b"1"),), durability=WRITTEN))
+    world.engine._threads.shutdown()
+    world.engine = Engine(world.store, world.clock)
+    world.engine.transactions.shorten_journals(0, 0)
     lose_power(world)
     assert world.read() == [b"1"]

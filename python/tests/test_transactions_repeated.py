@@ -145,6 +145,18 @@ def test_a_commit_repeated_while_its_blocks_are_stored_is_done_once(
     assert world.read() == [b"1"]
 
 
+def test_a_commit_that_takes_long_is_not_given_up_meanwhile(
+    world: World, named: dict[str, object]
+) -> None:
+    with world.gate.holding("write", world.segments()):
+        first = in_thread(lambda: world.tx.commit(commit(b"1", **named)))
+        world.gate.wait_reached()
+        world.clock.pass_ms(60_000)
+        assert world.tx.manager.expire() == 0
+    assert first.result(WAIT_S).appended
+    assert world.read() == [b"1"]
+
+
 def test_the_first_commit_after_a_start_repeated_at_once_is_done_once(
     world: World, named: dict[str, object]
 ) -> None:

@@ -407,6 +407,23 @@ def test_of_more_than_is_remembered_nothing_is_sure(
     assert forgotten == {each.transaction_id for each in (begun[0], begun[1], begun[3])}
 
 
+def test_what_is_under_way_or_being_ended_is_remembered_beyond_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(published, "REMEMBERED", 1)
+    writes = published.Published[str](1)
+    writes.enter(5)
+    writes.enter(6)
+    writes.leave(6, ["other"], (), True)
+    writes.leave(5, ["own"], (), True)
+    with writes.ending(5) as found:
+        assert (found.ranges, found.sure) == (["own"], True)
+        writes.enter(7)
+        with pytest.raises(Conflict):
+            writes.enter(5)
+        writes.leave(7, (), (), True)
+
+
 def test_a_native_commit_includes_what_was_published_before(world: TephraWorld) -> None:
     id = world.start().transaction_id
     world.publish_in(id, b"1")
