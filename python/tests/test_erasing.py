@@ -296,6 +296,23 @@ def test_readers_go_on_at_the_end_of_a_partition_of_which_nothing_is_left(
     assert [one.value for one in world.read(tms.Position.offset(end))] == [b"next"]
 
 
+def test_readers_of_a_segment_that_was_emptied_go_on_in_the_next() -> None:
+    world = plain()
+    world.publish((KEY, b"0"), (KEY, b"1"))
+    for number in (2, 3):
+        world.seal()
+        world.publish((OTHER, b"%d" % number))
+    world.seal()
+    maps = [name for name in world.store.names("t") if "/s" in name]
+    assert world.engine.erase(NAME, key=KEY) == 2
+    assert maps[0] not in world.store.names("t")
+    for _ in range(2):
+        assert start_and_end(world) == (0, 4)
+        for offset in range(3):
+            assert [one.offset for one in world.read(tms.Position.offset(offset))] == [2, 3]
+        world.restart()
+
+
 def test_a_partition_that_has_expired_starts_at_its_end_though_its_last_message_is_gone() -> None:
     world = plain(retention_ms=DAY_MS)
     world.publish((OTHER, b"0"), (OTHER, b"1"))

@@ -164,6 +164,15 @@ def test_each_sync_of_a_segment_that_is_sealed_is_counted() -> None:
             assert bench.engine.stats().syncs == syncs
 
 
+def test_what_is_synced_is_not_synced_again() -> None:
+    with Bench() as bench:
+        bench.publish(b"v", durability=WRITTEN)
+        with _log(bench).state.changing():
+            for _ in range(2):
+                _log(bench).state.snapshot()
+        assert bench.engine.stats().syncs == 1
+
+
 def test_appending_goes_on_while_a_segment_is_rolled() -> None:
     with Bench(limits=small(segment_bytes=1)) as bench:
         places = [bench.publish(b"%d" % i) for i in range(50)]
@@ -436,6 +445,18 @@ def test_a_segment_that_was_emptied_meanwhile_is_not_taken_for_a_merged_one() ->
         assert len(bench.maps()) == 3
         assert chain.scan_segment(emptied, FIRST_KEY, MANY) == []
         assert bench.read() == everything[:1] + everything[2:]
+
+
+def test_noting_again_that_messages_are_missing_writes_nothing() -> None:
+    with Bench() as bench:
+        bench.publish(b"v")
+        chain = _chain(bench)
+        for forgotten, writes in (((5, 0), 1), ((5, 0), 0), ((4, 9), 0), ((5, 1), 1)):
+            before = bench.store.writes
+            with _log(bench).state.changing():
+                chain.note_gaps(forgotten)
+            assert bench.store.writes - before == writes
+        assert (chain.record.gaps, chain.record.forgotten) == (True, (5, 1))
 
 
 def test_what_is_taken_out_after_an_interrupted_merging_does_not_come_back_by_the_next() -> None:
