@@ -237,7 +237,7 @@ def test_a_transaction_is_rolled_back_in_all_the_segments_that_it_wrote_to(
             segments = bench.partition().segments
         state = _log(bench).state
         with state.changing():
-            marked = state.roll_back(FIRST_KEY, state.last, id)
+            marked = state.roll_back(FIRST_KEY, state.last, id, lambda _: None)
         stored = [one for found in _pages(bench) for one in found]
         assert marked == len(stored) == bench.partition().end_offset
         assert all(read_header(one.block).flags & Flags.ROLLED_BACK for one in stored)

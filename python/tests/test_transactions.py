@@ -238,6 +238,8 @@ def test_a_foreign_transaction_is_open_until_it_is_rolled_back_or_too_old(world:
     range = world.publish_in(foreign, b"x")
     world.publish(b"1")
     assert world.read() == []
+    world.clock.pass_ms(1)
+    assert world.tx.begin().transaction_id > foreign  # and what this one gave before it ended
     assert world.tx.roll_back(range) == 1
     assert world.read() == [b"1"]
     world.publish_in(foreign + 1, b"y")
@@ -478,15 +480,36 @@ def test_an_append_that_comes_as_its_transaction_ends_is_refused_and_hinders_no_
     assert world.tx.abort(id).outcome == "aborted"
 
 
-def test_what_is_committed_cannot_be_taken_back(world: World) -> None:
+@pytest.mark.parametrize("remembered", [1, 1_000])
+def test_what_is_committed_cannot_be_taken_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, remembered: int
+) -> None:
+    """However many transactions have ended since."""
+    monkeypatch.setattr("tms.tx.state.ENDED_REMEMBERED", remembered)
     id = world.tx.begin().transaction_id
     range = world.publish_in(id, b"1")
     world.tx.commit(Commit(id))
+    for _ in (1, 2):
+        world.tx.abort(world.tx.begin().transaction_id)
     with pytest.raises(TransactionEnded, match="is committed") as caught:
         world.tx.roll_back(range)
     assert caught.value.details == {"transaction": id, "outcome": "committed"}
     world.reopen()
     assert world.read() == [b"1"]
+
+
+def test_what_was_taken_back_may_be_taken_back_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By who did not get the first answer, however many transactions have ended since."""
+    monkeypatch.setattr("tms.tx.state.ENDED_REMEMBERED", 1)
+    id = world.tx.begin().transaction_id
+    range = world.publish_in(id, b"1")
+    for _ in (1, 2):
+        assert world.tx.roll_back(range) == 1
+        world.tx.abort(id)
+        world.tx.abort(world.tx.begin().transaction_id)
+    assert world.read() == []
 
 
 def test_an_abort_of_what_stored_nothing_waits_for_no_sync(

@@ -26,7 +26,7 @@ from tms.log.producers import ProducerWindow
 from tms.log.records import FIRST_KEY, BlockKey, ProducersRecord, encode, key_after
 from tms.log.segments import SegmentChain
 from tms.model import keys
-from tms.model.block import Flags, place
+from tms.model.block import BlockHeader, Flags, place
 from tms.model.log import StoredBlock
 from tms.model.topic import Durability
 from tms.options import named_fields
@@ -225,14 +225,21 @@ class PartitionState:
             yield blocks
             key = (blocks[-1].time_ms, blocks[-1].last_sequence)
 
-    def roll_back(self, first: BlockKey, last: BlockKey, write_pointer: int) -> int:
+    def roll_back(
+        self,
+        first: BlockKey,
+        last: BlockKey,
+        write_pointer: int,
+        check: Callable[[BlockHeader], None],
+    ) -> int:
         """Mark the blocks of a transaction in [first, last] as rolled back, synced; how many there
-        were. The caller holds `owner`."""
+        were. `check` raises what keeps one of them: then all stay. The caller holds `owner`."""
         marked: list[StoredBlock] = []
         while blocks := self.chain.scan(first, key_after(last), ROLL_BACK_BYTES):
             for stored in blocks:
                 header = recovery.header_of(stored)
                 if header.flags & Flags.TRANSACTIONAL and header.write_pointer == write_pointer:
+                    check(header)
                     copy = bytearray(stored.block)
                     place(copy, header.base_offset, header.flags | Flags.ROLLED_BACK, write_pointer)
                     marked.append(stored._replace(block=copy))

@@ -22,7 +22,7 @@ from tms.log.pending import PendingAppend
 from tms.log.records import FIRST_KEY
 from tms.log.recovery import header_of
 from tms.log.staging import Staged, is_reference
-from tms.model.block import Flags
+from tms.model.block import BlockHeader, Flags
 from tms.model.log import Appended, NewBlock
 from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS
@@ -204,20 +204,26 @@ class EarlyMessages:
     def roll_back(self, range: Range) -> int:
         """Take back the messages of a transaction in a range, synced; how many blocks there
         were. Raises `TransactionEnded` for one that was committed here: it stays."""
-        pointer = range.write_pointer
-        _check_pointer(pointer)
-        if self._manager.knows(pointer) and self._manager.is_committed(pointer):
+        _check_pointer(range.write_pointer)
+        state = self._log(range.topic, range.partition).state
+        with state.changing():
+            state.load()
+            count = state.roll_back(
+                range.first, range.last, range.write_pointer, self._require_uncommitted
+            )
+        self._manager.rolled_back(range.write_pointer)
+        return count
+
+    def _require_uncommitted(self, header: BlockHeader) -> None:
+        """Raise `TransactionEnded` for a block that was committed here, however long ago."""
+        pointer, flags = header.write_pointer, header.flags
+        shown = flags & Flags.ISSUED and not flags & Flags.ROLLED_BACK
+        if shown and self._manager.is_committed(pointer):
             raise TransactionEnded(
                 f"The transaction {pointer} is committed; its messages cannot be taken back.",
                 transaction=pointer,
                 outcome="committed",
             )
-        state = self._log(range.topic, range.partition).state
-        with state.changing():
-            state.load()
-            count = state.roll_back(range.first, range.last, range.write_pointer)
-        self._manager.rolled_back(range.write_pointer)
-        return count
 
     def take_back(self, writes: Writes[Range]) -> bool:
         """Roll back what a transaction stored, which can no longer commit; whether nothing of it is
