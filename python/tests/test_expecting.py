@@ -15,9 +15,12 @@ from tests.log_kit import DAY_MS, HOUR_MS, NAME, Bench
 from tms import Bus, MessageId
 from tms.engine import Engine
 from tms.errors import Invalid, TooLarge, WrongLastId
+from tms.log.expecting import Expecting
+from tms.log.records import FIRST_KEY
 from tms.log.writer import PartitionWriter
-from tms.model.block import encode
-from tms.model.log import NOTHING, NewBlock
+from tms.model.block import Flags, encode, place
+from tms.model.log import NOTHING, NewBlock, StoredBlock
+from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
 from tms.model.transaction import Commit, TopicBlock, TopicStaged
 
@@ -316,6 +319,29 @@ def test_a_message_of_a_transaction_that_timed_out_does_not_count() -> None:
         transactions.manager.expire()
         bench.engine.append(NAME, [keyed(b"2", NOTHING)])
         assert bench.values() == [b"2"]
+
+
+def test_of_a_block_of_which_messages_are_gone_each_has_its_own_id() -> None:
+    with Bench() as bench:
+        (place,) = bench.engine.append(NAME, [NewBlock(0, encode([b"0", b"1"], [OTHER, KEY]))])
+        first, second = place.ids()
+        assert bench.engine.erase(NAME, key=OTHER) == 1
+        with pytest.raises(WrongLastId) as refused:
+            bench.engine.append(NAME, [keyed(b"2", first)])
+        assert refused.value.details["last"] == str(second)
+        bench.engine.append(NAME, [keyed(b"2", second)])
+
+
+@pytest.mark.parametrize("fate", Fate)
+def test_a_block_that_was_rolled_back_does_not_count_whatever_its_transaction_is(
+    fate: Fate,
+) -> None:
+    block = encode([b"1"], [KEY])
+    place(block, 0, Flags.TRANSACTIONAL | Flags.ISSUED | Flags.ROLLED_BACK, 5)
+    keys = frozenset([KEY])
+    expecting = Expecting(keys, NOTHING, 0, lambda *_: fate, lambda one: one, FIRST_KEY)
+    expecting.look([StoredBlock(0, START_MS, 0, block)])
+    assert expecting.refusal is None
 
 
 def keyed(value: bytes, expect: MessageId | None = None) -> NewBlock:

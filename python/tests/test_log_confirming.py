@@ -7,11 +7,11 @@ import pytest
 
 from tests.log_kit import MANY, NAME, SEGMENTS, block, until
 from tests.owners_kit import Later, Processes
-from tms.errors import StorageUnavailable
+from tms.errors import StorageUnavailable, WrongLastId
 from tms.log import writer
 from tms.log.pending import PendingAppend
 from tms.model import keys
-from tms.model.log import NewBlock
+from tms.model.log import NOTHING, NewBlock
 from tms.store.base import Row
 
 
@@ -98,6 +98,21 @@ def test_what_is_written_behind_a_request_that_may_have_lost_its_owner_fails_wit
     assert held.both.values(0) == [b"first", b"a", b"b"]
 
 
+def test_what_follows_a_request_that_may_have_lost_its_owner_does_not_take_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer, "GROUPS_IN_A_ROW", 1)  # and is not written behind it
+    held = _Held(monkeypatch)
+    held.lost_answers = 1
+    pendings = [held._submit(b"a", 1), held._submit(b"b", 2)]
+    held.may_write.set()
+    held.may_ask.set()
+    with pytest.raises(StorageUnavailable, match="No answer came"):
+        pendings[0].result(10)
+    assert pendings[1].result(10)[0].base_offset == 2
+    assert held.both.values(0) == [b"first", b"a", b"b"]
+
+
 def test_whoever_writes_in_its_own_thread_keeps_the_partition_until_that_is_confirmed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -129,6 +144,22 @@ def test_requests_are_confirmed_when_no_thread_is_free(monkeypatch: pytest.Monke
     assert [pending.result(0)[0].base_offset for pending in pendings] == list(range(40))
     threads.run()
     assert len(one.read(0)) == 40
+
+
+def test_what_is_not_confirmed_yet_counts_for_a_request_that_expects_another_last_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer, "GROUP_BYTES", 1)
+    threads = Later()
+    one = Processes(1, lambda: threads)
+    made = [[NewBlock(0, block(value), NOTHING)] for value in (b"a", b"b")]
+    pendings = [one.engines[0].submit(NAME, request, None) for request in made]
+    threads.tasks.popleft()()
+    assert pendings[0].result(0)[0].base_offset == 0
+    with pytest.raises(WrongLastId):
+        pendings[1].result(0)
+    threads.run()
+    assert one.values(0) == [b"a"]
 
 
 def _rows(processes: Processes, number: int) -> list[Row]:

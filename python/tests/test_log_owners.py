@@ -150,6 +150,19 @@ def test_producers_are_known_over_owners_that_died_before_they_noted_them() -> N
     assert one.publish(0, b"4", producer=7, sequence=4).duplicate
 
 
+def test_producers_are_known_when_what_an_owner_that_died_left_was_cleaned_away() -> None:
+    one = Processes(1)
+    for sequence in range(2):
+        one.publish(0, b"%d" % sequence, producer=7, sequence=sequence)
+    one.start_anew(0)
+    assert one.values(0) == [b"0", b"1"]  # and what is there is sealed
+    uid = one.engines[0]._registry.find(NAME).uid
+    sealed = one.kept.open(keys.segment_map(uid, 0, 0), False)
+    sealed.delete([key for key, _ in sealed.scan(None, None, 1 << 20)])
+    one.start_anew(0)
+    assert one.publish(0, b"1", producer=7, sequence=1).duplicate
+
+
 def test_producers_that_a_paused_owner_noted_late_are_read_on_from_there() -> None:
     both = Processes()
     both.publish(0, b"0", producer=7, sequence=0)

@@ -33,8 +33,9 @@ from tms.log.segments import KEY_END, SegmentChain
 from tms.model.block import Flags, decode, read_header
 from tms.model.ids import MessageId
 from tms.model.keys import block_key
-from tms.model.log import NewBlock, StoredBlock
+from tms.model.log import NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
+from tms.model.snapshot import Isolation
 from tms.model.topic import TopicSettings
 from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore
@@ -271,6 +272,25 @@ def test_lone_messages_of_several_segments_are_replayed_with_the_settings_that_e
             assert offsets == [*range(count)]
 
 
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_what_is_rolled_back_says_so_in_the_cache_and_after_a_loss_of_power(
+    cache_bytes: int,
+) -> None:
+    with Bench(limits=Limits(cache_bytes=cache_bytes)) as bench:
+        bench.publish(b"0")
+        transactions = bench.engine.transactions
+        id = transactions.begin().transaction_id
+        transactions.submit(NAME, [NewBlock(0, block(b"rolled back"))], id).result(10)
+        transactions.abort(id)
+        for _ in range(2):
+            at = [PartitionPosition(0, EARLIEST)]
+            found = bench.engine.fetch(NAME, at, MANY, 0, Isolation.UNCOMMITTED).blocks
+            flags = [read_header(one.block).flags for one in found]
+            assert [bool(one & Flags.ROLLED_BACK) for one in flags] == [False, True]
+            assert bench.values() == [b"0"]
+            bench.lose_power()
+
+
 def test_a_scan_of_a_segment_that_retention_drops_meanwhile_goes_on_after_it() -> None:
     with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
         _publish_until_segments(bench, 4, size=1)
@@ -321,6 +341,17 @@ def test_truncating_everything_frees_everything() -> None:
         assert (info.segments, info.start_offset, info.end_offset) == (1, count, count)
         assert bench.store.inner.open(bench.maps()[0], create=False).stored_bytes() == 0
         assert bench.publish(b"next").base_offset == count
+
+
+def test_truncating_up_to_a_time_to_come_hides_nothing_that_is_published_before_it() -> None:
+    with Bench() as bench:
+        bench.publish(b"0")
+        bench.engine.truncate_topic(NAME, Position.time(START_MS + HOUR_MS))
+        assert bench.values() == []
+        bench.publish(b"1")
+        for _ in range(2):
+            assert bench.values() == [b"1"]
+            bench.restart()
 
 
 def test_truncating_again_at_the_same_place_writes_nothing() -> None:
