@@ -261,6 +261,18 @@ def test_a_cancelled_message_takes_no_room_for_long(world: World) -> None:
     assert not world.delayed.cancel(A, id)
 
 
+def test_of_cancelled_messages_no_more_are_kept_in_mind_than_there_is_room_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.delay.waiting.CANCELLED_MAX", 2)
+    ids = [world.later(b"1", delay_ms=HOUR_MS)[0] for _ in range(5)]
+    assert all(world.delayed.cancel(A, id) for id in ids)
+    assert [id for _, id, _ in world.delayed._of(A)._cancelled] == ids[3:]
+    world.clock.pass_ms(HOUR_MS)
+    world.delayed.move()
+    assert world.read() == []
+
+
 def _rows(world: World) -> list[bytes]:
     (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
     return [key for key, _ in world.store.open(name, create=False).scan(None, None, 1 << 20)]
@@ -522,7 +534,9 @@ def test_a_deleted_topic_delivers_nothing_to_a_new_one_of_its_name(world: World)
     world.engine.create_topic(A, TopicSettings(PARTITIONS))
     assert not world.delayed.cancel(A, id)
     world.clock.jump_ms(-500)
-    world.later(b"new", delay_ms=500)
+    (new,) = world.later(b"new", delay_ms=500)
+    assert new.due_ms == START_MS + 1  # when something was moved that had the name
+    world.kill()
     world.clock.pass_ms(5_000)
     world.delayed.move()
     assert world.read() == [b"new"]

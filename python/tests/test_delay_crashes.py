@@ -13,6 +13,7 @@ from tests.clocks import START_MS, ManualClock
 from tests.delay_kit import A, World
 from tests.log_kit import HOUR_MS, KeptStore
 from tms.delay.stored.entries import entry_key
+from tms.delay.waiting import Taken
 from tms.errors import Conflict, StorageUnavailable, TMSError, TooLarge
 from tms.model import keys
 from tms.model.block import encode
@@ -452,9 +453,9 @@ class TornStore(KeptStore):
 
 @pytest.mark.parametrize("writes_before", [0, 1])
 @pytest.mark.parametrize("kept", range(6))
-@pytest.mark.parametrize("killed", [False, True], ids=["goes on", "killed"])
+@pytest.mark.parametrize("killed", [0, 1, 2], ids=["goes on", "killed", "killed again"])
 def test_a_request_that_arrived_by_halves_is_stored_once_when_it_is_repeated(
-    writes_before: int, kept: int, killed: bool
+    writes_before: int, kept: int, killed: int
 ) -> None:
     store = TornStore()
     world = World(inner=store)
@@ -475,13 +476,14 @@ def test_a_request_that_arrived_by_halves_is_stored_once_when_it_is_repeated(
     with pytest.raises(StorageUnavailable):
         world.together(blocks, Due(delay_ms=1_000), "t")
     world.store.before = lambda operation, name: None
-    if killed:
+    for _ in range(killed):
         world.kill()
+        world.later(b"0", delay_ms=1_000, token="u")  # another one is the newest then
     world.clock.pass_ms(100)
     world.together(blocks, Due(delay_ms=1_000), "t")
     world.clock.pass_ms(5_000)
     world.delayed.move()
-    assert sorted(world.read()) == [b"0", b"1", b"2", b"3"]
+    assert sorted(world.read()) == [b"0", *[b"0"] * (killed > 0), b"1", b"2", b"3"]
 
 
 def test_an_entry_that_arrives_after_a_takeover_is_not_delivered_besides_its_repetition() -> None:
@@ -503,6 +505,28 @@ def test_an_entry_that_arrives_after_a_takeover_is_not_delivered_besides_its_rep
     two.clock.pass_ms(1_000)
     two.move()
     assert two.read() == [b"1"]
+
+
+def test_what_was_counted_as_everything_was_read_again_is_not_counted_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Something fails between the commit of a move and what comes behind it."""
+    world = World()
+    for delay_ms in (0, 1_000, 2_000):
+        world.later(b"1", delay_ms=delay_ms)
+    waiting = world.delayed._of(A)
+    done = waiting.done
+
+    def read_again(taken: Taken, messages: int, committed: bool) -> None:
+        waiting.shelf.distrust()
+        assert waiting.info().waiting == 2
+        done(taken, messages, committed)
+
+    monkeypatch.setattr(waiting, "done", read_again)
+    assert world.delayed.move() == 1
+    assert world.delayed.info(A) == DelayedInfo(2, START_MS + 1_000)
+    world.kill()
+    assert world.delayed.info(A) == DelayedInfo(2, START_MS + 1_000)
 
 
 def test_the_count_outlives_a_power_loss_right_after_a_failed_move_was_looked_into() -> None:
