@@ -5,7 +5,7 @@ import pytest
 
 from tests.log_kit import NAME, block
 from tests.owners_kit import Processes
-from tms.errors import StorageUnavailable
+from tms.errors import NotOwner, StorageUnavailable
 from tms.model import keys
 from tms.model.log import NewBlock
 from tms.model.topic import Durability
@@ -57,6 +57,34 @@ def test_an_owner_that_takes_the_partition_back_goes_on_where_the_other_ended() 
         both.publish(0, b"late")
     assert both.publish(0, b"c").base_offset == 2
     assert both.values(0) == [b"a", b"b", b"c"]
+
+
+def test_an_owner_that_lost_the_partition_finds_the_end_that_the_other_made() -> None:
+    both = Processes()
+    both.publish(0, b"a")
+    log = both.engines[0]._partitions.opened()[-1]
+    both.publish(1, b"b", b"c")
+    assert log.state.end_offset == 1, "it was told, so this shows nothing"
+    assert log.state.find_end() == log.state.end_offset == 3
+
+
+def test_an_owner_that_lost_the_whole_store_is_not_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = Processes(1)
+    one.publish(0, b"a")
+    chain = one.engines[0]._partitions.opened()[-1].state.chain
+
+    def lost() -> None:
+        raise NotOwner("Another process owns the store.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chain._standing, "require_owner", lost)
+        with pytest.raises(NotOwner):
+            one.publish(0, b"late")
+    one.start_anew(0)
+    assert one.publish(0, b"b").base_offset == 2  # what was written late may be there
+    assert one.values(0) == [b"a", b"late", b"b"]
 
 
 def test_starting_again_and_again_without_publishing_makes_no_segments() -> None:

@@ -20,6 +20,7 @@ from tests.log_kit import (
     SYNCED,
     WRITTEN,
     Bench,
+    KeptStore,
     Limits,
     block,
     small,
@@ -646,6 +647,16 @@ def test_sealing_makes_everything_in_the_segment_durable() -> None:
         bench.lose_power()
         assert bench.values() == [b"a", b"b"]
         assert bench.publish(b"c").base_offset == 2
+
+
+def test_what_an_owner_that_died_has_written_is_durable_once_it_is_sealed_by_the_next() -> None:
+    with Bench(inner=KeptStore(shared=True)) as bench:
+        bench.publish(b"v", durability=WRITTEN)
+        bench.kill()
+        assert bench.values() == [b"v"]
+        assert all(one.sealed for one in _chain(bench).record.segments)
+        bench.lose_power()
+        assert bench.values() == [b"v"]
 
 
 def test_what_readers_can_see_is_made_durable_by_somebody_who_owns_nothing() -> None:
