@@ -14,7 +14,7 @@ from tms.delay import delayed, packing
 from tms.delay.asked import Addition, Block, Cancellation
 from tms.delay.mover import SECONDS, Lateness
 from tms.delay.packing import blocks_of
-from tms.delay.stored.entries import HEAD, Entry, entry_key, entry_of, entry_value
+from tms.delay.stored.entries import HEAD, Entry, Moved, entry_key, entry_of, entry_value
 from tms.delay.stored.shelf import Writes
 from tms.errors import (
     Closed,
@@ -366,6 +366,22 @@ def test_what_comes_while_others_are_taken_is_not_among_them(world: World) -> No
     assert world.delayed.move() == 1 and world.read() == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("stood", [Moved(), Moved(START_MS, 1, 1)])
+def test_nothing_is_moved_by_one_who_is_wrong_about_what_was_moved(
+    world: World, stood: Moved
+) -> None:
+    world.later(b"1", delay_ms=0)
+    assert world.delayed.move() == 1
+    world.later(b"2", delay_ms=0)
+    waiting = world.delayed._of(A)
+    taken = waiting.take(START_MS, 1 << 20)
+    assert taken is not None and taken.before != stood
+    with pytest.raises(Conflict):
+        world.delayed._mover._commit(waiting, taken._replace(before=stood))
+    assert world.read() == [b"1"]
+    assert world.delayed.move() == 1 and world.read() == [b"1", b"2"]
+
+
 # Topics and engines that go
 
 
@@ -466,16 +482,22 @@ def test_the_thread_tidies_twice_a_minute_and_goes_on_after_whatever_fails(
 
 def test_what_is_due_wakes_the_thread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tms.delay.mover._SLEEP_S_MAX", 3_600.0)
-    mover, slept = world.delayed._mover, list[float | None]()
+    mover, slept, woken = world.delayed._mover, list[float | None](), list[bool]()
 
     class Wake(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             slept.append(timeout)
             return super().wait(timeout)
 
+        def set(self) -> None:
+            woken.append(True)
+            super().set()
+
     mover._wake = Wake()
     world.delayed.start()
     until(lambda: slept == [3_600.0])
+    world.later(b"as it wakes anyway", delay_ms=3_600_000)
+    assert not woken
     world.later(b"far", delay_ms=3_599_999)
     until(lambda: slept == [3_600.0, 3_599.999])
     world.later(b"farther", delay_ms=3_599_999)
@@ -539,6 +561,7 @@ def test_few_messages_are_packed_together_and_many_stay_as_they_are() -> None:
         ]
     )
     assert found == [[b"1", b"2", b"3"], many, [*many[1:], b"4"], large * 2]
+    assert unpacked([entry(1, encode(large)), entry(2, encode(large))]) == [large * 2]
 
 
 def test_messages_keep_their_keys_headers_and_partition() -> None:
