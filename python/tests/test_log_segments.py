@@ -355,6 +355,18 @@ def test_truncating_up_to_a_time_to_come_hides_nothing_that_is_published_before_
             bench.restart()
 
 
+def test_dropping_a_segment_shows_nothing_again_that_was_made_unreadable() -> None:
+    with Bench() as bench:
+        bench.publish(b"0")
+        log = _log(bench)
+        chain, floor = log.state.chain, (START_MS + HOUR_MS, 0)
+        with log.state.changing():
+            chain.raise_floor(floor)
+            log.state.roll(bench.clock.now_ms())
+            chain.raise_floor(key_after(log.state.last))
+        assert (len(bench.maps()), chain.record.floor) == (1, floor)
+
+
 def test_truncating_again_at_the_same_place_writes_nothing() -> None:
     with Bench() as bench:
         bench.publish(b"a", b"b")
@@ -461,6 +473,15 @@ def test_a_read_that_meets_a_merging_loses_nothing(merges: int) -> None:
         for gone in later[:merges]:  # its blocks are not taken for dropped ones
             with pytest.raises(StorageUnavailable, match="merged"):
                 _chain(bench).scan_segment(gone, FIRST_KEY, MANY)
+
+
+def test_what_was_merged_outlives_a_loss_of_power() -> None:
+    with Bench(limits=small(segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 4, size=1)
+        everything = bench.read()
+        _merge(bench)
+        bench.lose_power()
+        assert bench.read() == everything
 
 
 def test_a_segment_that_was_emptied_meanwhile_is_not_taken_for_a_merged_one() -> None:

@@ -231,7 +231,6 @@ class SegmentChain:
         their keys."""
         record = self.record
         if not record.gaps or forgotten > record.forgotten:
-            forgotten = max(forgotten, record.forgotten)
             self._set(msgspec.structs.replace(record, gaps=True, forgotten=forgotten))
 
     def rewrite(
