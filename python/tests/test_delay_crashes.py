@@ -486,6 +486,39 @@ def test_a_request_that_arrived_by_halves_is_stored_once_when_it_is_repeated(
     assert sorted(world.read()) == [b"0", *[b"0"] * (killed > 0), b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_of_requests_that_were_written_together_each_that_is_not_whole_is_stored_again(
+    kept: int,
+) -> None:
+    store = TornStore()
+    world = World(inner=store)
+    world.later(b"0", delay_ms=1_000)
+    writes = count()
+
+    def arm(operation: str, name: str) -> None:
+        if operation == "write" and keys.is_delayed_map(name) and next(writes) == 1:
+            store.keep = lambda rows: sorted(rows)[kept : kept + 1]
+
+    world.store.before = arm
+    values = (b"1", b"2")
+    with world.delayed._of(A).writing:
+        pending = [
+            world.delayed.submit(
+                A, [NewBlock(0, encode([value]))], Due(delay_ms=1_000), None, value.decode()
+            )
+            for value in values
+        ]
+    for one in pending:
+        with pytest.raises(StorageUnavailable):
+            one.result(5)
+    world.kill()
+    for value in values:
+        world.later(value, delay_ms=1_000, token=value.decode())
+    world.clock.pass_ms(1_000)
+    world.delayed.move()
+    assert sorted(world.read()) == [b"0", b"1", b"2"]
+
+
 def test_an_entry_that_arrives_after_a_takeover_is_not_delivered_besides_its_repetition() -> None:
     """The one that is taken over writes on when the other has begun: its request was there, its
     entry comes late."""
