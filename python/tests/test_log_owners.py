@@ -87,6 +87,19 @@ def test_an_owner_that_lost_the_whole_store_is_not_acknowledged(
     assert one.values(0) == [b"a", b"late", b"b"]
 
 
+def test_an_owner_that_lost_the_partition_takes_no_messages_out_of_it() -> None:
+    both = Processes()
+    both.publish(0, b"a")
+    chain = both.engines[0]._partitions.opened()[-1].state.chain
+    both.publish(1, b"b")
+    sealed = both.record().segments[0]
+    assert sealed.last is not None
+    with pytest.raises(StorageUnavailable, match="taken over"):
+        chain.rewrite(sealed, [], [sealed.last])
+    both.start_anew(1)
+    assert both.values(1) == [b"a", b"b"]
+
+
 def test_starting_again_and_again_without_publishing_makes_no_segments() -> None:
     both = Processes()
     both.publish(0, b"a")

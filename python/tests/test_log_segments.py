@@ -31,7 +31,7 @@ from tms.errors import DataCorrupt, StorageUnavailable
 from tms.log import partition, segments
 from tms.log.records import FIRST_KEY, key_after
 from tms.log.segments import KEY_END, SegmentChain
-from tms.model.block import Flags, decode, read_header
+from tms.model.block import Flags, decode, place, read_header
 from tms.model.ids import MessageId
 from tms.model.keys import block_key
 from tms.model.log import NewBlock, PartitionPosition, StoredBlock
@@ -531,6 +531,30 @@ def test_what_is_taken_out_after_an_interrupted_merging_does_not_come_back_by_th
         assert bench.read() == everything[:1] + everything[2:]
         _merge(bench)
         assert bench.read() == everything[:1] + everything[2:]
+
+
+def test_a_segment_is_rewritten_and_merged_after_that_has_failed() -> None:
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 4, size=1)
+        everything, chain = bench.read(), _chain(bench)
+        first = chain.record.segments[0]
+        assert first.last is not None
+        [stored] = chain.scan_segment(first, FIRST_KEY, MANY)
+        changed = block(b"changed")
+        place(changed, 0, 0, 0)
+
+        def change() -> None:
+            chain.rewrite(first, [stored._replace(block=changed)], [], SYNCED)
+
+        for attempt in (change, lambda: _merge(bench)):
+            bench.store.fail_write(1, stored=False, prefix=SEGMENTS)
+            with pytest.raises(StorageUnavailable):
+                attempt()
+            attempt()
+            bench.lose_power()
+            assert bench.values() == [b"changed", *(one.value for one in everything[1:])]
+            _log(bench).reader.load()
+            chain = _chain(bench)
 
 
 def test_what_an_interrupted_merging_copied_is_not_carried_on_and_can_be_reclaimed() -> None:
