@@ -498,6 +498,15 @@ def test_what_is_committed_cannot_be_taken_back(
     assert world.read() == [b"1"]
 
 
+def test_an_abort_misses_nothing_of_a_topic_that_is_gone(world: World) -> None:
+    id = world.tx.begin().transaction_id
+    for name in (B, A):
+        world.publish_in(id, b"x", name=name)
+    world.engine.delete_topic(B)
+    assert world.tx.abort(id).outcome == "aborted"
+    assert world.read() == []
+
+
 def test_what_was_taken_back_may_be_taken_back_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,9 @@ from tests.test_transactions_repeated import TOPIC, WAIT_S, World, commit
 from tms.errors import StorageUnavailable, TransactionEnded
 from tms.model.block import encode
 from tms.model.log import NewBlock
-from tms.transactions.transactions import TRANSACTIONS
+from tms.model.position import Position
+from tms.model.transaction import PositionChange, PositionKey
+from tms.transactions.transactions import POSITIONS, TRANSACTIONS
 
 
 @pytest.fixture(params=[False, True], ids=["lost", "stored"])
@@ -74,3 +76,27 @@ def test_what_a_refused_message_left_is_never_seen_though_nobody_remembers_its_e
     for _ in range(3):
         world.tx.abort(world.tx.begin().transaction_id)
     assert world.read() == []
+
+
+def test_what_could_not_be_taken_back_is_invalid(stored: bool) -> None:
+    world = World()
+    id = world.tx.begin().transaction_id
+    publish(world, id, b"x")
+    world.store.fail_write(1, stored=stored, prefix=world.segments())
+    assert world.tx.abort(id).outcome == "invalid"
+    world.engine.append(TOPIC, [NewBlock(0, encode([b"after"]))])
+    assert world.read() == [b"after"]
+    assert id in world.tx.manager.state.invalid
+
+
+def test_a_position_of_which_nobody_knows_whether_it_moved_is_looked_up(stored: bool) -> None:
+    world = World()
+    key = PositionKey("g", TOPIC, 0)
+    world.tx.move([PositionChange(key, Position.offset(1))])
+    world.store.fail_write(1, stored=stored, prefix=world.segments(POSITIONS))
+    with pytest.raises(StorageUnavailable):
+        world.tx.move([PositionChange(key, Position.offset(2))])
+    assert world.tx.positions("g", TOPIC) == {0: Position.offset(2 if stored else 1)}
+    world.tx.move([PositionChange(key, Position.offset(3))])
+    world.restart()
+    assert world.tx.positions("g", TOPIC) == {0: Position.offset(3)}

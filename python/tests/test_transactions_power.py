@@ -116,6 +116,18 @@ def test_a_commit_that_lost_a_message_with_the_power_is_invalid_and_no_other_is(
     assert len(told) == 1, "operators are told once"
 
 
+def test_a_commit_that_lost_a_position_with_the_power_is_invalid_too(world: World) -> None:
+    moved = (PositionChange(PositionKey("g", OTHER, 0), Position.offset(7)),)
+    request = Commit(blocks=(block(b"1"),), positions=moved, durability=WRITTEN)
+    torn = world.tx.commit(request).transaction_id
+    world.engine.append(TOPIC, [block(b"2").new], SYNCED)
+    sync_journal(world)
+    lose_power(world)
+    assert world.tx.describe(torn).outcome == "invalid"
+    assert world.tx.positions("g", OTHER) == {}
+    assert world.read() == [b"2"]
+
+
 def test_a_lost_message_is_missed_though_one_before_it_was_committed_later(world: World) -> None:
     early = world.tx.begin().transaction_id
     world.tx.submit(TOPIC, [block(b"1").new], early).result(5)

@@ -90,6 +90,17 @@ def test_what_cannot_be_removed_keeps_nothing_else(
     assert payloads(world) == [7, 8]
 
 
+def test_what_was_published_before_is_not_removed_though_the_commit_does_not_name_it(
+    world: World,
+) -> None:
+    id = staged_by(world, {7: 1, 8: 1})
+    world.tx.refer(A, 0, id)
+    world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, 1, (7,)),)))
+    world.reopen()  # what was begun in the background is done
+    assert payloads(world) == [7, 8]
+    assert b"8.0" in world.read()
+
+
 def test_an_abort_removes_what_was_staged(world: World) -> None:
     id = staged_by(world, {7: 2})
     staged_by(world, {9: 1})

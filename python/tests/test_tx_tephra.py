@@ -430,6 +430,8 @@ def test_a_native_commit_includes_what_was_published_before(world: TephraWorld) 
     world.tx.commit(commit(b"2", id=id))
     assert world.read() == [b"1", b"2"]
     assert not world.tx._early.published._writes
+    named = world.tx.manager.committed_blocks(id)
+    assert [one.end_offset for one in named] == [1, 2], "what a power loss may take"
 
 
 def test_many_at_a_time_agree(world: TephraWorld) -> None:
