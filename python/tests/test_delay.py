@@ -449,6 +449,16 @@ def test_a_cancel_is_remembered_for_ten_minutes_though_the_message_is_long_overd
     _remembered_for_ten_minutes(world, _cancel_what_is_long_overdue(world))
 
 
+def test_a_cancel_counts_as_long_as_the_message_waits_though_it_is_long_overdue() -> None:
+    world = World()
+    (one, _) = world.later(b"1", b"2", delay_ms=0)
+    assert world.delayed.cancel(A, one)
+    world.clock.pass_ms(3 * HOUR_MS)
+    world.delayed.tidy()
+    world.delayed.move()
+    assert world.read() == [b"2"]
+
+
 def test_a_cancel_of_what_is_long_overdue_is_remembered_over_a_restart() -> None:
     world = World()
     id = _cancel_what_is_long_overdue(world)

@@ -342,7 +342,12 @@ def test_who_cancels_waits_for_a_move_and_is_told_when_it_does_not_end(world: Wo
     with pytest.raises(TimedOut, match=f"Whether {id} can be cancelled is not known yet"):
         world.delayed.cancel(A, id, timeout_s=0.01)
     waiting.give_back()
-    assert world.delayed.cancel(A, id, timeout_s=0.01)
+    with waiting.writing:  # as by a store that does not answer
+        other = world.delayed.submit(A, [NewBlock(0, encode([b"2"]))], Due(delay_ms=HOUR_MS))
+        with pytest.raises(TimedOut):
+            world.delayed.cancel(A, id, timeout_s=0.01)
+    other.result(5)
+    assert world.delayed.cancel(A, id, timeout_s=0.5)
     world.delayed.move()
     assert world.read() == []
 
