@@ -89,15 +89,15 @@ def test_a_topic_with_a_damaged_message_rests_for_ten_seconds(world: World) -> N
 
 
 def test_a_damaged_message_comes_with_those_behind_it_once_it_is_mended(world: World) -> None:
-    ids = [world.later(b"%d" % number, delay_ms=1)[0] for number in range(4)]
+    ids = [world.later(b"%d" % number, delay_ms=number + 1)[0] for number in range(4)]
     name, key = row_of(world, ids[1])
     rows = world.store.open(name, create=False)
     whole = rows.get(key)
     assert whole is not None
     rows.write([(key, whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])], Durability.SYNCED)
-    world.clock.pass_ms(1)
+    world.clock.pass_ms(4)
     assert world.delayed.move() == 1 and world.read() == [b"0"]
-    assert world.delayed.info(A) == DelayedInfo(3, START_MS + 1)
+    assert world.delayed.info(A) == DelayedInfo(3, START_MS + 2)
     assert world.delayed.cancel(A, ids[2]) and not world.delayed.cancel(A, ids[0])
     world.kill()
     rows = world.store.open(name, create=False)
