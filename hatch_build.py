@@ -15,5 +15,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         jar = Path(self.root) / "coprocessor" / "target" / name
         if version == "editable" or not jar.is_file():
             return
-        inside = "coprocessor/target" if self.target_name == "sdist" else "tms/cli/hbase/jars"
+        inside = (
+            "coprocessor/target" if self.target_name == "sdist" else "tms/store/hbase/deployment"
+        )
         build_data["force_include"][str(jar)] = f"{inside}/{name}"

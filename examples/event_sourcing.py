@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tms
-from tms.client.views.view import View
+from tms.client.view import View
 from tms.errors import WrongLastId
 
 TOPIC = "accounts"

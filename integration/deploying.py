@@ -15,11 +15,11 @@ import pytest
 from integration import coprocessor
 from integration.cluster import Endpoint
 from integration.install import REFRESH_MS
-from tms.cli.hbase.tables import REFRESH, WATCHED
 from tms.cli.main import run
 from tms.clock import SystemClock
-from tms.store.hbase.admin import Admin, Table
-from tms.store.hbase.thrift.pool import Place, Pool
+from tms.store.hbase.admin import Admin, HBaseTable
+from tms.store.hbase.deployment.tables import REFRESH, WATCHED
+from tms.store.hbase.thrift.pool import HBasePlace, Pool
 
 Tms = Callable[..., tuple[int, Any]]
 CHANGES = {
@@ -40,7 +40,7 @@ class Crash(BaseException):
 
 def refresh_soon(url: str) -> None:
     """Have region servers read the metadata more often than an operator may ask for."""
-    admin = Admin(Place.parse(url), SystemClock())
+    admin = Admin(HBasePlace.parse(url), SystemClock())
     for name in WATCHED:
         found = admin.table(name)
         attributes = {**found.attributes, REFRESH: str(REFRESH_MS)}
@@ -66,7 +66,7 @@ def url(hbase: Endpoint) -> Iterator[str]:
 
 @pytest.fixture
 def admin(url: str) -> Iterator[Admin]:
-    made = Admin(Place.parse(url), SystemClock())
+    made = Admin(HBasePlace.parse(url), SystemClock())
     yield made
     made.close()
 
@@ -104,7 +104,7 @@ def cli_of(url: str, capsysbinary: pytest.CaptureFixture[bytes]) -> Tms:
     return cli
 
 
-def descriptions(admin: Admin) -> dict[str, Table]:
+def descriptions(admin: Admin) -> dict[str, HBaseTable]:
     return {name: admin.table(name) for name in admin.tables()}
 
 

@@ -4,13 +4,13 @@ import hashlib
 from pathlib import Path
 
 import tms
-from tms.cli.hbase import plan
-from tms.cli.hbase.deploy import Deployment
-from tms.cli.hbase.tables import Tuning
 from tms.clock import SystemClock
 from tms.store.hbase.admin import Admin
 from tms.store.hbase.coprocessor import VERSION
-from tms.store.hbase.thrift.pool import Place
+from tms.store.hbase.deployment import plan
+from tms.store.hbase.deployment.deploy import Deployment
+from tms.store.hbase.deployment.tables import Tuning
+from tms.store.hbase.thrift.pool import HBasePlace
 
 REFRESH_MS = 100
 REGIONS = 2
@@ -23,7 +23,7 @@ def install(
     """Make namespace and tables, with the coprocessor if there is a jar; `isolation` is for readers
     that ask for none."""
     clock = SystemClock()
-    admin = Admin(Place.parse(url), clock)
+    admin = Admin(HBasePlace.parse(url), clock)
     try:
         deployment = Deployment(admin, clock, _ANSWER_S, lambda text: None)
         build, tuning = None, Tuning()

@@ -14,9 +14,9 @@ from integration import coprocessor
 from integration.cluster import Standalone, resolve
 from integration.deploying import cli_of, refresh_soon
 from tests.hbase_kit import read_row
+from tms.block import encode
 from tms.client.client import Bus
-from tms.model.block import encode
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 
 WAIT_S = 120

@@ -8,11 +8,11 @@ import pytest
 from integration.cluster import Endpoint
 from tms.clock import SystemClock
 from tms.errors import ConfigError
-from tms.store.hbase import Place
-from tms.store.hbase.admin import Admin, Table
+from tms.store.hbase import HBasePlace
+from tms.store.hbase.admin import Admin, HBaseTable
 from tms.store.hbase.rows import split_rows
 
-MESSAGES = Table(
+MESSAGES = HBaseTable(
     "messages",
     {"tms.ttl": "86400000", "tms.isolation": "committed"},
     {"VERSIONS": "1", "COMPRESSION": "GZ"},
@@ -21,12 +21,14 @@ MESSAGES = Table(
 
 @pytest.fixture
 def admin(hbase_url: str) -> Iterator[Admin]:
-    with contextlib.closing(Admin(Place.parse(hbase_url), SystemClock())) as admin:
+    with contextlib.closing(Admin(HBasePlace.parse(hbase_url), SystemClock())) as admin:
         yield admin
 
 
 def test_a_namespace_is_made_once(hbase: Endpoint) -> None:
-    with contextlib.closing(Admin(Place.parse(hbase.url("made_once")), SystemClock())) as admin:
+    with contextlib.closing(
+        Admin(HBasePlace.parse(hbase.url("made_once")), SystemClock())
+    ) as admin:
         assert admin.tables() == []
         assert admin.create_namespace()
         assert not admin.create_namespace()
@@ -58,7 +60,7 @@ def test_modifying_changes_what_is_named_and_keeps_the_family_s_other_settings(
     admin: Admin,
 ) -> None:
     admin.create_table(MESSAGES)
-    wanted = Table("messages", {"tms.ttl": "1000"}, {"VERSIONS": "2"})
+    wanted = HBaseTable("messages", {"tms.ttl": "1000"}, {"VERSIONS": "2"})
     assert admin.modify_table(wanted)
     assert not admin.modify_table(wanted)
     found = admin.table("messages")
@@ -72,7 +74,7 @@ def test_a_coprocessor_that_is_not_there_is_refused_and_nothing_changes(admin: A
     admin.create_table(MESSAGES)
     broken = "file:///nowhere/tms.jar|io.tms.hbase.RetentionObserver|1073741823|"
     with pytest.raises(Exception, match="nowhere"):
-        admin.modify_table(Table("messages", {**MESSAGES.attributes, "coprocessor$1": broken}))
+        admin.modify_table(HBaseTable("messages", {**MESSAGES.attributes, "coprocessor$1": broken}))
     assert "coprocessor$1" not in admin.table("messages").attributes
     assert admin.available("messages")
 
@@ -93,7 +95,7 @@ def test_a_region_without_the_coprocessor_says_nothing(admin: Admin) -> None:
 
 
 def test_notes_are_kept_and_read_back(admin: Admin) -> None:
-    admin.create_table(Table("metadata"))
+    admin.create_table(HBaseTable("metadata"))
     assert admin.config("install") is None
     admin.set_config("install", b'{"version":1}')
     admin.set_config("install", b'{"version":2}')

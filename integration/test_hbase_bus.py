@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 import tms
-from tests.bus_contract import BusContract
+from tests.contracts.bus_contract import BusContract
+from tests.contracts.transaction_contract import TransactionContract
 from tests.http_kit import serving
-from tests.transaction_contract import TransactionContract
 from tms.clock import SystemClock
 from tms.store.hbase.store import HBaseStore
 

@@ -12,17 +12,17 @@ from integration import coprocessor
 from integration.cluster import Endpoint
 from integration.install import install
 from tests.hbase_kit import read_row
+from tms.block import encode
 from tms.clock import SystemClock
 from tms.engine import Engine
-from tms.model.block import encode
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.snapshot import TransactionType, encode_snapshot
 from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock, TopicStaged
 from tms.store.hbase.admin import Admin, Region
 from tms.store.hbase.store import HBaseStore
-from tms.store.hbase.thrift.pool import Place
-from tms.transactions.early import Range
+from tms.store.hbase.thrift.pool import HBasePlace
+from tms.transactions.uncommitted import StoredRange
 
 WAIT_S = 60
 RAW = {b"tms.isolation": b"uncommitted"}
@@ -61,9 +61,9 @@ class World:
     def publish(self, name: TopicName, *values: bytes) -> None:
         self.engine.append(name, [NewBlock(0, encode([value])) for value in values])
 
-    def publish_in(self, pointer: int, value: bytes) -> Range:
+    def publish_in(self, pointer: int, value: bytes) -> StoredRange:
         (place,) = self.tx.submit(KEPT, [NewBlock(0, encode([value]))], pointer).result(10)
-        return Range.of(KEPT, place, pointer)
+        return StoredRange.of(KEPT, place, pointer)
 
     def rewrite(self) -> None:
         """Let the coprocessor read what the engine says, then have all files written anew."""
@@ -78,7 +78,7 @@ class World:
     def wait_until_all_is_read(self) -> None:
         """Until every region knows all that the engine has said so far."""
         began_s = time.monotonic()
-        admin = Admin(Place.parse(self.hbase.url(self.namespace)), SystemClock())
+        admin = Admin(HBasePlace.parse(self.hbase.url(self.namespace)), SystemClock())
 
         def known(region: Region) -> bool:
             probe = admin.probe(region)
@@ -111,7 +111,7 @@ class World:
 
     def values(self, attributes: Mapping[bytes, bytes] = RAW) -> list[bytes]:
         """What stands in the blocks of the topic `kept` that a scan finds."""
-        from tms.model.block import Flags, decode, flags_of
+        from tms.block import Flags, decode, flags_of
 
         blocks = self.rows(attributes=attributes).get(self.uid(KEPT), [])
         return [

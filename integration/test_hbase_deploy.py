@@ -19,7 +19,7 @@ from integration.deploying import (
     jar,
     url,
 )
-from tms.store.hbase.admin import Admin, Table
+from tms.store.hbase.admin import Admin, HBaseTable
 
 __all__ = ["admin", "cli", "directory", "installed", "jar", "url"]  # fixtures
 
@@ -89,7 +89,9 @@ def test_what_an_operator_changed_stays_and_what_tms_relies_on_is_mended(
     own = {"IS_META", "DURABILITY", "hbase.store.file-tracker.impl"}
     attributes = {name: value for name, value in found.attributes.items() if name not in own}
     admin.modify_table(
-        Table("messages", {**attributes, "their": "own"}, {"BLOCKSIZE": "131072", "TTL": "86400"})
+        HBaseTable(
+            "messages", {**attributes, "their": "own"}, {"BLOCKSIZE": "131072", "TTL": "86400"}
+        )
     )
     code, seen = cli("status")
     assert code == 1 and "TTL = 86400" in seen["findings"][0]["what"]

@@ -8,9 +8,9 @@ from integration import coprocessor
 from integration.cluster import Endpoint
 from integration.install import install
 from tests.faults.service import within
+from tms.block import decode, encode
 from tms.client.client import Bus
-from tms.model.block import decode, encode
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 
 WAIT_S = 60

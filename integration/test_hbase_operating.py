@@ -16,9 +16,9 @@ from integration.install import install
 from tests.faults.clients import free_port
 from tests.faults.service import Service, within
 from tms.clock import SystemClock
-from tms.store.hbase.admin import Admin, Table
+from tms.store.hbase.admin import Admin, HBaseTable
 from tms.store.hbase.coprocessor import VERSION
-from tms.store.hbase.thrift.pool import Place
+from tms.store.hbase.thrift.pool import HBasePlace
 
 LOOKS_S = 60  # the service looks at the coprocessor now and then
 
@@ -48,7 +48,7 @@ def use(url: str) -> None:
 
 @pytest.fixture
 def admin(hbase: Endpoint, hbase_namespace: str) -> Iterator[Admin]:
-    made = Admin(Place.parse(hbase.url(hbase_namespace)), SystemClock())
+    made = Admin(HBasePlace.parse(hbase.url(hbase_namespace)), SystemClock())
     yield made
     made.close()
 
@@ -86,7 +86,7 @@ def _deploy(admin: Admin, jar: str, more: dict[str, str] | None = None) -> None:
             key: value for key, value in found.attributes.items() if not key.startswith("coproc")
         }
         attributes["coprocessor$1"] = f"{jar}|io.tms.hbase.RetentionObserver|1073741823|"
-        changed = Table(
+        changed = HBaseTable(
             name,
             {**attributes, **(more or {})},
             found.family_attributes,

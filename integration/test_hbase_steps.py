@@ -17,7 +17,7 @@ from tms.clock import SystemClock
 from tms.engine import Engine, EngineConfig
 from tms.errors import TMSError
 from tms.log.partition import LogLimits
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
 from tms.store.faulty import FaultyStore

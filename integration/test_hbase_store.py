@@ -15,7 +15,7 @@ import pytest
 from integration.cluster import Endpoint, Standalone
 from integration.install import install
 from integration.thrift_proxy import Fault, ThriftProxy
-from tests.store_contract import (
+from tests.contracts.store_contract import (
     ALL,
     SYNCED,
     WRITTEN,

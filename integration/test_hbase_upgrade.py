@@ -172,10 +172,10 @@ def test_status_finds_what_is_wrong(cli: Tms, admin: Admin, installed: str, jar:
     def set_attributes(wanted: dict[str, str]) -> None:
         admin.modify_table(tms_table(wanted))
 
-    from tms.store.hbase.admin import Table
+    from tms.store.hbase.admin import HBaseTable
 
-    def tms_table(wanted: dict[str, str]) -> Table:
-        return Table("messages", wanted)
+    def tms_table(wanted: dict[str, str]) -> HBaseTable:
+        return HBaseTable("messages", wanted)
 
     set_attributes({**attributes, "tms.enabled": "false"})
     assert "switched off in 2 of 2 regions" in problems()

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from tests.log_kit import Seen, block, seen
+from tms.block import Compression, encode
 from tms.clock import SystemClock
 from tms.engine import Engine, EngineConfig
 from tms.errors import StorageUnavailable, TopicNotFound
 from tms.log.partition import LogLimits
-from tms.model.block import Compression, encode
-from tms.model.log import NewBlock, PartitionPosition
+from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Cleanup, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock, TopicStaged
-from tms.spark.topics.base import Split
-from tms.spark.topics.hbase import HBaseReader
+from tms.spark.source.from_hbase import HBaseReader
+from tms.spark.source.topics import Split
 from tms.store.hbase import HBaseStore
 from tms.store.hbase.thrift.scanning import Pages
 

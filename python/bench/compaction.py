@@ -15,7 +15,7 @@ from statistics import median
 from bench.report import Goal, Report
 from bench.targets import TOPIC, Embedded, Setup, values
 from tms.clock import SystemClock
-from tms.compact.throttle import Throttle
+from tms.compaction.throttle import Throttle
 from tms.engine import CompactionLimits
 from tms.model.topic import TopicName
 

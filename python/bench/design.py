@@ -22,10 +22,10 @@ from bench.latency import timed
 from bench.report import Report, Sample, Samples, interleaved, measured, median, more, ratio
 from bench.targets import TOPIC, Embedded, Service, Setup, values
 from bench.throughput import AT_ONCE, replay
+from tms.block import encode
 from tms.client.client import Bus
 from tms.engine import Engine
-from tms.model.block import encode
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.store.leveldb.store import LevelDBStore
 

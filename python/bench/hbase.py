@@ -28,9 +28,9 @@ from tms.clock import SystemClock
 from tms.model import keys
 from tms.model.topic import Durability
 from tms.store.base import Row
-from tms.store.hbase import HBaseStore, Place
+from tms.store.hbase import HBasePlace, HBaseStore
 from tms.store.hbase.rows import BLOCK, FAMILY, rows_of
-from tms.store.hbase.thrift.connection import Connection, types
+from tms.store.hbase.thrift.connection import ThriftConnection, types
 from tms.store.hbase.thrift.scanning import PAGE_BYTES
 
 RAW, STORE, TMS, ROW_EACH, RAW_MAX = "raw", "store", "TMS", "a row each", "raw max"
@@ -51,12 +51,14 @@ _SHAPES_QUICK = ((64 << 10, 8, 20), (1 << 10, 500, 6))
 class Raw:
     """HBase as its Thrift calls are, on one connection."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: HBasePlace) -> None:
         clock = SystemClock()
         self._clock = clock
         self._place = place
         [(host, port)] = place.servers
-        self._connection = Connection(host, port, clock, _CALL_S, clock.monotonic_s() + _CALL_S)
+        self._connection = ThriftConnection(
+            host, port, clock, _CALL_S, clock.monotonic_s() + _CALL_S
+        )
 
     def puts(self, name: str, rows: list[Row]) -> list[Any]:
         """Rows as they are sent."""
@@ -103,7 +105,7 @@ def run(setup: Setup, report: Report) -> None:
             install(one, regions=REGIONS)
         with (
             contextlib.closing(HBaseStore(url)) as store,
-            contextlib.closing(Raw(Place.parse(url))) as raw,
+            contextlib.closing(Raw(HBasePlace.parse(url))) as raw,
         ):
             segments = (keys.segment_map(1, 0, number) for number in count())
             for size, blocks, writes in _SHAPES_QUICK if setup.quick else _SHAPES:

@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 import tms
 from bench.report import Goal, Report, Sample, interleaved, measured, median, more, percentile
 from bench.targets import TOPIC, Embedded, Service, Setup, raw_leveldb, values
+from tms.block import encode
 from tms.client.client import Bus
-from tms.model.block import encode
 from tms.model.keys import block_key
 
 PER_SECOND = 1_000

@@ -12,17 +12,17 @@ from functools import partial
 
 from bench.report import Goal, Report, Sample, interleaved, measured, median, ratio
 from bench.targets import TOPIC, Embedded, Setup, values
+from tms.block import MESSAGES_MAX, encode
 from tms.client.client import Bus
-from tms.client.queues.queue import Queue
+from tms.client.queue import Queue
 from tms.clock import SystemClock
 from tms.engine import Engine
-from tms.model.block import MESSAGES_MAX, encode
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.queue import OUTSTANDING_MAX, QueueSettings
 from tms.model.topic import Durability, TopicName, TopicSettings
-from tms.queue.entries import Advanced
-from tms.queue.order import key_hash, pack
-from tms.queue.partition import PartitionState
+from tms.queues.entries import Advanced
+from tms.queues.key_order import key_hash, pack
+from tms.queues.partition import QueuePartitionState
 from tms.store.memory import MemoryStore
 
 BATCH = 100
@@ -78,9 +78,9 @@ def _work(queue: Queue, size: int, count: int) -> int:
     return done
 
 
-def _leased(count: int, run: int = BATCH, ordered: bool = False) -> PartitionState:
+def _leased(count: int, run: int = BATCH, ordered: bool = False) -> QueuePartitionState:
     """Every message has a key of its own."""
-    state = PartitionState(ordered=ordered)
+    state = QueuePartitionState(ordered=ordered)
     for first in range(0, count, run):
         some = min(run, count - first)
         hashes = pack(key_hash(b"%d" % (first + at)) for at in range(some)) if ordered else b""

@@ -7,7 +7,7 @@ from functools import partial
 from bench.report import Goal, Report, Sample, interleaved, measured, median
 from bench.targets import TOPIC, Service, Setup, values
 from tms.client.client import Bus
-from tms.client.queues.queue import Queue
+from tms.client.queue import Queue
 
 BATCH = 100
 WORKERS = 8

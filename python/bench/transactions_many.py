@@ -21,15 +21,15 @@ from bench.report import (
     ratio,
 )
 from bench.targets import TOPIC, Service, Setup
+from tms.block import encode
 from tms.clock import SystemClock
 from tms.engine import Engine
-from tms.model.block import encode
-from tms.model.log import NewBlock, PartitionPosition
+from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
 from tms.store.memory import MemoryStore
-from tms.tx.state import TransactionState
+from tms.transactions.state import TransactionState
 
 FEW, MANY, INVALID = 10, 10_000, 100_000
 _NAME = TopicName.parse(TOPIC)

@@ -49,7 +49,7 @@ from sim.rules.checker import check
 from sim.rules.findings import Finding
 from sim.world import World, quietly
 from tms.errors import TopicNotFound
-from tms.model.log import PartitionPosition
+from tms.model.message import PartitionPosition
 from tms.model.position import Position
 
 TOPICS = (

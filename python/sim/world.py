@@ -20,13 +20,13 @@ from typing import Any
 from sim.bounds.drawing import Bounds
 from sim.disk import Disk
 from sim.history import Clock, Crashed, History
-from tms.compact.compaction import CompactionLimits
+from tms.compaction.compaction import CompactionLimits
 from tms.engine import Engine
 from tms.errors import TMSError
 from tms.log import pending
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.store.faulty import FaultyStore
-from tms.topic.filtering import Bounds as FilterBounds
+from tms.topics.filtering import FetchBounds as FilterBounds
 
 START_MS = 1_700_000_000_000
 FOREVER = TopicSettings(2, None, None, Durability.SYNCED)

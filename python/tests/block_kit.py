@@ -7,8 +7,8 @@ from typing import NamedTuple
 import google_crc32c
 import pyarrow as pa
 
-from tms.model.block import HEADER_BYTES, check, decode, schema
-from tms.model.log import Buffer
+from tms.block import HEADER_BYTES, check, decode, schema
+from tms.model.message import Buffer
 
 LIMITS = {"message_bytes_max": 1 << 20, "decompressed_bytes_max": 1 << 24}
 

@@ -7,19 +7,19 @@ from sim.bounds.drawing import Bounds
 from tests.bounds_kit import AT_DEFAULT
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
-from tms.compact.compaction import CompactionLimits
+from tms.block import decode, encode, read_header
+from tms.block.placing import places, skipped
+from tms.compaction.compaction import CompactionLimits
 from tms.engine import Engine
-from tms.model.block import decode, encode, read_header
 from tms.model.ids import MessageId
-from tms.model.log import NewBlock, PartitionPosition
-from tms.model.placing import places, skipped
+from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import Cleanup, Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicStaged
 from tms.store.base import Store
 from tms.store.faulty import FaultyStore
-from tms.topic.partitions import PartitionLog
+from tms.topics.partitions import PartitionLog
 
 NAME = TopicName.parse("t")
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

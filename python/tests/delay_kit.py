@@ -10,11 +10,11 @@ from typing import Self
 
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
+from tms.block import decode, encode
 from tms.engine import Engine, EngineConfig
 from tms.model import keys
-from tms.model.block import decode, encode
 from tms.model.delayed import Deferred, DelayedId, Due
-from tms.model.log import NewBlock, PartitionPosition
+from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.store.base import Row, Store

@@ -27,7 +27,7 @@ from tests.hbase_kit import (
     salt,
     topic,
 )
-from tms.model.block import Flags
+from tms.block import Flags
 from tms.model.snapshot import POINTERS_PER_MS, TransactionType
 from tms.model.transaction_image import InProgress
 

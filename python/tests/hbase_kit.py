@@ -18,14 +18,14 @@ from typing import Any
 import google_crc32c
 import msgspec
 
+from tms.block import Flags, encode, place, read_header
+from tms.block.header import HEADER_BYTES
 from tms.errors import BadBlock
 from tms.log.records import PartitionRecord, SegmentRecord
-from tms.model.block import Flags, encode, place, read_header
-from tms.model.block.header import HEADER_BYTES
 from tms.model.snapshot import POINTER_MAX, POINTERS_PER_MS, Snapshot
 from tms.model.topic import Durability
 from tms.model.transaction_image import InProgress, TransactionImage, encode_image
-from tms.topic.registry import TopicRecord
+from tms.topics.registry import TopicRecord
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000

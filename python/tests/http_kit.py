@@ -11,17 +11,17 @@ from typing import Any, Self
 
 import uvloop
 
+from tms.api import routes
 from tms.clock import Clock, SystemClock
+from tms.cluster.ownership import Ownership
+from tms.compat.tephra.frames import FrameLimits
+from tms.compat.tephra.front import TephraServer
 from tms.engine import Engine, EngineConfig
-from tms.owner.ownership import Ownership
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.main import Server
 from tms.server.service import CdapLimits, RequestLimits, Service
-from tms.server.tephra.frames import FrameLimits
-from tms.server.tephra.front import Tephra
 from tms.store.base import Store
 from tms.store.memory import MemoryStore
-from tms.wire import routes
 
 PROBLEM = "urn:tms:problem:"
 
@@ -214,7 +214,7 @@ def serving(
             connection_limits or ConnectionLimits(),
             cdap,
         )
-        front = None if tephra is None or other is None else Tephra(service, other, tephra)
+        front = None if tephra is None or other is None else TephraServer(service, other, tephra)
         server = Server(service, drain_s, front)
         started.set_result((service, server))
         await server.serve(sockets=[listener])

@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from tests.clocks import ManualClock
+from tms.block import decode, encode
+from tms.block.placing import places
 from tms.engine import Engine, EngineConfig
 from tms.log.partition import LogLimits
 from tms.log.pending import PendingAppend
-from tms.model.block import decode, encode
 from tms.model.ids import MessageId
-from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition, StoredBlock
-from tms.model.placing import places
+from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import Durability, PartitionInfo, TopicName, TopicSettings
 from tms.store.base import Store

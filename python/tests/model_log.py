@@ -6,8 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from tms.model.ids import MessageId
-from tms.model.log import Appended
-from tms.model.position import Kind, Position
+from tms.model.message import Appended
+from tms.model.position import Position, PositionKind
 from tms.model.topic import TopicSettings
 
 FIRST = MessageId(0, 0)
@@ -54,24 +54,28 @@ class ModelPartition:
 
     def truncate(self, before: Position) -> None:
         """Messages before this position are unreadable."""
-        if before.kind is Kind.OFFSET:
+        if before.kind is PositionKind.OFFSET:
             self.start = max(self.start, min(before.number, self.end))
         else:
             self.start = max(self.start, self.resolve(before))
 
     def resolve(self, position: Position) -> int:
         """The offset of the first message that a fetch from this position may answer with."""
-        if position.kind is Kind.LATEST:
+        if position.kind is PositionKind.LATEST:
             return self.end
-        if position.kind is Kind.EARLIEST:
+        if position.kind is PositionKind.EARLIEST:
             return self.start
-        if position.kind is Kind.OFFSET:
+        if position.kind is PositionKind.OFFSET:
             return position.number
-        if position.kind is Kind.TIME:
+        if position.kind is PositionKind.TIME:
             return max(self.start, self._at(MessageId(position.number, 0)))
         assert position.id is not None
         index = self._at(MessageId(position.id.time_ms, position.id.sequence))
-        if position.kind is Kind.AFTER and index < self.end and self.ids[index] == position.id:
+        if (
+            position.kind is PositionKind.AFTER
+            and index < self.end
+            and self.ids[index] == position.id
+        ):
             index += 1
         return max(self.start, index)
 

@@ -11,7 +11,7 @@ from tms.engine import Engine
 from tms.errors import StorageUnavailable
 from tms.log.records import PartitionRecord, decode
 from tms.model import keys
-from tms.model.log import Appended, NewBlock, PartitionPosition
+from tms.model.message import Appended, NewBlock, PartitionPosition
 from tms.model.topic import Durability, TopicSettings
 from tms.store.base import Map, Row
 from tms.store.faulty import FaultyMap, FaultyStore

@@ -5,11 +5,11 @@ import threading
 from collections.abc import Callable
 
 from tests.clocks import ManualClock
+from tms.block.received import Delivered
 from tms.model.queue import QueueInfo
-from tms.model.received import Delivered
 from tms.model.topic import TopicName
-from tms.queue.partition import BLOCKED, PartitionState
 from tms.queues import Queues
+from tms.queues.partition import BLOCKED, QueuePartitionState
 from tms.queues.queue import OpenQueue
 
 QUIET_MS = 13 * 3_600_000  # every lease and delay is over then
@@ -54,7 +54,7 @@ def require_nothing_held(queues: Queues, group: str, topic: TopicName) -> None:
     assert not len(queue.waiters), "somebody waits and is not there any more"
 
 
-def require_unblocked(state: PartitionState) -> None:
+def require_unblocked(state: QueuePartitionState) -> None:
     """A message waits for another one of its key only while that is not settled."""
     if state.order is None:
         assert not state.counts[BLOCKED]

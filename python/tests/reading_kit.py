@@ -16,40 +16,41 @@ import tms.aio
 from tests.clocks import ManualClock
 from tests.http_kit import Client, Served, serving
 from tests.log_kit import KeptStore
+from tms.api import routes
+from tms.block import encode
 from tms.client.cursor import page as page_of
+from tms.compat.cdap import avro
+from tms.compat.cdap.avro import ConsumeRequest
 from tms.engine import Engine, EngineConfig
 from tms.log.partition import LogLimits
-from tms.model.block import encode
 from tms.model.ids import MessageId
-from tms.model.log import NewBlock, PartitionPosition
-from tms.model.position import Kind, Position
+from tms.model.message import NewBlock, PartitionPosition
+from tms.model.position import Position, PositionKind
 from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicStaged
-from tms.spark.rows import Columns, batches
-from tms.spark.topics.base import Split
-from tms.spark.topics.service import ServiceReader
-from tms.view import View
-from tms.wire import avro, routes
-from tms.wire.avro import ConsumeRequest
+from tms.observer import StoreObserver
+from tms.spark.rows import WantedColumns, batches
+from tms.spark.source.from_service import ServiceReader
+from tms.spark.source.topics import Split
 
 NAME = TopicName.parse("t")
 PATH = "/v2/namespaces/default/topics/t"
 KEYS = (None, b"a", b"b", b"c")
 BOUNDS = {  # pages and looks of readers, by where their names stand
-    "tms.topic.filtering.PAGE_BYTES": 1 << 20,
-    "tms.topic.journal.READ_BYTES": 8 << 20,
+    "tms.topics.filtering.PAGE_BYTES": 1 << 20,
+    "tms.topics.journal.READ_BYTES": 8 << 20,
     "tms.log.reader._LOOK_BYTES": 4 << 20,
     "tms.log.recovery.SCAN_BYTES": 4 << 20,
-    "tms.compact.rewriting.PAGE_BYTES": 1 << 20,
-    "tms.compact.erasing.PAGE_BYTES": 1 << 20,
-    "tms.view.partition.READ_BYTES": 8 << 20,
-    "tms.server.cdap.poll.FETCH_BYTES": 256 << 10,
-    "tms.spark.topics.service.FETCH_BYTES": 8 << 20,
-    "tms.spark.topics.service.FIRST_FETCH_BYTES": 1 << 20,
+    "tms.compaction.rewriting.PAGE_BYTES": 1 << 20,
+    "tms.compaction.erasing.PAGE_BYTES": 1 << 20,
+    "tms.observer.partition.READ_BYTES": 8 << 20,
+    "tms.compat.cdap.poll.FETCH_BYTES": 256 << 10,
+    "tms.spark.source.from_service.FETCH_BYTES": 8 << 20,
+    "tms.spark.source.from_service.FIRST_FETCH_BYTES": 1 << 20,
     "tms.queues.reading.AHEAD_BYTES": 1 << 20,
     "tms.queues.reading.AGAIN_BYTES": 256 << 10,
-    "tms.client.views.view.FETCH_BYTES": 4 << 20,
+    "tms.client.view.FETCH_BYTES": 4 << 20,
 }
 
 
@@ -257,9 +258,9 @@ class Partition:
         start: bytes | int | None = None
         if position.id is not None:
             start = bytes(position.id)
-        elif position.kind is Kind.TIME:
+        elif position.kind is PositionKind.TIME:
             start = position.number
-        inclusive = position.kind is not Kind.AFTER
+        inclusive = position.kind is not PositionKind.AFTER
         body = avro.encode_consume(ConsumeRequest(start, inclusive, None, None))
         path = "/v1/namespaces/default/topics/t/poll"
         answer = client.request("POST", path, body, media="avro/binary")
@@ -272,17 +273,17 @@ class Partition:
         assert image is not None
         image._shown = None
         image.write(self.clock.now_ms())
-        one = View(self.store, self.clock).topic("t").partition(0)
+        one = StoreObserver(self.store, self.clock).topic("t").partition(0)
         start, stop = one.start(), one.end().offset
         blocks = [*one.blocks(*one.span(start, stop))] if start < stop else []
-        return _of_batches(batches(blocks, "t", start, stop, Columns(message_id=True)))
+        return _of_batches(batches(blocks, "t", start, stop, WantedColumns(message_id=True)))
 
     def split(self, start: int, stop: int) -> list[Row]:
         """By a task of Spark, over the service."""
         reader = ServiceReader(self.url)
         try:
             found = reader.read(Split("t", 0, start, stop))
-            return _of_batches(batches(found, "t", start, stop, Columns(message_id=True)))
+            return _of_batches(batches(found, "t", start, stop, WantedColumns(message_id=True)))
         finally:
             reader.close()
 
@@ -304,7 +305,7 @@ class Partition:
 
 
 def _from_json(body: bytes) -> Iterator[Row]:
-    from tms.wire.messages import cells_in
+    from tms.api.messages import cells_in
 
     for m in json.loads(body)["messages"]:
         key, value, _ = cells_in(m["key"], m["value"], m["headers"], m["encoding"])

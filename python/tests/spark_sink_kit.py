@@ -14,15 +14,15 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 
 from tests.clocks import ManualClock
+from tms.block import decode
 from tms.client.transport import Transport
 from tms.engine import Engine
 from tms.errors import StorageUnavailable, TimedOut, TMSError
-from tms.model.block import decode
-from tms.model.log import PartitionPosition
+from tms.model.message import PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.spark.sink.columns import shape_of
-from tms.spark.sink.fence import Attempt, Fence, Job
+from tms.spark.sink.fence import Attempt, BatchFence, Job
 from tms.spark.sink.staging import stage
 from tms.store.base import Store
 from tms.store.faulty import FaultyStore
@@ -220,8 +220,8 @@ class Driver:
     def attempt(self, job: Job, rows: Rows) -> Attempt:
         return stage(self.service.transport, job, SHAPE, iter(as_batches(rows)))
 
-    def fence(self, job: Job) -> Fence:
-        return Fence(self.service.transport, job, timeout_s=5)
+    def fence(self, job: Job) -> BatchFence:
+        return BatchFence(self.service.transport, job, timeout_s=5)
 
     @property
     def expected(self) -> list[tuple[str, bytes]]:

@@ -18,10 +18,10 @@ import pytest
 import tms
 from tests.http_kit import serving
 from tests.log_kit import HOUR_MS
+from tms.block import encode
 from tms.clock import Clock
 from tms.engine import Engine
-from tms.model.block import encode
-from tms.model.log import Message, NewBlock
+from tms.model.message import Message, NewBlock
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import TopicName
 from tms.store.base import Store

@@ -12,8 +12,8 @@ from typing import Any
 from tests.block_kit import LIMITS, batch_of, block_of, body_of, with_right_crc
 from tests.hbase_cases import hbase
 from tests.snapshot_cases import snapshots
+from tms.block import Compression, encode, place, read_header, thin
 from tms.model import keys
-from tms.model.block import Compression, encode, place, read_header, thin
 from tms.model.ids import TIME_MS_MAX, MessageId
 from tms.model.topic import TopicName, parse_cleanup, parse_retention
 

@@ -7,7 +7,7 @@ import pytest
 
 import tms
 from tms.errors import Invalid, TopicNotFound
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 from tms.spark import read
 
@@ -138,6 +138,6 @@ def test_what_users_filter_by_is_applied_to_messages(spark: "SparkSession", stor
 
 def tms_block(value: bytes) -> bytearray:
     """One message."""
-    from tms.model.block import encode
+    from tms.block import encode
 
     return encode([value])

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from tms.block import Compression, encode, place
 from tms.errors import ConfigError
-from tms.model.block import Compression, encode, place
-from tms.model.log import StoredBlock
+from tms.model.message import StoredBlock
 from tms.spark import register
-from tms.spark.rows import Columns, batches, spark_ddl
+from tms.spark.rows import WantedColumns, batches, spark_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.timeout(300)  # a cold JVM on a busy machine
-ALL = Columns(headers=True, message_id=True)
+ALL = WantedColumns(headers=True, message_id=True)
 TIME_MS = 1_700_000_000_123
 COUNT = 1_000
 

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 from tms.options import check_options, named_options
 
 if TYPE_CHECKING:
+    from tms.block.received import Delivered
     from tms.client.client import Bus
     from tms.client.consumer import Consumer
     from tms.client.cursor import Batch, Page
-    from tms.client.publish.producer import Producer
-    from tms.client.queues.queue import Queue
+    from tms.client.producer import Producer
+    from tms.client.queue import Queue
     from tms.engine import Engine
     from tms.errors import TMSError
     from tms.model.delayed import DelayedId
     from tms.model.ids import MessageId
-    from tms.model.log import Message
+    from tms.model.message import Message
     from tms.model.position import Position
-    from tms.model.received import Delivered
     from tms.store.base import Store
 
 __all__ = [
@@ -52,14 +52,14 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Bus": "tms.client.client",
-    "Producer": "tms.client.publish.producer",
+    "Producer": "tms.client.producer",
     "Consumer": "tms.client.consumer",
-    "Queue": "tms.client.queues.queue",
-    "Delivered": "tms.model.received",
+    "Queue": "tms.client.queue",
+    "Delivered": "tms.block.received",
     "Batch": "tms.client.cursor",
     "Page": "tms.client.cursor",
     "DelayedId": "tms.model.delayed",
-    "Message": "tms.model.log",
+    "Message": "tms.model.message",
     "MessageId": "tms.model.ids",
     "Position": "tms.model.position",
     "TMSError": "tms.errors",

@@ -10,8 +10,8 @@ from typing import Any
 
 from tms import open_engine
 from tms.client.aio.bus import AsyncBus
+from tms.client.aio.channels import AsyncLocalLane
 from tms.client.aio.consumer import AsyncConsumer
-from tms.client.aio.lanes import AsyncLocalLane
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.client import Bus

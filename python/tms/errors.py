@@ -5,7 +5,7 @@ Every error that a caller can meet is a `TMSError` with a stable `code` (the las
 next, and JSON-able `details`.
 
 * `retriable` says whether the same call may succeed later without a change.
-* `kind` groups codes by meaning; `wire.routes` maps kinds to HTTP status numbers, `cli` maps them
+* `kind` groups codes by meaning; `api.routes` maps kinds to HTTP status numbers, `cli` maps them
   to exit codes.
 * A code never changes once released. `from_code` rebuilds the error on the client's side.
 """
@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 
-class Kind(StrEnum):
+class ErrorKind(StrEnum):
     """What an error means to its caller."""
 
     MALFORMED = "malformed"  # the bytes cannot be understood
@@ -49,7 +49,7 @@ class TMSError(Exception):
     """
 
     code: ClassVar[str] = "internal"
-    kind: ClassVar[Kind] = Kind.INTERNAL
+    kind: ClassVar[ErrorKind] = ErrorKind.INTERNAL
     retriable: ClassVar[bool] = False
 
     def __init__(self, message: str, **details: Any) -> None:
@@ -91,7 +91,7 @@ def codes() -> dict[str, type[TMSError]]:
 class Malformed(TMSError):
     """The request or the bytes cannot be understood."""
 
-    code, kind = "malformed", Kind.MALFORMED
+    code, kind = "malformed", ErrorKind.MALFORMED
 
 
 class BadJson(Malformed):
@@ -127,7 +127,7 @@ class CrcMismatch(BadBlock):
 class Invalid(TMSError):
     """A value is well-formed but outside of what is allowed."""
 
-    code, kind = "invalid", Kind.INVALID
+    code, kind = "invalid", ErrorKind.INVALID
 
 
 class IdempotencyKeyReused(Invalid):
@@ -139,7 +139,7 @@ class IdempotencyKeyReused(Invalid):
 class TooLarge(TMSError):
     """A body, batch or message is over its configured limit."""
 
-    code, kind = "too-large", Kind.TOO_LARGE
+    code, kind = "too-large", ErrorKind.TOO_LARGE
 
 
 class DecompressedTooLarge(TooLarge):
@@ -151,25 +151,25 @@ class DecompressedTooLarge(TooLarge):
 class UnsupportedMedia(TMSError):
     """The Content-Type or Content-Encoding is none that TMS reads."""
 
-    code, kind = "unsupported-media-type", Kind.UNSUPPORTED_MEDIA
+    code, kind = "unsupported-media-type", ErrorKind.UNSUPPORTED_MEDIA
 
 
 class NotAcceptable(TMSError):
     """The Accept header names no representation that TMS makes."""
 
-    code, kind = "not-acceptable", Kind.NOT_ACCEPTABLE
+    code, kind = "not-acceptable", ErrorKind.NOT_ACCEPTABLE
 
 
 class Forbidden(TMSError):
     """The caller may not do this, e.g. write to the namespace `system`."""
 
-    code, kind = "forbidden", Kind.FORBIDDEN
+    code, kind = "forbidden", ErrorKind.FORBIDDEN
 
 
 class NotFound(TMSError):
     """What the path names does not exist."""
 
-    code, kind = "not-found", Kind.NOT_FOUND
+    code, kind = "not-found", ErrorKind.NOT_FOUND
 
 
 class TopicNotFound(NotFound):
@@ -187,7 +187,7 @@ class PartitionNotFound(NotFound):
 class Conflict(TMSError):
     """The request contradicts what is there."""
 
-    code, kind = "conflict", Kind.CONFLICT
+    code, kind = "conflict", ErrorKind.CONFLICT
 
 
 class TopicExists(Conflict):
@@ -253,7 +253,7 @@ class CommitUnfinished(TMSError):
     transaction follows with its recovery. Not retriable: doing the transaction again would do it
     twice."""
 
-    code, kind = "commit-unfinished", Kind.UNAVAILABLE
+    code, kind = "commit-unfinished", ErrorKind.UNAVAILABLE
 
 
 class PostCommitFailed(TMSError):
@@ -292,7 +292,7 @@ class OffsetOutOfRange(TMSError):
     """The offset asked for is no longer readable, or beyond the end; details carry `earliest` and
     `end`."""
 
-    code, kind = "offset-out-of-range", Kind.GONE
+    code, kind = "offset-out-of-range", ErrorKind.GONE
 
     def nearest(self, offset: int) -> int:
         """The offset in range that is nearest to this one."""
@@ -303,32 +303,32 @@ class OffsetOutOfRange(TMSError):
 class SlowRequest(TMSError):
     """The caller did not send its request in time."""
 
-    code, kind, retriable = "request-timeout", Kind.SLOW, True
+    code, kind, retriable = "request-timeout", ErrorKind.SLOW, True
 
 
 class Overloaded(TMSError):
     """Memory in flight is at its bound; try again after `retry_after_s`."""
 
-    code, kind, retriable = "overloaded", Kind.OVERLOADED, True
+    code, kind, retriable = "overloaded", ErrorKind.OVERLOADED, True
 
 
 class StorageFull(TMSError):
     """The disk is full. Nothing of the request was acknowledged; reads go on."""
 
-    code, kind, retriable = "storage-full", Kind.STORAGE_FULL, True
+    code, kind, retriable = "storage-full", ErrorKind.STORAGE_FULL, True
 
 
 class StorageUnavailable(TMSError):
     """The store cannot be written or read at the moment; the outcome of a write is unknown until
     retried."""
 
-    code, kind, retriable = "storage-unavailable", Kind.UNAVAILABLE, True
+    code, kind, retriable = "storage-unavailable", ErrorKind.UNAVAILABLE, True
 
 
 class Unavailable(TMSError):
     """The service cannot be reached, is starting or is draining."""
 
-    code, kind, retriable = "unavailable", Kind.UNAVAILABLE, True
+    code, kind, retriable = "unavailable", ErrorKind.UNAVAILABLE, True
 
 
 class NotOwner(Unavailable):
@@ -342,31 +342,31 @@ class NotOwner(Unavailable):
 class DataCorrupt(TMSError):
     """Stored bytes are damaged. TMS never delivers them; `tms fsck` names and repairs."""
 
-    code, kind = "data-corrupt", Kind.CORRUPT
+    code, kind = "data-corrupt", ErrorKind.CORRUPT
 
 
 class AlreadyRunning(TMSError):
     """Another process, or this one, has the data directory open."""
 
-    code, kind = "already-running", Kind.ALREADY_RUNNING
+    code, kind = "already-running", ErrorKind.ALREADY_RUNNING
 
 
 class ConfigError(TMSError):
     """The configuration is wrong; the message lists every fault with its key and source."""
 
-    code, kind = "config", Kind.CONFIG
+    code, kind = "config", ErrorKind.CONFIG
 
 
 class TimedOut(TMSError):
     """The call's deadline passed. A publish that timed out may or may not have been stored."""
 
-    code, kind, retriable = "timed-out", Kind.TIMED_OUT, True
+    code, kind, retriable = "timed-out", ErrorKind.TIMED_OUT, True
 
 
 class Closed(TMSError):
     """The object was used after it was closed."""
 
-    code, kind = "closed", Kind.CLOSED
+    code, kind = "closed", ErrorKind.CLOSED
 
 
 class ViewFailed(Closed):

@@ -37,13 +37,13 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
+from tms.api.commits import decode_commit, encode_commit
 from tms.client.client import Bus
 from tms.client.participants import Transacted
 from tms.clock import Clock, SystemClock
 from tms.errors import CommitUnfinished, Conflict, Invalid
 from tms.model.topic import Durability
 from tms.model.transaction import Commit, PositionChange
-from tms.wire.commits import decode_commit, encode_commit
 
 RECOVER_HOURS = 24
 _metadata = sa.MetaData()

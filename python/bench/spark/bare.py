@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from bench.spark.common import THREADS
 from bench.targets import values
-from tms.model.block import encode, place
-from tms.model.log import StoredBlock
-from tms.spark.rows import Columns, arrow_schema, batches, spark_ddl
+from tms.block import encode, place
+from tms.model.message import StoredBlock
+from tms.spark.rows import WantedColumns, arrow_schema, batches, spark_ddl
 
 ALL = 1 << 62  # before any undecided message
 _DIFFERENT = 16  # blocks: more than a core's cache holds
@@ -50,8 +50,11 @@ def of_size(folder: Path, size: int) -> tuple[str, int]:
 
 def write_batches(file: Path, blocks: list[StoredBlock]) -> None:
     """What blocks are as rows, a record batch for each, for the option `file`."""
-    with pa.OSFile(str(file), "wb") as out, pa.ipc.new_stream(out, arrow_schema(Columns())) as made:
-        for batch in batches(blocks, "t", 0, ALL, Columns()):
+    with (
+        pa.OSFile(str(file), "wb") as out,
+        pa.ipc.new_stream(out, arrow_schema(WantedColumns())) as made,
+    ):
+        for batch in batches(blocks, "t", 0, ALL, WantedColumns()):
             made.write_batch(batch)
 
 
@@ -66,7 +69,7 @@ class Bare(DataSource):
 
     def schema(self) -> str:
         """The columns that are always there."""
-        return spark_ddl(Columns())
+        return spark_ddl(WantedColumns())
 
     def reader(self, schema: object) -> DataSourceReader:
         """All of it, once."""

@@ -18,13 +18,13 @@ from bench.spark.connector import BLOCK_BYTES, RAW, READY, ROWS
 from bench.spark.filling import ready
 from integration.cluster.runtime import resolve_connector
 from tms.clock import SystemClock
+from tms.observer import StoreObserver
 from tms.spark.connector import read
 from tms.spark.connector.reading import FORMAT
-from tms.spark.connector.unpacking import Bounds, Topic
-from tms.spark.rows import Columns, spark_ddl
+from tms.spark.connector.unpacking import OffsetBounds, Topic
+from tms.spark.rows import WantedColumns, spark_ddl
 from tms.store.hbase import HBaseStore
 from tms.store.hbase.rows import BLOCK, MESSAGES, table_name
-from tms.view import View
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,9 +39,9 @@ class Reads:
         self._topic = topic
         self._messages = messages
         with closing(HBaseStore(store, watched=False)) as opened:
-            view = View(opened, SystemClock()).topic(topic)
+            view = StoreObserver(opened, SystemClock()).topic(topic)
             each = map(view.partition, range(view.record.partitions))
-            wanted = [(one, Bounds(one.start(), one.end().offset)) for one in each]
+            wanted = [(one, OffsetBounds(one.start(), one.end().offset)) for one in each]
             self._ranges = Topic.of(view, store, wanted).ranges
             self._table = table_name(opened.place.namespace, MESSAGES).decode()
 
@@ -64,7 +64,7 @@ class Reads:
 
     def ready(self) -> "DataFrame":
         """Rows that were made ahead, as many as there are messages."""
-        return self.raw().mapInArrow(_ready, spark_ddl(Columns()))
+        return self.raw().mapInArrow(_ready, spark_ddl(WantedColumns()))
 
     def sample(self, kind: str) -> Sample:
         """Read everything in one way, planned anew."""

@@ -22,7 +22,7 @@ from bench.report import Goal, Report, Sample, interleaved, measured, median, ra
 from bench.spark.bare import ALL, Bare, stored_blocks, write_batches
 from bench.spark.common import MIB, THREADS, drain, pid, session
 from bench.targets import Setup
-from tms.spark.rows import Columns, batches, spark_ddl
+from tms.spark.rows import WantedColumns, batches, spark_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ class Blocks(DataSource):
 
     def schema(self) -> str:
         """The columns that are always there."""
-        return spark_ddl(Columns())
+        return spark_ddl(WantedColumns())
 
     def reader(self, schema: object) -> DataSourceReader:
         """Options: `file`, `blocks` for each thread."""
@@ -64,7 +64,7 @@ class BlocksReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows, decoded while they are asked for."""
         stored = pickle.loads(self._file.read_bytes())
-        return batches(islice(cycle(stored), self._blocks), "t", 0, ALL, Columns())
+        return batches(islice(cycle(stored), self._blocks), "t", 0, ALL, WantedColumns())
 
 
 def run(setup: Setup, report: Report) -> None:

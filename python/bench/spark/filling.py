@@ -8,12 +8,12 @@ from itertools import cycle
 import pyarrow as pa
 
 from bench.targets import values
+from tms.block import encode
 from tms.clock import SystemClock
 from tms.engine import Engine
-from tms.model.block import encode
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName, TopicSettings
-from tms.spark.rows import Columns, arrow_schema
+from tms.spark.rows import WantedColumns, arrow_schema
 from tms.store.hbase import HBaseStore
 
 HOUR_MS = 3_600_000
@@ -85,7 +85,7 @@ def ready(block_bytes: int) -> pa.RecordBatch:
     """Rows like those of such a block, made without one."""
     messages = values(MESSAGE_BYTES, block_bytes // MESSAGE_BYTES)
     rows = [(None, value, "t", 0, at, 0, 1) for at, value in enumerate(messages)]
-    schema = arrow_schema(Columns())
+    schema = arrow_schema(WantedColumns())
     columns = zip(schema, zip(*rows, strict=True), strict=True)
     arrays = [pa.array(cells, field.type) for field, cells in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -26,12 +26,12 @@ from integration.cluster import Standalone
 from integration.install import install
 from tms.clock import SystemClock
 from tms.model import keys
-from tms.spark.rows import Columns, spark_ddl
-from tms.store.hbase import HBaseStore, Place
+from tms.observer import StoreObserver
+from tms.spark.rows import WantedColumns, spark_ddl
+from tms.store.hbase import HBasePlace, HBaseStore
 from tms.store.hbase.rows import BlockRows, rows_of
-from tms.store.hbase.thrift.connection import Connection, types
+from tms.store.hbase.thrift.connection import ThriftConnection, types
 from tms.store.hbase.thrift.scanning import PAGE_BYTES
-from tms.view import View
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +50,7 @@ _WARM_UPS = 2  # Java compiles what it meets often
 class Rows(InputPartition):
     """The rows of one partition of a topic."""
 
-    place: Place
+    place: HBasePlace
     table: bytes
     first: bytes
     stop: bytes
@@ -66,7 +66,7 @@ class Scans(DataSource):
 
     def schema(self) -> str:
         """A row for each call, or for each message."""
-        return spark_ddl(Columns()) if self._kind == READY else "rows bigint"
+        return spark_ddl(WantedColumns()) if self._kind == READY else "rows bigint"
 
     def reader(self, schema: object) -> DataSourceReader:
         """Options: `store`, `topic`, `as` bare or ready."""
@@ -87,9 +87,9 @@ class ScansReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One for each partition of the topic."""
-        place = Place.parse(self._store)
+        place = HBasePlace.parse(self._store)
         with closing(HBaseStore(self._store, watched=False)) as store:
-            record = View(store, SystemClock()).topic(self._topic).record
+            record = StoreObserver(store, SystemClock()).topic(self._topic).record
         found: list[InputPartition] = []
         for number in range(record.partitions):
             rows = rows_of(place.namespace, keys.segment_map(record.uid, number, 0))
@@ -114,7 +114,9 @@ def _pages(rows: Rows) -> Iterator[int]:
     clock, page = SystemClock(), PAGE_BYTES // BLOCK_BYTES
     [(host, port)] = rows.place.servers
     start = rows.first
-    with closing(Connection(host, port, clock, _CALL_S, clock.monotonic_s() + _CALL_S)) as made:
+    with closing(
+        ThriftConnection(host, port, clock, _CALL_S, clock.monotonic_s() + _CALL_S)
+    ) as made:
         while True:
             scan = types().TScan(startRow=start, stopRow=rows.stop, caching=page, limit=page)
             arguments: tuple[Any, ...] = (rows.table, scan, page)

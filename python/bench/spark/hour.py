@@ -19,17 +19,17 @@ from bench.targets import Setup
 from integration.cluster import Standalone
 from integration.install import install
 from tms.clock import SystemClock
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.position import Position
-from tms.spark.connector.unpacking import Bounds, Topic
+from tms.observer import StoreObserver
+from tms.spark.connector.unpacking import OffsetBounds, Topic
 from tms.spark.source.options import read_options
 from tms.spark.source.reader import BatchReader
-from tms.store.hbase import HBaseStore, Place
+from tms.store.hbase import HBasePlace, HBaseStore
 from tms.store.hbase.rows import MESSAGES, table_name
-from tms.store.hbase.thrift.connection import Connection
+from tms.store.hbase.thrift.connection import ThriftConnection
 from tms.store.hbase.thrift.pool import Limits, Pool
 from tms.store.hbase.thrift.scanning import LENGTHS, lengths
-from tms.view import View
 
 GOAL = Goal(at_most=1.2)
 TOPIC = "measured"
@@ -80,12 +80,12 @@ def _connector(report: Report, url: str, start_ms: int) -> None:
     """What the connector is told to read, and what finding that out takes."""
     start, stop = Position.time(start_ms), Position.time(start_ms + HOUR_MS)
     with closing(HBaseStore(url, watched=False)) as store, _delivered() as planning:
-        view = View(store, SystemClock()).topic(TOPIC)
+        view = StoreObserver(store, SystemClock()).topic(TOPIC)
         each = [view.partition(number) for number in range(PARTITIONS)]
-        wanted = [(one, Bounds(one.offset_at(start), one.offset_at(stop))) for one in each]
+        wanted = [(one, OffsetBounds(one.offset_at(start), one.offset_at(stop))) for one in each]
         topic = Topic.of(view, url, wanted)
     assert all(len(one.segments) > 1 for one in each)
-    place = Place.parse(url)
+    place = HBasePlace.parse(url)
     table = table_name(place.namespace, MESSAGES)
     with closing(Pool(place, SystemClock(), Limits())) as pool:
         ranges = [(low.encode(), high.encode()) for low, high in topic.ranges]
@@ -107,9 +107,11 @@ def _told(report: Report, lane: str, wanted: int, blocks: dict[str, int]) -> Non
 @contextmanager
 def _delivered() -> Iterator[list[int]]:
     """How many rows of messages, with their values, each call brings meanwhile."""
-    call, counts = Connection.call, list[int]()
+    call, counts = ThriftConnection.call, list[int]()
 
-    def noted(self: Connection, method: str, arguments: tuple[Any, ...], until_s: float) -> Any:
+    def noted(
+        self: ThriftConnection, method: str, arguments: tuple[Any, ...], until_s: float
+    ) -> Any:
         answer = call(self, method, arguments, until_s)
         if method in ("getScannerResults", "get") and arguments[0].endswith(MESSAGES.encode()):
             found = answer if isinstance(answer, list) else [answer]
@@ -117,8 +119,8 @@ def _delivered() -> Iterator[list[int]]:
             counts.append(sum(1 for row in found if row.columnValues) if whole else 0)
         return answer
 
-    Connection.call = noted  # type: ignore[method-assign]
+    ThriftConnection.call = noted  # type: ignore[method-assign]
     try:
         yield counts
     finally:
-        Connection.call = call  # type: ignore[method-assign]
+        ThriftConnection.call = call  # type: ignore[method-assign]

@@ -11,11 +11,11 @@ from zlib import crc32
 
 from sim.history import Place, Seen, is_tombstone
 from sim.world import World
-from tms.model.block import Compression, decode, encode
+from tms.block import Compression, decode, encode
+from tms.block.placing import places
 from tms.model.ids import MessageId
-from tms.model.log import Fetched
-from tms.model.placing import places
-from tms.model.position import Kind, Position
+from tms.model.message import Fetched
+from tms.model.position import Position, PositionKind
 from tms.model.topic import Durability, TopicName
 
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
@@ -121,11 +121,11 @@ def _key_of(value: str) -> bytes | None:
 
 def after_of(position: Position) -> str:
     """The id that everything from a position on comes after, empty for the beginning."""
-    if position.kind is Kind.TIME:
+    if position.kind is PositionKind.TIME:
         return before(MessageId(position.number, 0))
     if position.id is None:
         return ""
-    return str(position.id) if position.kind is Kind.AFTER else before(position.id)
+    return str(position.id) if position.kind is PositionKind.AFTER else before(position.id)
 
 
 def before(id: MessageId) -> str:

@@ -8,7 +8,7 @@ from sim.history import Asked, Ended, Found, Place, Seen, Sent
 from sim.world import World, quietly
 from tms.errors import Conflict, Fenced, TMSError, TransactionConflict, TransactionEnded
 from tms.model.ids import MessageId
-from tms.model.log import NewBlock, PartitionPosition
+from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
 

@@ -5,7 +5,7 @@ from sim.history import Acknowledged, Place, Sent
 from sim.world import World, quietly
 from tms.errors import OutOfOrderSequence, SequenceReused, WrongLastId
 from tms.model.ids import MessageId
-from tms.model.log import NOTHING, NewBlock, PartitionPosition
+from tms.model.message import NOTHING, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability
 

@@ -6,10 +6,10 @@ from sim.actors.actor import COMPACTED, PEOPLE, SYNCED, block, keyed, topic_of
 from sim.history import Asked, Ended, Place, Sent
 from sim.world import World, quietly
 from tms.errors import TransactionEnded, TransactionNotFound
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.transaction import Commit, TopicStaged
-from tms.transactions.early import Range
+from tms.transactions.uncommitted import StoredRange
 
 _COUNTS, _OVERTAKEN = 1, 2  # producers of what is staged: a commit names the first one only
 
@@ -126,7 +126,7 @@ class Foreign:
         self._world = world
         self._name, self._place = name, place
         self._made = 0
-        self._ranges: list[Range] = []
+        self._ranges: list[StoredRange] = []
         self._pointer = 0
 
     def step(self) -> None:
@@ -156,7 +156,7 @@ class Foreign:
         new = NewBlock(self._place[1], block(values))
         topic = topic_of(self._place)
         # Where it would stand if the answer is lost, its client does not know: all of the topic.
-        whole = Range(topic, self._place[1], (0, 0), (2**62, 0), self._pointer)
+        whole = StoredRange(topic, self._place[1], (0, 0), (2**62, 0), self._pointer)
         self._ranges = [whole]
         world.engine.transactions.submit(topic, [new], self._pointer).result(0)
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from sim.actors.actor import block, text_of, topic_of
 from sim.history import Cancelled, Deferred, Listed, Place, Sent
 from sim.world import World, quietly
-from tms.delay.delayed import LIST_MAX, Delayed
-from tms.delay.waiting import Waiting
+from tms.delayed.delayed import LIST_MAX, DelayedMessages
+from tms.delayed.topic_queue import DelayQueue
 from tms.errors import Conflict, TMSError
 from tms.log.pending import Pending
 from tms.model import delayed
 from tms.model.delayed import DelayedId, Due
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import Durability
 
 LATER: tuple[Place, ...] = (("later", 0), ("later", 1))
@@ -72,7 +72,7 @@ class Mover:
         if waiting is None or waiting._lent is None or not waiting.shelf.trusted:
             return False
         held = (waiting.writing, engine._registry._lock, engine._partitions._lock)
-        return not waiting._leading and not any(lock.locked() for lock in held)
+        return not waiting._changes.busy and not any(lock.locked() for lock in held)
 
 
 @dataclass(slots=True)
@@ -258,6 +258,6 @@ def look(world: World) -> None:
     history.add(Listed(began, LATER[0][0], tuple(values), waiting, history.now(), owned))
 
 
-def _waiting(delays: Delayed) -> Waiting | None:
+def _waiting(delays: DelayedMessages) -> DelayQueue | None:
     """What waits for the topic, if anything was asked of it in this life."""
     return next((one for one in delays._waiting.values() if one.shelf.name == TOPIC), None)

@@ -9,7 +9,7 @@ from sim.actors.committers import Work, commit, made_of, making
 from sim.history import Asked, Place, Sent
 from sim.world import World, quietly
 from tms.errors import TMSError
-from tms.model.log import PartitionPosition
+from tms.model.message import PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import Owner, PositionChange, PositionKey

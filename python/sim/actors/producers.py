@@ -5,7 +5,7 @@ from sim.history import Acknowledged, Place, Sent
 from sim.world import World, quietly
 from tms.errors import OutOfOrderSequence, SequenceReused, TMSError
 from tms.log.pending import PendingAppend
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 
 
 class Producer:

@@ -4,7 +4,7 @@ from sim.actors.actor import after_of, seen
 from sim.history import Place, Read
 from sim.world import World, quietly
 from tms.model.ids import MessageId
-from tms.model.log import PartitionPosition
+from tms.model.message import PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import TopicName

@@ -12,7 +12,7 @@ from sim.history import Place, Read, Seen
 from sim.world import World, quietly
 from tms.client.client import Bus
 from tms.model.ids import MessageId
-from tms.model.log import Message, PartitionPosition
+from tms.model.message import Message, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
 

@@ -10,9 +10,9 @@ from sim.actors.actor import JOBS, LINES, text_of
 from sim.actors.committers import commit, making
 from sim.history import Asked, Handled, Job, Place, Sent, Taken
 from sim.world import World, quietly
+from tms.block.received import Delivered
 from tms.errors import TMSError
 from tms.model.queue import QueueSettings, Settlement, Token, TokenResult
-from tms.model.received import Delivered
 from tms.model.topic import Durability, TopicName
 
 LEASE_S = 1.0

@@ -53,7 +53,7 @@ class Bounds:
 
     def config(self, **given: Any) -> EngineConfig:
         """The configuration of an engine."""
-        from tms.compact.compaction import CompactionLimits
+        from tms.compaction.compaction import CompactionLimits
         from tms.log.partition import LogLimits
 
         parts = {"log": self.make(LogLimits), "compaction": self.make(CompactionLimits)}

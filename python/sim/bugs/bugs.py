@@ -17,9 +17,9 @@ from tms.log.producers import ProducerWindow
 from tms.log.segments import SegmentChain
 from tms.model.snapshot import Fate
 from tms.model.topic import Durability
-from tms.tx.journaled import JournaledState
-from tms.tx.manager import TransactionManager
-from tms.tx.state import TransactionState
+from tms.transactions.journaled import JournaledState
+from tms.transactions.manager import TransactionManager
+from tms.transactions.state import TransactionState
 
 
 def _acknowledge_before_write() -> list[Replacement]:
@@ -53,7 +53,7 @@ def _pass_open_transactions() -> list[Replacement]:
 
         return right(blocks, passing)
 
-    from tms.topic import fetching
+    from tms.topics import fetching
 
     return [(fetching, "admit", admit)]
 
@@ -117,7 +117,7 @@ def _read_journal_without_barrier() -> list[Replacement]:
             self._reloaded()
         return self.state
 
-    from tms.topic import journal
+    from tms.topics import journal
 
     return [(JournaledState, "ready", ready), (journal, "_end_doubts", lambda log: None)]
 
@@ -129,7 +129,7 @@ def _forget_tokens() -> list[Replacement]:
 
 def _any_position() -> list[Replacement]:
     """A group's position is moved whatever it was."""
-    from tms.group.positions import Positions
+    from tms.transactions.positions import Positions
 
     return [(Positions, "check", lambda self, changes: None)]
 
@@ -146,7 +146,8 @@ def _stage_without_sync() -> list[Replacement]:
 
 def _keep_without_invalid() -> list[Replacement]:
     """What the journal keeps of the state does not say who is invalid."""
-    from tms.tx import journaled, kept
+    from tms.transactions import journaled
+    from tms.transactions import state_snapshot as kept
 
     def parts(state: TransactionState) -> Iterator[Any]:
         return (part for part in kept.parts(state) if not part.invalid)
@@ -174,9 +175,9 @@ def _expect_at_first_only() -> list[Replacement]:
 
 def _expect_nothing() -> list[Replacement]:
     """Whatever is expected, it is stored."""
-    from tms.log.expecting import Expecting
+    from tms.log.preconditions import Precondition
 
-    return [(Expecting, "look", lambda self, blocks: None)]
+    return [(Precondition, "look", lambda self, blocks: None)]
 
 
 def _any_member() -> list[Replacement]:
@@ -188,26 +189,26 @@ def _any_member() -> list[Replacement]:
 
 def _late_tokens() -> list[Replacement]:
     """A token is good for every delivery of its message."""
-    from tms.queue.partition import DELIVERIES_MASK, PartitionState
+    from tms.queues.partition import DELIVERIES_MASK, QueuePartitionState
 
-    right = PartitionState.split
+    right = QueuePartitionState.split
 
-    def split(self: PartitionState, token: Any, *more: Any) -> Any:
+    def split(self: QueuePartitionState, token: Any, *more: Any) -> Any:
         now = self.out.get(token.offset, 0) & DELIVERIES_MASK
         return right(self, token._replace(deliveries=now or 1), *more)
 
-    return [(PartitionState, "split", split)]
+    return [(QueuePartitionState, "split", split)]
 
 
 def _deliveries_in_memory() -> list[Replacement]:
     """What is handed out again is in no journal."""
-    from tms.queue.entries import Delivered
+    from tms.queues.entries import Leased
     from tms.queues.queue import OpenQueue
 
     right = OpenQueue._add
 
     def add(self: OpenQueue, edits: Any, durability: Any) -> Any:
-        silent = [edit for edit in edits if isinstance(edit[1], Delivered)]
+        silent = [edit for edit in edits if isinstance(edit[1], Leased)]
         for number, edit in silent:
             self.state.partition(number).apply(edit, self.now_ms())
         return right(self, [edit for edit in edits if edit not in silent], durability)
@@ -217,7 +218,8 @@ def _deliveries_in_memory() -> list[Replacement]:
 
 def _settle_without_the_commit() -> list[Replacement]:
     """What a transaction settles is settled whatever becomes of it."""
-    from tms.queues import loading, queues
+    from tms.queues import queues
+    from tms.queues import replay as loading
 
     def replayed(entries: Any, fate: Any, clock: Any) -> Any:
         return loading.replayed(entries, lambda pointer: Fate.VISIBLE, clock)
@@ -232,92 +234,92 @@ def _roll_back_nothing() -> list[Replacement]:
 
 def _move_early() -> list[Replacement]:
     """What is due within a second is moved with what is due."""
-    from tms.delay.waiting import Waiting
+    from tms.delayed.topic_queue import DelayQueue
 
-    right = Waiting.take
-    return [(Waiting, "take", lambda self, now_ms, *more: right(self, now_ms + 1_000, *more))]
+    right = DelayQueue.take
+    return [(DelayQueue, "take", lambda self, now_ms, *more: right(self, now_ms + 1_000, *more))]
 
 
 def _move_again() -> list[Replacement]:
     """After a crash nobody asks where the mover stood: what it did not delete waits once more."""
-    from tms.delay.stored.shelf import Shelf
+    from tms.delayed.stored_queue import StoredDelayQueue
 
-    return [(Shelf, "_moved", lambda self: ([], 0))]
+    return [(StoredDelayQueue, "_moved", lambda self: ([], 0))]
 
 
 def _move_what_comes_meanwhile() -> list[Replacement]:
     """What comes while entries are lent is taken for one of them, if it is due."""
-    from tms.delay.stored.entries import Moved
+    from tms.delayed.entries import Moved
 
     return [(Moved, "covers", lambda self, id: id <= (self.due_ms, self.last))]
 
 
 def _delete_before_commit() -> list[Replacement]:
     """Entries are deleted before anybody knows that they are in the log."""
-    from tms.delay.mover import Mover
-    from tms.delay.stored.entries import entry_key
+    from tms.delayed.entries import entry_key
+    from tms.delayed.scheduler import Scheduler
 
-    right = Mover._commit
+    right = Scheduler._commit
 
-    def commit(self: Mover, waiting: Any, taken: Any) -> int:
+    def commit(self: Scheduler, waiting: Any, taken: Any) -> int:
         waiting.shelf.delete([entry_key(entry.id) for entry in taken.entries])
         return right(self, waiting, taken)
 
-    return [(Mover, "_commit", commit)]
+    return [(Scheduler, "_commit", commit)]
 
 
 def _forget_cancels() -> list[Replacement]:
     """The mover does not ask what was cancelled."""
-    from tms.delay.stored.shelf import Shelf
+    from tms.delayed.stored_queue import StoredDelayQueue
 
-    return [(Shelf, "cancelled", lambda self, first, last: set())]
+    return [(StoredDelayQueue, "cancelled", lambda self, first, last: set())]
 
 
 def _cancel_what_is_lent() -> list[Replacement]:
     """Whether a message is cancelled is decided while the mover has it."""
-    from tms.delay.asked import Cancellation
-    from tms.delay.waiting import Waiting
+    from tms.delayed.changes import Cancellation
+    from tms.delayed.topic_queue import DelayQueue
 
-    def cancel(self: Waiting, id: Any, durability: Durability, timeout_s: float) -> bool:
+    def cancel(self: DelayQueue, id: Any, durability: Durability, timeout_s: float) -> bool:
         asked = Cancellation(id, durability)
         self.submit(asked, may_wait=True)
         return bool(asked.answer.result(timeout_s)[0][0])
 
-    return [(Waiting, "cancel", cancel), (Waiting, "lends", lambda self, id: False)]
+    return [(DelayQueue, "cancel", cancel), (DelayQueue, "lends", lambda self, id: False)]
 
 
 def _forget_requests() -> list[Replacement]:
     """A repeated request for later is stored once more."""
-    from tms.delay.stored.requests import Requests
+    from tms.delayed.repetitions import Requests
 
     return [(Requests, "find", lambda self, token, digest: None)]
 
 
 def _requests_in_memory() -> list[Replacement]:
     """A request for later is known as long as the process lives."""
-    from tms.delay.stored.shelf import Shelf
+    from tms.delayed.stored_queue import StoredDelayQueue
 
-    right = Shelf.put
+    right = StoredDelayQueue.put
 
-    def put(self: Shelf, writes: Any) -> None:
+    def put(self: StoredDelayQueue, writes: Any) -> None:
         writes.requests.clear()
         right(self, writes)
 
-    return [(Shelf, "put", put)]
+    return [(StoredDelayQueue, "put", put)]
 
 
 def _count_after_deleting() -> list[Replacement]:
     """After a failure what was moved is deleted first and counted then."""
-    from tms.delay.stored.shelf import Shelf
+    from tms.delayed.stored_queue import StoredDelayQueue
 
-    right = Shelf._moved
+    right = StoredDelayQueue._moved
 
-    def moved(self: Shelf) -> Any:
+    def moved(self: StoredDelayQueue) -> Any:
         gone, messages = right(self)
         self.delete(gone)
         return [], messages
 
-    return [(Shelf, "_moved", moved)]
+    return [(StoredDelayQueue, "_moved", moved)]
 
 
 BUGS: dict[str, Callable[[], list[Replacement]]] = {

@@ -11,14 +11,14 @@ from sim.replacing import Replacement
 from tms.client.cursor import Cursor
 from tms.engine import Engine
 from tms.log.reader import PartitionReader
-from tms.queue.order import KeyOrder
-from tms.queue.partition import PartitionState
+from tms.queues.key_order import KeyOrder
+from tms.queues.partition import QueuePartitionState
 from tms.queues.queue import OpenQueue
 from tms.queues.reading import Scanner
-from tms.table.tables import Tables
+from tms.tables.tables import Tables
+from tms.transactions.edits import Began, Intended
+from tms.transactions.journaled import JournaledState
 from tms.transactions.transactions import Transactions
-from tms.tx.edits import Began, Intended
-from tms.tx.journaled import JournaledState
 
 
 def _end_at_an_empty_page() -> list[Replacement]:
@@ -64,18 +64,21 @@ def _begin_and_intend_apart() -> list[Replacement]:
 def _put_back_twice() -> list[Replacement]:
     """What a failed commit lets go is put back once more by whoever asked for it."""
     again: dict[tuple[int, int], None] = {}
-    bury_later, take_dying = PartitionState.bury_later, PartitionState.take_dying
+    bury_later, take_dying = QueuePartitionState.bury_later, QueuePartitionState.take_dying
 
-    def put_back(self: PartitionState, offsets: Any) -> None:
+    def put_back(self: QueuePartitionState, offsets: Any) -> None:
         offsets = list(offsets)
         again.update(((id(self), offset), None) for offset in offsets if offset in self.dying)
         bury_later(self, offsets)
 
-    def take(self: PartitionState, limit: int) -> list[int]:
+    def take(self: QueuePartitionState, limit: int) -> list[int]:
         found = take_dying(self, limit)
         return found + [o for o in found if again.pop((id(self), o), self) is None]
 
-    return [(PartitionState, "bury_later", put_back), (PartitionState, "take_dying", take)]
+    return [
+        (QueuePartitionState, "bury_later", put_back),
+        (QueuePartitionState, "take_dying", take),
+    ]
 
 
 def _hand_out_what_was_read_ahead() -> list[Replacement]:

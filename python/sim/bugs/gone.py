@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.replacing import Replacement
-from tms.compact.cleaning import Pass
-from tms.compact.erasing import Erasing
-from tms.compact.newest import Newest
-from tms.compact.progress import Progress
-from tms.compact.rewriting import Rewriter
+from tms.compaction.cleaning import Pass
+from tms.compaction.erasing import Erasing
+from tms.compaction.newest import Newest
+from tms.compaction.progress import Progress
+from tms.compaction.rewriting import Rewriter
 from tms.log.partition import PartitionState
 from tms.log.segments import KEY_END
 from tms.log.staging import StagedBlocks

@@ -8,7 +8,7 @@ from typing import Any
 from sim.replacing import Replacement
 from tms.log.partition import PartitionState
 from tms.log.segments import SegmentChain
-from tms.queue.state import QueueState
+from tms.queues.state import QueueState
 
 
 def _enter_the_next_segment_early() -> list[Replacement]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from tms.client.client import Bus
-from tms.model.log import Message
+from tms.model.message import Message
 
 SYNCED, WRITTEN = "synced", "written"
 _PAD = Random(1).randbytes(1 << 20)

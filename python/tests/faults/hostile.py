@@ -15,11 +15,11 @@ import zstandard
 import tms
 from tests.faults.service import Service
 from tests.http_kit import Answer, Client, request
-from tms.model import block
-from tms.model.block import Compression
-from tms.model.log import NewBlock
-from tms.server.cdap.answers import AVRO
-from tms.wire import bodies, routes
+from tms import block
+from tms.api import bodies, routes
+from tms.block import Compression
+from tms.compat.cdap.answers import AVRO
+from tms.model.message import NewBlock
 
 MIB = 1 << 20
 TOPICS = "/v2/namespaces/default/topics"

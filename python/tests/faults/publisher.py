@@ -18,9 +18,9 @@ from pathlib import Path
 
 import tms
 from tests.faults.history import SYNCED, WRITTEN, Ledger, value_of
+from tms.block import encode
 from tms.client.client import Bus
 from tms.log.partition import LogLimits
-from tms.model.block import encode
 
 STEPS = ("create", "roll", "delete", "reopen")
 LIMITS = LogLimits(segment_bytes=24 << 10, snapshot_bytes=10 << 10)

@@ -43,9 +43,9 @@ def work(data: Path, ledger: Path) -> None:
 
 def commit(bus: Bus, number: int) -> None:
     """One transaction. Its position goes through the engine, so that it needs no consumer."""
-    from tms.client.publish.known import as_durability
-    from tms.model.block import encode
-    from tms.model.log import NewBlock
+    from tms.block import encode
+    from tms.client.known import as_durability
+    from tms.model.message import NewBlock
     from tms.model.topic import TopicName
     from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
 

@@ -5,14 +5,14 @@ from itertools import islice
 import click
 
 from tms.cli.output import Row, text_of
-from tms.cli.session import TOPIC, Group, Session, Shared
+from tms.cli.session import TOPIC, CommandGroup, Session, Shared
 from tms.cli.topics import time_text
 from tms.model.delayed import DelayedId, DelayedMessage
 
 _VALUE_CHARS = 60
 
 
-@click.group("delayed", cls=Group)
+@click.group("delayed", cls=CommandGroup)
 def command() -> None:
     """List, count and cancel messages that are not due yet."""
 

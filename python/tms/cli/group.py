@@ -8,13 +8,13 @@ import click
 import msgspec
 
 from tms.cli.output import Row
-from tms.cli.session import START, TOPIC, Group, Session, Shared
+from tms.cli.session import START, TOPIC, CommandGroup, Session, Shared
 from tms.errors import Conflict, GroupNotFound
 from tms.model.group import GroupInfo
 from tms.model.position import Position
 
 
-@click.group("group", cls=Group)
+@click.group("group", cls=CommandGroup)
 def command() -> None:
     """List, show and reset groups of consumers."""
 

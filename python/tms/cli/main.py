@@ -17,22 +17,22 @@ from typing import Any, NoReturn
 import click
 
 from tms.cli.session import Session, Shared
-from tms.errors import Kind, TMSError
+from tms.errors import ErrorKind, TMSError
 
 EXIT_CODES = {
-    Kind.MALFORMED: 2,
-    Kind.INVALID: 2,
-    Kind.NOT_FOUND: 3,
-    Kind.GONE: 3,
-    Kind.CONFLICT: 4,
-    Kind.FORBIDDEN: 5,
-    Kind.UNAVAILABLE: 6,
-    Kind.OVERLOADED: 6,
-    Kind.STORAGE_FULL: 6,
-    Kind.SLOW: 6,
-    Kind.TIMED_OUT: 6,
-    Kind.ALREADY_RUNNING: 75,
-    Kind.CONFIG: 78,
+    ErrorKind.MALFORMED: 2,
+    ErrorKind.INVALID: 2,
+    ErrorKind.NOT_FOUND: 3,
+    ErrorKind.GONE: 3,
+    ErrorKind.CONFLICT: 4,
+    ErrorKind.FORBIDDEN: 5,
+    ErrorKind.UNAVAILABLE: 6,
+    ErrorKind.OVERLOADED: 6,
+    ErrorKind.STORAGE_FULL: 6,
+    ErrorKind.SLOW: 6,
+    ErrorKind.TIMED_OUT: 6,
+    ErrorKind.ALREADY_RUNNING: 75,
+    ErrorKind.CONFIG: 78,
 }
 FAILED, INTERRUPTED = 1, 130
 
@@ -55,21 +55,21 @@ _NEXT = {
 # name → (module, help). The module is imported when the command is called; it has a `command`, or
 # what is named behind the colon.
 _COMMANDS = {
-    "serve": ("tms.cli.operate.serve", "Run the service."),
+    "serve": ("tms.cli.serve", "Run the service."),
     "topic": ("tms.cli.topics", "Create, describe, list, update, truncate and delete topics."),
     "publish": ("tms.cli.publish", "Publish lines of standard input or files."),
     "consume": ("tms.cli.consume", "Print messages."),
     "delayed": ("tms.cli.delayed", "List, count and cancel messages that are not due yet."),
     "tx": ("tms.cli.transactions", "List, show, abort and invalidate transactions."),
-    "queue": ("tms.cli.queues.command", "Make queues, work on them, see their dead letters."),
+    "queue": ("tms.cli.queues", "Make queues, work on them, see their dead letters."),
     "group": ("tms.cli.group", "List, show and reset groups of consumers, with their lag."),
     "position": ("tms.cli.transactions:position", "Show and set single positions of groups."),
-    "inspect": ("tms.cli.operate.inspect", "Show what is stored: segments, blocks, ids, flags."),
-    "fsck": ("tms.cli.operate.fsck", "Verify a data directory, and repair it with --repair."),
-    "hbase": ("tms.cli.hbase.command", "Put TMS into an HBase, look after it, take it out."),
-    "spark": ("tms.cli.spark.command", "Archive, report on, audit and query topics with Spark."),
-    "bench": ("tms.cli.operate.bench", "Measure publish, replay and latency."),
-    "doctor": ("tms.cli.doctor.command", "Look for what is wrong with this machine and its setup."),
+    "inspect": ("tms.cli.inspect", "Show what is stored: segments, blocks, ids, flags."),
+    "fsck": ("tms.cli.fsck", "Verify a data directory, and repair it with --repair."),
+    "hbase": ("tms.cli.hbase", "Put TMS into an HBase, look after it, take it out."),
+    "spark": ("tms.cli.spark", "Archive, report on, audit and query topics with Spark."),
+    "bench": ("tms.cli.bench", "Measure publish, replay and latency."),
+    "doctor": ("tms.cli.doctor", "Look for what is wrong with this machine and its setup."),
 }
 
 
@@ -176,7 +176,7 @@ def _failure(session: Session, error: Exception) -> _Failure | None:
     if isinstance(error, TMSError):
         details = dict(error.details)
         next_step = details.pop("next", None) or _NEXT.get(error.code)
-        where = None if error.kind is Kind.CONFIG else session.where()
+        where = None if error.kind is ErrorKind.CONFIG else session.where()
         exit_code = EXIT_CODES.get(error.kind, FAILED)
         return _Failure(exit_code, error.code, error.message, where, next_step, details)
     if isinstance(error, OSError):

@@ -29,7 +29,7 @@ _PROGRESS_EVERY = 1 << 18
 _LATER_LINES, _LATER_BYTES = 10_000, 1 << 20  # of one request
 
 
-class _Line:
+class _InputLine:
     """One message to be: its bytes and where they came from."""
 
     __slots__ = ("number", "raw", "source")
@@ -133,8 +133,8 @@ def _publish_later(session: Session, topic: str, lines: "_Lines", **options: Any
     session.show(rows, rows)
 
 
-def _batches(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
-    batch: list[_Line] = []
+def _batches(lines: Iterable[_InputLine]) -> Iterator[list[_InputLine]]:
+    batch: list[_InputLine] = []
     size = 0
     for line in lines:
         batch.append(line)
@@ -166,7 +166,7 @@ class _Keying:
         self._field = key_field
         self._delim = None if key_delim is None else key_delim.encode(errors="surrogateescape")
 
-    def split(self, line: _Line) -> tuple[bytes | None, bytes]:
+    def split(self, line: _InputLine) -> tuple[bytes | None, bytes]:
         """The key and the value in this line. Raises `Invalid`."""
         if self._json:
             return self._json_key(line), line.raw
@@ -177,7 +177,7 @@ class _Keying:
             raise Invalid(f"{line} has no key: the delimiter is not in it.", line=line.number)
         return key, value
 
-    def _json_key(self, line: _Line) -> bytes | None:
+    def _json_key(self, line: _InputLine) -> bytes | None:
         try:
             document = msgspec.json.decode(line.raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -199,7 +199,7 @@ def _header(text: str) -> tuple[str, bytes]:
     return name, value.encode(errors="surrogateescape")
 
 
-def _lines(files: Iterable[Path]) -> Iterator[_Line]:
+def _lines(files: Iterable[Path]) -> Iterator[_InputLine]:
     """The lines of all files, or of standard input if there are none. Raises `TooLarge`."""
     named = False
     for path in files:
@@ -210,11 +210,11 @@ def _lines(files: Iterable[Path]) -> Iterator[_Line]:
         yield from _lines_of(sys.stdin.buffer, "standard input")
 
 
-def _lines_of(stream: BinaryIO, source: str) -> Iterator[_Line]:
+def _lines_of(stream: BinaryIO, source: str) -> Iterator[_InputLine]:
     number = 0
     while raw := stream.readline(MESSAGE_BYTES_MAX + 2):
         number += 1
-        line = _Line(source, number, raw.removesuffix(b"\n"))
+        line = _InputLine(source, number, raw.removesuffix(b"\n"))
         if len(line.raw) > MESSAGE_BYTES_MAX:
             raise TooLarge(f"{line} has over {MESSAGE_BYTES_MAX:,} bytes.", line=number)
         yield line

@@ -14,7 +14,7 @@ from tms.cli.output import Format, csv_text, escape, json_message, json_text, te
 from tms.model.ids import MessageId
 
 
-class Shown(Protocol):
+class RenderedMessage(Protocol):
     """A message, however it was come by."""
 
     @property
@@ -65,7 +65,7 @@ def write_bytes(text: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def facts_of(message: Shown) -> dict[str, Any]:
+def facts_of(message: RenderedMessage) -> dict[str, Any]:
     """What is known of a message besides what was published."""
     return {
         "partition": message.partition,
@@ -97,7 +97,7 @@ def renderer(
             return _template(chosen, fields, sys.stdout.isatty())
 
 
-def _document(message: Shown, facts: Facts) -> dict[str, Any]:
+def _document(message: RenderedMessage, facts: Facts) -> dict[str, Any]:
     return json_message(facts(message), message.key, message.value, message.headers)
 
 
@@ -108,7 +108,7 @@ class _Csv:
         self._facts = facts
         self._begun = False
 
-    def __call__(self, message: Shown) -> bytes:
+    def __call__(self, message: RenderedMessage) -> bytes:
         row = {
             **self._facts(message),
             "key": text_of(message.key),
@@ -124,7 +124,7 @@ class _Csv:
 
 def _template(template: str, fields: Fields, safe: bool) -> Render:
     """A format with escapes as a function; `safe` escapes what came from the messages."""
-    parts: list[bytes | Callable[[Shown], bytes]] = []
+    parts: list[bytes | Callable[[RenderedMessage], bytes]] = []
     end = 0
     for match in _ESCAPE.finditer(template):
         parts.append(template[end : match.start()].encode(errors="surrogateescape"))
@@ -142,7 +142,7 @@ def _template(template: str, fields: Fields, safe: bool) -> Render:
             )
     parts.append(template[end:].encode(errors="surrogateescape"))
 
-    def render(message: Shown) -> bytes:
+    def render(message: RenderedMessage) -> bytes:
         made = []
         for part in parts:
             if isinstance(part, bytes):

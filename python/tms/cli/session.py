@@ -92,7 +92,7 @@ class Session:
         url, data = self.target()
         if url is None:
             return self.embedded(data or Path(), create)
-        from tms.cli.doctor.probe import Who, ask
+        from tms.doctor.probe import Who, ask
 
         answer = ask(url, "/", _FIRST_ANSWER_S)  # says at once, and best, what is wrong
         if answer.who is Who.BAD_URL:
@@ -177,7 +177,7 @@ class Shared(click.Command):
         return [*own, *(option for option in _shared() if not taken & set(option.opts))]
 
 
-class Group(Shared, click.Group):
+class CommandGroup(Shared, click.Group):
     """A group of commands that all take the shared options."""
 
 

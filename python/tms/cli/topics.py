@@ -19,7 +19,7 @@ from tms.cli.session import (
     START,
     TOPIC,
     TOPIC_RETENTION,
-    Group,
+    CommandGroup,
     Session,
     Shared,
 )
@@ -32,7 +32,7 @@ _UNITS = ((_DAY_MS, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-@click.group("topic", cls=Group)
+@click.group("topic", cls=CommandGroup)
 def command() -> None:
     """Create, describe, list, update, truncate and delete topics, erase messages."""
 

@@ -10,19 +10,19 @@ import click
 import msgspec
 
 from tms.cli.output import Row
-from tms.cli.session import RETENTION, START, TOPIC, Group, Session, Shared
+from tms.cli.session import RETENTION, START, TOPIC, CommandGroup, Session, Shared
 from tms.cli.topics import time_text
 from tms.model.position import Position
 from tms.model.topic import parse_retention
 from tms.model.transaction import TransactionInfo
 
 
-@click.group("tx", cls=Group)
+@click.group("tx", cls=CommandGroup)
 def command() -> None:
     """List, show, abort, invalidate and prune transactions."""
 
 
-@click.group("position", cls=Group)
+@click.group("position", cls=CommandGroup)
 def position() -> None:
     """Show and set where groups stand in single partitions; see also `tms group`."""
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from tms.client.publish.batching import REQUEST_BYTES, Headers
-from tms.model.block import MESSAGES_MAX, encode
+from tms.block import MESSAGES_MAX, encode
+from tms.client.batching import REQUEST_BYTES, Headers
 from tms.model.ids import MessageId
 from tms.model.topic import TopicName
 
 MANY = 4_096
 
 
-class Batch:
+class PartitionBatch:
     """The messages for one partition; `keys` and `headers` are empty while none has any."""
 
     __slots__ = (
@@ -51,10 +51,12 @@ class Batches:
     """All that wait, in order. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.all: list[Batch] = []
-        self._newest: dict[tuple[str, int], Batch] = {}
+        self.all: list[PartitionBatch] = []
+        self._newest: dict[tuple[str, int], PartitionBatch] = {}
 
-    def room(self, name: TopicName, topic: str, partition: int, size: int, count: int) -> Batch:
+    def room(
+        self, name: TopicName, topic: str, partition: int, size: int, count: int
+    ) -> PartitionBatch:
         """The batch of a partition that takes so much more."""
         batch = self._newest.get((topic, partition))
         if (
@@ -67,9 +69,9 @@ class Batches:
 
     def begin(
         self, name: TopicName, topic: str, partition: int, expect: MessageId | None = None
-    ) -> Batch:
+    ) -> PartitionBatch:
         """Another batch; one that expects something stays by itself."""
-        batch = Batch(name, partition)
+        batch = PartitionBatch(name, partition)
         batch.expect = expect
         self.all.append(batch)
         if expect is None:
@@ -78,7 +80,7 @@ class Batches:
             self._newest.pop((topic, partition), None)
         return batch
 
-    def by_topic(self) -> list[Batch]:
+    def by_topic(self) -> list[PartitionBatch]:
         """The batches as the answer has them: those of a topic together."""
         order = {
             name: number for number, name in enumerate(dict.fromkeys(b.name for b in self.all))

@@ -6,9 +6,9 @@ from typing import Protocol
 from weakref import WeakSet
 
 from tms.client.cursor import Page, asks, page
-from tms.client.groups.member import Member
+from tms.client.known import KnownTopic, PublishMemory
+from tms.client.member import Member
 from tms.client.ports import QueuesPort, TransactionsPort
-from tms.client.publish.known import Known, Publishing
 from tms.client.transport import LocalTransport, RemoteTransport
 from tms.clock import Clock
 from tms.model.position import Position
@@ -28,7 +28,7 @@ class BusCalls:
     def __init__(
         self,
         transport: LocalTransport | RemoteTransport,
-        publishing: Publishing,
+        publishing: PublishMemory,
         clock: Clock,
         timeout_s: float,
     ) -> None:
@@ -53,7 +53,7 @@ class BusCalls:
         """What moves positions of groups; for consumers."""
         return self._transport.transactions.move
 
-    def look_up(self, topic: str) -> Known:
+    def look_up(self, topic: str) -> KnownTopic:
         """Ask for a topic's partitions and limits, and remember them. Raises `TopicNotFound`."""
         self._publishing.forget(topic)
         found = self._transport.describe_topic(TopicName.parse(topic))

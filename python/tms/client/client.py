@@ -15,39 +15,39 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from tms.block import Compression
+from tms.client.batching import REQUEST_BYTES, Headers
+from tms.client.coalescing import Coalescing, Lone
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
 from tms.client.cursor import Cursor, Page, Start, start_positions
 from tms.client.delayed import DelayedCalls
-from tms.client.groups.calls import GroupCalls
-from tms.client.groups.consumer import MemberConsumer
-from tms.client.groups.options import DeliveryMode, Told, member_options
-from tms.client.publish.batching import REQUEST_BYTES, Headers
-from tms.client.publish.company import Lone, Together
-from tms.client.publish.delivery import Delivery, Numbering
-from tms.client.publish.expecting import Expect, packed
-from tms.client.publish.known import (
-    Known,
-    Publishing,
+from tms.client.delivery import Delivery, Numbering
+from tms.client.group_calls import GroupCalls
+from tms.client.group_consumer import MemberConsumer
+from tms.client.group_options import DeliveryMode, Told, member_options
+from tms.client.known import (
+    KnownTopic,
+    PublishMemory,
     as_compression,
     as_durability,
     ids_in_order,
 )
-from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, check_options
-from tms.client.queues.calls import QueueCalls
-from tms.client.standing import Standing
+from tms.client.preconditions import Expect, packed
+from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, check_options
+from tms.client.queue_calls import QueueCalls
+from tms.client.standing import CommittedPositions
 from tms.client.table import Table
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
 from tms.client.transport import TIMEOUT_S, LocalTransport, RemoteTransport, open_lane
-from tms.client.views.calls import ViewCalls
+from tms.client.view_calls import ViewCalls
 from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound
-from tms.model.block import Compression
 from tms.model.filter import Filter, as_filter
 from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
-from tms.model.log import Appended
-from tms.model.position import Kind, Position
+from tms.model.message import Appended
+from tms.model.position import Position, PositionKind
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
 
@@ -64,8 +64,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         clock: Clock | None = None,
     ) -> None:
         clock = clock or SystemClock()
-        super().__init__(transport, Publishing(clock), clock, timeout_s)
-        self._together = Together(
+        super().__init__(transport, PublishMemory(clock), clock, timeout_s)
+        self._together = Coalescing(
             self._publishing, transport, self._delivery, timeout_s, self._clock
         )
 
@@ -231,7 +231,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
             "fetch_bytes": fetch_bytes,
             "timeout_s": self._timeout_s if timeout_s is None else timeout_s,
             "isolation": as_view(isolation),
-            "standing": Standing(group, name, stored),
+            "standing": CommittedPositions(group, name, stored),
             "move": self.mover(),
         }
         place = (name, open_lane(self._transport), cursor, self._clock)
@@ -323,14 +323,14 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         wanted = None if partitions == "all" else partitions
         positions = start_positions(start, wanted, lambda: self.look_up(topic).partitions)
         positions.update({p: there for p, there in stored.items() if p in positions})
-        latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
+        latest = {p: there for p, there in positions.items() if there.kind is PositionKind.LATEST}
         if latest:
             positions.update(self._fetch(TopicName.parse(topic), latest, 1, 0).next)
         return positions
 
     def _delivery(
         self,
-        known: Known,
+        known: KnownTopic,
         durability: str | None,
         numbering: Numbering,
         timeout_s: float | None,

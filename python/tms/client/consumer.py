@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import Self
 
 from tms.client.cursor import Batch, Cursor
-from tms.client.standing import Standing
-from tms.client.transport import Lane, Pending, retrying
+from tms.client.standing import CommittedPositions
+from tms.client.transport import Channel, PendingAnswer, retrying
 from tms.clock import Clock
 from tms.errors import Closed, TimedOut, TMSError
-from tms.model.log import Fetched, Message
+from tms.model.message import Fetched, Message
 from tms.model.position import Position
 from tms.model.snapshot import View
 from tms.model.topic import TopicName
@@ -35,7 +35,7 @@ class Consumer:
     def __init__(
         self,
         name: TopicName,
-        lane: Lane,
+        lane: Channel,
         cursor: Cursor,
         clock: Clock,
         *,
@@ -43,7 +43,7 @@ class Consumer:
         fetch_bytes: int,
         timeout_s: float,
         isolation: View,
-        standing: Standing,
+        standing: CommittedPositions,
         move: Callable[[Sequence[PositionChange]], None],
     ) -> None:
         self.standing = standing
@@ -101,7 +101,7 @@ class Consumer:
         self.close()
 
     def _fetched(self) -> Iterator[Batch]:
-        ahead: Pending[Fetched] | None = None
+        ahead: PendingAnswer[Fetched] | None = None
         self._cursor.rewind()
         try:
             while not self._cursor.finished and not self._closed:
@@ -118,14 +118,14 @@ class Consumer:
             if ahead is not None:
                 self._lane.reset()
 
-    def _begin(self) -> Pending[Fetched] | None:
+    def _begin(self) -> PendingAnswer[Fetched] | None:
         """Begin the next fetch; when that fails, the next answer is asked for with retries."""
         try:
             return self._ask()
         except TMSError:
             return None
 
-    def _ask(self) -> Pending[Fetched]:
+    def _ask(self) -> PendingAnswer[Fetched]:
         positions, wait_s = self._cursor.ask(self._wait_s)
         return self._lane.begin_fetch(
             self._name,
@@ -136,7 +136,7 @@ class Consumer:
             self._cursor.where,
         )
 
-    def _answer(self, ahead: Pending[Fetched] | None) -> Fetched:
+    def _answer(self, ahead: PendingAnswer[Fetched] | None) -> Fetched:
         held = [ahead]
 
         def attempt(left_s: float) -> Fetched:

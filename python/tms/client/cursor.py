@@ -17,13 +17,13 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
+from tms.block import SPARSE, Columns, decode, index_of, read_header
+from tms.block.placing import place_of, skipped
 from tms.errors import Invalid
-from tms.model.block import SPARSE, Columns, decode, index_of, read_header
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
-from tms.model.log import Fetched, Message, PartitionPosition, StoredBlock
-from tms.model.placing import place_of, skipped
-from tms.model.position import Kind, Position
+from tms.model.message import Fetched, Message, PartitionPosition, StoredBlock
+from tms.model.position import Position, PositionKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -250,7 +250,9 @@ def _page(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
             batches.append(batch)
     following = {
         # `latest` of an empty partition would miss what comes before the next fetch
-        partition: Position.offset(fetched.ends[partition]) if there.kind is Kind.LATEST else there
+        partition: Position.offset(fetched.ends[partition])
+        if there.kind is PositionKind.LATEST
+        else there
         for partition, there in fetched.next.items()
     }
     return Page(batches, following, fetched.ends, fetched.reached)

@@ -10,15 +10,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+from tms.block import Compression
+from tms.client.batching import REQUEST_BYTES, Headers
 from tms.client.calls import BusCalls
-from tms.client.publish.batching import REQUEST_BYTES, Headers
-from tms.client.publish.delivery import Numbering
-from tms.client.publish.known import as_compression, as_durability
+from tms.client.delivery import Numbering
+from tms.client.known import as_compression, as_durability
 from tms.client.transport import retrying
 from tms.errors import Invalid, NotFound
-from tms.model.block import Compression
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 
 At = datetime | int  # a time with its zone, or ms since 1970

@@ -5,12 +5,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from tms.block.received import Received
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
 from tms.model.group import GroupInfo, GroupStanding, GroupSummary
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.queue import RECEIVE_BYTES, QueueInfo, QueueSettings, TokenResult
-from tms.model.received import Received
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
 
@@ -104,7 +104,7 @@ class GroupsPort(Protocol):
 
 
 class DelayedPort(Protocol):
-    """The engine's delayed messages; see `tms.delay.delayed.Delayed` for what they promise."""
+    """Delayed messages; see `tms.delayed.delayed.DelayedMessages` for what they promise."""
 
     def publish(
         self,

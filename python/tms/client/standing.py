@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from tms.errors import Invalid
-from tms.model.position import Kind, Position
+from tms.model.position import Position, PositionKind
 from tms.model.topic import TopicName
 from tms.model.transaction import Owner, PositionChange, PositionKey
 
@@ -12,7 +12,7 @@ from tms.model.transaction import Owner, PositionChange, PositionKey
 class Acknowledgement(NamedTuple):
     """Positions to move, and whose knowledge of them to update once that is done."""
 
-    standing: "Standing"
+    standing: "CommittedPositions"
     changes: list[PositionChange]
 
     def done(self) -> None:
@@ -20,7 +20,7 @@ class Acknowledgement(NamedTuple):
         self.standing.note(self.changes)
 
 
-class Standing:
+class CommittedPositions:
     """A group's positions in a topic. Not thread-safe.
 
     Of a member of the group `owners` says what makes its changes count, and `owed` has those that
@@ -56,7 +56,7 @@ class Standing:
         return Acknowledgement(self, [*self.owed.values(), *self.changes(left)])
 
     def changes(
-        self, to: Mapping[int, Position], kinds: Collection[Kind] = (Kind.AFTER,)
+        self, to: Mapping[int, Position], kinds: Collection[PositionKind] = (PositionKind.AFTER,)
     ) -> list[PositionChange]:
         """What moves the group there, where the position is of such a kind and it is not there."""
         return [

@@ -30,7 +30,7 @@ WRITES_BYTES_MAX = 64 << 20
 
 
 class TablesPort(Protocol):
-    """The engine's tables; see `tms.table.tables.Tables`."""
+    """The engine's tables; see `tms.tables.tables.Tables`."""
 
     def snapshot(self, transaction: int) -> Snapshot: ...
 

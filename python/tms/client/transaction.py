@@ -23,26 +23,26 @@ from typing import Protocol, Self, TypeVar
 
 from tms import forks
 from tms.client.batches import Batches, parts_of
-from tms.client.participants import COMMITTED, Participant, Participants
-from tms.client.publish.batching import (
+from tms.client.batching import (
     Headers,
     check_partition,
     message_bytes,
     value_sizes,
 )
-from tms.client.publish.delivery import Numbering
-from tms.client.publish.expecting import Expect
-from tms.client.publish.known import Known
-from tms.client.queues.queue import Messages, Queue
-from tms.client.standing import Standing
+from tms.client.delivery import Numbering
+from tms.client.known import KnownTopic
+from tms.client.participants import COMMITTED, Participant, Participants
+from tms.client.preconditions import Expect
+from tms.client.queue import Messages, Queue
+from tms.client.standing import CommittedPositions
 from tms.client.transport import Transport, retrying
 from tms.clock import Clock
 from tms.errors import Closed, TooLarge, TransactionEnded
-from tms.model.expecting import as_expected
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.position import Position
+from tms.model.preconditions import as_expected
 from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange, TopicBlock, TopicStaged
@@ -54,7 +54,7 @@ _STAGING_S = 3_600.0  # how long a transaction may take that stages messages; no
 
 
 class _Consumer(Protocol):
-    standing: Standing
+    standing: CommittedPositions
 
     def positions(self) -> dict[int, Position]: ...
 
@@ -64,8 +64,8 @@ class Transaction:
 
     def __init__(
         self,
-        known: Callable[[str], Known],
-        turn: Callable[[Known], int],
+        known: Callable[[str], KnownTopic],
+        turn: Callable[[KnownTopic], int],
         transport: Transport,
         clock: Clock,
         durability: Durability | None,
@@ -79,7 +79,7 @@ class Transaction:
         self._timeout_s = timeout_s
         self._id = 0
         self._token = token_hex(16)
-        self._topics: dict[str, Known] = {}
+        self._topics: dict[str, KnownTopic] = {}
         self._sticky: dict[str, int] = {}  # where messages go that name no place
         self._batches = Batches()
         self._acknowledged: list[_Consumer] = []
@@ -335,7 +335,7 @@ class Transaction:
         self._over = True
         self._topics = {}  # so that a message that comes late is noticed
 
-    def _learn(self, topic: str) -> Known:
+    def _learn(self, topic: str) -> KnownTopic:
         self._require_open()
         known = self._topics[topic] = self._known(topic)
         self._sticky[topic] = self._turn(known)

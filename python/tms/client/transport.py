@@ -2,7 +2,7 @@
 
 * A `Transport` has the engine's methods; the engine itself is one, `client.http.HttpTransport` the
   other.
-* A `Lane` carries the appends or fetches of one producer or consumer in order, several at once.
+* A `Channel` carries the appends or fetches of one producer or consumer in order, several at once.
   `LocalLane` makes one of an engine; HTTP has its own, a connection with pipelined requests.
 * `retrying` is the only place that decides to call again: jittered exponential pauses within one
   deadline, never less than the `retry_after_s` that the service asked for.
@@ -17,7 +17,7 @@ from tms.errors import Closed, TMSError
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
-from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
@@ -31,7 +31,7 @@ PAUSE_MAX_S = 2.0
 _LOCAL_WAIT_S = 0.2  # how soon a waiting local fetch notices that its lane was closed
 
 
-class Pending(Protocol[T_co]):
+class PendingAnswer(Protocol[T_co]):
     """An answer that is under way."""
 
     def done(self) -> bool:
@@ -109,13 +109,13 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
-class Lane(Protocol):
+class Channel(Protocol):
     """The requests of one producer or consumer: they are handled in the order in which they were
     begun."""
 
     def submit(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
-    ) -> Pending[list[Appended]]:
+    ) -> PendingAnswer[list[Appended]]:
         """Begin an append; the caller goes on while it is under way."""
         ...
 
@@ -127,7 +127,7 @@ class Lane(Protocol):
         wait_s: float,
         isolation: View = Isolation.COMMITTED,
         where: Filter | None = None,
-    ) -> Pending[Fetched]:
+    ) -> PendingAnswer[Fetched]:
         """Begin a fetch; the caller goes on while it is under way."""
         ...
 
@@ -140,7 +140,7 @@ class Lane(Protocol):
         ...
 
 
-class LocalPending(Pending[list[Appended]], Protocol):
+class LocalPending(PendingAnswer[list[Appended]], Protocol):
     """An engine's append that is under way."""
 
     def add_done_callback(self, callback: Callable[[], None]) -> None: ...
@@ -174,10 +174,10 @@ class LocalTransport(Transport, Protocol):
 class RemoteTransport(Transport, Protocol):
     """A transport with a network below, where a lane is a connection of its own."""
 
-    def open_lane(self) -> Lane: ...
+    def open_lane(self) -> Channel: ...
 
 
-def open_lane(transport: LocalTransport | RemoteTransport) -> Lane:
+def open_lane(transport: LocalTransport | RemoteTransport) -> Channel:
     """A lane on this transport."""
     return transport.open_lane() if isinstance(transport, RemoteTransport) else LocalLane(transport)
 
@@ -191,7 +191,7 @@ class LocalLane:
 
     def submit(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
-    ) -> Pending[list[Appended]]:
+    ) -> PendingAnswer[list[Appended]]:
         return self._transport.submit(name, blocks, durability)
 
     def begin_fetch(
@@ -202,7 +202,7 @@ class LocalLane:
         wait_s: float,
         isolation: View = Isolation.COMMITTED,
         where: Filter | None = None,
-    ) -> Pending[Fetched]:
+    ) -> PendingAnswer[Fetched]:
         transport = self._transport
         return _LocalFetch(self, transport, name, positions, bytes_max, wait_s, isolation, where)
 

@@ -1,6 +1,6 @@
 """The engine: the door to everything below."""
 
-from tms.compact.compaction import CompactionLimits
+from tms.compaction.compaction import CompactionLimits
 from tms.engine.config import EngineConfig, EngineStats
 from tms.engine.engine import Engine
 from tms.engine.owning import own

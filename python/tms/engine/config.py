@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field, fields
 
-from tms.compact.compaction import CompactionLimits
+from tms.cluster.ownership import OwnerLimits
+from tms.compaction.compaction import CompactionLimits
 from tms.errors import Invalid
 from tms.log.partition import LogLimits
 from tms.options import named_fields
-from tms.owner.ownership import OwnerLimits
 
 _LIMITS = {"log": LogLimits, "compaction": CompactionLimits, "owner": OwnerLimits}
 

@@ -19,6 +19,7 @@ from random import Random
 
 from tms import forks
 from tms.clock import Clock
+from tms.cluster.ownership import Ownership
 from tms.engine.config import EngineConfig, EngineStats
 from tms.engine.parts import EngineParts
 from tms.errors import Closed, Invalid, TMSError
@@ -29,19 +30,18 @@ from tms.log.visibility import Judge
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
-from tms.model.log import Appended, Fetched, Kept, NewBlock, PartitionPosition
+from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition, Readable
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
-from tms.owner.ownership import Ownership
 from tms.queues import Queues
 from tms.queues.queues import QUEUES
 from tms.store.base import Store
-from tms.topic.inspection import inspect_partition
-from tms.topic.maintenance import CLOSE_TIMEOUT_S
-from tms.topic.partitions import PartitionLog
-from tms.topic.registry import TopicRecord, topic_info
-from tms.topic.retention import floor_by_time
+from tms.topics.inspection import inspect_partition
+from tms.topics.partitions import PartitionLog
+from tms.topics.registry import TopicRecord, topic_info
+from tms.topics.retention import floor_by_time
+from tms.topics.upkeep import CLOSE_TIMEOUT_S
 
 CLOSING_EDITS, CLOSING_POSITIONS = 2_000, 1_000  # journals stay as long as that
 _log = EventLog(__name__)
@@ -273,7 +273,7 @@ class Engine(EngineParts):
         nothing but the partition's end. Raises `DataCorrupt`."""
         return self._fetcher.end(name, partition)
 
-    def kept(self, name: TopicName, partitions: Iterable[int]) -> dict[int, Kept]:
+    def kept(self, name: TopicName, partitions: Iterable[int]) -> dict[int, Readable]:
         """What may still be shown of messages that were fetched before, by partition; cheaply.
         Raises `TopicNotFound`."""
         return self._fetcher.kept(name, partitions)

@@ -1,9 +1,9 @@
 """Owning a store that other processes can reach, before an engine is opened on it."""
 
 from tms.clock import Clock
-from tms.owner.ownership import OwnerLimits, Ownership
+from tms.cluster.ownership import OwnerLimits, Ownership
 from tms.store.base import Store
-from tms.topic.sweep import open_metadata
+from tms.topics.sweep import open_metadata
 
 
 def own(

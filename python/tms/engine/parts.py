@@ -3,25 +3,25 @@
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from tms.clock import Clock
-from tms.compact.compaction import Compaction
-from tms.delay.delayed import Delayed
+from tms.cluster.ownership import Ownership
+from tms.compaction.compaction import Compaction
+from tms.delayed.delayed import DelayedMessages
 from tms.engine.config import EngineConfig
 from tms.log.cache import BlockCache
 from tms.log.inflight import InFlight
 from tms.model import keys
 from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
-from tms.owner.ownership import Ownership
 from tms.store.base import Store
-from tms.table.tables import Tables
-from tms.topic.fetching import Fetcher
-from tms.topic.journal import Journal
-from tms.topic.maintenance import Maintenance
-from tms.topic.partitions import Partitions
-from tms.topic.publishing import Publisher
-from tms.topic.registry import Registry
-from tms.topic.retention import RetentionClock
-from tms.topic.sweep import open_metadata, sweep
+from tms.tables.tables import Tables
+from tms.topics.fetching import Fetcher
+from tms.topics.journal import Journal
+from tms.topics.partitions import Partitions
+from tms.topics.publishing import Publisher
+from tms.topics.registry import Registry
+from tms.topics.retention import RetentionClock
+from tms.topics.sweep import open_metadata, sweep
+from tms.topics.upkeep import Maintenance
 from tms.transactions.transactions import Transactions
 
 
@@ -75,8 +75,8 @@ class EngineParts:
             lambda uid: self.delayed.forget(uid),
         )
 
-    def _make_delayed(self) -> Delayed:
-        return Delayed(
+    def _make_delayed(self) -> DelayedMessages:
+        return DelayedMessages(
             self._store,
             self._registry,
             self._publisher,

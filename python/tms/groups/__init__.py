@@ -1,1 +1,8 @@
-"""Log groups over the log: their members, kept in the journal `system:_groups`, and their lag."""
+"""Log groups: consumers that share the partitions of a topic.
+
+assignment   pure: who has which partition
+membership   pure: the members of one group, their epochs
+members      the members of all groups over the journal `system:_groups`, their sessions, the fence
+lag          how far a group is behind
+groups       the facade: what engine and rooms above use
+"""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from tms.clock import Clock
 from tms.errors import GroupNotFound, TMSError, TopicNotFound
 from tms.events import EventLog
-from tms.group.membership import GroupKey, Membership, Poll
 from tms.groups.lag import Lags, Look
 from tms.groups.members import Members
+from tms.groups.membership import GroupKey, Membership, Poll
 from tms.model.group import (
     GroupInfo,
     GroupPartition,
@@ -22,10 +22,10 @@ from tms.model.group import (
 )
 from tms.model.topic import SYSTEM_NAMESPACE, TopicName
 from tms.model.transaction import PositionKey
-from tms.topic.journal import Journal
-from tms.topic.partitions import Partitions
-from tms.topic.publishing import Publisher
-from tms.topic.registry import Registry
+from tms.topics.journal import Journal
+from tms.topics.partitions import Partitions
+from tms.topics.publishing import Publisher
+from tms.topics.registry import Registry
 from tms.transactions.transactions import Transactions
 
 GROUPS = TopicName(SYSTEM_NAMESPACE, "_groups")

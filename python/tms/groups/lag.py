@@ -9,10 +9,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tms.block.placing import first_from
 from tms.clock import Clock
 from tms.errors import OffsetOutOfRange
-from tms.model.log import Fetched, PartitionPosition
-from tms.model.placing import first_from
+from tms.model.message import Fetched, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import PositionKey

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 from tms.clock import Clock
 from tms.errors import Fenced, Overloaded, TopicNotFound
-from tms.group.membership import Change, GroupKey, Membership, Poll, decode_entry, encode_entry
+from tms.groups.membership import Change, GroupKey, Membership, Poll, decode_entry, encode_entry
 from tms.model.group import GroupStanding
 from tms.model.topic import Durability
 from tms.model.transaction import PositionChange
-from tms.topic.journal import Journal
-from tms.topic.registry import Registry
+from tms.topics.journal import Journal
+from tms.topics.registry import Registry
 
 MEMBERS_MAX = 1_000  # of a group
 GROUPS_MAX = 10_000  # with members
@@ -35,7 +35,7 @@ _NOBODY = Membership()
 
 
 @dataclass(slots=True)
-class Session:
+class MemberSession:
     """How long a member may be silent, and whether it reads up to an end that it has not
     reached."""
 
@@ -59,7 +59,7 @@ class Members:
         self._alone = alone
         self._lock = threading.RLock()
         self._states: dict[GroupKey, Membership] = {}
-        self._sessions: dict[GroupKey, dict[str, Session]] = {}
+        self._sessions: dict[GroupKey, dict[str, MemberSession]] = {}
         self._generation = 0
         self._looked_s = clock.monotonic_s()
         self.length = 0  # of the journal, in entries
@@ -109,7 +109,7 @@ class Members:
         sessions = self._sessions.get(key, {})
         if poll.member in sessions:
             until_s = self._clock.monotonic_s() + poll.session_s
-            sessions[poll.member] = Session(until_s, reading)
+            sessions[poll.member] = MemberSession(until_s, reading)
         others = sum(one.reading for member, one in sessions.items() if member != poll.member)
         return GroupStanding(
             standing.generation,
@@ -197,7 +197,7 @@ class Members:
             del sessions[gone]
         now_s = self._clock.monotonic_s()
         for member, session_s in state.sessions.items():
-            sessions.setdefault(member, Session(now_s + session_s, True))
+            sessions.setdefault(member, MemberSession(now_s + session_s, True))
         if not state.sessions:
             del self._states[key], self._sessions[key]
 

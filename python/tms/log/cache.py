@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import deque
 
 from tms.log.records import BlockKey
-from tms.model.log import StoredBlock
+from tms.model.message import StoredBlock
 
 
 class Tail:

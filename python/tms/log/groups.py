@@ -5,16 +5,17 @@ than events.
 """
 
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from tms.block import BlockHeader, place
 from tms.errors import TMSError
-from tms.log.expecting import Expecting
 from tms.log.pending import PendingAppend
+from tms.log.preconditions import Precondition
 from tms.log.records import RememberedBlock
-from tms.model.block import BlockHeader, place
 from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.keys import block_key
-from tms.model.log import Appended, Buffer, StoredBlock
+from tms.model.message import Appended, Buffer, StoredBlock
 from tms.model.topic import Durability
 from tms.store.base import Row
 
@@ -43,12 +44,12 @@ class Ticket:
         self.durability = durability
         self.stamp = stamp
         self.entries: list[Entry] = []
-        self.expecting: dict[int, Expecting] = {}  # by place in the pending append
+        self.expecting: dict[int, Precondition] = {}  # by place in the pending append
         self.bytes = 0
         self.reserved = False  # whether room was made for it
 
 
-class Group:
+class WriteGroup:
     """Blocks that are written at once. `unclaimed` is free until somebody confirms them, `done`
     from then on."""
 
@@ -67,7 +68,7 @@ class Group:
         "written",
     )
 
-    def __init__(self, batch: list[Ticket], end_offset: int, last: tuple[int, int]) -> None:
+    def __init__(self, batch: Sequence[Ticket], end_offset: int, last: tuple[int, int]) -> None:
         self.batch = batch
         self.unclaimed = threading.Lock()
         self.done = threading.Lock()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tms.block import BlockHeader, Flags, place
 from tms.errors import StorageUnavailable, TMSError
 from tms.events import EventLog
 from tms.log import recovery
@@ -26,8 +27,7 @@ from tms.log.producers import ProducerWindow
 from tms.log.records import FIRST_KEY, BlockKey, ProducersRecord, encode, key_after
 from tms.log.segments import SegmentChain
 from tms.model import keys
-from tms.model.block import BlockHeader, Flags, place
-from tms.model.log import StoredBlock
+from tms.model.message import StoredBlock
 from tms.model.topic import Durability
 from tms.options import named_fields
 from tms.store.base import Map, Row

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from tms.errors import TimedOut, TMSError
 from tms.events import EventLog
-from tms.model.log import Appended
+from tms.model.message import Appended
 
 T = TypeVar("T")
 _log = EventLog(__name__)

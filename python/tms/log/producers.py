@@ -13,9 +13,9 @@ Invariants
 
 from collections import OrderedDict, deque
 
+from tms.block import BlockHeader
 from tms.errors import OutOfOrderSequence, SequenceReused
 from tms.log.records import RememberedBlock
-from tms.model.block import BlockHeader
 
 BLOCKS_REMEMBERED = 8
 SEQUENCE_LIMIT = 1 << 32

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import NamedTuple
 
+from tms.block import Flags
+from tms.block.placing import ids, places
 from tms.errors import BadBlock, Closed, DataCorrupt, NotFound, OffsetOutOfRange
 from tms.log.partition import PartitionState, again
 from tms.log.records import FIRST_KEY, BlockKey, key_after
@@ -22,11 +24,9 @@ from tms.log.recovery import header_of
 from tms.log.staging import StagedBlocks, is_reference
 from tms.log.trimming import trimmed
 from tms.log.visibility import Judge, admit
-from tms.model.block import Flags
 from tms.model.ids import MessageId
-from tms.model.log import StoredBlock
-from tms.model.placing import ids, places
-from tms.model.position import Kind, Position
+from tms.model.message import StoredBlock
+from tms.model.position import Position, PositionKind
 
 _LOOK_BYTES = 4 << 20
 _DAMAGED_ROWS_MAX = 64  # are told apart when an offset is looked for
@@ -63,7 +63,7 @@ class PartitionReader:
     def read_cached(self, position: Position, floor: BlockKey, bytes_max: int) -> Read | None:
         """Like `read`, without touching the store; None when that is not possible."""
         state = self._state
-        if not state.known or position.kind is Kind.OFFSET:
+        if not state.known or position.kind is PositionKind.OFFSET:
             return None
         with state.lock:
             last, end = state.last, state.end_offset
@@ -79,7 +79,7 @@ class PartitionReader:
         beyond the end."""
         state = self._state
         self.load()
-        if position.kind is Kind.OFFSET:
+        if position.kind is PositionKind.OFFSET:
             position = self._at_offset(position.number, floor)
         cached = self.read_cached(position, floor, bytes_max)
         if cached is not None:
@@ -133,7 +133,7 @@ class PartitionReader:
         """What `read` would answer if nothing had room: only `latest` is resolved."""
         self.load()
         last, end = self._end()
-        if position.kind is Kind.LATEST:
+        if position.kind is PositionKind.LATEST:
             return Read([], Position.after(MessageId(*last)), end, end)
         return Read([], position, 0, end)
 
@@ -156,7 +156,7 @@ class PartitionReader:
         """Call `callback` once when something is there at or after `position`, at once if it is.
         Returns a cancel."""
         last, end = self._end()
-        if position.kind is not Kind.OFFSET:
+        if position.kind is not PositionKind.OFFSET:
             last = _before(_start(position, last))
         elif position.number < end:
             last = FIRST_KEY
@@ -166,7 +166,7 @@ class PartitionReader:
         """Make everything before a position unreadable for good and free whole segments."""
         state = self._state
         self.load()
-        if before.kind is Kind.OFFSET:
+        if before.kind is PositionKind.OFFSET:
             before = self._boundary(before.number)
         with state.changing():
             state.load()
@@ -229,7 +229,7 @@ class PartitionReader:
         none. An offset that is out of range becomes the nearer end."""
         self.load()
         last, end = self._end()
-        if position.kind is Kind.OFFSET:
+        if position.kind is PositionKind.OFFSET:
             return min(max(position.number, self.start(floor)), end)
         return self.start(max(_start(position, last), floor))
 
@@ -384,16 +384,16 @@ def _with_few(blocks: list[StoredBlock], references: int) -> list[StoredBlock]:
 def _start(position: Position, last: BlockKey) -> BlockKey:
     if position.id is not None:
         key = (position.id.time_ms, position.id.sequence)
-        return key_after(key) if position.kind is Kind.AFTER else key
-    if position.kind is Kind.TIME:
+        return key_after(key) if position.kind is PositionKind.AFTER else key
+    if position.kind is PositionKind.TIME:
         return (position.number, 0)
-    return key_after(last) if position.kind is Kind.LATEST else (0, 0)
+    return key_after(last) if position.kind is PositionKind.LATEST else (0, 0)
 
 
 def _beyond(position: Position, last: BlockKey) -> Position:
     """Where to go on when nothing readable was there: after the end, or at the position if that
     lies beyond."""
-    if position.kind is Kind.LATEST or _start(position, last) <= last:
+    if position.kind is PositionKind.LATEST or _start(position, last) <= last:
         return Position.after(MessageId(*last))
     return position
 

@@ -1,5 +1,5 @@
 """The small records of the map `metadata`: partitions, segments, producer snapshots; for topics see
-`topic.registry`. JSON, so that people and
+`topics.registry`. JSON, so that people and
 Java read them; changed by compare-and-set, except where one writer is certain.
 
     compaction/UID/PARTITION       CompactionRecord; absent while nothing was ever compacted

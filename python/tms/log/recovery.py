@@ -14,6 +14,7 @@ partition wrote it last; what follows is read from wherever it was taken.
 
 from typing import NamedTuple
 
+from tms.block import BlockHeader, read_header
 from tms.errors import BadBlock, DataCorrupt
 from tms.events import EventLog
 from tms.log.producers import ProducerWindow
@@ -28,8 +29,7 @@ from tms.log.records import (
 )
 from tms.log.segments import SegmentChain
 from tms.model import keys
-from tms.model.block import BlockHeader, read_header
-from tms.model.log import StoredBlock
+from tms.model.message import StoredBlock
 from tms.store.base import Map
 
 SCAN_BYTES = 4 << 20

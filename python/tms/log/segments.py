@@ -26,7 +26,7 @@ paused, or a write whose answer was lost, may come back at any time:
   an earlier owner writes after the seal was never acknowledged.
 * Nothing behind a seal is ever read.
 * Neither the epoch is raised nor a write counted by a process that does not own the store, and a
-  partition without a record gets one only while its topic is there (`Standing`).
+  partition without a record gets one only while its topic is there (`OwnerCheck`).
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ from tms.log.records import (
     key_after,
 )
 from tms.model import keys
-from tms.model.log import StoredBlock
+from tms.model.message import StoredBlock
 from tms.model.topic import Durability
 from tms.store.base import Map, Row, Store, is_last, pages
 
@@ -62,7 +62,7 @@ MERGE_PAGE_BYTES = 4 << 20
 _NOTHING = PartitionRecord(epoch=0, segments=())
 
 
-class Standing(Protocol):
+class OwnerCheck(Protocol):
     """What has to hold of a partition's owner in a store that others may write to."""
 
     def require_owner(self) -> None:
@@ -95,7 +95,7 @@ class SegmentChain:
         metadata: Map,
         uid: int,
         partition: int,
-        standing: Standing | None = None,
+        standing: OwnerCheck | None = None,
     ) -> None:
         self._store = store
         self._metadata = metadata

@@ -21,13 +21,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tms.block import BlockHeader, Flags, flags_of, place
+from tms.block.header import HEADER_BYTES, write_header
 from tms.errors import DataCorrupt, NotFound, TMSError
 from tms.log.recovery import header_of
 from tms.model import keys
-from tms.model.block import BlockHeader, Flags, flags_of, place
-from tms.model.block.header import HEADER_BYTES, write_header
 from tms.model.ids import SEQUENCES_PER_MS
-from tms.model.log import Buffer, StoredBlock
+from tms.model.message import Buffer, StoredBlock
 from tms.model.topic import Durability
 from tms.store.base import Map, Row, Store, pages
 

@@ -7,11 +7,11 @@ that no reader, of whatever representation, is shown what was made unreadable.
 
 from bisect import bisect_left
 
+from tms.block import Flags, decode, encode, flags_of, place, thin
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.recovery import header_of
 from tms.log.staging import is_reference
-from tms.model.block import Flags, decode, encode, flags_of, place, thin
-from tms.model.log import StoredBlock
+from tms.model.message import StoredBlock
 
 
 def trimmed(

@@ -14,10 +14,10 @@ Invariants
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tms.block import Flags, flags_of
 from tms.log.recovery import header_of
-from tms.model.block import Flags, flags_of
 from tms.model.ids import MessageId
-from tms.model.log import StoredBlock
+from tms.model.message import StoredBlock
 from tms.model.position import Position
 from tms.model.snapshot import Fate
 

@@ -3,8 +3,8 @@
     submit ─▶ queue ─▶ take all that wait ─▶ place (ids, offsets) ─▶ write ─▶ confirm, publish,
                                                                               acknowledge
 
-Whoever finds the queue without a leader leads: the first waiting caller writes for all (flat
-combining), so a lone publisher never changes threads. A leader that must not block (the event loop
+Whoever finds the queue without a leader leads (`journal.group_commit`), so a lone publisher never
+changes threads. A leader that must not block (the event loop
 of the service) writes only what needs no sync, and leaves the rest to a background thread. Where
 a write counts only if the partition is still owned afterwards, a background thread asks, publishes
 and acknowledges while the leader writes the next group.
@@ -21,24 +21,22 @@ Invariants
   queued, and given back before its caller is answered. What is written at once never waits.
 """
 
-import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from tms.clock import Clock
 from tms.errors import StorageUnavailable, TMSError
 from tms.events import EventLog
-from tms.log.expecting import Expecting
-from tms.log.groups import Group, Ticket
+from tms.journal.group_commit import GroupCommit, Lead
+from tms.log.groups import Ticket, WriteGroup
 from tms.log.inflight import Room
 from tms.log.partition import PartitionState, again
+from tms.log.preconditions import Precondition
 from tms.log.records import RememberedBlock
-from tms.model.log import Appended
+from tms.model.message import Appended
 from tms.model.topic import Durability
 
 GROUP_BYTES = 8 << 20
-FAIR_ROUNDS = 64
 GROUPS_IN_A_ROW = 16  # before others may own the partition
 _log = EventLog(__name__)
 
@@ -57,9 +55,13 @@ class PartitionWriter:
         self._clock = clock
         self._room = room
         self._run_in_background = run_in_background
-        self._queue: deque[Ticket] = deque()
-        self._lock = threading.Lock()
-        self._leading = False
+        self._tickets = GroupCommit(
+            state.owner,
+            self._write_groups,
+            run_in_background,
+            size_of=lambda ticket: ticket.bytes,
+            bytes_max=GROUP_BYTES,
+        )
         self._maintaining = False
         self._closed: TMSError | None = None
 
@@ -88,107 +90,60 @@ class PartitionWriter:
             and state.ready
             and not self._maintaining  # or a busy caller would keep it waiting for ever
         )
-        with self._lock:
-            closed = self._closed
-            if closed is None:
-                alone = alone and not self._leading and state.owner.acquire(blocking=False)
-                if not alone:
-                    if not ticket.reserved:
-                        self.reserve(ticket)
-                    self._queue.append(ticket)
-                others_lead, self._leading = self._leading, True
-        if closed is not None:
-            self._fail([ticket], again(closed))
-        elif alone:
+        if alone and self._tickets.try_lead():
             try:
                 self._write([ticket])
             finally:
-                state.owner.release()
-                if not self._resigned():
-                    self._lead_in_background()
-        elif not others_lead:
-            self._lead_in_background()
+                self._tickets.led()
+            return
+        if self._closed is None:
+            if not ticket.reserved:
+                self._room.take(ticket.bytes)
+                ticket.reserved = True
+            if self._tickets.submit(ticket, Lead.NO):
+                return
+        assert self._closed is not None
+        self._fail([ticket], again(self._closed))
 
     def write_what_waits(self, timeout_s: float) -> None:
         """Write what is queued, in this thread; whoever leads finds nothing to do then. For one who
         would wait otherwise, and must not depend on a free thread."""
-        if self._state.owner.acquire(timeout=timeout_s):
-            try:
-                self._round()
-            finally:
-                self._state.owner.release()
+        self._tickets.write_what_waits(timeout_s)
 
     def close(self, timeout_s: float, reason: TMSError) -> None:
         """Refuse new tickets with this reason and write what is queued; what cannot be written in
         time fails."""
-        with self._lock:
-            self._closed = reason
+        self._closed = reason
+        self._tickets.close()
         if self._state.owner.acquire(timeout=timeout_s):
             try:
-                while self._queue:
-                    self._round()
+                while batch := self._tickets.take():
+                    self._write_groups(batch)
                 self._state.rest()
             finally:
                 self._state.owner.release()
-        with self._lock:
-            left = list(self._queue)
-            self._queue.clear()
-        self._fail(left, again(reason))
+        while left := self._tickets.take():
+            self._fail(left, again(reason))
 
-    def _lead(self) -> None:
-        for _ in range(FAIR_ROUNDS):
-            try:
-                with self._state.owner:
-                    self._round()
-            except BaseException:  # e.g. a control-C
-                self._lead_in_background()
-                raise
-            if self._resigned():
-                return
-        self._lead_in_background()
-
-    def _lead_in_background(self) -> None:
-        try:
-            self._run_in_background(self._lead)
-        except RuntimeError:  # no thread is left, or the engine is closing: better here than never
-            self._lead()
-
-    def _resigned(self) -> bool:
-        with self._lock:
-            if self._queue:
-                return False
-            self._leading = False
-            return True
-
-    def _round(self) -> None:
-        """Write what waits. The caller owns the partition."""
-        before: Group | None = None
-        for _ in range(GROUPS_IN_A_ROW):
-            batch = self._take()
+    def _write_groups(self, batch: Sequence[Ticket]) -> None:
+        """Write tickets, and what waits behind them. The caller owns the partition."""
+        before = self._write(batch, go_on=True)
+        for _ in range(GROUPS_IN_A_ROW - 1):
+            if before is None or self._maintaining:
+                break
+            batch = self._tickets.take()
             if not batch:
                 break
             before = self._write(batch, before, go_on=True)
-            if before is None or self._maintaining:
-                break
         if before is not None and not self._join(before):
             self._state.distrust()
 
-    def _take(self) -> list[Ticket]:
-        batch: list[Ticket] = []
-        size = 0
-        with self._lock:
-            while self._queue and (not batch or size + self._queue[0].bytes <= GROUP_BYTES):
-                ticket = self._queue.popleft()
-                size += ticket.bytes
-                batch.append(ticket)
-        return batch
-
     def _write(
-        self, batch: list[Ticket], before: Group | None = None, go_on: bool = False
-    ) -> Group | None:
+        self, batch: Sequence[Ticket], before: WriteGroup | None = None, go_on: bool = False
+    ) -> WriteGroup | None:
         """Write what comes after `before` and answer. If the caller goes on, it may get back what
         is still to be confirmed, and has to join it. The caller owns the partition."""
-        group: Group | None = None
+        group: WriteGroup | None = None
         try:
             try:
                 group = self._append(batch, before)
@@ -202,7 +157,7 @@ class PartitionWriter:
             if not isinstance(error, Exception):  # e.g. a control-C while this thread led
                 raise
             return None
-        if go_on and self._state.chain.shared and self._queue:
+        if go_on and self._state.chain.shared and len(self._tickets):
             with suppress(RuntimeError):  # no thread is left: whoever joins confirms it
                 self._run_in_background(lambda: self._confirm(group))
             return group
@@ -210,15 +165,15 @@ class PartitionWriter:
             self._state.distrust()
         return None
 
-    def _append(self, batch: list[Ticket], before: Group | None) -> Group:
+    def _append(self, batch: Sequence[Ticket], before: WriteGroup | None) -> WriteGroup:
         state = self._state
         now_ms = self._clock.now_ms()
         if before is not None:
-            group = Group(batch, before.end_offset, before.last)
+            group = WriteGroup(batch, before.end_offset, before.last)
         else:
             if not state.ready:
                 state.prepare(now_ms)
-            group = Group(batch, state.end_offset, state.last)
+            group = WriteGroup(batch, state.end_offset, state.last)
         for ticket in batch:
             self._place(ticket, now_ms, group, before)
         if group.rows or (group.durability is Durability.SYNCED and state.unsynced):
@@ -226,13 +181,13 @@ class PartitionWriter:
             group.written = True
         return group
 
-    def _join(self, group: Group) -> bool:
+    def _join(self, group: WriteGroup) -> bool:
         """Whether a group that was written counts; it is answered."""
         self._confirm(group)
         group.done.acquire()  # no-one else waits for it
         return group.error is None
 
-    def _confirm(self, group: Group) -> None:
+    def _confirm(self, group: WriteGroup) -> None:
         """Publish and answer what was written, or refuse it; does nothing if somebody does."""
         if not group.unclaimed.acquire(blocking=False):
             return
@@ -251,7 +206,7 @@ class PartitionWriter:
         finally:
             group.done.release()
 
-    def _settle(self, group: Group) -> None:
+    def _settle(self, group: WriteGroup) -> None:
         for ticket in group.batch:
             if ticket.reserved:
                 self.release(ticket)
@@ -269,7 +224,7 @@ class PartitionWriter:
         kind = type(error).__name__
         return StorageUnavailable(f"The append failed unexpectedly ({kind}).")
 
-    def _fail(self, batch: list[Ticket], error: TMSError) -> None:
+    def _fail(self, batch: Sequence[Ticket], error: TMSError) -> None:
         for ticket in batch:
             self.release(ticket)
             ticket.pending.fail(len(ticket.entries), error)
@@ -297,7 +252,9 @@ class PartitionWriter:
         finally:
             self._maintaining = False
 
-    def _place(self, ticket: Ticket, now_ms: int, group: Group, before: Group | None) -> None:
+    def _place(
+        self, ticket: Ticket, now_ms: int, group: WriteGroup, before: WriteGroup | None
+    ) -> None:
         producers, partition = self._state.producers, self._state.chain.partition
         refused: TMSError | None = None
         for number, block, header in ticket.entries:
@@ -332,7 +289,7 @@ class PartitionWriter:
             group.durability = ticket.durability
 
     def _unexpected(
-        self, expecting: Expecting, group: Group, before: Group | None
+        self, expecting: Precondition, group: WriteGroup, before: WriteGroup | None
     ) -> TMSError | None:
         """Why the next block of a group may not be stored."""
         for blocks in self._state.published_after(expecting.checked):

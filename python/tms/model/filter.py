@@ -21,14 +21,13 @@ Invariants
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from json import JSONDecoder
-from typing import Self
+from typing import Protocol, Self
 
 from tms.errors import Invalid
-from tms.model.block import Columns
 
 FILTER_BYTES_MAX = 1_000  # as text; it travels in URLs
 CONDITIONS_MAX = 32
@@ -66,6 +65,15 @@ class Condition:
         return lambda cell: cell is not None
 
 
+class Keyed(Protocol):
+    """The columns of messages that conditions are about."""
+
+    @property
+    def count(self) -> int: ...
+    def keys(self) -> Sequence[bytes | None]: ...
+    def headers(self) -> Sequence[Mapping[str, bytes]]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Conditions that a message has to fulfil all; `text` is how they were written."""
@@ -78,9 +86,9 @@ class Filter:
         """The filter with this text. Raises `Invalid`, whose details name the character."""
         if len(text.encode(errors="replace")) > FILTER_BYTES_MAX:
             raise Invalid(f"A filter has at most {FILTER_BYTES_MAX} bytes.", field="filter")
-        return cls(text, tuple(_Reader(text).conditions()))
+        return cls(text, tuple(_FilterReader(text).conditions()))
 
-    def places(self, columns: Columns) -> Sequence[int]:
+    def places(self, columns: Keyed) -> Sequence[int]:
         """The places of the messages that match, ascending."""
         found: Sequence[int] = range(columns.count)
         about_key = [one for one in self.conditions if one.header is None]
@@ -106,7 +114,7 @@ def _matching(
     return places
 
 
-class _Reader:
+class _FilterReader:
     """Reads a filter from left to right."""
 
     def __init__(self, text: str) -> None:

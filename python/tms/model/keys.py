@@ -6,8 +6,8 @@ Maps, which the store opens by name; a uid names one life of a topic and is neve
     t0000002a/p00003/s00000001       segment 1 of partition 3 of the topic with uid 42 (2a in hex)
     └─ uid ─┘ └ part.┘ └ segment ┘
     t0000002a/p00003/y00019675       what transactions that began on day 19,675 since 1970 staged
-    t0000002a/delayed                messages that are not due yet; see `tms.delay.stored.entries`
-    k/stock                          the table `stock`; see `tms.table.versions` for its keys
+    t0000002a/delayed                messages that are not due yet; see `tms.delayed.entries`
+    k/stock                          the table `stock`; see `tms.tables.versions` for its keys
 
 Keys in a segment: the id of the block's LAST message without its payload half, so that a scan from
 any id begins at the right block with one seek. Big-endian, unsigned.
@@ -35,7 +35,7 @@ Keys in `metadata`, all ASCII:
     retention/default                      what topics without a retention of their own go by, ms;
                                            in stores that others clean
     transactions/image                     how transactions ended; see `model.transaction_image`
-    owner                                  which process owns the store; see `tms.owner.ownership`
+    owner                                  which process owns the store; see `tms.cluster.ownership`
 
 Invariants
 

@@ -19,7 +19,7 @@ from tms.model.ids import TIME_MS_MAX, MessageId
 OFFSET_MAX = 2**63 - 1
 
 
-class Kind(StrEnum):
+class PositionKind(StrEnum):
     """The six ways to name a position."""
 
     EARLIEST = "earliest"
@@ -34,29 +34,29 @@ class Kind(StrEnum):
 class Position:
     """A place in a partition. Build it with the class methods; `str()` and `parse` are inverse."""
 
-    kind: Kind
+    kind: PositionKind
     id: MessageId | None = None
     number: int = 0
 
     @classmethod
     def earliest(cls) -> Self:
         """The first message that retention still holds."""
-        return cls(Kind.EARLIEST)
+        return cls(PositionKind.EARLIEST)
 
     @classmethod
     def latest(cls) -> Self:
         """After the last message at the moment of the fetch."""
-        return cls(Kind.LATEST)
+        return cls(PositionKind.LATEST)
 
     @classmethod
     def at(cls, id: MessageId) -> Self:
         """At this id, inclusive."""
-        return cls(Kind.ID, id)
+        return cls(PositionKind.ID, id)
 
     @classmethod
     def after(cls, id: MessageId) -> Self:
         """After this id, exclusive."""
-        return cls(Kind.AFTER, id)
+        return cls(PositionKind.AFTER, id)
 
     @classmethod
     def time(cls, time_ms: int) -> Self:
@@ -65,20 +65,20 @@ class Position:
             raise Invalid(
                 f"A time is in milliseconds, 0 to {TIME_MS_MAX} (year 9999), got {time_ms}."
             )
-        return cls(Kind.TIME, None, time_ms)
+        return cls(PositionKind.TIME, None, time_ms)
 
     @classmethod
     def offset(cls, offset: int) -> Self:
         """At this offset. Raises `Invalid` outside 0 .. 2**63 - 1."""
         if not 0 <= offset <= OFFSET_MAX:
             raise Invalid(f"An offset is 0 to {OFFSET_MAX}, got {offset}.")
-        return cls(Kind.OFFSET, None, offset)
+        return cls(PositionKind.OFFSET, None, offset)
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """The position spelled by `text`. Raises `Invalid` or `BadMessageId`."""
         if text in ("earliest", "latest"):
-            return cls(Kind(text))
+            return cls(PositionKind(text))
         kind, colon, rest = text.partition(":")
         if not colon:
             return cls.at(MessageId.parse(text))
@@ -98,6 +98,6 @@ class Position:
     def __str__(self) -> str:
         if self.id is not None:
             return f"{self.kind}:{self.id}"
-        if self.kind in (Kind.TIME, Kind.OFFSET):
+        if self.kind in (PositionKind.TIME, PositionKind.OFFSET):
             return f"{self.kind}:{self.number}"
         return str(self.kind)

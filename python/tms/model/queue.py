@@ -1,4 +1,4 @@
-"""Queues: what engine, wire and client share of them, apart from messages (`model.received`).
+"""Queues: what engine, wire and client share of them, apart from messages (`block.received`).
 
 A queue is a group that takes messages one by one: each is leased to one worker, who acknowledges
 it by the token that came with it. A token names one delivery:
@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from tms.errors import Invalid
-from tms.model.block import MESSAGES_MAX
+from tms.model.message import MESSAGES_MAX
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, parse_durability
 

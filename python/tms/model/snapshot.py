@@ -9,7 +9,7 @@ wrote: begin time in ms × 1,000,000 plus a counter. A snapshot is what one tran
 
 Invariants
 
-* Write pointers are compared here, in `tx` and in the coprocessor, nowhere else.
+* Write pointers are compared here, in `transactions` and in the coprocessor, nowhere else.
 * The bytes are those of Tephra's TransactionCodec: Thrift's TBinaryProtocol of a TTransaction.
 
     field      type 1, number 2, value         i64 8 · i32 4 · list: type of elements 1, count 4
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum, auto
 
 from tms.errors import Invalid, Malformed
-from tms.model.log import Buffer
+from tms.model.message import Buffer
 
 POINTERS_PER_MS = 1_000_000
 NONE_IN_PROGRESS = 2**63 - 1  # first short, when there is none

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tms.errors import Forbidden, Invalid
-from tms.model.log import Appended, NewBlock
+from tms.model.message import Appended, NewBlock
 from tms.model.position import Position
 from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicName

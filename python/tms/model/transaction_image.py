@@ -153,7 +153,7 @@ def _put(out: bytearray, number: int) -> None:
 
 def decode_image(raw: bytes) -> TransactionImage:
     """The image in these bytes. Raises `DataCorrupt`."""
-    reader = _Reader(raw)
+    reader = _ImageReader(raw)
     try:
         version = reader.number()
         if version != VERSION:
@@ -174,7 +174,7 @@ def decode_image(raw: bytes) -> TransactionImage:
     )
 
 
-class _Reader:
+class _ImageReader:
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self.at = 0

@@ -17,12 +17,12 @@ from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
 from tms.model.ids import MessageId
 from tms.model.topic import Durability, TopicName
-from tms.topic.journal import Entry, Journal
+from tms.topics.journal import Journal, JournalEntry
 
 Cells = tuple[bytes, bytes | None]  # key and value of an entry
 
 
-class Batch:
+class EntryBatch:
     """Entries that are written together."""
 
     __slots__ = ("done", "durability", "error", "keys", "values")
@@ -42,7 +42,7 @@ class QueueJournal:
         self._journal = journal
         self._lock = threading.Lock()  # guards the open batch
         self._writing = threading.Lock()
-        self._open = Batch()
+        self._open = EntryBatch()
         self._unfinished: list[PendingAppend] = []  # writes that failed, perhaps only so far
         self._broken = True  # it was not read yet
         self._doubts = 0
@@ -65,7 +65,7 @@ class QueueJournal:
             self._broken = True
             self._doubts += 1
 
-    def add(self, entries: Iterable[Cells], durability: Durability) -> Batch:
+    def add(self, entries: Iterable[Cells], durability: Durability) -> EntryBatch:
         """Let entries be written next; `wait` must follow. Raises `StorageUnavailable` while it is
         broken."""
         with self._lock:
@@ -79,7 +79,7 @@ class QueueJournal:
                 batch.durability = durability
             return batch
 
-    def wait(self, batch: Batch) -> None:
+    def wait(self, batch: EntryBatch) -> None:
         """Return when the batch is stored. Raises what kept it from being so."""
         if not batch.done:
             with self._writing:
@@ -90,7 +90,7 @@ class QueueJournal:
 
     def _write(self) -> None:
         with self._lock:
-            batch, self._open = self._open, Batch()
+            batch, self._open = self._open, EntryBatch()
         pending: PendingAppend | None = None
         try:
             if self._broken:
@@ -139,7 +139,7 @@ class QueueJournal:
         """How often it was distrusted."""
         return self._doubts
 
-    def replay(self) -> Iterator[Entry]:
+    def replay(self) -> Iterator[JournalEntry]:
         """All entries, also those of transactions; `mend` follows once they are applied. Raises
         `StorageUnavailable` while a write that failed is still under way."""
         with self._writing:
@@ -155,7 +155,7 @@ class QueueJournal:
         """Its entries are known again, unless it was distrusted more often since it was read. What
         was added before it was found broken never counts."""
         with self._lock:
-            dropped, self._open = self._open, Batch()
+            dropped, self._open = self._open, EntryBatch()
             dropped.error, dropped.done = _unreadable(), True
             self._broken = self._doubts != doubts
 

@@ -16,21 +16,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from random import Random
 
+from tms.block.received import Received
 from tms.clock import Clock
 from tms.errors import DataCorrupt, TMSError
 from tms.events import EventLog
 from tms.model.ids import MessageId
-from tms.model.log import Kept, PartitionPosition
+from tms.model.message import PartitionPosition, Readable
 from tms.model.queue import QueueInfo, QueuePartition, Token, TokenResult
-from tms.model.received import Received
 from tms.model.topic import Durability, TopicName
-from tms.queue.entries import encode, queue_key
-from tms.queue.partition import BLOCKED, DYING, LEASED, WAITING
-from tms.queue.state import Decision, Edits, QueueState
-from tms.queues.journal import Batch, QueueJournal
-from tms.queues.reading import Found, MessageLog, Scanner, stored_bytes
-from tms.queues.taking import Taking
-from tms.queues.waiting import Waiter, Waiters
+from tms.queues.delivering import Taking
+from tms.queues.entries import encode, queue_key
+from tms.queues.journal import EntryBatch, QueueJournal
+from tms.queues.partition import BLOCKED, DYING, LEASED, WAITING
+from tms.queues.reading import FoundAgain, MessageLog, Scanner, stored_bytes
+from tms.queues.state import Decision, Edits, QueueState
+from tms.queues.waiters import Waiter, Waiters
 
 RECENT_MAX = 10_000  # messages settled last: a call that is repeated is answered like the first
 DAMAGED_MS = 30_000  # before what cannot be read is tried again
@@ -165,7 +165,9 @@ class OpenQueue:
             return None, True
         return Received(state.epoch, tuple(taking.slices)), True
 
-    def _set_right(self, found: Iterable[tuple[int, Found]], kept: Mapping[int, Kept]) -> bool:
+    def _set_right(
+        self, found: Iterable[tuple[int, FoundAgain]], kept: Mapping[int, Readable]
+    ) -> bool:
         """Forget what was read ahead and is gone, put back what cannot be read, or had no room;
         whether that changes what a receive finds. The caller holds the lock."""
         news = self._scanner.drop_gone(kept)
@@ -176,8 +178,8 @@ class OpenQueue:
         return news
 
     def _take(
-        self, taking: Taking, found: Sequence[tuple[int, Found]], durability: Durability
-    ) -> Batch | None:
+        self, taking: Taking, found: Sequence[tuple[int, FoundAgain]], durability: Durability
+    ) -> EntryBatch | None:
         """Lease what was found and read ahead; None when that is nothing. The caller holds the
         lock."""
         batch = None
@@ -235,7 +237,7 @@ class OpenQueue:
         for partition in news:
             self._log_damage(partition, read.damaged[partition])
 
-    def _kept_ahead(self) -> Mapping[int, Kept]:
+    def _kept_ahead(self) -> Mapping[int, Readable]:
         """What may still be shown of what was read ahead."""
         with self.lock:
             partitions = [*self._scanner.ahead]
@@ -245,12 +247,12 @@ class OpenQueue:
 
     def _find_readable(
         self, again: Iterable[tuple[int, list[int]]], bytes_max: int
-    ) -> list[tuple[int, Found]]:
+    ) -> list[tuple[int, FoundAgain]]:
         """What was taken, by partition, in blocks of about so many bytes together."""
         found, room = [], bytes_max
         for partition, offsets in again:
             if room <= 0:
-                found.append((partition, Found([], [], {}, offsets)))
+                found.append((partition, FoundAgain([], [], {}, offsets)))
                 continue
             with self._reading:
                 some = self._scanner.find_readable(partition, offsets, room)
@@ -258,7 +260,7 @@ class OpenQueue:
             found.append((partition, some))
         return found
 
-    def _note_damaged(self, partition: int, found: Found) -> None:
+    def _note_damaged(self, partition: int, found: FoundAgain) -> None:
         """What cannot be read is tried again later. The caller holds the lock."""
         for offset in chain(found.gone, *(offsets for _, offsets in found.pieces)):
             self._unreadable.pop((partition, offset), None)
@@ -419,7 +421,7 @@ class OpenQueue:
         left = [one for one in late if one not in recent]
         return left, len(late) - len(left)
 
-    def _add(self, edits: Edits, durability: Durability) -> Batch:
+    def _add(self, edits: Edits, durability: Durability) -> EntryBatch:
         """Journal edits, and apply them. The caller holds the lock, and waits for the batch."""
         entries = [(self.key(number), encode(edit)) for number, edit in edits]
         batch = self._journal.add(entries, durability)
@@ -452,7 +454,7 @@ class OpenQueue:
         """Why a message goes to the dead letters."""
         return self.state.partition(token.partition).causes.get(token.offset, "")
 
-    def find(self, partition: int, offsets: Sequence[int], bytes_max: int) -> Found:
+    def find(self, partition: int, offsets: Sequence[int], bytes_max: int) -> FoundAgain:
         """The messages at these offsets, which ascend, in blocks of about so many bytes."""
         with self._reading:
             return self._scanner.find(partition, offsets, bytes_max)

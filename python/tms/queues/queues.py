@@ -15,9 +15,10 @@ from typing import Protocol
 
 import msgspec
 
+from tms.block.received import Received
 from tms.clock import Clock
 from tms.errors import Conflict, DataCorrupt, Invalid, TopicNotFound
-from tms.model.position import Kind, Position
+from tms.model.position import Position, PositionKind
 from tms.model.queue import (
     DELAY_S_MAX,
     LEASE_S_MAX,
@@ -30,22 +31,21 @@ from tms.model.queue import (
     check_cause,
     check_seconds,
 )
-from tms.model.received import Received
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import check_group
-from tms.queue.entries import NOWHERE, Declared, encode
-from tms.queue.state import QueueState
 from tms.queues.checks import check_dead_letter, differences, not_found, parsed
-from tms.queues.dead import DeadLetters, Topics
+from tms.queues.dead_letters import DeadLetters, TopicsPort
+from tms.queues.entries import NOWHERE, Declared, encode
 from tms.queues.journal import QueueJournal
-from tms.queues.keeping import shorten
-from tms.queues.loading import replayed
-from tms.queues.mover import Mover
 from tms.queues.queue import OpenQueue
 from tms.queues.reading import MessageLog, readable_ends
+from tms.queues.replay import replayed
 from tms.queues.settling import Settling
-from tms.topic.journal import Journal
-from tms.topic.registry import Registry, TopicRecord
+from tms.queues.shortening import shorten
+from tms.queues.state import QueueState
+from tms.queues.upkeep import QueueUpkeep
+from tms.topics.journal import Journal
+from tms.topics.registry import Registry, TopicRecord
 from tms.transactions.transactions import Transactions
 
 QUEUES = TopicName(SYSTEM_NAMESPACE, "_queues")
@@ -55,7 +55,7 @@ WAIT_S_MAX = 3_600.0
 REDRIVE_MAX = 1_000_000
 
 
-class Log(MessageLog, Topics, Protocol):
+class Log(MessageLog, TopicsPort, Protocol):
     """What queues need of the engine."""
 
 
@@ -89,7 +89,7 @@ class Queues:
         )
         transactions.join(self._settling)
         self._dead = DeadLetters(log, log, transactions)
-        self._mover = Mover(self._dead, self._known_queues, clock)
+        self._mover = QueueUpkeep(self._dead, self._known_queues, clock)
 
     # -- queues ------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Queues:
         return queue
 
     def _starts(self, topic: TopicName, start: Position) -> list[tuple[int, int, int]]:
-        if start.kind is Kind.EARLIEST:
+        if start.kind is PositionKind.EARLIEST:
             return []
         return [
             (partition, offset, NOWHERE)

@@ -19,17 +19,17 @@ from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple, Protocol
 
+from tms.block import Columns, Compression, Ends, decode, read_header
+from tms.block.placing import dense
+from tms.block.received import Slice
 from tms.errors import DataCorrupt, OffsetOutOfRange, StorageUnavailable, TMSError
-from tms.model.block import Columns, Compression, Ends, decode, read_header
 from tms.model.ids import MessageId
-from tms.model.log import Fetched, Kept, PartitionPosition, StoredBlock
-from tms.model.placing import dense
+from tms.model.message import Fetched, PartitionPosition, Readable, StoredBlock
 from tms.model.position import Position
-from tms.model.received import Slice
 from tms.model.topic import TopicName
-from tms.queue.entries import NOWHERE
-from tms.queue.order import key_hash
-from tms.queue.partition import PartitionState
+from tms.queues.entries import NOWHERE
+from tms.queues.key_order import key_hash
+from tms.queues.partition import QueuePartitionState
 
 AHEAD_BYTES = 1 << 20
 AGAIN_BYTES = 256 << 10
@@ -53,7 +53,7 @@ class MessageLog(Protocol):
 
     def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]: ...
 
-    def kept(self, name: TopicName, partitions: Iterable[int]) -> Mapping[int, Kept]: ...
+    def kept(self, name: TopicName, partitions: Iterable[int]) -> Mapping[int, Readable]: ...
 
     def watch(
         self,
@@ -73,7 +73,7 @@ def readable_ends(log: MessageLog, name: TopicName, partitions: int) -> dict[int
     return ends
 
 
-class Block:
+class ReadBlock:
     """A block that was read, with its place; of a sparse one, a run of messages without gaps."""
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Block:
         self._ends: Ends | None = None
 
     @classmethod
-    def all_of(cls, stored: StoredBlock) -> "Iterator[Block]":
+    def all_of(cls, stored: StoredBlock) -> "Iterator[ReadBlock]":
         """The runs of a stored block."""
         for distance, columns in dense(decode(stored.block)):
             yield cls(stored, distance, columns)
@@ -158,7 +158,7 @@ class Marks:
         self._offsets = array("q")
         self._ids = array("Q")
 
-    def note(self, block: Block) -> None:
+    def note(self, block: ReadBlock) -> None:
         """A block begins there."""
         offset = block.base
         at = len(self._offsets)
@@ -179,17 +179,17 @@ class Marks:
         return Position.at(MessageId(self._ids[at] >> 16, self._ids[at] & 0xFFFF))
 
 
-class Found(NamedTuple):
+class FoundAgain(NamedTuple):
     """Messages that were read again, offsets of which nothing is there any more, those that cannot
     be read, with the reason, and those for whose blocks there was no room."""
 
-    pieces: list[tuple[Block, list[int]]]
+    pieces: list[tuple[ReadBlock, list[int]]]
     gone: list[int]
     damaged: dict[int, TMSError]
     left: list[int]
 
 
-def stored_bytes(pieces: Iterable[tuple[Block, list[int]]]) -> int:
+def stored_bytes(pieces: Iterable[tuple[ReadBlock, list[int]]]) -> int:
     """How large the blocks are that they keep in memory; neighbours may be runs of one block."""
     size, last = 0, None
     for block, _ in pieces:
@@ -203,9 +203,9 @@ class ReadAhead(NamedTuple):
     """What was read from the frontier on, `kept` as it was before, and why some partitions cannot
     be read."""
 
-    blocks: list[Block]
+    blocks: list[ReadBlock]
     fetched: Fetched
-    kept: Mapping[int, Kept]
+    kept: Mapping[int, Readable]
     damaged: Mapping[int, TMSError]
 
 
@@ -220,7 +220,7 @@ class Scanner:
         self._turn = 0
         self._ends: dict[int, int] = {}
         self.held: dict[int, int] = {}
-        self.ahead: dict[int, deque[Block]] = {}  # by partition, none of them empty
+        self.ahead: dict[int, deque[ReadBlock]] = {}  # by partition, none of them empty
         self.damaged: dict[int, TMSError] = {}  # why a partition cannot be read on
         self._rewrites: dict[int, int] = {}  # that there were when it was read
 
@@ -232,7 +232,7 @@ class Scanner:
         self._ends.clear()
         self.held.clear()
 
-    def drop_gone(self, kept: Mapping[int, Kept]) -> bool:
+    def drop_gone(self, kept: Mapping[int, Readable]) -> bool:
         """Forget what was read ahead of partitions of which some of it is gone by now; whether
         there were any. Those that are not named were read later."""
         gone = [
@@ -247,7 +247,7 @@ class Scanner:
         return bool(gone)
 
     def positions(
-        self, states: Mapping[int, PartitionState], partitions: Sequence[int]
+        self, states: Mapping[int, QueuePartitionState], partitions: Sequence[int]
     ) -> list[PartitionPosition]:
         """Where to read on, each time beginning with another partition."""
         self._turn += 1
@@ -263,7 +263,7 @@ class Scanner:
         kept = self._log.kept(self._name, [partition for partition, _ in positions])
         together = [there for there in positions if there.partition not in self.damaged]
         alone = [there for there in positions if there.partition in self.damaged]
-        blocks: list[Block] = []
+        blocks: list[ReadBlock] = []
         fetched = Fetched([], {}, {}, {})
         damaged: dict[int, TMSError] = {}
         try:
@@ -283,7 +283,7 @@ class Scanner:
             fetched.held.update(one.held)
         return ReadAhead(blocks, fetched, kept, damaged)
 
-    def _up_to_damage(self, there: PartitionPosition) -> tuple[list[Block], Fetched]:
+    def _up_to_damage(self, there: PartitionPosition) -> tuple[list[ReadBlock], Fetched]:
         """What stands in a partition, block by block when some of it is damaged."""
         try:
             return self._page([there], AHEAD_BYTES)
@@ -292,14 +292,14 @@ class Scanner:
 
     def _page(
         self, positions: Sequence[PartitionPosition], bytes_max: int
-    ) -> tuple[list[Block], Fetched]:
+    ) -> tuple[list[ReadBlock], Fetched]:
         if not positions:
             return [], Fetched([], {}, {}, {})
         try:
             fetched = self._log.fetch(self._name, positions, bytes_max)
         except OffsetOutOfRange:
             fetched = self._log.fetch(self._name, [*map(self._within, positions)], bytes_max)
-        return [*chain.from_iterable(map(Block.all_of, fetched.blocks))], fetched
+        return [*chain.from_iterable(map(ReadBlock.all_of, fetched.blocks))], fetched
 
     def _within(self, there: PartitionPosition) -> PartitionPosition:
         """The same, or the nearest offset that is in range if its own is not."""
@@ -329,19 +329,19 @@ class Scanner:
         """The offset up to which, from the frontier on, nothing is to be seen."""
         return self._ends.get(partition, 0)
 
-    def _mark(self, block: Block) -> None:
+    def _mark(self, block: ReadBlock) -> None:
         self._marks.setdefault(block.partition, Marks()).note(block)
 
     # -- again -------------------------------------------------------------------------------------
 
-    def find_readable(self, partition: int, offsets: Sequence[int], bytes_max: int) -> Found:
+    def find_readable(self, partition: int, offsets: Sequence[int], bytes_max: int) -> FoundAgain:
         """The same; what is damaged keeps nothing else from being found."""
         try:
             return self.find(partition, offsets, bytes_max)
         except DataCorrupt as error:
             if len(offsets) == 1:
-                return Found([], [], {offsets[0]: error}, [])
-        found = Found([], [], {}, [])
+                return FoundAgain([], [], {offsets[0]: error}, [])
+        found = FoundAgain([], [], {}, [])
         for at, offset in enumerate(offsets):
             if bytes_max <= 0:
                 found.left.extend(offsets[at:])
@@ -353,10 +353,10 @@ class Scanner:
             bytes_max -= stored_bytes(pieces)
         return found
 
-    def find(self, partition: int, offsets: Sequence[int], bytes_max: int) -> Found:
+    def find(self, partition: int, offsets: Sequence[int], bytes_max: int) -> FoundAgain:
         """The messages at these offsets, which ascend, in blocks of about so many bytes together,
         but at least one. Raises `DataCorrupt`."""
-        found = Found([], [], {}, [])
+        found = FoundAgain([], [], {}, [])
         rest, room = deque(offsets), bytes_max
         while rest and (bytes_max > 0 or not found.pieces):
             blocks = self._from(partition, rest[0], AGAIN_BYTES if len(rest) > 1 else 1)
@@ -375,7 +375,7 @@ class Scanner:
         found.left.extend(rest)
         return found
 
-    def _from(self, partition: int, offset: int, bytes_max: int) -> list[Block]:
+    def _from(self, partition: int, offset: int, bytes_max: int) -> list[ReadBlock]:
         """Blocks from the one with this offset, or the next one there is; none at the end."""
         marks = self._marks.get(partition)
         position = None if marks is None else marks.before(offset)
@@ -402,19 +402,19 @@ class Scanner:
             )
         return fetched
 
-    def _reaching(self, fetched: Fetched, offset: int) -> list[Block]:
+    def _reaching(self, fetched: Fetched, offset: int) -> list[ReadBlock]:
         found = []
         for stored in fetched.blocks:
             header = read_header(stored.block)
             if header.base_offset + header.count > offset:
-                runs = [block for block in Block.all_of(stored) if block.stop > offset]
+                runs = [block for block in ReadBlock.all_of(stored) if block.stop > offset]
                 for block in runs:
                     self._mark(block)
                 found += runs
         return found
 
 
-def _frontier(state: PartitionState | None) -> Position:
+def _frontier(state: QueuePartitionState | None) -> Position:
     if state is None:
         return Position.earliest()
     if state.at != NOWHERE:

@@ -20,14 +20,14 @@ from tms.model.queue import Settlement, Token
 from tms.model.snapshot import Fate
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit
-from tms.queue.entries import Settled, encode
-from tms.queue.partition import PartitionState
-from tms.queue.runs import offsets_in, runs_of
-from tms.queue.state import Decision
 from tms.queues.checks import parsed
+from tms.queues.entries import Settled, encode
 from tms.queues.journal import Cells, QueueJournal
+from tms.queues.partition import QueuePartitionState
 from tms.queues.queue import OpenQueue
-from tms.tx.manager import TransactionManager
+from tms.queues.runs import offsets_in, runs_of
+from tms.queues.state import Decision
+from tms.transactions.manager import TransactionManager
 
 _SHOWN = 100  # tokens in an error
 
@@ -139,7 +139,7 @@ class Settling:
             queue.waiters.wake()
 
 
-def end(state: PartitionState, pointer: int, settle: bool, now_ms: int) -> None:
+def end(state: QueuePartitionState, pointer: int, settle: bool, now_ms: int) -> None:
     """A transaction has ended, with what it settles, or without."""
     held = [offset for offset, by in state.held.items() if by == pointer]
     if held and settle:
@@ -152,7 +152,7 @@ def _tokens(settlement: Settlement) -> list[Token]:
     return parsed(settlement.tokens)
 
 
-def _places(queue: OpenQueue, tokens: Iterable[Token]) -> Iterator[tuple[PartitionState, int]]:
+def _places(queue: OpenQueue, tokens: Iterable[Token]) -> Iterator[tuple[QueuePartitionState, int]]:
     for token in tokens:
         for offset in range(token.offset, token.offset + token.count):
             yield queue.state.partition(token.partition), offset

@@ -12,23 +12,31 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.routing import Router
 
-from tms.errors import Kind, NotFound, NotOwner, TMSError, without_frames
+from tms.api import routes
+from tms.api.routes import MethodNotAllowed
+from tms.compat.cdap.app import Cdap, is_cdap
+from tms.errors import ErrorKind, NotFound, NotOwner, TMSError, without_frames
 from tms.events import EventLog
 from tms.server import delayed, groups, operating, topics, transactions
-from tms.server.cdap.app import Cdap, is_cdap
+from tms.server import queues as administration
+from tms.server.commit import Committing
+from tms.server.fetch import Fetching
 from tms.server.http.exchange import Disconnected, Exchange
-from tms.server.messages.commit import Committing
-from tms.server.messages.fetch import Fetching
-from tms.server.messages.publish import Publishing
-from tms.server.queues import administration
-from tms.server.queues.messages import QueueMessages
+from tms.server.publish import PublishEndpoint
+from tms.server.queue_messages import QueueMessages
 from tms.server.service import Service
-from tms.wire import routes
-from tms.wire.routes import MethodNotAllowed
 
 _log = EventLog("tms.server")
-_OURS = frozenset((Kind.UNAVAILABLE, Kind.STORAGE_FULL, Kind.CORRUPT, Kind.INTERNAL, Kind.CLOSED))
-_WORTH_RETRYING = frozenset((Kind.OVERLOADED, Kind.UNAVAILABLE, Kind.STORAGE_FULL))
+_OURS = frozenset(
+    (
+        ErrorKind.UNAVAILABLE,
+        ErrorKind.STORAGE_FULL,
+        ErrorKind.CORRUPT,
+        ErrorKind.INTERNAL,
+        ErrorKind.CLOSED,
+    )
+)
+_WORTH_RETRYING = frozenset((ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE, ErrorKind.STORAGE_FULL))
 _MESSAGES_METHODS = ("GET", "POST")
 
 
@@ -37,7 +45,7 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._publish = Publishing(service)
+        self._publish = PublishEndpoint(service)
         self._fetch = Fetching(service)
         self._commit = Committing(service)
         self._queues = QueueMessages(service)

@@ -27,13 +27,13 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from tms.cluster.ownership import OwnerLimits
+from tms.compat.tephra.frames import FrameLimits
 from tms.engine import CompactionLimits, EngineConfig
 from tms.errors import ConfigError
 from tms.log.partition import LogLimits
-from tms.owner.ownership import OwnerLimits
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.service import CdapLimits, RequestLimits
-from tms.server.tephra.frames import FrameLimits
 
 ENV_PREFIX = "TMS__"
 _SEPARATOR = "__"

@@ -8,10 +8,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tms.api import bodies, delayed, messages, routes
+from tms.api.bodies import PublishBody
+from tms.api.delayed import CancelledBody, DeferredBody
+from tms.api.strict import decode_strict
 from tms.errors import IdempotencyKeyReused, Invalid, PartitionNotFound
 from tms.model.delayed import Deferred, DelayedId, Due
 from tms.model.ids import TIME_MS_MAX
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName, parse_durability
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import (
@@ -23,13 +27,9 @@ from tms.server.http.request import (
     received,
     whole_number,
 )
-from tms.server.messages.idempotency import producer_id
+from tms.server.idempotency import producer_id
 from tms.server.service import Service, are_quick
 from tms.server.topics import answer, json_parameters, topic_of
-from tms.wire import bodies, delayed, messages, routes
-from tms.wire.bodies import PublishBody
-from tms.wire.delayed import CancelledBody, DeferredBody
-from tms.wire.strict import decode_strict
 
 LIST_DEFAULT, LIST_MAX = 100, 1_000
 _READABLE = (routes.JSON, routes.BLOCKS)
@@ -39,7 +39,7 @@ _UNPACKED_FACTOR = 4  # JSON as Python strings takes up to this many times its s
 
 def routes_of(service: Service) -> list[Route]:
     """The routes of delayed messages."""
-    here = Delayed(service)
+    here = DelayedEndpoints(service)
     path = f"{routes.PREFIX}/{{namespace:raw}}/topics/{{topic:raw}}/delayed"
     return [
         Route(path, here.look, methods=["GET"]),
@@ -48,7 +48,7 @@ def routes_of(service: Service) -> list[Route]:
     ]
 
 
-class Delayed:
+class DelayedEndpoints:
     """Each method answers one route; what the engine may wait for is done in a thread."""
 
     def __init__(self, service: Service) -> None:
@@ -120,7 +120,7 @@ class Delayed:
 
     async def _pack_and_store(
         self, name: TopicName, body: Body, due: Due, durability: Durability | None, key: str
-    ) -> tuple[messages.Packed, list[Deferred]]:
+    ) -> tuple[messages.PackedRequest, list[Deferred]]:
         """Store JSON. Under a key it may be there already, for as many partitions as the topic had
         then."""
         service = self._service
@@ -129,7 +129,7 @@ class Delayed:
         counts = service.engine.growth(name)[1] if key else (settings.partitions,)
         await body.reserve(_UNPACKED_FACTOR * len(body.data))
 
-        def pack(partitions: int) -> messages.Packed:
+        def pack(partitions: int) -> messages.PackedRequest:
             asked = decode_strict(body.data, _PUBLISH).messages
             return messages.pack(asked, partitions, turn % partitions, settings.message_bytes_max)
 

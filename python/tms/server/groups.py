@@ -5,12 +5,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tms.api import groups, routes
+from tms.api.groups import GroupsBody, PollBody
 from tms.model.group import SESSION_S, check_group, check_member
 from tms.server.http.request import path_text
 from tms.server.service import Service
 from tms.server.topics import answer, json_body, json_parameters, topic_of
-from tms.wire import groups, routes
-from tms.wire.groups import GroupsBody, PollBody
 
 _POLL = msgspec.json.Decoder(PollBody)
 

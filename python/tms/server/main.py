@@ -22,22 +22,22 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 import uvloop
 
+from tms.api import messages
 from tms.clock import Clock, SystemClock
+from tms.cluster.ownership import OwnerLimits, Ownership
 from tms.engine import Engine, EngineConfig, own
 from tms.errors import ConfigError, StorageUnavailable
 from tms.events import EventLog
-from tms.owner.ownership import OwnerLimits, Ownership
 from tms.server import logs, memory
 from tms.server.app import App
 from tms.server.config import HBaseSection, Settings
-from tms.server.http.protocol import Connection
+from tms.server.http.protocol import ClientConnection
 from tms.server.service import Service
 from tms.store.base import Store
 from tms.store.leveldb.store import LevelDBStore
-from tms.wire import messages
 
 if TYPE_CHECKING:
-    from tms.server.tephra.front import Tephra
+    from tms.compat.tephra.front import TephraServer
 
 _log = EventLog("tms.server")
 _MAPS_OPEN_MAX = 256
@@ -83,7 +83,7 @@ def serve(settings: Settings) -> None:
 
 
 async def _serve(
-    service: Service, drain_s: float, listener: socket.socket, tephra: "Tephra | None"
+    service: Service, drain_s: float, listener: socket.socket, tephra: "TephraServer | None"
 ) -> None:
     server = Server(service, drain_s, tephra)
     loop = asyncio.get_running_loop()
@@ -99,8 +99,10 @@ async def _serve(
 class Server(uvicorn.Server):
     """uvicorn, with start and end as this service wants them. Runs in any thread."""
 
-    def __init__(self, service: Service, drain_s: float, tephra: "Tephra | None" = None) -> None:
-        http: Any = partial(Connection, watchdog=service.watchdog)
+    def __init__(
+        self, service: Service, drain_s: float, tephra: "TephraServer | None" = None
+    ) -> None:
+        http: Any = partial(ClientConnection, watchdog=service.watchdog)
         app: Any = App(service)
         super().__init__(
             uvicorn.Config(
@@ -258,11 +260,11 @@ def _listen_for_tephra(settings: Settings) -> socket.socket | None:
 
 def _tephra(
     settings: Settings, service: Service, listener: socket.socket, clients_max: int
-) -> "Tephra":
-    from tms.server.tephra.front import Tephra  # loads the drivers, which others need not
+) -> "TephraServer":
+    from tms.compat.tephra.front import TephraServer  # loads the drivers, which others need not
 
     section = settings.tephra
-    tephra = Tephra(service, listener, section.limits(clients_max))
+    tephra = TephraServer(service, listener, section.limits(clients_max))
     if section.zookeeper:
         tephra.register(section.zookeeper, section.discovery_name, settings.server.host)
     return tephra

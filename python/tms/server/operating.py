@@ -6,11 +6,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import tms
+from tms.api import bodies, routes
+from tms.api.bodies import ReadinessBody, RootBody
+from tms.api.openapi import document as openapi
 from tms.server.metrics import GROUP_PARTITIONS_MAX
 from tms.server.service import Service
-from tms.wire import bodies, routes
-from tms.wire.bodies import ReadinessBody, RootBody
-from tms.wire.openapi import document as openapi
 
 _LINKS = {
     "topics": routes.topics_path("default"),

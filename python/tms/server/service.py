@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from tms.block import checking_bytes
 from tms.clock import Clock
 from tms.engine import Engine
 from tms.errors import Unavailable
 from tms.log.pending import Pending
-from tms.model.block import checking_bytes
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import MESSAGE_BYTES_MAX
 from tms.server.http.exchange import settle, settle_from_thread
 from tms.server.http.request import Budget

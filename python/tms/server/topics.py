@@ -10,6 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tms.api import bodies, routes
+from tms.api.bodies import OffsetsBody, SettingsBody, TopicsBody, TruncateBody
+from tms.api.erasing import EraseBody, ErasedBody
+from tms.api.strict import decode_strict
 from tms.errors import Invalid, TopicNotFound
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, as_view
@@ -26,10 +30,6 @@ from tms.server.http.request import (
     whole_number,
 )
 from tms.server.service import Service
-from tms.wire import bodies, routes
-from tms.wire.bodies import OffsetsBody, SettingsBody, TopicsBody, TruncateBody
-from tms.wire.erasing import EraseBody, ErasedBody
-from tms.wire.strict import decode_strict
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 _T = TypeVar("_T")
@@ -62,7 +62,7 @@ register_url_convertor("raw", _RawSegment())
 
 def routes_of(service: Service) -> list[Route]:
     """The routes of topics."""
-    topics = Topics(service)
+    topics = TopicEndpoints(service)
     listing = f"{routes.PREFIX}/{{namespace:raw}}/topics"
     topic = listing + "/{topic:raw}"
     return [
@@ -78,7 +78,7 @@ def routes_of(service: Service) -> list[Route]:
     ]
 
 
-class Topics:
+class TopicEndpoints:
     """Each method answers one route; what the engine may wait for is done in a thread."""
 
     def __init__(self, service: Service) -> None:

@@ -7,23 +7,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tms.errors import Invalid
-from tms.model.ids import TIME_MS_MAX
-from tms.model.transaction import PositionChange, PositionKey
-from tms.server.groups import group_of
-from tms.server.http.exchange import Exchange
-from tms.server.http.request import Body, content_type, header, parameters
-from tms.server.messages.commit import transaction_id
-from tms.server.service import Service, are_quick
-from tms.server.topics import answer, json_body, json_parameters, topic_of
-from tms.wire import bodies, commits, routes
-from tms.wire.commits import (
+from tms.api import bodies, commits, routes
+from tms.api.commits import (
     BeginBody,
     PositionsBody,
     PruneBody,
     PrunedBody,
     TransactionsBody,
 )
+from tms.errors import Invalid
+from tms.model.ids import TIME_MS_MAX
+from tms.model.transaction import PositionChange, PositionKey
+from tms.server.commit import transaction_id
+from tms.server.groups import group_of
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import Body, content_type, header, parameters
+from tms.server.service import Service, are_quick
+from tms.server.topics import answer, json_body, json_parameters, topic_of
 
 _BEGIN = msgspec.json.Decoder(BeginBody)
 _PRUNE = msgspec.json.Decoder(PruneBody)
@@ -32,7 +32,7 @@ _POSITIONS = msgspec.json.Decoder(PositionsBody)
 
 def routes_of(service: Service) -> list[Route]:
     """The routes of transactions and positions."""
-    here = Transactions(service)
+    here = TransactionEndpoints(service)
     one = routes.TRANSACTIONS + "/{id:raw}"
     staged = f"{routes.PREFIX}/{{namespace:raw}}/topics/{{topic:raw}}/staged"
     positions = f"{routes.PREFIX}/{{namespace:raw}}/topics/{{topic:raw}}/positions/{{group:raw}}"
@@ -50,7 +50,7 @@ def routes_of(service: Service) -> list[Route]:
     ]
 
 
-class Transactions:
+class TransactionEndpoints:
     """Each method answers one route; what the engine may wait for is done in a thread."""
 
     def __init__(self, service: Service) -> None:

@@ -27,7 +27,7 @@ _VERSION = re.compile(r"(\d+)\.(\d+)")
 _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')  # 1.8 was the name of 8
 
 
-class Lane(Enum):
+class SparkLine(Enum):
     """A line of pyspark that TMS knows, and the Javas that it runs on."""
 
     SPARK4 = "4.2 or newer"
@@ -36,12 +36,12 @@ class Lane(Enum):
     def runs_on(self, java: int) -> bool:
         """Whether this Spark works with this major version of Java."""
         # Hadoop 3.3, which comes with Spark 3.5, calls what later ones have taken out.
-        return java in (8, 11, 17) if self is Lane.SPARK35 else java >= 17
+        return java in (8, 11, 17) if self is SparkLine.SPARK35 else java >= 17
 
     @property
     def java(self) -> str:
         """The versions of Java, in words."""
-        return "8, 11 or 17" if self is Lane.SPARK35 else "17 or newer"
+        return "8, 11 or 17" if self is SparkLine.SPARK35 else "17 or newer"
 
 
 def _said_by(java: str) -> str:
@@ -70,15 +70,15 @@ class Runtime:
                 "pip install 'tms[spark]' (or tms[spark35], for the HBase connector)",
             ) from exc
 
-    def lane(self) -> Lane:
+    def lane(self) -> SparkLine:
         """The line of pyspark. Raises `ConfigError` when there is none, or another one."""
         version = self.pyspark()
         numbers = _VERSION.match(version)
         release = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
         if release == (3, 5):
-            return Lane.SPARK35
+            return SparkLine.SPARK35
         if release >= (4, 2):
-            return Lane.SPARK4
+            return SparkLine.SPARK4
         raise _wrong(
             f"pyspark {version} is installed, TMS works with 4.2 and newer, and with 3.5",
             "pip install 'tms[spark]'",
@@ -114,7 +114,7 @@ class Runtime:
             )
         return int(version[1])
 
-    def checked(self) -> Lane:
+    def checked(self) -> SparkLine:
         """The line of pyspark, once its Java fits. Raises `ConfigError`."""
         lane = self.lane()
         java = self.java_version()

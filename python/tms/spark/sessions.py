@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tms.errors import ConfigError
-from tms.spark.runtime import Lane, Runtime
+from tms.spark.runtime import Runtime, SparkLine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +74,7 @@ def session(
     Raises `ConfigError` when pyspark or Java is missing or does not fit.
     """
     lane = Runtime().checked()
-    if zookeeper is not None and lane is not Lane.SPARK35:
+    if zookeeper is not None and lane is not SparkLine.SPARK35:
         raise ConfigError(
             "A quorum is for the HBase connector of pyspark 3.5, and this is a newer pyspark: leave"
             " zookeeper out, and read with the options source=hbase and tms.store."
@@ -90,7 +90,7 @@ def session(
     for name, value in (settings(lane, master, zookeeper, options) | options).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    if lane is Lane.SPARK4:
+    if lane is SparkLine.SPARK4:
         register(spark)
     return spark
 
@@ -98,7 +98,7 @@ def session(
 def register(spark: "SparkSession") -> None:
     """Make the format `tms` known in a session of your own. Raises `ConfigError` with pyspark
     3.5."""
-    if Runtime().lane() is Lane.SPARK35:
+    if Runtime().lane() is SparkLine.SPARK35:
         raise ConfigError(
             "pyspark 3.5 has no data sources in Python: pip install 'tms[spark]', or see"
             " docs/spark.md for what works with 3.5."
@@ -109,7 +109,7 @@ def register(spark: "SparkSession") -> None:
 
 
 def settings(
-    lane: Lane, master: str | None, zookeeper: str | None, asked: dict[str, str]
+    lane: SparkLine, master: str | None, zookeeper: str | None, asked: dict[str, str]
 ) -> dict[str, str]:
     """What TMS sets of its own accord."""
     made = {
@@ -118,7 +118,7 @@ def settings(
     }
     if master is not None and master.startswith("local"):
         made |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
-    if lane is Lane.SPARK4:
+    if lane is SparkLine.SPARK4:
         return made | {"spark.sql.python.filterPushdown.enabled": "true"}
     made["spark.sql.execution.arrow.maxRecordsPerBatch"] = str(_BATCH_ROWS)
     if "spark.jars" not in asked and "spark.jars.packages" not in asked:

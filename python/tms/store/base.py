@@ -1,6 +1,7 @@
 """The store port: named, ordered maps of bytes.
 
-Invariants, held by every engine and checked by one contract suite (`tests/store_contract.py`)
+Invariants, held by every engine and checked by one contract suite
+(`tests/contracts/store_contract.py`)
 
 * Keys compare as unsigned bytes. Ranges are half open. Keys are 1 to 1,024 bytes, values up to the
   map's `value_bytes_max`, at most 64 MiB.
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from tms.errors import Invalid, TooLarge
-from tms.model.log import Buffer
+from tms.model.message import Buffer
 from tms.model.topic import Durability
 
 Row = tuple[bytes, Buffer]

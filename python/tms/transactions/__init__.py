@@ -1,2 +1,27 @@
-"""Transactions over topics and positions: joins the room `tx`, which decides, with `topic` and
-`group`, which store."""
+"""Transactions over topics, positions and queues: all or nothing.
+
+pure
+    edits            what can happen to transactions: the values that the journal keeps
+    state            all transactions as one value, and Tephra's rules
+    in_progress      one transaction in progress, and what to say of one that is not
+    state_snapshot   the state as the journal keeps it now and then
+    images           the state for those who are not in this process
+    pruning          what may leave the invalid list
+    positions        positions of groups as one value
+
+over the journal
+    journaled        the state over its journal
+    commit_queue     commits that come together are written together
+    manager          what can be asked of transactions and done to them
+    watchers         who waits for the end of one
+    stored_image     the image of all transactions in a shared store
+    tephra           transactions as Apache Tephra's clients ask for them
+
+over topics
+    writes           what a transaction stored before its commit, and who may end it
+    uncommitted      storing it, staging it, rolling it back
+    commit           one commit on its way
+    participants     the port for what else commits
+    group_positions  positions of groups over the journal `system:_positions`
+    transactions     the facade: what engine and rooms above use
+"""

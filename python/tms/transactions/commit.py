@@ -16,22 +16,22 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 
+from tms.block import Flags
 from tms.errors import Conflict, StorageUnavailable, TimedOut, TMSError, TransactionEnded
 from tms.log.groups import Stamp
 from tms.log.pending import Pending, PendingAppend
-from tms.model.block import Flags
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, TopicAppended, TopicStaged
-from tms.topic.journal import end_of
-from tms.topic.publishing import Publisher
-from tms.topic.registry import Registry
-from tms.transactions.early import EarlyMessages, Range, Unnamed
-from tms.transactions.part import CommitPart
-from tms.tx.commits import Finish
-from tms.tx.edits import Stored
-from tms.tx.manager import TransactionManager
-from tms.tx.published import Writes
+from tms.topics.journal import end_of
+from tms.topics.publishing import Publisher
+from tms.topics.registry import Registry
+from tms.transactions.commit_queue import Finish
+from tms.transactions.edits import Stored
+from tms.transactions.manager import TransactionManager
+from tms.transactions.participants import CommitParticipant
+from tms.transactions.uncommitted import StoredRange, UncommittedMessages, Unnamed
+from tms.transactions.writes import Writes
 
 
 class Parts:
@@ -42,8 +42,8 @@ class Parts:
         manager: TransactionManager,
         publisher: Publisher,
         registry: Registry,
-        others: Sequence[CommitPart],
-        early: EarlyMessages,
+        others: Sequence[CommitParticipant],
+        early: UncommittedMessages,
         run_in_background: Callable[[Callable[[], None]], object],
     ) -> None:
         self.manager = manager
@@ -78,7 +78,7 @@ class CommitUnderWay:
         self._note = note
         self._others = [part for part in parts.others if part.concerns(request)]
         self._under_way: list[tuple[TopicName, PendingAppend]] = []
-        self._writes: Writes[Range] | None = None
+        self._writes: Writes[StoredRange] | None = None
         self._ending = contextlib.ExitStack()
         self._unnamed: list[Unnamed] = []
         self._left = 1  # answers to wait for, and `start` itself
@@ -88,7 +88,7 @@ class CommitUnderWay:
 
     def ends(
         self,
-        writes: Writes[Range] | None,
+        writes: Writes[StoredRange] | None,
         ending: contextlib.ExitStack,
         answer: Pending[CommitResult],
     ) -> None:

@@ -19,7 +19,7 @@ from tms.clock import Clock
 from tms.errors import StorageUnavailable, TimedOut, TMSError
 from tms.log.partition import again
 from tms.log.pending import Pending, PendingAppend
-from tms.model.log import Appended, NewBlock
+from tms.model.message import Appended, NewBlock
 from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS, TransactionType
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
@@ -34,18 +34,18 @@ from tms.model.transaction import (
     TransactionStats,
 )
 from tms.store.base import Map
-from tms.topic.journal import Journal
-from tms.topic.partitions import Partitions
-from tms.topic.publishing import Publisher
-from tms.topic.registry import Registry
+from tms.topics.journal import Journal
+from tms.topics.partitions import Partitions
+from tms.topics.publishing import Publisher
+from tms.topics.registry import Registry
 from tms.transactions.commit import CommitUnderWay, Parts
-from tms.transactions.early import EarlyMessages, Range
-from tms.transactions.image import StoredImage
-from tms.transactions.part import CommitPart
-from tms.transactions.positions import Fence, GroupPositions
-from tms.tx.edits import Outcome, Stored
-from tms.tx.manager import TransactionManager
-from tms.tx.tephra import Tephra
+from tms.transactions.edits import Outcome, Stored
+from tms.transactions.group_positions import GroupPositions, MemberFence
+from tms.transactions.manager import TransactionManager
+from tms.transactions.participants import CommitParticipant
+from tms.transactions.stored_image import StoredImage
+from tms.transactions.tephra import TephraOperations
+from tms.transactions.uncommitted import StoredRange, UncommittedMessages
 
 RESULTS_REMEMBERED = 10_000
 TRANSACTIONS_MAX, POSITIONS_MAX = 150_000, 20_000  # entries of journals that a start reads
@@ -81,7 +81,7 @@ class _EditLog:
 
 class Transactions:
     """The transactions of one engine. Thread-safe. `shown_in` is where others look, if there are
-    some, see `transactions.image`; `cleaned_ms`: see `Store`."""
+    some, see `transactions.stored_image`; `cleaned_ms`: see `Store`."""
 
     def __init__(
         self,
@@ -108,9 +108,11 @@ class Transactions:
             self._distrust,
             lifetime_ms,
         )
-        self._others: list[CommitPart] = [self._positions]
-        self._early = EarlyMessages(self.manager, registry, partitions, publisher, clock)
-        self.tephra = Tephra(self.manager, self._early.published, self._early.take_back)
+        self._others: list[CommitParticipant] = [self._positions]
+        self._early = UncommittedMessages(self.manager, registry, partitions, publisher, clock)
+        self.tephra = TephraOperations(
+            self.manager, self._early.published, self._early.take_back, run_in_background
+        )
         self._parts = Parts(
             self.manager,
             publisher,
@@ -126,11 +128,11 @@ class Transactions:
         self._positions.load()
         self._image = StoredImage(shown_in, self.manager, clock) if shown_in is not None else None
 
-    def fence(self, fence: Fence) -> None:
+    def fence(self, fence: MemberFence) -> None:
         """Ask this one whether who moves a position still may."""
         self._positions.fence = fence
 
-    def join(self, part: CommitPart) -> None:
+    def join(self, part: CommitParticipant) -> None:
         """Let commits change this, too; before the first one."""
         self._others.append(part)
 
@@ -414,7 +416,7 @@ class Transactions:
         """Publish what was staged since the last time, like `submit`; where it went."""
         return self._early.refer(name, partition, write_pointer)
 
-    def roll_back(self, range: Range) -> int:
+    def roll_back(self, range: StoredRange) -> int:
         """Take back the messages of a transaction in a range, synced; how many blocks there
         were."""
         return self._early.roll_back(range)

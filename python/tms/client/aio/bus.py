@@ -12,44 +12,44 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from weakref import WeakSet
 
+from tms.block import Compression
+from tms.client.aio.channels import AsyncDelivery, AsyncLane, retrying
+from tms.client.aio.coalescing import AsyncCoalescing
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.delayed import AsyncDelayedCalls
 from tms.client.aio.groups import AsyncGroupCalls
-from tms.client.aio.lanes import AsyncDelivery, AsyncLane, retrying
 from tms.client.aio.member import AsyncMemberConsumer, AsyncTold
 from tms.client.aio.pool import LanePool
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue, AsyncQueueCalls
-from tms.client.aio.together import Together
 from tms.client.aio.topics import AsyncTopicCalls
 from tms.client.aio.transaction import AsyncTransaction
 from tms.client.aio.views import AsyncViewCalls
+from tms.client.batching import REQUEST_BYTES, Batcher, Headers
 from tms.client.client import Bus
+from tms.client.coalescing import Lone
 from tms.client.consumer import FETCH_BYTES, WAIT_S
 from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
-from tms.client.groups.options import DeliveryMode, member_options
-from tms.client.publish.batching import REQUEST_BYTES, Batcher, Headers
-from tms.client.publish.company import Lone
-from tms.client.publish.delivery import Numbering
-from tms.client.publish.expecting import Expect, packed
-from tms.client.publish.known import (
-    Known,
-    Publishing,
+from tms.client.delivery import Numbering
+from tms.client.group_options import DeliveryMode, member_options
+from tms.client.known import (
+    KnownTopic,
+    PublishMemory,
     as_compression,
     as_durability,
     ids_in_order,
 )
-from tms.client.publish.producer import BATCH_BYTES, IN_FLIGHT_MAX, check_options
-from tms.client.standing import Standing
+from tms.client.preconditions import Expect, packed
+from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, check_options
+from tms.client.standing import CommittedPositions
 from tms.client.transport import TIMEOUT_S
 from tms.clock import Clock, SystemClock
 from tms.errors import NotFound
-from tms.model.block import Compression
 from tms.model.filter import Filter, as_filter
 from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
-from tms.model.log import Appended, NewBlock
-from tms.model.position import Kind, Position
+from tms.model.message import Appended, NewBlock
+from tms.model.position import Position, PositionKind
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
 
@@ -73,11 +73,11 @@ class AsyncBus(
         clock: Clock | None = None,
     ) -> None:
         clock = clock or SystemClock()
-        super().__init__(bus, Publishing(clock))
+        super().__init__(bus, PublishMemory(clock))
         self._open_lane = open_lane
         self._timeout_s = timeout_s
         self._clock = clock
-        self._together = Together(self._publishing, self._send, timeout_s)
+        self._together = AsyncCoalescing(self._publishing, self._send, timeout_s)
         self._lanes = LanePool(open_lane, LANES_MAX)
         self._open: WeakSet[AsyncProducer | AsyncConsumer | AsyncQueue] = WeakSet()
 
@@ -209,7 +209,7 @@ class AsyncBus(
         iterating. The callbacks may be coroutine functions."""
         name, wanted = TopicName.parse(topic), as_filter(where)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        standing = Standing(group, name, {})
+        standing = CommittedPositions(group, name, {})
 
         async def cursor() -> Cursor:
             alone = standing if group and options is None else None
@@ -283,13 +283,13 @@ class AsyncBus(
 
     # --- parts ------------------------------------------------------------------------------------
 
-    async def _look_up(self, topic: str) -> Known:
+    async def _look_up(self, topic: str) -> KnownTopic:
         self._publishing.forget(topic)
         return self._publishing.learn(topic, await self.describe_topic(topic))
 
     async def _send(
         self,
-        known: Known,
+        known: KnownTopic,
         durability: str | None,
         numbering: Numbering,
         timeout_s: float | None,
@@ -316,7 +316,7 @@ class AsyncBus(
         topic: str,
         start: Start | Mapping[int, Start],
         partitions: Sequence[int] | Literal["all"] | None,
-        standing: Standing | None,
+        standing: CommittedPositions | None,
     ) -> dict[int, Position]:
         """Where a consumer begins, who goes on where its group stands if it has one; `latest` is
         meant as of now."""
@@ -325,7 +325,7 @@ class AsyncBus(
             stored = await self.positions(standing.group, topic)
             standing.learn(stored)
             positions.update({p: there for p, there in stored.items() if p in positions})
-        latest = {p: there for p, there in positions.items() if there.kind is Kind.LATEST}
+        latest = {p: there for p, there in positions.items() if there.kind is PositionKind.LATEST}
         if latest:
             positions.update((await self._fetch(TopicName.parse(topic), latest, 1, 0)).next)
         return positions

@@ -6,12 +6,12 @@ from types import TracebackType
 from typing import Self
 
 from tms import forks
-from tms.client.aio.lanes import AsyncLane, retrying
+from tms.client.aio.channels import AsyncLane, retrying
 from tms.client.cursor import Batch, Cursor
-from tms.client.standing import Standing
+from tms.client.standing import CommittedPositions
 from tms.clock import Clock
 from tms.errors import Closed
-from tms.model.log import Fetched, Message
+from tms.model.message import Fetched, Message
 from tms.model.position import Position
 from tms.model.snapshot import View
 from tms.model.topic import TopicName
@@ -37,7 +37,7 @@ class AsyncConsumer:
         fetch_bytes: int,
         timeout_s: float,
         isolation: View,
-        standing: Standing,
+        standing: CommittedPositions,
         move: Callable[[Sequence[PositionChange]], None],
     ) -> None:
         self.standing = standing

@@ -1,4 +1,4 @@
-"""The asyncio consumer that is a member of a group: what `tms.client.groups.consumer` does. What
+"""The asyncio consumer that is a member of a group: what `tms.client.group_consumer` does. What
 the member asks the service runs in a thread; the callbacks run on the event loop.
 """
 
@@ -11,10 +11,10 @@ from typing import Any
 
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.cursor import Batch
-from tms.client.groups.member import LOOK_S, Member
-from tms.client.groups.options import MemberOptions, Told
+from tms.client.group_options import MemberOptions, Told
+from tms.client.member import LOOK_S, Member
 from tms.errors import Closed
-from tms.model.log import Message
+from tms.model.message import Message
 
 AsyncTold = Callable[[Sequence[int]], Any]
 

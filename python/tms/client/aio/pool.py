@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from tms import forks
-from tms.client.aio.lanes import AsyncLane
+from tms.client.aio.channels import AsyncLane
 from tms.errors import Closed, TMSError
 
 

@@ -1,4 +1,4 @@
-"""The asyncio producer: the same batching and the same promises as `tms.client.publish.producer`.
+"""The asyncio producer: the same batching and the same promises as `tms.client.producer`.
 
 Requests are tasks on one lane. When the oldest is done, the next block leaves: the event loop is
 what the driver thread is for the synchronous producer.
@@ -20,12 +20,12 @@ from types import TracebackType
 from typing import Self
 
 from tms import forks
-from tms.client.aio.lanes import AsyncDelivery, AsyncLane
-from tms.client.publish.batching import Batcher, Headers
+from tms.block import read_header
+from tms.client.aio.channels import AsyncDelivery, AsyncLane
+from tms.client.batching import Batcher, Headers
 from tms.client.transport import attempt_s, is_retriable
 from tms.errors import Closed, TimedOut, TMSError
-from tms.model.block import read_header
-from tms.model.log import Appended, NewBlock
+from tms.model.message import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
 
 

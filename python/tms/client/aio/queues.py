@@ -15,17 +15,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
+from tms.block.received import Delivered, Received
 from tms.client.aio.calls import AsyncCalls
-from tms.client.aio.lanes import AsyncLane, retrying
+from tms.client.aio.channels import AsyncLane, retrying
 from tms.client.aio.pool import LanePool
 from tms.client.http.exchange import WAIT_S_MAX
 from tms.client.http.queues import explained, surely_not_done
-from tms.client.queues.leases import Pace
-from tms.client.queues.queue import WAIT_S, Messages, Queue, lease_lost
+from tms.client.leases import Pace
+from tms.client.queue import WAIT_S, Messages, Queue, lease_lost
 from tms.clock import Clock
 from tms.errors import TMSError
 from tms.model.queue import RECEIVE_BYTES, QueueInfo, TokenResult
-from tms.model.received import Delivered, Received
 
 RECEIVES_MAX = 64  # of one object, at the same time; more wait for their turn
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.queues import AsyncQueue
-from tms.client.queues.queue import Messages
+from tms.client.queue import Messages
 from tms.client.transaction import Transaction
 from tms.model.ids import MessageId
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from tms.client.aio.calls import AsyncCalls
-from tms.client.views.view import View
+from tms.client.view import View
 
 
 class AsyncViewCalls(AsyncCalls):

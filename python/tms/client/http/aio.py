@@ -19,20 +19,20 @@ from contextlib import suppress
 from typing import TypeVar, cast
 
 from tms import forks
+from tms.block.received import Received
 from tms.client.http.answers import BODIES_KEPT, AnswerReader
 from tms.client.http.connection import (
     CONNECT_S_MAX,
-    Target,
+    ServiceAddress,
     connect_error,
     ended_error,
     exchange_error,
 )
-from tms.client.http.exchange import WAIT_S_MAX, Answer, Call, Calls
+from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, Response
 from tms.client.http.queues import receiving
 from tms.errors import Closed, TimedOut, TMSError, Unavailable
 from tms.model.filter import Filter
-from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
-from tms.model.received import Received
+from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
 
@@ -43,11 +43,11 @@ class AsyncHttpLane:
     """A lane to the service at `target`. For one event loop, which keeps connections open: one that
     nobody has any more is closed with its lane."""
 
-    def __init__(self, target: Target, calls: Calls) -> None:
+    def __init__(self, target: ServiceAddress, calls: Calls) -> None:
         self._target = target
         self._calls = calls
         self._closed = False
-        self._line: _Line | None = None
+        self._line: _AsyncLine | None = None
         self._begin()
         forks.in_child(self._begin)
 
@@ -128,7 +128,7 @@ class AsyncHttpLane:
             ) from exc
         return call.read(answer)
 
-    async def _connected(self, timeout_s: float) -> "_Line":
+    async def _connected(self, timeout_s: float) -> "_AsyncLine":
         if self._closed:
             raise Closed("The bus, producer or consumer was closed.")
         if self._line is not None and self._line.usable:
@@ -137,7 +137,7 @@ class AsyncHttpLane:
         try:
             async with asyncio.timeout(wait_s):
                 _, self._line = await asyncio.get_running_loop().create_connection(
-                    lambda: _Line(target),
+                    lambda: _AsyncLine(target),
                     target.host,
                     target.port,
                     ssl=ssl.create_default_context() if target.tls else None,
@@ -147,23 +147,23 @@ class AsyncHttpLane:
         return self._line
 
 
-class _Line(asyncio.BufferedProtocol):
+class _AsyncLine(asyncio.BufferedProtocol):
     """One connection, and what waits for its answers."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ServiceAddress) -> None:
         self._target = target
         self._reader = AnswerReader(target.url, BODIES_KEPT)
-        self._waiting: deque[asyncio.Future[Answer]] = deque()
+        self._waiting: deque[asyncio.Future[Response]] = deque()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._writable = asyncio.Event()
         self._writable.set()
         self.usable = True
 
-    def send(self, chunks: Sequence[Buffer]) -> asyncio.Future[Answer]:
+    def send(self, chunks: Sequence[Buffer]) -> asyncio.Future[Response]:
         """Send a request; its answer will come."""
         assert self._transport is not None, "a line is used once it is connected"
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._waiting.append(answered)
         self._transport.writelines(chunks)
         return answered
@@ -227,7 +227,7 @@ class _Line(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    def _settle(self, answer: Answer) -> None:
+    def _settle(self, answer: Response) -> None:
         if self._waiting:
             answered = self._waiting.popleft()
             if not answered.done():

@@ -9,10 +9,10 @@
 import re
 from collections import deque
 
-from tms.client.http.exchange import Answer
+from tms.api import routes
+from tms.client.http.exchange import Response
 from tms.errors import ConfigError, Malformed, TMSError
-from tms.model.log import Buffer
-from tms.wire import routes
+from tms.model.message import Buffer
 
 HEAD_BYTES_MAX = 64 << 10
 BODY_BYTES_MAX = 1 << 30
@@ -62,14 +62,14 @@ class AnswerReader:
             return memoryview(self._body)[self._got :]
         return memoryview(self._small)[self._filled :]
 
-    def buffer_updated(self, count: int) -> list[Answer]:
+    def buffer_updated(self, count: int) -> list[Response]:
         """`count` bytes were received; the answers that are complete now. Raises `ConfigError`,
         `Malformed`."""
         if self._body is not None:
             self._got += count
             return [self._finish_body(self._body)] if self._got == len(self._body) else []
         self._filled += count
-        answers: list[Answer] = []
+        answers: list[Response] = []
         at = 0
         while (step := self._step(at)) is not None:
             at, answer = step
@@ -80,13 +80,13 @@ class AnswerReader:
             self._small[: self._filled] = self._small[at : at + self._filled]
         return answers
 
-    def end(self) -> Answer | None:
+    def end(self) -> Response | None:
         """The connection ended; the answer that this completes, if any."""
         if self._head is not None and self._chunks is not None and not self._chunked:
             return self._finish(self._chunks)
         return None
 
-    def _step(self, at: int) -> tuple[int, Answer | None] | None:
+    def _step(self, at: int) -> tuple[int, Response | None] | None:
         """One step from `at` in the small buffer: a head, a chunk or a body; None when more bytes
         are needed."""
         if self._head is None:
@@ -100,7 +100,7 @@ class AnswerReader:
         self._chunks += self._small[at : self._filled]
         return self._filled, None
 
-    def _read_head(self, at: int) -> tuple[int, Answer | None] | None:
+    def _read_head(self, at: int) -> tuple[int, Response | None] | None:
         small, filled = self._small, self._filled
         if filled - at >= 5 and not small.startswith(b"HTTP/", at):
             raise self._not_http(bytes(small[at : min(filled, at + 32)]))
@@ -124,7 +124,7 @@ class AnswerReader:
             return at, None
         return self._begin_body(at, given)
 
-    def _begin_body(self, at: int, given: bytes) -> tuple[int, Answer | None]:
+    def _begin_body(self, at: int, given: bytes) -> tuple[int, Response | None]:
         length = int(given) if given.isdigit() and len(given) < 12 else -1
         if not 0 <= length <= BODY_BYTES_MAX:
             raise Malformed(f"{self._peer} sent a body of {given[:40]!r} bytes.")
@@ -136,7 +136,7 @@ class AnswerReader:
         self._got = here
         return self._filled, None
 
-    def _read_chunk(self, at: int) -> tuple[int, Answer | None] | None:
+    def _read_chunk(self, at: int) -> tuple[int, Response | None] | None:
         assert self._chunks is not None
         if self._chunk_left:
             here = min(self._chunk_left, self._filled - at)
@@ -173,14 +173,14 @@ class AnswerReader:
                 return body
         return bytearray(length)
 
-    def _finish_body(self, body: bytearray) -> Answer:
+    def _finish_body(self, body: bytearray) -> Response:
         answer = self._finish(memoryview(body))  # while the view lives, the body is not used again
         self._kept.append(body)
         return answer
 
-    def _finish(self, body: Buffer) -> Answer:
+    def _finish(self, body: Buffer) -> Response:
         assert self._head is not None
-        answer = Answer(*self._head, body)
+        answer = Response(*self._head, body)
         self._head = self._body = self._chunks = None
         self._got = 0
         return answer

@@ -15,16 +15,16 @@ from urllib.parse import urlsplit
 
 from tms import forks
 from tms.client.http.answers import AnswerReader
-from tms.client.http.exchange import Answer
+from tms.client.http.exchange import Response
 from tms.clock import Clock
 from tms.errors import ConfigError, TimedOut, TMSError, Unavailable
-from tms.model.log import Buffer
+from tms.model.message import Buffer
 
 CONNECT_S_MAX = 5.0
 _BUFFERS_PER_SEND = 64
 
 
-class Target:
+class ServiceAddress:
     """Where the service is, from its URL. Raises `ConfigError`."""
 
     def __init__(self, url: str) -> None:
@@ -47,7 +47,7 @@ class Target:
         self.url = f"{parts.scheme}://{self.authority}"
 
 
-def connect_error(exc: Exception, target: Target, timeout_s: float) -> TMSError:
+def connect_error(exc: Exception, target: ServiceAddress, timeout_s: float) -> TMSError:
     """What it means that no connection could be made."""
     if isinstance(exc, ConnectionRefusedError):
         return Unavailable(
@@ -61,7 +61,7 @@ def connect_error(exc: Exception, target: Target, timeout_s: float) -> TMSError:
     return exchange_error(exc, target)
 
 
-def exchange_error(exc: Exception, target: Target) -> TMSError:
+def exchange_error(exc: Exception, target: ServiceAddress) -> TMSError:
     """What it means that a connection failed with a request under way."""
     reason = getattr(exc, "reason", "") or ""
     if "WRONG_VERSION" in reason or "HTTP_REQUEST" in reason or "RECORD_LAYER" in reason:
@@ -74,7 +74,7 @@ def exchange_error(exc: Exception, target: Target) -> TMSError:
     )
 
 
-def ended_error(target: Target, begun: bool) -> TMSError:
+def ended_error(target: ServiceAddress, begun: bool) -> TMSError:
     """What it means that the service ended the connection without an answer."""
     what = "in the middle of an answer" if begun else "without an answer"
     return Unavailable(
@@ -84,17 +84,17 @@ def ended_error(target: Target, begun: bool) -> TMSError:
     )
 
 
-class Connection:
+class HttpConnection:
     """One socket. Sending and receiving may happen in two threads, but each in one at a time. It
     goes with whoever has it, closed or not."""
 
     def __init__(
-        self, target: Target, clock: Clock, timeout_s: float, bodies_kept: int = 0
+        self, target: ServiceAddress, clock: Clock, timeout_s: float, bodies_kept: int = 0
     ) -> None:
         self.target = target
         self._clock = clock
         self._reader = AnswerReader(target.url, bodies_kept)
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[Response] = deque()
         self.failure: TMSError | None = None
         wait_s = min(timeout_s, CONNECT_S_MAX)
         try:
@@ -143,7 +143,7 @@ class Connection:
         except OSError as exc:
             raise _would_block(exc) from exc
 
-    def receive(self, deadline_s: float) -> Answer:
+    def receive(self, deadline_s: float) -> Response:
         """The next answer. Raises `TimedOut`, `Unavailable`, `ConfigError`."""
         if not self._answers and not self.target.tls and self.failure is None:
             self._wait(self._readable, deadline_s, "answered")  # cheaper than to try in vain
@@ -151,7 +151,7 @@ class Connection:
             self._wait(self._readable, deadline_s, "answered")
         return answer
 
-    def ready(self) -> Answer | None:
+    def ready(self) -> Response | None:
         """The next answer if it is here. Never waits. Raises `Unavailable`, `ConfigError`."""
         while not self._answers:
             try:
@@ -203,7 +203,7 @@ class Connection:
             self._socket.close()
 
 
-def _wrap_tls(plain: socket.socket, target: Target) -> socket.socket:
+def _wrap_tls(plain: socket.socket, target: ServiceAddress) -> socket.socket:
     import ssl
 
     return ssl.create_default_context().wrap_socket(plain, server_hostname=target.host)

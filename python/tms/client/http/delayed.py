@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tms.api.delayed import messages_of
 from tms.client.transport import TIMEOUT_S
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
-from tms.wire.delayed import messages_of
 
 if TYPE_CHECKING:
     from tms.client.http.transport import HttpTransport

@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
+from tms.api import bodies, commits, delayed, groups, routes
+from tms.api.erasing import Erase, ErasedBody, erase_body
 from tms.errors import ConfigError, Malformed, TMSError, Unavailable
-from tms.errors import Kind as ErrorKind
+from tms.errors import ErrorKind as ErrorKind
 from tms.model.delayed import Deferred, DelayedId, Due
 from tms.model.filter import Filter
 from tms.model.group import GroupInfo, GroupStanding, GroupSummary
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
-from tms.model.log import Appended, Buffer, Fetched, NewBlock, PartitionPosition
+from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
-from tms.wire import bodies, commits, delayed, groups, routes
-from tms.wire.erasing import Erase, ErasedBody, erase_body
 
 WAIT_S_MAX = 20.0  # of one request; who waits for longer asks again
 T = TypeVar("T")
@@ -35,7 +35,7 @@ _UNAVAILABLE = frozenset(
 )
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """One HTTP response; header names are in lower case."""
 
     status: int
@@ -52,7 +52,7 @@ class Call(NamedTuple, Generic[T]):
     """A request as bytes, and how its answer is read."""
 
     chunks: list[Buffer]
-    read: Callable[[Answer], T]
+    read: Callable[[Response], T]
 
 
 class Calls:
@@ -299,7 +299,7 @@ class Calls:
             lambda answer: bodies.decode(self._good(answer), groups.GroupsBody).groups,
         )
 
-    def _transaction(self, answer: Answer) -> TransactionInfo:
+    def _transaction(self, answer: Response) -> TransactionInfo:
         return bodies.decode(self._good(answer), TransactionInfo)
 
     def _make_append_head(
@@ -328,7 +328,7 @@ class Calls:
         return Call([head.encode("ascii"), body], lambda answer: read(self._good(answer)))
 
     def _json(
-        self, method: str, path: str, body: bytes | None, read: Callable[[Answer], T]
+        self, method: str, path: str, body: bytes | None, read: Callable[[Response], T]
     ) -> Call[T]:
         head = f"{method} {path}{self._common}Accept: {routes.JSON}, {routes.PROBLEM}\r\n"
         if body is None:
@@ -336,7 +336,7 @@ class Calls:
         head += f"Content-Type: {routes.JSON}\r\nContent-Length: {len(body)}\r\n\r\n"
         return Call([head.encode("ascii"), body], read)
 
-    def _good(self, answer: Answer) -> Buffer:
+    def _good(self, answer: Response) -> Buffer:
         """The body of a success. Raises the error that the answer carries."""
         if answer.status in _GOOD:
             return answer.body
@@ -360,16 +360,16 @@ class Calls:
             "server at this port?"
         )
 
-    def _info(self, answer: Answer) -> TopicInfo:
+    def _info(self, answer: Response) -> TopicInfo:
         return bodies.decode(self._good(answer), TopicInfo)
 
-    def _nothing(self, answer: Answer) -> None:
+    def _nothing(self, answer: Response) -> None:
         self._good(answer)
 
-    def _appended(self, answer: Answer) -> list[Appended]:
+    def _appended(self, answer: Response) -> list[Appended]:
         return bodies.decode(self._good(answer), bodies.AppendedBody).appended
 
-    def _fetched(self, answer: Answer) -> Fetched:
+    def _fetched(self, answer: Response) -> Fetched:
         body = self._good(answer)
         following = answer.headers.get(routes.NEXT_HEADER.lower().encode())
         ends = answer.headers.get(routes.END_HEADER.lower().encode())

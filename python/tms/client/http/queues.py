@@ -12,14 +12,14 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tms.api import bodies, queues, routes
+from tms.block.received import Received
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls
 from tms.client.transport import is_retriable
 from tms.errors import NotFound, StorageUnavailable, TimedOut, TMSError, from_code
-from tms.model.log import Buffer
+from tms.model.message import Buffer
 from tms.model.queue import RECEIVE_BYTES, QueueInfo, QueueSettings, TokenResult
-from tms.model.received import Received
 from tms.model.topic import TopicName
-from tms.wire import bodies, queues, routes
 
 if TYPE_CHECKING:
     from tms.client.http.transport import HttpTransport

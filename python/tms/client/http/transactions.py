@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tms.client.transport import TIMEOUT_S
 from tms.errors import Conflict
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo

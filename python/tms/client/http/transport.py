@@ -20,24 +20,31 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from tms import forks
+from tms.api.erasing import Erase
 from tms.client.http.answers import BODIES_KEPT
-from tms.client.http.connection import Connection, Target
+from tms.client.http.connection import HttpConnection, ServiceAddress
 from tms.client.http.delayed import HttpDelayed
-from tms.client.http.exchange import WAIT_S_MAX, Answer, Call, Calls
+from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, Response
 from tms.client.http.groups import HttpGroups
 from tms.client.http.queues import HttpQueues
 from tms.client.http.transactions import HttpTransactions
-from tms.client.transport import TIMEOUT_S, Lane, Pending, attempt_s, is_retriable, retrying
+from tms.client.transport import (
+    TIMEOUT_S,
+    Channel,
+    PendingAnswer,
+    attempt_s,
+    is_retriable,
+    retrying,
+)
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TimedOut, TMSError, Unavailable
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
-from tms.model.log import Appended, Fetched, NewBlock, PartitionPosition
-from tms.model.position import Kind, Position
+from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.position import Position, PositionKind
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
-from tms.wire.erasing import Erase
 
 T = TypeVar("T")
 
@@ -57,11 +64,11 @@ class HttpTransport:
         clock: Clock | None = None,
         token: str = "",
     ) -> None:
-        self.target = Target(url)
+        self.target = ServiceAddress(url)
         self.timeout_s = timeout_s
         self.clock = clock or SystemClock()
         self.calls = Calls(self.target.authority, self.target.url, token)
-        self._idle: deque[Connection] = deque()
+        self._idle: deque[HttpConnection] = deque()
         self._closed = False
         forks.in_child(self._forked)
 
@@ -80,7 +87,9 @@ class HttpTransport:
         return self._call(self.calls.update_topic(name, changes))
 
     def truncate_topic(self, name: TopicName, before: Position) -> TopicInfo:
-        moving = before.kind is Kind.LATEST  # a repetition would remove what came in between
+        moving = (
+            before.kind is PositionKind.LATEST
+        )  # a repetition would remove what came in between
         return self._call(
             self.calls.truncate_topic(name, before), _surely_not_done if moving else is_retriable
         )
@@ -182,7 +191,7 @@ class HttpTransport:
         """A request, once."""
         return self._attempt(call, timeout_s)
 
-    def open_lane(self) -> Lane:
+    def open_lane(self) -> Channel:
         """A connection of its own for one producer or consumer."""
         return HttpLane(self)
 
@@ -225,7 +234,7 @@ class HttpTransport:
             self._idle.append(connection)
         return call.read(answer)
 
-    def _take(self, timeout_s: float) -> Connection:
+    def _take(self, timeout_s: float) -> HttpConnection:
         if self._closed:
             raise Closed("The bus was closed; open or connect a new one.")
         while self._idle:
@@ -236,7 +245,7 @@ class HttpTransport:
             if connection.usable:
                 return connection
             connection.close()
-        return Connection(self.target, self.clock, timeout_s)
+        return HttpConnection(self.target, self.clock, timeout_s)
 
 
 def _surely_not_done(error: BaseException) -> bool:
@@ -250,10 +259,12 @@ class HttpPending(Generic[T]):
 
     __slots__ = ("_answer", "_error", "_lane", "_read", "line", "settled")
 
-    def __init__(self, lane: "HttpLane", line: "_Line", read: Callable[[Answer], T]) -> None:
+    def __init__(
+        self, lane: "HttpLane", line: "_ChannelLine", read: Callable[[Response], T]
+    ) -> None:
         self._lane = lane
         self._read = read
-        self._answer: Answer | None = None
+        self._answer: Response | None = None
         self._error: TMSError | None = None
         self.line = line
         self.settled = False
@@ -271,7 +282,7 @@ class HttpPending(Generic[T]):
         assert self._answer is not None, "a settled request has an answer or an error"
         return self._read(self._answer)
 
-    def settle(self, answer: Answer) -> None:
+    def settle(self, answer: Response) -> None:
         """The lane's: the answer came."""
         self._answer = answer
         self.settled = True
@@ -282,12 +293,12 @@ class HttpPending(Generic[T]):
         self.settled = True
 
 
-class _Line:
+class _ChannelLine:
     """A lane's present connection, and what waits for its answers."""
 
     __slots__ = ("connection", "failed", "waiting")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         self.connection = connection
         self.waiting: deque[HttpPending[Any]] = deque()
         self.failed = False
@@ -301,14 +312,14 @@ class HttpLane:
         self._transport = transport
         self._clock = transport.clock
         self._send_s_max = attempt_s(transport.timeout_s)
-        self._line: _Line | None = None
+        self._line: _ChannelLine | None = None
         self._reading = threading.Lock()
         self._closed = False
         forks.in_child(self._forked)
 
     def submit(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
-    ) -> Pending[list[Appended]]:
+    ) -> PendingAnswer[list[Appended]]:
         return self._begin(self._transport.calls.append(name, blocks, durability))
 
     def begin_fetch(
@@ -319,7 +330,7 @@ class HttpLane:
         wait_s: float,
         isolation: View = Isolation.COMMITTED,
         where: Filter | None = None,
-    ) -> Pending[Fetched]:
+    ) -> PendingAnswer[Fetched]:
         calls = self._transport.calls
         return self._begin(calls.fetch(name, positions, bytes_max, wait_s, isolation, where))
 
@@ -370,8 +381,8 @@ class HttpLane:
         if line is None or line.failed or (not line.waiting and not line.connection.usable):
             if line is not None and not line.failed:
                 line.connection.close()
-            line = self._line = _Line(
-                Connection(self._transport.target, self._clock, self._send_s_max, BODIES_KEPT)
+            line = self._line = _ChannelLine(
+                HttpConnection(self._transport.target, self._clock, self._send_s_max, BODIES_KEPT)
             )
         pending = HttpPending(self, line, call.read)
         line.waiting.append(pending)
@@ -380,14 +391,14 @@ class HttpLane:
             self._drop(Closed(_CLOSED))
         return pending
 
-    def _settle(self, line: _Line, answer: Answer) -> None:
+    def _settle(self, line: _ChannelLine, answer: Response) -> None:
         line.waiting[0].settle(answer)  # it waits until it is settled: see `_forked`
         line.waiting.popleft()
         if not answer.keeps_open:
             url = self._transport.target.url
             self._fail(line, Unavailable(f"{url} closed the connection.", outcome="unknown"))
 
-    def _fail(self, line: _Line, error: TMSError) -> None:
+    def _fail(self, line: _ChannelLine, error: TMSError) -> None:
         """Everything under way on the line fails. The caller reads: it holds `_reading`."""
         line.failed = True
         line.connection.close()

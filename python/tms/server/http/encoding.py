@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import zstandard
 
 from tms.errors import BadEncoding, DecompressedTooLarge, UnsupportedMedia
-from tms.model.log import Buffer
+from tms.model.message import Buffer
 
 ZSTD_WINDOW_BYTES_MAX = 8 << 20
 _GZIP = 31  # zlib's way to say: a gzip header and nothing else

@@ -20,12 +20,12 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
+from tms.api import routes
 from tms.errors import TMSError
-from tms.model.log import Buffer
-from tms.wire import routes
+from tms.model.message import Buffer
 
 if TYPE_CHECKING:
-    from tms.server.http.protocol import Connection
+    from tms.server.http.protocol import ClientConnection
 
 DISCARD_BYTES_MAX = 1 << 20  # what is left of a body that nobody wants is read up to here
 JOIN_BYTES_MAX = 16 << 10  # a body up to this size goes out in one piece with its head
@@ -64,7 +64,7 @@ class Exchange:
 
     def __init__(
         self,
-        connection: "Connection",
+        connection: "ClientConnection",
         scope: dict[str, Any],
         *,
         content_length: int | None,

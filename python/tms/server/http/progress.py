@@ -26,7 +26,7 @@ class Phase(Enum):
     LINGER = auto()  # that it reads the last answer and closes
 
 
-class Verdict(Enum):
+class ConnectionVerdict(Enum):
     """What is to be done."""
 
     GO_ON = auto()
@@ -36,7 +36,7 @@ class Verdict(Enum):
     BODY_TOO_SLOW = auto()
 
 
-class Progress:
+class ConnectionProgress:
     """The clock of one connection. Times are seconds of the event loop."""
 
     __slots__ = (
@@ -85,42 +85,50 @@ class Progress:
 
     def verdict(
         self, now: float, unsent: int, busy: bool, held_up: bool, short: bool = False
-    ) -> Verdict:
+    ) -> ConnectionVerdict:
         """What to do when the transport holds `unsent` bytes, an answer is being made (`busy`), the
         service does not read at the moment (`held_up`), or memory is `short`."""
         if unsent:
             return self._of_writing(now, unsent, short)
         self._flushed_at = now
         if self.phase is Phase.LINGER:
-            return Verdict.CUT_OFF if now - self._since > LINGER_S else Verdict.GO_ON
+            return (
+                ConnectionVerdict.CUT_OFF
+                if now - self._since > LINGER_S
+                else ConnectionVerdict.GO_ON
+            )
         if held_up:
             self._since = self._body_at = now
-            return Verdict.GO_ON
+            return ConnectionVerdict.GO_ON
         if self.phase is Phase.HEAD:
             late = now - self._since > self._limits.head_timeout_s - TICK_S
-            return Verdict.HEAD_TOO_SLOW if late else Verdict.GO_ON
+            return ConnectionVerdict.HEAD_TOO_SLOW if late else ConnectionVerdict.GO_ON
         if self.phase is Phase.BODY:
             return self._of_body(now)
-        return Verdict.CLOSE if not busy and now - self._since > self._idle_s() else Verdict.GO_ON
+        return (
+            ConnectionVerdict.CLOSE
+            if not busy and now - self._since > self._idle_s()
+            else ConnectionVerdict.GO_ON
+        )
 
-    def _of_writing(self, now: float, unsent: int, short: bool) -> Verdict:
+    def _of_writing(self, now: float, unsent: int, short: bool) -> ConnectionVerdict:
         if self._written - unsent != self._flushed:
             self._flushed, self._flushed_at = self._written - unsent, now
         limit_s = self._limits.write_timeout_s
         if short:
             limit_s = min(limit_s, STALLED_S)
         late = now - self._flushed_at > limit_s - TICK_S
-        return Verdict.CUT_OFF if late else Verdict.GO_ON
+        return ConnectionVerdict.CUT_OFF if late else ConnectionVerdict.GO_ON
 
-    def _of_body(self, now: float) -> Verdict:
+    def _of_body(self, now: float) -> ConnectionVerdict:
         window = self._limits.body_timeout_s - TICK_S
         if now - self._body_at > window:
-            return Verdict.BODY_TOO_SLOW
+            return ConnectionVerdict.BODY_TOO_SLOW
         if now - self._since > window:
             if self._body_bytes < self._limits.body_bytes_per_s_min * window:
-                return Verdict.BODY_TOO_SLOW
+                return ConnectionVerdict.BODY_TOO_SLOW
             self._since, self._body_bytes = now, 0
-        return Verdict.GO_ON
+        return ConnectionVerdict.GO_ON
 
     def _idle_s(self) -> float:
         """A connection that never asked for anything is not kept alive."""

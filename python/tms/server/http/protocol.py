@@ -22,13 +22,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
+from tms.api import routes
+from tms.api.routes import HeadersTooLarge, NotImplementedMethod, UriTooLong
 from tms.errors import Malformed, Overloaded, SlowRequest, TMSError, Unavailable
-from tms.model.log import Buffer
+from tms.model.message import Buffer
 from tms.server.http.exchange import Exchange
-from tms.server.http.progress import Phase, Progress, Verdict
+from tms.server.http.progress import ConnectionProgress, ConnectionVerdict, Phase
 from tms.server.http.watchdog import Watchdog
-from tms.wire import routes
-from tms.wire.routes import HeadersTooLarge, NotImplementedMethod, UriTooLong
 
 PIPELINE_MAX = 32
 TURNED_AWAY_MAX = 32  # connections beyond the limit that are told so
@@ -38,7 +38,7 @@ _TLS_HANDSHAKE = 0x16
 Application = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
 
-class Connection(HttpToolsProtocol):
+class ClientConnection(HttpToolsProtocol):
     """One client connection."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._watchdog = watchdog
         self._limits = watchdog.limits
-        self._progress = Progress(watchdog.limits, self.loop.time())
+        self._progress = ConnectionProgress(watchdog.limits, self.loop.time())
         self._head_bytes = 0  # of URL and headers, as far as parsed
         self._head_fed = 0  # since the head began, parsed or not
         self._running: Exchange | None = None
@@ -363,16 +363,16 @@ class Connection(HttpToolsProtocol):
             held_up=self.flow.read_paused or self._refusal is not None,
             short=self._watchdog.short,
         )
-        if verdict is Verdict.GO_ON:
+        if verdict is ConnectionVerdict.GO_ON:
             return
-        if verdict is Verdict.CLOSE:
+        if verdict is ConnectionVerdict.CLOSE:
             self.transport.close()
             return
         self._watchdog.cut_off += 1
-        if verdict is Verdict.HEAD_TOO_SLOW:
+        if verdict is ConnectionVerdict.HEAD_TOO_SLOW:
             seconds = self._limits.head_timeout_s
             self.refuse(SlowRequest(f"The headers were not complete within {seconds:g} s."))
-        elif verdict is Verdict.BODY_TOO_SLOW:
+        elif verdict is ConnectionVerdict.BODY_TOO_SLOW:
             seconds = self._limits.body_timeout_s
             self.refuse(SlowRequest(f"The body made too little progress for {seconds:g} s."))
         else:

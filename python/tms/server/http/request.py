@@ -16,12 +16,12 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
+from tms.api import routes
 from tms.errors import Invalid, Malformed, NotAcceptable, Overloaded, TooLarge, UnsupportedMedia
-from tms.model.log import Buffer
+from tms.model.message import Buffer
 from tms.model.topic import TopicName
 from tms.server.http.encoding import decompress, plain_bytes
 from tms.server.http.exchange import Disconnected, Exchange, settle
-from tms.wire import routes
 
 WAITING_MAX = 128  # requests for memory of one kind; one more is refused at once
 

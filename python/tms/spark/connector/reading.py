@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from tms.clock import SystemClock
 from tms.errors import ConfigError, Invalid
 from tms.model.position import Position
-from tms.spark.connector.unpacking import Bounds, Topic, unpack
-from tms.spark.rows import Columns, spark_ddl
-from tms.spark.runtime import Lane, Runtime
+from tms.observer import ObservedPartition, ObservedTopic, StoreObserver
+from tms.spark.connector.unpacking import OffsetBounds, Topic, unpack
+from tms.spark.rows import WantedColumns, spark_ddl
+from tms.spark.runtime import Runtime, SparkLine
 from tms.store.hbase import HBaseStore
 from tms.store.hbase.rows import BLOCK, MESSAGES, MORE, table_name
-from tms.view import PartitionView, TopicView, View
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ def read(
     `latest`, `time:MS`, `offset:N` or an id. Raises `TopicNotFound`, `ConfigError`, `Invalid`, and
     `StorageUnavailable` when HBase is away.
     """
-    if Runtime().lane() is not Lane.SPARK35:
+    if Runtime().lane() is not SparkLine.SPARK35:
         raise ConfigError(
             "The HBase connector runs with pyspark 3.5 only. With this one, read the format tms "
             "with the options source=hbase and tms.store."
@@ -61,9 +61,9 @@ def read(
             "The session does not know HBase's ZooKeeper. Make it with tms.spark.session(zookeeper="
             f"'HOST:PORT'), or set {_QUORUM}."
         )
-    columns = Columns(headers, message_id)
+    columns = WantedColumns(headers, message_id)
     with closing(HBaseStore(store, watched=False)) as opened:
-        view = View(opened, SystemClock()).topic(topic)
+        view = StoreObserver(opened, SystemClock()).topic(topic)
         wanted = _wanted(view, Position.parse(start), Position.parse(stop), partitions)
         made = Topic.of(view, store, wanted)
         namespace = opened.place.namespace
@@ -94,13 +94,13 @@ def _rows(spark: "SparkSession", table: str, topic: Topic) -> "DataFrame":
 
 
 def _wanted(
-    view: TopicView, start: Position, stop: Position, partitions: list[int] | None
-) -> list[tuple[PartitionView, Bounds]]:
+    view: ObservedTopic, start: Position, stop: Position, partitions: list[int] | None
+) -> list[tuple[ObservedPartition, OffsetBounds]]:
     """The partitions that have something of this, and what."""
 
-    def look(number: int) -> tuple[PartitionView, Bounds]:
+    def look(number: int) -> tuple[ObservedPartition, OffsetBounds]:
         one = view.partition(number)
-        return one, Bounds(one.offset_at(start), one.offset_at(stop))
+        return one, OffsetBounds(one.offset_at(start), one.offset_at(stop))
 
     numbers = range(view.record.partitions) if partitions is None else sorted(set(partitions))
     with ThreadPoolExecutor(_LOOKS_AT_ONCE, "tms-look") as threads:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from tms.log.records import BlockKey
 from tms.log.staging import StagedBlocks
 from tms.model import keys
-from tms.model.log import Buffer, StoredBlock
+from tms.model.message import Buffer, StoredBlock
 from tms.model.transaction_image import Fates
-from tms.spark.rows import Columns, batches
+from tms.observer import ObservedPartition, ObservedTopic, shown
+from tms.spark.rows import WantedColumns, batches
 from tms.store.base import Store
-from tms.store.hbase import HBaseStore, Place
+from tms.store.hbase import HBasePlace, HBaseStore
 from tms.store.hbase.rows import PREFIX_CHARS, BlockRows, rows_of
-from tms.view import PartitionView, TopicView, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ _SEQUENCE_AT = 40
 _ROW_CHARS = 44
 
 
-class Bounds(NamedTuple):
+class OffsetBounds(NamedTuple):
     """What is read of a partition: offsets, half open."""
 
     start: int
@@ -47,7 +47,7 @@ class PartitionPlan:
     """What is shown of a partition: offsets, from which key on, and up to where each segment's rows
     count."""
 
-    bounds: Bounds
+    bounds: OffsetBounds
     floor: BlockKey
     seals: Mapping[int, BlockKey]
 
@@ -65,11 +65,14 @@ class Topic:
 
     @classmethod
     def of(
-        cls, view: TopicView, store: str, wanted: Iterable[tuple[PartitionView, Bounds]]
+        cls,
+        view: ObservedTopic,
+        store: str,
+        wanted: Iterable[tuple[ObservedPartition, OffsetBounds]],
     ) -> "Topic":
         """What is read of these partitions."""
         plans, ranges = {}, []
-        namespace = Place.parse(store).namespace
+        namespace = HBasePlace.parse(store).namespace
         for one, bounds in wanted:
             seals = {
                 segment.number: segment.last for segment in one.segments if segment.last is not None
@@ -82,7 +85,7 @@ class Topic:
         return cls(str(view.name), view.record.uid, store, view.fates, plans, tuple(ranges))
 
 
-def _row(namespace: str, one: PartitionView, key: BlockKey) -> str:
+def _row(namespace: str, one: ObservedPartition, key: BlockKey) -> str:
     """The first row that a block with this key, or a greater one, can have."""
     within = [s.number for s in one.segments if s.last is not None and key <= s.last]
     number = within[0] if within else one.segments[-1].number
@@ -92,7 +95,7 @@ def _row(namespace: str, one: PartitionView, key: BlockKey) -> str:
 
 
 def unpack(
-    found: Iterator["pa.RecordBatch"], topic: Topic, columns: Columns
+    found: Iterator["pa.RecordBatch"], topic: Topic, columns: WantedColumns
 ) -> Iterator["pa.RecordBatch"]:
     """The messages in the rows. Raises `DataCorrupt`, `StorageUnavailable`."""
     staged = _Staged(topic)

@@ -15,14 +15,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tms.spark.jobs.archives.layout import archived
-    from tms.spark.jobs.archives.restoring import Restored, restore
-    from tms.spark.jobs.archives.writing import Archived, archive
-    from tms.spark.jobs.audit.checking import Finding
-    from tms.spark.jobs.audit.running import Audit, PartitionAudit, compact_check
-    from tms.spark.jobs.reports.measuring import Hour, report
-    from tms.spark.jobs.reports.page import write_html
-    from tms.spark.jobs.reports.plot import write_png
+    from tms.spark.jobs.archive_layout import archived
+    from tms.spark.jobs.archiving import Archived, archive
+    from tms.spark.jobs.audit_checking import AuditFinding
+    from tms.spark.jobs.auditing import Audit, PartitionAudit, compact_check
+    from tms.spark.jobs.report_measures import Hour, report
+    from tms.spark.jobs.report_page import write_html
+    from tms.spark.jobs.report_plot import write_png
+    from tms.spark.jobs.restoring import Restored, restore
     from tms.spark.jobs.views import sql
 
 __all__ = [
@@ -36,27 +36,27 @@ __all__ = [
     "sql",
     "Archived",
     "Audit",
-    "Finding",
+    "AuditFinding",
     "Hour",
     "PartitionAudit",
     "Restored",
 ]
 
 _HOMES = {
-    "archive": "tms.spark.jobs.archives.writing",
-    "archived": "tms.spark.jobs.archives.layout",
-    "restore": "tms.spark.jobs.archives.restoring",
-    "report": "tms.spark.jobs.reports.measuring",
-    "write_html": "tms.spark.jobs.reports.page",
-    "write_png": "tms.spark.jobs.reports.plot",
-    "compact_check": "tms.spark.jobs.audit.running",
+    "archive": "tms.spark.jobs.archiving",
+    "archived": "tms.spark.jobs.archive_layout",
+    "restore": "tms.spark.jobs.restoring",
+    "report": "tms.spark.jobs.report_measures",
+    "write_html": "tms.spark.jobs.report_page",
+    "write_png": "tms.spark.jobs.report_plot",
+    "compact_check": "tms.spark.jobs.auditing",
     "sql": "tms.spark.jobs.views",
-    "Archived": "tms.spark.jobs.archives.writing",
-    "Audit": "tms.spark.jobs.audit.running",
-    "Finding": "tms.spark.jobs.audit.checking",
-    "Hour": "tms.spark.jobs.reports.measuring",
-    "PartitionAudit": "tms.spark.jobs.audit.running",
-    "Restored": "tms.spark.jobs.archives.restoring",
+    "Archived": "tms.spark.jobs.archiving",
+    "Audit": "tms.spark.jobs.auditing",
+    "AuditFinding": "tms.spark.jobs.audit_checking",
+    "Hour": "tms.spark.jobs.report_measures",
+    "PartitionAudit": "tms.spark.jobs.auditing",
+    "Restored": "tms.spark.jobs.restoring",
 }
 
 

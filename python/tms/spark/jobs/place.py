@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException, PySparkException
 import tms.errors
 from tms.errors import Invalid, TMSError
 from tms.model.topic import TopicName
-from tms.spark.source.options import Place, read_options
+from tms.spark.source.options import TopicPlace, read_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +31,7 @@ class Subject:
     """Topics, and the options with which the data source finds them. Raises `Invalid`."""
 
     topics: tuple[str, ...]
-    place: Place
+    place: TopicPlace
 
     @classmethod
     def of(cls, topics: Topics, url: str | None, token: str | None, store: str | None) -> "Subject":
@@ -45,7 +45,7 @@ class Subject:
                 "A job reads from a service or from HBase: give one of url and store.",
                 field="url",
             )
-        subject = cls(names, Place(url or "", token or "", store or ""))
+        subject = cls(names, TopicPlace(url or "", token or "", store or ""))
         read_options(subject.options())
         return subject
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession as _SparkSession
 
 from tms.errors import ConfigError
-from tms.spark.runtime import Lane, Runtime
+from tms.spark.runtime import Runtime, SparkLine
 from tms.spark.sessions import session
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _QUIET = {
 @contextmanager
 def job_session(master: str | None, options: Mapping[str, str]) -> Iterator["SparkSession"]:
     """A session that is stopped at the end if it was made here. Raises `ConfigError`."""
-    if Runtime().checked() is Lane.SPARK35:
+    if Runtime().checked() is SparkLine.SPARK35:
         raise ConfigError(
             "Jobs need the data source of pyspark 4.2 or newer, and this is pyspark 3.5: "
             "pip install 'tms[spark]'."

@@ -5,7 +5,7 @@ columns    which columns, their names and types
 unpacking  from blocks to record batches
 """
 
-from tms.spark.rows.columns import Columns, arrow_schema, spark_ddl
+from tms.spark.rows.columns import WantedColumns, arrow_schema, spark_ddl
 from tms.spark.rows.unpacking import batches
 
-__all__ = ["Columns", "arrow_schema", "batches", "spark_ddl"]
+__all__ = ["WantedColumns", "arrow_schema", "batches", "spark_ddl"]

@@ -40,7 +40,7 @@ _ID = ("id", pa.utf8(), "string")
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class WantedColumns:
     """Which of the columns that have to be asked for."""
 
     headers: bool = False
@@ -48,17 +48,17 @@ class Columns:
 
 
 @cache
-def arrow_schema(columns: Columns) -> pa.Schema:
+def arrow_schema(columns: WantedColumns) -> pa.Schema:
     """The schema of every record batch with these columns."""
     return pa.schema([(name, kind) for name, kind, _ in _chosen(columns)])
 
 
-def spark_ddl(columns: Columns) -> str:
+def spark_ddl(columns: WantedColumns) -> str:
     """The same schema as Spark writes it."""
     return ", ".join(f"{name} {kind}" for name, _, kind in _chosen(columns))
 
 
-def _chosen(columns: Columns) -> list[tuple[str, pa.DataType, str]]:
+def _chosen(columns: WantedColumns) -> list[tuple[str, pa.DataType, str]]:
     chosen = [*_ALWAYS]
     if columns.headers:
         chosen.append(_HEADERS)

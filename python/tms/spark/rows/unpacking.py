@@ -19,13 +19,13 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tms import block as blocks_of
+from tms.block import MESSAGES_MAX, BlockHeader
+from tms.block.placing import offsets
 from tms.errors import BadBlock, DataCorrupt
-from tms.model import block as blocks_of
-from tms.model.block import MESSAGES_MAX, BlockHeader
 from tms.model.ids import SEQUENCES_PER_MS, MessageId
-from tms.model.log import StoredBlock
-from tms.model.placing import offsets
-from tms.spark.rows.columns import HEADERS, LOG_APPEND_TIME, TIMESTAMP, Columns, arrow_schema
+from tms.model.message import StoredBlock
+from tms.spark.rows.columns import HEADERS, LOG_APPEND_TIME, TIMESTAMP, WantedColumns, arrow_schema
 
 SMALL_BYTES = 64 << 10  # a smaller block is joined with its neighbours
 JOINED_BYTES = 1 << 20
@@ -34,14 +34,14 @@ _NO_PAYLOAD = "0" * 20  # the second half of an id: clients show staged messages
 
 
 def batches(
-    blocks: Iterable[StoredBlock], topic: str, start: int, stop: int, columns: Columns
+    blocks: Iterable[StoredBlock], topic: str, start: int, stop: int, columns: WantedColumns
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the messages of these blocks whose offsets are in [start, stop).
 
     Batches refer to the memory of the blocks. Raises `DataCorrupt` at a block that is not as it was
     stored, after the rows before it.
     """
-    rows = _Rows(topic, columns)
+    rows = _RowBatches(topic, columns)
     for stored in blocks:
         try:
             header = blocks_of.read_header(stored.block)
@@ -103,10 +103,10 @@ class _Gathered:
         self.ids: list[str] = []
 
 
-class _Rows:
+class _RowBatches:
     """Makes batches, and keeps the small ones back until they are enough together."""
 
-    def __init__(self, topic: str, columns: Columns) -> None:
+    def __init__(self, topic: str, columns: WantedColumns) -> None:
         self._columns = columns
         self._schema = arrow_schema(columns)
         self._topic = _Constant(pa.scalar(topic, pa.utf8()))

@@ -24,7 +24,7 @@ from tms.client.ports import TransactionsPort
 from tms.client.transport import Transport, retrying
 from tms.clock import Clock, SystemClock
 from tms.errors import Conflict, TimedOut, TMSError, TooLarge, TransactionEnded, TransactionNotFound
-from tms.model.position import Kind, Position
+from tms.model.position import Position, PositionKind
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicStaged
 
@@ -71,7 +71,7 @@ class Attempt:
     staged: tuple[tuple[TopicName, int, int], ...] = ()
 
 
-class Fence:
+class BatchFence:
     """Decides about one write."""
 
     def __init__(
@@ -140,7 +140,7 @@ class Fence:
 
     def _is_behind(self, standing: Position | None) -> bool:
         """Whether the position is behind this batch."""
-        at = standing.number if standing is not None and standing.kind is Kind.OFFSET else 0
+        at = standing.number if standing is not None and standing.kind is PositionKind.OFFSET else 0
         return at > self._job.batch >= 0
 
     def _transaction(self, staged: Sequence[Attempt]) -> int:

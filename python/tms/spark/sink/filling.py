@@ -17,10 +17,10 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tms.model.block import encode_batch
-from tms.model.log import NewBlock
+from tms.block import encode_batch
+from tms.model.message import NewBlock
 from tms.model.topic import TopicName
-from tms.spark.sink.routing import Slice, runs
+from tms.spark.sink.routing import RowSlice, runs
 
 BLOCK_BYTES = 256 << 10  # what readers like best; see docs/formats.md
 HELD_BYTES = 32 << 20
@@ -33,7 +33,7 @@ class Filled(NamedTuple):
     new: NewBlock
 
 
-class _Filling:
+class _RowFilling:
     """What waits for one partition."""
 
     __slots__ = ("bytes", "parts")
@@ -52,11 +52,11 @@ class Filler:
         self._producer_id = producer_id
         self._block_bytes = block_bytes
         self._held_bytes = held_bytes
-        self._fillings: dict[tuple[TopicName, int], _Filling] = {}
+        self._fillings: dict[tuple[TopicName, int], _RowFilling] = {}
         self._held = 0
         self.blocks: dict[tuple[TopicName, int], int] = {}  # made so far, by partition
 
-    def add(self, slices: Iterable[Slice], bytes_held: int) -> Iterator[Filled]:
+    def add(self, slices: Iterable[RowSlice], bytes_held: int) -> Iterator[Filled]:
         """Take slices of rows that have so many bytes together; the blocks that are full."""
         for one in slices:
             yield from self._add(one)
@@ -71,9 +71,9 @@ class Filler:
                 yield self._block(place, filling)
         self._held = 0
 
-    def _add(self, one: Slice) -> Iterator[Filled]:
+    def _add(self, one: RowSlice) -> Iterator[Filled]:
         place = (one.topic, one.partition)
-        filling = self._fillings.setdefault(place, _Filling())
+        filling = self._fillings.setdefault(place, _RowFilling())
         ends = pc.add(pc.cumulative_sum(one.sizes), filling.bytes)
         numbers = pc.divide(pc.subtract(ends, 1), self._block_bytes)  # in which block a row ends
         begun = 0
@@ -84,7 +84,7 @@ class Filler:
             filling.parts.append(one.rows.slice(start, stop - start))
             filling.bytes += pc.sum(one.sizes.slice(start, stop - start)).as_py()
 
-    def _block(self, place: tuple[TopicName, int], filling: _Filling) -> Filled:
+    def _block(self, place: tuple[TopicName, int], filling: _RowFilling) -> Filled:
         parts, filling.parts, filling.bytes = filling.parts, [], 0
         rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         sequence = self.blocks.get(place, 0)

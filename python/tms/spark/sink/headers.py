@@ -8,8 +8,8 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tms.block import HEADER_VALUE_BYTES_MAX, HEADERS_MAX
 from tms.errors import Invalid
-from tms.model.block import HEADER_VALUE_BYTES_MAX, HEADERS_MAX
 
 
 def no_headers(count: int) -> pa.Array:

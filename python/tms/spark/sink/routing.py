@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tms.block import schema
 from tms.errors import Invalid, PartitionNotFound, TMSError, TooLarge
-from tms.model.block import schema
 from tms.model.keys import partitions_for_keys
 from tms.model.topic import TopicName
 from tms.spark.sink.columns import Shape
@@ -25,7 +25,7 @@ from tms.spark.sink.headers import headers_of, no_headers
 MESSAGE_OVERHEAD_BYTES = 8  # of a message in a block, about
 
 
-class Target(NamedTuple):
+class SinkTopic(NamedTuple):
     """What writing needs to know of a topic."""
 
     name: TopicName
@@ -33,7 +33,7 @@ class Target(NamedTuple):
     message_bytes_max: int
 
 
-class Slice(NamedTuple):
+class RowSlice(NamedTuple):
     """Rows for one partition: columns of the schema of blocks, and about how many bytes each row
     takes in one."""
 
@@ -43,33 +43,35 @@ class Slice(NamedTuple):
     sizes: pa.Array
 
 
-class _Rows(NamedTuple):
+class _RoutedRows(NamedTuple):
     """Rows as a block has them, the bytes of each, and the partitions that they name."""
 
     rows: pa.RecordBatch
     sizes: pa.Array
     partitions: pa.Array | None
 
-    def take(self, order: pa.Array) -> "_Rows":
+    def take(self, order: pa.Array) -> "_RoutedRows":
         named = None if self.partitions is None else self.partitions.take(order)
-        return _Rows(self.rows.take(order), self.sizes.take(order), named)
+        return _RoutedRows(self.rows.take(order), self.sizes.take(order), named)
 
-    def slice(self, start: int, count: int) -> "_Rows":
+    def slice(self, start: int, count: int) -> "_RoutedRows":
         named = None if self.partitions is None else self.partitions.slice(start, count)
-        return _Rows(self.rows.slice(start, count), self.sizes.slice(start, count), named)
+        return _RoutedRows(self.rows.slice(start, count), self.sizes.slice(start, count), named)
 
 
 class Router:
     """Sends rows to partitions. `look_up` tells of a topic, or raises why it cannot be written to;
     `turn` is the first partition of rows that name none."""
 
-    def __init__(self, shape: Shape, look_up: Callable[[TopicName], Target], turn: int = 0) -> None:
+    def __init__(
+        self, shape: Shape, look_up: Callable[[TopicName], SinkTopic], turn: int = 0
+    ) -> None:
         self._shape = shape
         self._look_up = look_up
         self._turn = turn
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, SinkTopic] = {}
 
-    def route(self, batch: pa.RecordBatch) -> Iterator[Slice]:
+    def route(self, batch: pa.RecordBatch) -> Iterator[RowSlice]:
         """The rows by partition. Raises `Invalid`, `TooLarge`, `PartitionNotFound`, and what
         `look_up` raises."""
         if not batch.num_rows:
@@ -82,7 +84,7 @@ class Router:
                 yield from self._partitioned(self._target(name), some)
         self._turn += 1
 
-    def _target(self, name: str) -> Target:
+    def _target(self, name: str) -> SinkTopic:
         found = self._targets.get(name)
         if found is None:
             try:
@@ -93,7 +95,7 @@ class Router:
             found = self._targets[name] = self._look_up(parsed)
         return found
 
-    def _partitioned(self, target: Target, rows: _Rows) -> Iterator[Slice]:
+    def _partitioned(self, target: SinkTopic, rows: _RoutedRows) -> Iterator[RowSlice]:
         _check_sizes(target, rows.sizes)
         found = self._partitions(target, rows)
         if target.partitions > 1:
@@ -103,9 +105,9 @@ class Router:
         for partition, start, stop in runs(found):
             count = stop - start
             part = rows.rows.slice(start, count)
-            yield Slice(target.name, partition, part, sizes.slice(start, count))
+            yield RowSlice(target.name, partition, part, sizes.slice(start, count))
 
-    def _partitions(self, target: Target, rows: _Rows) -> pa.Array:
+    def _partitions(self, target: SinkTopic, rows: _RoutedRows) -> pa.Array:
         """The partition of each row."""
         named = rows.partitions
         if named is not None:
@@ -133,7 +135,7 @@ def runs(numbers: pa.Array) -> Iterator[tuple[int, int, int]]:
         start = stop
 
 
-def _rows(shape: Shape, batch: pa.RecordBatch) -> _Rows:
+def _rows(shape: Shape, batch: pa.RecordBatch) -> _RoutedRows:
     count = batch.num_rows
     value = _binary(batch.column(shape.value))
     key = pa.nulls(count, pa.binary())
@@ -147,7 +149,7 @@ def _rows(shape: Shape, batch: pa.RecordBatch) -> _Rows:
         sizes = pc.add(sizes, bytes_)
     named = None if shape.partition is None else batch.column(shape.partition)
     rows = pa.RecordBatch.from_arrays([key, value, headers], schema=schema())
-    return _Rows(rows, sizes, named)
+    return _RoutedRows(rows, sizes, named)
 
 
 def _binary(column: pa.Array) -> pa.Array:
@@ -158,7 +160,7 @@ def _lengths(column: pa.Array) -> pa.Array:
     return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
 
 
-def _by_topic(names: pa.Array, rows: _Rows) -> Iterator[tuple[str, _Rows]]:
+def _by_topic(names: pa.Array, rows: _RoutedRows) -> Iterator[tuple[str, _RoutedRows]]:
     if names.null_count:
         raise Invalid(
             "The column topic is null in a row, and there is no option `topic`: nothing says where "
@@ -176,7 +178,7 @@ def _by_topic(names: pa.Array, rows: _Rows) -> Iterator[tuple[str, _Rows]]:
         yield topics[number], rows.slice(start, stop - start)
 
 
-def _check_sizes(target: Target, sizes: pa.Array) -> None:
+def _check_sizes(target: SinkTopic, sizes: pa.Array) -> None:
     largest = pc.max(sizes).as_py()
     if largest > target.message_bytes_max:
         raise TooLarge(
@@ -187,7 +189,7 @@ def _check_sizes(target: Target, sizes: pa.Array) -> None:
         )
 
 
-def _check_partitions(target: Target, named: pa.Array) -> None:
+def _check_partitions(target: SinkTopic, named: pa.Array) -> None:
     ends = pc.min_max(named).as_py()
     for partition in (ends["min"], ends["max"]):
         if partition is not None and not 0 <= partition < target.partitions:

@@ -23,12 +23,12 @@ from typing import Self
 import pyarrow as pa
 
 from tms.client.transport import Transport
-from tms.model.log import NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 from tms.spark.sink.columns import Shape
-from tms.spark.sink.fence import Attempt, Fence, Job
+from tms.spark.sink.fence import Attempt, BatchFence, Job
 from tms.spark.sink.filling import Filled, Filler
-from tms.spark.sink.routing import Router, Target
+from tms.spark.sink.routing import Router, SinkTopic
 
 REQUEST_BYTES = 4 << 20
 
@@ -42,7 +42,7 @@ def stage(
 ) -> Attempt:
     """Stage these rows; `turn` is the first partition of rows that name none. Raises what is wrong
     with a row, and what keeps it from being staged: nothing of it is ever seen then."""
-    if Fence(transport, job).is_done():
+    if BatchFence(transport, job).is_done():
         return Attempt(job)
     producer_id = int.from_bytes(os.urandom(8), "big") >> 1 or 1
     filler = Filler(producer_id)
@@ -58,9 +58,9 @@ def stage(
     return Attempt(job, requests.transaction_id, producer_id, staged)
 
 
-def _look_up(transport: Transport, name: TopicName) -> Target:
+def _look_up(transport: Transport, name: TopicName) -> SinkTopic:
     settings = transport.describe_topic(name).settings
-    return Target(name, settings.partitions, settings.message_bytes_max)
+    return SinkTopic(name, settings.partitions, settings.message_bytes_max)
 
 
 class _Requests:

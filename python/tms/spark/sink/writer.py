@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from tms.client.http.transport import HttpTransport
 from tms.errors import Conflict, Invalid
 from tms.spark.sink.columns import Shape, shape_of
-from tms.spark.sink.fence import Attempt, Fence, Job
+from tms.spark.sink.fence import Attempt, BatchFence, Job
 from tms.spark.sink.options import WriteOptions, write_options
 from tms.spark.sink.staging import stage
 
@@ -38,7 +38,7 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
-class Message(WriterCommitMessage):
+class TaskMessage(WriterCommitMessage):
     """What a task tells the driver."""
 
     attempt: Attempt
@@ -62,11 +62,11 @@ class _Writer:
         """A transport, for the caller to close."""
         return HttpTransport(self._options.url, token=self._options.token, timeout_s=timeout_s)
 
-    def stage(self, job: Job, batches: Iterator["RecordBatch"], turn: int) -> Message:
+    def stage(self, job: Job, batches: Iterator["RecordBatch"], turn: int) -> TaskMessage:
         """Stage the rows of a task."""
         transport = self.connect()
         try:
-            return Message(stage(transport, job, self._shape, batches, turn))
+            return TaskMessage(stage(transport, job, self._shape, batches, turn))
         finally:
             transport.close()
 
@@ -76,7 +76,7 @@ class _Writer:
             raise Conflict("Spark asks for a commit, but a task has not said what it staged.")
         transport = self.connect()
         try:
-            Fence(transport, job).commit(_attempts(messages))
+            BatchFence(transport, job).commit(_attempts(messages))
         finally:
             transport.close()
 
@@ -84,7 +84,7 @@ class _Writer:
         """Give up what these tasks staged."""
         transport = self.connect(ABORT_TIMEOUT_S)
         try:
-            Fence(transport, job).abort(_attempts(messages))
+            BatchFence(transport, job).abort(_attempts(messages))
         finally:
             transport.close()
 
@@ -96,7 +96,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._writer = _Writer(options, schema, overwrite)
         self._job = Job(self._writer.token)
 
-    def write(self, iterator: Iterator["RecordBatch"]) -> Message:
+    def write(self, iterator: Iterator["RecordBatch"]) -> TaskMessage:
         """Stage the rows of a task."""
         return self._writer.stage(self._job, iterator, _context().partitionId())
 
@@ -115,7 +115,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._writer = _Writer(options, schema, overwrite)
 
-    def write(self, iterator: Iterator["RecordBatch"]) -> Message:
+    def write(self, iterator: Iterator["RecordBatch"]) -> TaskMessage:
         """Stage the rows of a task."""
         context = _context()
         query, batch = (context.getLocalProperty(name) for name in (_QUERY, _BATCH))
@@ -153,7 +153,7 @@ def _context() -> TaskContext:
 
 
 def _attempts(messages: Sequence[WriterCommitMessage | None]) -> list[Attempt]:
-    return [one.attempt for one in messages if isinstance(one, Message)]
+    return [one.attempt for one in messages if isinstance(one, TaskMessage)]
 
 
 def _job(messages: Sequence[WriterCommitMessage | None]) -> Job | None:

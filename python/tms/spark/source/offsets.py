@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tms.errors import Invalid
-from tms.spark.topics.splitting import apportioned
+from tms.spark.source.splitting import apportioned
 
 _KEY = re.compile(r"([A-Za-z0-9_:-]{1,257})(?:#([1-9][0-9]{0,9}))?(#from)?")
 
 Places = Mapping[str, Mapping[int, int]]
 
 
-class Life(NamedTuple):
+class SourceTopic(NamedTuple):
     """A topic from its creation to its deletion; `generation` counts the lives of a name from 1."""
 
     topic: str
@@ -37,7 +37,7 @@ class Life(NamedTuple):
         return self.topic if self.generation == 1 else f"{self.topic}#{self.generation}"
 
 
-Ends = Mapping[Life, Mapping[int, int]]
+Ends = Mapping[SourceTopic, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +49,21 @@ class StreamOffsets:
     begun: Ends = field(default_factory=dict)
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """A part of a partition to read."""
 
-    life: Life
+    life: SourceTopic
     partition: int
     start: int
     stop: int
 
 
-def parse_key(key: str) -> Life | None:
+def parse_key(key: str) -> SourceTopic | None:
     """The topic that a name in JSON means; None when it is none, or a `from`."""
     match = _KEY.fullmatch(key)
     if match is None or match[3]:
         return None
-    return Life(match[1], int(match[2] or 1))
+    return SourceTopic(match[1], int(match[2] or 1))
 
 
 def to_json(offsets: StreamOffsets) -> dict[str, dict[str, int]]:
@@ -79,13 +79,13 @@ def to_json(offsets: StreamOffsets) -> dict[str, dict[str, int]]:
 
 def from_json(said: Mapping[str, Any]) -> StreamOffsets:
     """What the checkpoint says. Raises `Invalid` when another source wrote it."""
-    ends: dict[Life, dict[int, int]] = {}
-    begun: dict[Life, dict[int, int]] = {}
+    ends: dict[SourceTopic, dict[int, int]] = {}
+    begun: dict[SourceTopic, dict[int, int]] = {}
     for key, places in said.items():
         match = _KEY.fullmatch(key)
         if match is None or not isinstance(places, dict):
             raise _foreign(said)
-        life = Life(match[1], int(match[2] or 1))
+        life = SourceTopic(match[1], int(match[2] or 1))
         (begun if match[3] else ends)[life] = {
             _number(said, partition): _number(said, offset) for partition, offset in places.items()
         }
@@ -173,7 +173,7 @@ def waiting(starts: Ends, stops: Ends) -> int:
 
 def batch_end(start: StreamOffsets, fresh: bool, starts: Ends, stops: Ends) -> StreamOffsets:
     """The offsets that end a batch. `fresh`: its start stands in no checkpoint yet."""
-    begun: dict[Life, dict[int, int]] = {}
+    begun: dict[SourceTopic, dict[int, int]] = {}
     for life, ends in stops.items():
         known = {} if fresh else start.ends.get(life, {})
         for partition, stop in ends.items():
@@ -182,14 +182,14 @@ def batch_end(start: StreamOffsets, fresh: bool, starts: Ends, stops: Ends) -> S
     return StreamOffsets(stops, begun)
 
 
-def ranges(start: StreamOffsets, end: StreamOffsets) -> list[Range]:
+def ranges(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
     """What a batch reads, the same whenever it is repeated."""
-    found: list[Range] = []
+    found: list[OffsetRange] = []
     if start == end:  # what was begun in the batch before is not begun again
         return found
     for life, ends in sorted(end.ends.items()):
         known = dict(start.ends.get(life, {})) | dict(end.begun.get(life, {}))
         for partition, stop in sorted(ends.items()):
             if known.get(partition, stop) < stop:
-                found.append(Range(life, partition, known[partition], stop))
+                found.append(OffsetRange(life, partition, known[partition], stop))
     return found

@@ -68,7 +68,7 @@ _ELSEWHERE = {
 _NAMES = Names("reading", NAMES, _ELSEWHERE)
 
 
-class Kind(StrEnum):
+class BoundKind(StrEnum):
     """The ways to say where reading begins or ends."""
 
     EARLIEST = "earliest"
@@ -84,7 +84,7 @@ class Bound:
     topic and partition; `generations` are of topics of which a certain life is meant."""
 
     option: str
-    kind: Kind
+    kind: BoundKind
     places: Places = field(default_factory=dict)
     time_ms: int = 0
     generations: Mapping[str, int] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TopicPlace:
     """Where the topics are: the service at `url`, or the tables in HBase that `store` names."""
 
     url: str = ""
@@ -113,7 +113,7 @@ class Place:
 class ReadOptions:
     """All options of a query. None is "no limit"."""
 
-    place: Place
+    place: TopicPlace
     subscription: Subscription
     starting: Bound
     ending: Bound
@@ -175,7 +175,7 @@ def _check_kind_of_query(got: Mapping[str, str], streaming: bool | None) -> None
             )
 
 
-def _place(got: Mapping[str, str]) -> Place:
+def _place(got: Mapping[str, str]) -> TopicPlace:
     source = got.get("source", "service").lower()
     if source not in ("service", "hbase"):
         raise refuse("source", got["source"], "`service` or `hbase`")
@@ -198,8 +198,8 @@ def _place(got: Mapping[str, str]) -> Place:
             raise refuse("tms.store", address, "the Thrift server of HBase: hbase://HOST:PORT")
         if got.get("tms.token"):
             raise Invalid("The option tms.token goes with source=service.", field="tms.token")
-        return Place(store=address)
-    return Place(url=_service_url(address), token=token_of(got))
+        return TopicPlace(store=address)
+    return TopicPlace(url=_service_url(address), token=token_of(got))
 
 
 def _service_url(url: str) -> str:
@@ -273,20 +273,20 @@ def _bound(
     of_one_time, of_times, of_offsets = options
     starting = of_offsets == "startingOffsets"
     if of_one_time in got:
-        return Bound(of_one_time, Kind.TIME, time_ms=as_time(got, of_one_time))
+        return Bound(of_one_time, BoundKind.TIME, time_ms=as_time(got, of_one_time))
     if of_times in got:
         places, generations = _places(got, of_times, subscription, 0)
-        return Bound(of_times, Kind.TIMES, places, 0, generations)
+        return Bound(of_times, BoundKind.TIMES, places, 0, generations)
     text = got.get(of_offsets)
     if text is None:
         forward = bool(streaming) or not starting
-        return Bound(of_offsets, Kind.LATEST if forward else Kind.EARLIEST)
+        return Bound(of_offsets, BoundKind.LATEST if forward else BoundKind.EARLIEST)
     if text.lower() in ("earliest", "latest"):
-        found = Bound(of_offsets, Kind(text.lower()))
-        used = {LATEST if found.kind is Kind.LATEST else EARLIEST}
+        found = Bound(of_offsets, BoundKind(text.lower()))
+        used = {LATEST if found.kind is BoundKind.LATEST else EARLIEST}
     else:
         places, generations = _places(got, of_offsets, subscription, EARLIEST)
-        found = Bound(of_offsets, Kind.OFFSETS, places, 0, generations)
+        found = Bound(of_offsets, BoundKind.OFFSETS, places, 0, generations)
         used = {at for of_topic in found.places.values() for at in of_topic.values()}
     if starting and streaming is False and LATEST in used:
         raise refuse(of_offsets, text, "not `latest` (-1): a batch would have nothing to read")

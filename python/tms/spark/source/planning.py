@@ -15,10 +15,10 @@ from itertools import groupby
 from tms.errors import Invalid, OffsetOutOfRange, TopicNotFound
 from tms.model.position import Position
 from tms.spark.source.losses import EXPIRED, GONE, RENEWED, LossRule
-from tms.spark.source.offsets import Ends, Life, Range
-from tms.spark.source.options import EARLIEST, LATEST, Bound, Kind, ReadOptions, Subscription
-from tms.spark.topics.base import Split, TopicReader
-from tms.spark.topics.splitting import apportioned, cut
+from tms.spark.source.offsets import Ends, OffsetRange, SourceTopic
+from tms.spark.source.options import EARLIEST, LATEST, Bound, BoundKind, ReadOptions, Subscription
+from tms.spark.source.splitting import apportioned, cut
+from tms.spark.source.topics import Split, TopicReader
 
 _LOOKS_MAX = 5  # at a topic whose life changes each time
 
@@ -31,12 +31,15 @@ def subscribed(topics: TopicReader, subscription: Subscription) -> list[str]:
 
 
 def latest(
-    topics: TopicReader, subscription: Subscription, known: Iterable[Life] = (), must: bool = True
-) -> dict[Life, dict[int, int]]:
+    topics: TopicReader,
+    subscription: Subscription,
+    known: Iterable[SourceTopic] = (),
+    must: bool = True,
+) -> dict[SourceTopic, dict[int, int]]:
     """Up to where the topics can be read at this moment. Raises `TopicNotFound` for one that is
     named, unless it need not be there."""
     generations = dict(known)
-    found: dict[Life, dict[int, int]] = {}
+    found: dict[SourceTopic, dict[int, int]] = {}
     for topic in subscribed(topics, subscription):
         try:
             life, ends = _end_of(topics, topic, generations.get(topic, 0))
@@ -56,13 +59,15 @@ def latest(
     return found
 
 
-def _end_of(topics: TopicReader, topic: str, generation: int) -> tuple[Life, Mapping[int, int]]:
+def _end_of(
+    topics: TopicReader, topic: str, generation: int
+) -> tuple[SourceTopic, Mapping[int, int]]:
     generation = generation or topics.generation(topic)
     for _ in range(_LOOKS_MAX):
         ends = topics.offsets(topic, Position.latest())
         before, generation = generation, topics.generation(topic)
         if generation == before:
-            return Life(topic, generation), ends
+            return SourceTopic(topic, generation), ends
     raise TopicNotFound(
         f"The topic {topic} is deleted and created again and again; start the query when it stays.",
         topic=topic,
@@ -70,14 +75,14 @@ def _end_of(topics: TopicReader, topic: str, generation: int) -> tuple[Life, Map
 
 
 def earliest(
-    topics: TopicReader, lives: Iterable[Life], within: Ends
-) -> dict[Life, dict[int, int]]:
+    topics: TopicReader, lives: Iterable[SourceTopic], within: Ends
+) -> dict[SourceTopic, dict[int, int]]:
     """Where these topics begin."""
     return {life: _at(topics, life, Position.earliest(), within[life]) for life in lives}
 
 
 def _at(
-    topics: TopicReader, life: Life, position: Position, within: Mapping[int, int]
+    topics: TopicReader, life: SourceTopic, position: Position, within: Mapping[int, int]
 ) -> dict[int, int]:
     found = topics.offsets(life.topic, position)
     return {partition: min(found.get(partition, end), end) for partition, end in within.items()}
@@ -85,22 +90,22 @@ def _at(
 
 def resolved(
     topics: TopicReader, bound: Bound, within: Ends, options: ReadOptions
-) -> dict[Life, dict[int, int]]:
+) -> dict[SourceTopic, dict[int, int]]:
     """The offsets that a bound means in topics that end at `within`. Raises `Invalid` for places
     that do not fit the topics, `OffsetOutOfRange` for offsets that are gone."""
     rule = LossRule(options.fail_on_data_loss)
     found = {}
     _check_topics(bound, within)
     for life, ends in within.items():
-        if bound.kind is Kind.LATEST:
+        if bound.kind is BoundKind.LATEST:
             found[life] = dict(ends)
-        elif bound.kind is Kind.EARLIEST:
+        elif bound.kind is BoundKind.EARLIEST:
             found[life] = _at(topics, life, Position.earliest(), ends)
-        elif bound.kind is Kind.OFFSETS:
+        elif bound.kind is BoundKind.OFFSETS:
             found[life] = _given(topics, life, bound, ends, rule)
         else:
             found[life] = _by_time(topics, life, bound, ends, options)
-        if bound.kind is not Kind.LATEST and topics.generation(life.topic) != life.generation:
+        if bound.kind is not BoundKind.LATEST and topics.generation(life.topic) != life.generation:
             raise OffsetOutOfRange(
                 f"The topic {life.topic} was deleted and created anew while the query began; start "
                 "it again.",
@@ -127,7 +132,7 @@ def _check_topics(bound: Bound, within: Ends) -> None:
             )
 
 
-def _places(bound: Bound, life: Life, ends: Mapping[int, int]) -> Mapping[int, int]:
+def _places(bound: Bound, life: SourceTopic, ends: Mapping[int, int]) -> Mapping[int, int]:
     """What the option says of a topic: a place for every partition."""
     places = bound.places.get(life.topic, {})
     for partition in sorted(set(ends).symmetric_difference(places)):
@@ -142,7 +147,7 @@ def _places(bound: Bound, life: Life, ends: Mapping[int, int]) -> Mapping[int, i
 
 
 def _given(
-    topics: TopicReader, life: Life, bound: Bound, ends: Mapping[int, int], rule: LossRule
+    topics: TopicReader, life: SourceTopic, bound: Bound, ends: Mapping[int, int], rule: LossRule
 ) -> dict[int, int]:
     begin = _at(topics, life, Position.earliest(), ends)
     found = {}
@@ -163,11 +168,15 @@ def _given(
 
 
 def _by_time(
-    topics: TopicReader, life: Life, bound: Bound, ends: Mapping[int, int], options: ReadOptions
+    topics: TopicReader,
+    life: SourceTopic,
+    bound: Bound,
+    ends: Mapping[int, int],
+    options: ReadOptions,
 ) -> dict[int, int]:
     times = (
         dict.fromkeys(ends, bound.time_ms)
-        if bound.kind is Kind.TIME
+        if bound.kind is BoundKind.TIME
         else _places(bound, life, ends)
     )
     at_time = {
@@ -187,7 +196,9 @@ def _by_time(
     return found
 
 
-def planned(topics: TopicReader, ranges: Sequence[Range], options: ReadOptions) -> list[Split]:
+def planned(
+    topics: TopicReader, ranges: Sequence[OffsetRange], options: ReadOptions
+) -> list[Split]:
     """The splits that read these ranges; what is lost of them is told, and left out."""
     rule = LossRule(options.fail_on_data_loss)
     by_life = [(life, list(some)) for life, some in groupby(ranges, lambda one: one.life)]
@@ -200,7 +211,11 @@ def planned(topics: TopicReader, ranges: Sequence[Range], options: ReadOptions) 
 
 
 def _planned_of(
-    topics: TopicReader, life: Life, ranges: Sequence[Range], share: int, rule: LossRule
+    topics: TopicReader,
+    life: SourceTopic,
+    ranges: Sequence[OffsetRange],
+    share: int,
+    rule: LossRule,
 ) -> list[Split]:
     """The splits of one topic. Its generation is asked for last: until then it was no later one."""
     try:
@@ -221,5 +236,5 @@ def _planned_of(
     return splits
 
 
-def _place(one: Range) -> tuple[str, int, int]:
+def _place(one: OffsetRange) -> tuple[str, int, int]:
     return one.life.topic, one.partition, one.start

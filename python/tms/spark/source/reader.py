@@ -20,14 +20,14 @@ from tms.clock import SystemClock
 from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX
 from tms.model.position import Position
-from tms.spark.rows import Columns, batches, spark_ddl
+from tms.spark.rows import WantedColumns, batches, spark_ddl
 from tms.spark.source.filters import Narrowing
 from tms.spark.source.losses import LossRule
-from tms.spark.source.offsets import Range
-from tms.spark.source.options import Place, ReadOptions, read_options
+from tms.spark.source.offsets import OffsetRange
+from tms.spark.source.options import ReadOptions, TopicPlace, read_options
 from tms.spark.source.planning import latest, planned, resolved
 from tms.spark.source.reading import SplitBlocks
-from tms.spark.topics.base import Split, TopicReader
+from tms.spark.source.topics import Split, TopicReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +102,7 @@ class BatchReader(DataSourceReader):
             return iter(())  # what Spark makes of no splits at all
         return read_split(self._options, partition.split)
 
-    def _ranges(self, topics: TopicReader) -> list[Range]:
+    def _ranges(self, topics: TopicReader) -> list[OffsetRange]:
         options, narrowing = self._options, self._narrowing
         ends = latest(topics, options.subscription)
         starts = resolved(topics, options.starting, ends, options)
@@ -126,7 +126,7 @@ class BatchReader(DataSourceReader):
                 if narrowing.offset.high is not None:
                     stop = min(stop, narrowing.offset.high)
                 if start < stop:
-                    found.append(Range(life, partition, start, stop))
+                    found.append(OffsetRange(life, partition, start, stop))
         return found
 
 
@@ -157,20 +157,20 @@ def _times(
     return begin, end
 
 
-def open_topics(place: Place) -> TopicReader:
+def open_topics(place: TopicPlace) -> TopicReader:
     """The reader of the topics at this place."""
     if place.store:
-        from tms.spark.topics.hbase import HBaseReader
+        from tms.spark.source.from_hbase import HBaseReader
 
         return HBaseReader(place.store)
-    from tms.spark.topics.service import ServiceReader
+    from tms.spark.source.from_service import ServiceReader
 
     return ServiceReader(place.url, place.token)
 
 
-def columns_of(options: ReadOptions) -> Columns:
+def columns_of(options: ReadOptions) -> WantedColumns:
     """The columns that the options ask for."""
-    return Columns(headers=options.include_headers, message_id=options.include_message_id)
+    return WantedColumns(headers=options.include_headers, message_id=options.include_message_id)
 
 
 def check_schema(schema: "StructType", options: ReadOptions) -> None:

@@ -9,13 +9,13 @@ Invariants
 
 from collections.abc import Iterator
 
+from tms.block import read_header
 from tms.clock import Clock
 from tms.errors import OffsetOutOfRange
-from tms.model.block import read_header
-from tms.model.log import StoredBlock
+from tms.model.message import StoredBlock
 from tms.model.position import Position
 from tms.spark.source.losses import EXPIRED, SHORTER, LossRule
-from tms.spark.topics.base import Split, TopicReader
+from tms.spark.source.topics import Split, TopicReader
 
 LOOK_S = 1.0  # gaps are looked into at most so often
 

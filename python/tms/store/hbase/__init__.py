@@ -10,6 +10,6 @@ admin       tables, regions and what is noted about them, for the operator
 """
 
 from tms.store.hbase.store import HBaseStore
-from tms.store.hbase.thrift.pool import Limits, Place
+from tms.store.hbase.thrift.pool import HBasePlace, Limits
 
-__all__ = ["HBaseStore", "Limits", "Place"]
+__all__ = ["HBaseStore", "Limits", "HBasePlace"]

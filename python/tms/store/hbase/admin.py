@@ -19,7 +19,7 @@ from tms.errors import DataCorrupt, StorageUnavailable, TMSError
 from tms.store.hbase.records import Records
 from tms.store.hbase.rows import FAMILY, METADATA, table_name
 from tms.store.hbase.thrift.connection import types
-from tms.store.hbase.thrift.pool import Limits, Place, Pool
+from tms.store.hbase.thrift.pool import HBasePlace, Limits, Pool
 from tms.store.hbase.thrift.scanning import Pages
 
 TTL = "tms.ttl"
@@ -39,7 +39,7 @@ _SERVER_ONLY = b"QualifierFilter(=, 'binary:server')"
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class HBaseTable:
     """A table with the one family that TMS uses. The name is without namespace; attributes are
     text, as HBase keeps and shows them: `tms.ttl`, `coprocessor$1`; of the family `VERSIONS`,
     `COMPRESSION`, `TTL` …; its configuration holds what in a site file would be for all."""
@@ -87,7 +87,7 @@ class Probe(msgspec.Struct, frozen=True):
 class Admin:
     """What an operator does to the tables of one namespace. Thread-safe."""
 
-    def __init__(self, place: Place, clock: Clock, limits: Limits | None = None) -> None:
+    def __init__(self, place: HBasePlace, clock: Clock, limits: Limits | None = None) -> None:
         self.place = place
         self._pool = Pool(place, clock, limits or Limits())
         self._records = Records(self._pool, table_name(place.namespace, METADATA))
@@ -122,20 +122,20 @@ class Admin:
         found = self._read("getTableNamesByNamespace", self.place.namespace)
         return sorted(one.qualifier.decode() for one in found)
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> HBaseTable:
         """How a table is described. Raises `ConfigError` when it is not there."""
         found = self._read("getTableDescriptor", self._name(name))
         family = next((one for one in found.columns if one.name == FAMILY), None)
         if family is None:
             raise DataCorrupt(f"The table {self.place.namespace}:{name} has no family m.")
-        return Table(
+        return HBaseTable(
             name,
             _texts(found.attributes),
             _texts(family.attributes),
             {_text(key): _text(value) for key, value in (family.configuration or {}).items()},
         )
 
-    def create_table(self, table: Table, split_rows: Sequence[bytes] = ()) -> bool:
+    def create_table(self, table: HBaseTable, split_rows: Sequence[bytes] = ()) -> bool:
         """Make a table that is split at these rows; False when it was there."""
         if table.name in self.tables():
             return False
@@ -146,7 +146,7 @@ class Admin:
             done=lambda: table.name in self.tables() and self.available(table.name),
         )
 
-    def modify_table(self, table: Table) -> bool:
+    def modify_table(self, table: HBaseTable) -> bool:
         """Make a table's attributes as described (one that is not named is taken away), and those
         of its family that are named; its regions reopen. False when it was so already."""
         if _fits(self.table(table.name), table):
@@ -295,7 +295,7 @@ class Admin:
     def _name(self, name: str) -> Any:
         return types().TTableName(ns=self.place.namespace.encode(), qualifier=name.encode())
 
-    def _descriptor(self, table: Table) -> Any:
+    def _descriptor(self, table: HBaseTable) -> Any:
         return types().TTableDescriptor(
             tableName=self._name(table.name),
             columns=[_family(table, types().TColumnFamilyDescriptor(name=FAMILY))],
@@ -303,7 +303,7 @@ class Admin:
         )
 
 
-def _family(table: Table, found: Any) -> Any:
+def _family(table: HBaseTable, found: Any) -> Any:
     """A family as it is to be, in attributes alone: typed fields would win over them."""
     attributes, configuration = found.attributes or {}, found.configuration or {}
     if found.name == FAMILY:
@@ -314,7 +314,7 @@ def _family(table: Table, found: Any) -> Any:
     )
 
 
-def _fits(found: Table, wanted: Table) -> bool:
+def _fits(found: HBaseTable, wanted: HBaseTable) -> bool:
     """Whether nothing would change."""
     own = {name.decode() for name in _OWN}
     attributes = {name: value for name, value in found.attributes.items() if name not in own}

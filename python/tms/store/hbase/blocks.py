@@ -36,12 +36,12 @@ from tms.errors import (
     TMSError,
     TooLarge,
 )
-from tms.model.log import Buffer
+from tms.model.message import Buffer
 from tms.model.topic import Durability
 from tms.store.base import Row, check_row
 from tms.store.hbase.overwriting import LATER_MAX, replacements
 from tms.store.hbase.records import Records
-from tms.store.hbase.rows import BLOCK_BYTES_MAX, FAMILY, BlockRows, Stored, block_of, pieces
+from tms.store.hbase.rows import BLOCK_BYTES_MAX, FAMILY, BlockRows, StoredRow, block_of, pieces
 from tms.store.hbase.thrift.connection import types
 from tms.store.hbase.thrift.pool import Pool
 from tms.store.hbase.thrift.scanning import (
@@ -97,11 +97,11 @@ class BlockMap:
         self._largest = 1 if created else self._row_bytes_max
         self._usual = max(1, self._largest // 4)  # bytes of a row, from the newest page
         self._writing = threading.Lock()
-        self._unsynced: dict[tuple[bytes, int], Stored] = {}
+        self._unsynced: dict[tuple[bytes, int], StoredRow] = {}
         self._unsynced_bytes = 0
         self._inherited = not created and rows.unsynced
         self._stored_bytes: int | None = 0 if created else None
-        self._doubtful: list[Stored] = []
+        self._doubtful: list[StoredRow] = []
         self._failure: TMSError | None = None
         self._recovery_failed = False
         self._retry_at_s = float("-inf")
@@ -216,13 +216,13 @@ class BlockMap:
 
     # -- writing; the caller holds `_writing` --------------------------------------------------
 
-    def _sync(self, stored: list[Stored]) -> None:
+    def _sync(self, stored: list[StoredRow]) -> None:
         """Write what is not synced once more, then these rows, synced."""
         earlier = self._tail() if self._inherited else list(self._unsynced.values())
         self._put([*earlier, *stored], synced=True)
         self._unsynced, self._unsynced_bytes, self._inherited = {}, 0, False
 
-    def _put(self, stored: list[Stored], synced: bool) -> None:
+    def _put(self, stored: list[StoredRow], synced: bool) -> None:
         durability = types().TDurability
         self._writes = True
         try:
@@ -258,10 +258,10 @@ class BlockMap:
             self._note, self._row_bytes_max = found, read_note(found).row_bytes_max
         self._largest = max(self._largest, size)
 
-    def _tail(self) -> list[Stored]:
+    def _tail(self) -> list[StoredRow]:
         """The last rows, among which are all that the owner before did not sync."""
         left = UNSYNCED_BYTES_MAX
-        found: list[Stored] = []
+        found: list[StoredRow] = []
         for _, one in self._each(None, None, UNSYNCED_BYTES_MAX, reverse=True):
             found.append(one)
             left -= len(one.value)
@@ -278,7 +278,7 @@ class BlockMap:
 
     def _each(
         self, start: bytes | None, stop: bytes | None, bytes_max: int, reverse: bool
-    ) -> Iterator[tuple[bytes, Stored]]:
+    ) -> Iterator[tuple[bytes, StoredRow]]:
         """Rows of a range, in pages that fit `bytes_max` as far as that can be told."""
         self._renew_note()
         pages = Pages(self._pool, self._rows.table, *self._rows.range(start, stop), reverse)
@@ -304,7 +304,7 @@ class BlockMap:
                         skipped += 1
                         continue
                     size += len(block[0])
-                    yield key, Stored(result.row, block[1], block[0])
+                    yield key, StoredRow(result.row, block[1], block[0])
                 left -= size
         finally:
             if skipped:
@@ -334,7 +334,7 @@ class BlockMap:
         count = min(trusted, wanted)
         return count, min(count * self._usual, PAGE_BYTES)
 
-    def _stored(self, rows: Sequence[Row]) -> list[Stored]:
+    def _stored(self, rows: Sequence[Row]) -> list[StoredRow]:
         """Rows as they are written, sorted; the last of equal keys."""
         values: dict[bytes, Buffer] = {}
         for key, value in rows:
@@ -346,7 +346,7 @@ class BlockMap:
                 )
             values[key] = value
         return [
-            Stored(self._rows.row(key), self._rows.timestamp(key), bytes(values[key]))
+            StoredRow(self._rows.row(key), self._rows.timestamp(key), bytes(values[key]))
             for key in sorted(values)
         ]
 
@@ -379,7 +379,7 @@ def _bytes_of(result: Any) -> int:
     return sum(len(cell.value) for cell in result.columnValues)
 
 
-def _put(one: Stored, durability: int) -> Any:
+def _put(one: StoredRow, durability: int) -> Any:
     cell = types().TColumnValue
     return types().TPut(
         row=one.row,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tms.errors import StorageUnavailable, TMSError, TooLarge
-from tms.model.log import Buffer
+from tms.model.message import Buffer
 from tms.model.topic import Durability
 from tms.store.base import Row, check_row
 from tms.store.hbase.rows import (

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import google_crc32c
 
 from tms.errors import DataCorrupt, Invalid
-from tms.model.log import Buffer
+from tms.model.message import Buffer
 from tms.store.base import check_key
 
 MESSAGES, PAYLOADS, METADATA = "messages", "payloads", "metadata"
@@ -48,7 +48,7 @@ _PIECES_MAX = 99
 MORE = tuple(b"b%02d" % number for number in range(1, BLOCK_BYTES_MAX // PIECE_BYTES))
 
 
-class Stored(NamedTuple):
+class StoredRow(NamedTuple):
     """A block as it is written: its row, and the timestamp of its cells."""
 
     row: bytes

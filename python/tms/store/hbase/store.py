@@ -25,7 +25,7 @@ from tms.store.hbase.coprocessor import CoprocessorWatch
 from tms.store.hbase.records import RecordMap, Records
 from tms.store.hbase.rows import MESSAGES, METADATA, NAMES, TABLES, RecordRows, rows_of, table_name
 from tms.store.hbase.thrift.connection import INSTALL, types
-from tms.store.hbase.thrift.pool import Limits, Place, Pool
+from tms.store.hbase.thrift.pool import HBasePlace, Limits, Pool
 
 CHECK_S = 10.0  # after so long without a call that succeeded, health is looked at
 RETRY_S = 1.0
@@ -50,7 +50,7 @@ class HBaseStore:
         limits: Limits | None = None,
         watched: bool = True,
     ) -> None:
-        self.place = Place.parse(url)
+        self.place = HBasePlace.parse(url)
         self._clock = clock or SystemClock()
         self._limits = limits or Limits()
         self._pool = Pool(self.place, self._clock, self._limits)

@@ -30,7 +30,7 @@ from typing import NamedTuple, cast
 import plyvel
 
 from tms.errors import Closed, StorageFull, StorageUnavailable, TMSError
-from tms.model.log import Buffer
+from tms.model.message import Buffer
 from tms.model.topic import Durability
 from tms.store.base import VALUE_BYTES_MAX, Row, check_key, check_row
 from tms.store.leveldb.databases import RETRY_S, Databases, again, translate

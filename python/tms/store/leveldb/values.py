@@ -44,7 +44,7 @@ import google_crc32c
 from msgspec import Raw
 
 from tms.errors import DataCorrupt
-from tms.model.log import Buffer
+from tms.model.message import Buffer
 
 VALUES = "values"  # the name of the file
 MARK_KEY = b""

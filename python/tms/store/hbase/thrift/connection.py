@@ -84,7 +84,7 @@ def types() -> Any:
         return thriftpy2.load(str(file), module_name="tms_hbase_thrift")
 
 
-class Connection:
+class ThriftConnection:
     """An open connection. Not thread-safe. Raises `Failure`."""
 
     def __init__(

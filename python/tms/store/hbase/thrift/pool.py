@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from tms import forks
 from tms.clock import Clock
 from tms.errors import Closed, ConfigError, StorageUnavailable, TMSError
-from tms.store.hbase.thrift.connection import Connection, Failure
+from tms.store.hbase.thrift.connection import Failure, ThriftConnection
 
 T = TypeVar("T")
 
@@ -39,14 +39,14 @@ Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HBasePlace:
     """Where a store is: Thrift servers, any of which will do, and the namespace of its tables."""
 
     servers: tuple[Address, ...]
     namespace: str
 
     @classmethod
-    def parse(cls, url: str) -> "Place":
+    def parse(cls, url: str) -> "HBasePlace":
         """From `hbase://HOST[:PORT][,HOST[:PORT]…][/NAMESPACE]`. Raises `ConfigError`."""
         found = _URL.fullmatch(url)
         hosts = [_HOST.fullmatch(one) for one in found[1].split(",")] if found else [None]
@@ -77,7 +77,7 @@ class Limits:
 class Pool:
     """Makes calls over connections that it keeps. Thread-safe."""
 
-    def __init__(self, place: Place, clock: Clock, limits: Limits) -> None:
+    def __init__(self, place: HBasePlace, clock: Clock, limits: Limits) -> None:
         self.place = place
         self.limits = limits
         self.read_failure: TMSError | None = None  # of the newest call; None when it succeeded
@@ -86,14 +86,14 @@ class Pool:
         self.connections_made = 0
         self._clock = clock
         self._begin()
-        forks.in_child(self._begin)  # connections stay with the parent: see `Connection`
+        forks.in_child(self._begin)  # connections stay with the parent: see `ThriftConnection`
         self._avoid_until_s: dict[Address, float] = {}
         self._next = random.randrange(len(place.servers))
         self._closed = False
 
     def _begin(self) -> None:
         self._changed = threading.Condition()  # guards what changes
-        self._idle: list[Connection] = []
+        self._idle: list[ThriftConnection] = []
         self._under_way = 0
         self._bytes = 0
 
@@ -186,7 +186,7 @@ class Pool:
             reraise=True,
         )(attempt)
 
-    def _connection(self, until_s: float) -> Connection:
+    def _connection(self, until_s: float) -> ThriftConnection:
         """One that rested, or a new one. Raises `Failure`."""
         while True:
             with self._changed:
@@ -200,11 +200,11 @@ class Pool:
                 return found
             found.close()
 
-    def _made(self, until_s: float) -> Connection:
+    def _made(self, until_s: float) -> ThriftConnection:
         failure: Failure | None = None
         for address in self._servers():
             try:
-                made = Connection(*address, self._clock, self.limits.connect_s, until_s)
+                made = ThriftConnection(*address, self._clock, self.limits.connect_s, until_s)
                 made.check(min(until_s, self._clock.monotonic_s() + self.limits.connect_s))
                 self.connections_made += 1
                 return made

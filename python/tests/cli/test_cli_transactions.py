@@ -1,0 +1,94 @@
+"""`tms tx` and `tms position`, on a data directory and on a service."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tms
+from tests.http_kit import serving
+from tms.cli.main import run
+
+Tms = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def bus() -> Iterator[tms.Bus]:
+    with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+        bus.create_topic("in", partitions=2, durability="written")
+        yield bus
+
+
+@pytest.fixture
+def cli(bus: tms.Bus, capsysbinary: pytest.CaptureFixture[bytes]) -> Tms:
+    """Runs `tms` against the service; its exit code and its JSON."""
+    url = bus._transport.target.url  # type: ignore[union-attr]
+
+    def cli(*arguments: str) -> tuple[int, Any]:
+        capsysbinary.readouterr()
+        code = run([*arguments, "--url", url, "--json", "--no-input"])
+        return code, json.loads(capsysbinary.readouterr().out)
+
+    return cli
+
+
+def test_transactions_are_listed_shown_and_ended(bus: tms.Bus, cli: Tms) -> None:
+    assert cli("tx", "list") == (0, [])
+    one, other = (str(bus.transactions.begin().transaction_id) for _ in range(2))
+    assert [str(info["transaction_id"]) for info in cli("tx", "list")[1]] == [one, other]
+    assert cli("tx", "abort", one)[1]["outcome"] == "aborted"
+    assert cli("tx", "invalidate", other)[0] == 2  # nobody confirmed it
+    assert cli("tx", "invalidate", other, "--yes")[1]["outcome"] == "invalid"
+    assert cli("tx", "show", other)[1]["outcome"] == "invalid"
+    assert cli("tx", "show", "77")[0] == 3
+    assert cli("tx", "abort", one)[0] == 0
+    assert cli("tx", "list") == (0, [])
+
+
+def test_a_group_is_shown_with_its_lag_and_moved(bus: tms.Bus, cli: Tms) -> None:
+    for number in range(6):
+        bus.publish("in", b"%d" % number, partition=number % 2)
+    assert [row["lag"] for row in cli("position", "show", "g", "in")[1]] == [3, 3]
+    for wrong in ([], ["-p", "1"]):  # no partition, nobody confirmed it
+        assert cli("position", "set", "g", "in", "offset:1", *wrong)[0] == 2
+    dry = cli("position", "set", "g", "in", "offset:1", "-p", "1", "--dry-run")
+    assert dry[1]["moved"] is False and bus.positions("g", "in") == {}
+    assert cli("position", "set", "g", "in", "offset:1", "-p", "1", "--yes")[0] == 0
+    shown = cli("position", "show", "g", "in")[1]
+    assert [(row["position"], row["lag"]) for row in shown] == [(None, 3), ("offset:1", 2)]
+    consumer = bus.consumer("in", group="g", stop_at_end=True)
+    list(consumer)
+    consumer.acknowledge()
+    assert [row["lag"] for row in cli("position", "show", "g", "in")[1]] == [0, 0]
+
+
+def test_invalid_transactions_are_pruned(bus: tms.Bus, cli: Tms) -> None:
+    id = bus.transactions.begin().transaction_id
+    bus.transactions.invalidate(id)
+    assert cli("tx", "prune", "--older-than", "1s")[0] == 2  # nobody confirmed it
+    assert cli("tx", "prune", "--dry-run")[1]["pruned"] == 0
+    assert cli("tx", "prune", "--yes")[1]["pruned"] == 0  # it is young
+    assert cli("tx", "prune", "--older-than", "forever", "--yes")[1]["pruned"] in (0, 1)
+    assert bus.transactions.describe(id).outcome == "invalid"
+
+
+def test_consume_may_read_what_is_not_committed(tmp_path: Path, capsysbinary: Any) -> None:
+    data = str(tmp_path / "data")
+    with tms.open(data) as bus:
+        bus.create_topic("in")
+        engine: Any = bus._transport
+        id = bus.transactions.begin().transaction_id
+        from tms.block import encode
+        from tms.model.message import NewBlock
+        from tms.model.topic import TopicName
+
+        blocks = [NewBlock(0, encode([b"open"]))]
+        engine.transactions.submit(TopicName.parse("in"), blocks, id).result(5)
+        bus.publish("in", b"behind")
+    for isolation, expected in (("committed", b""), ("uncommitted", b"open\nbehind\n")):
+        capsysbinary.readouterr()
+        arguments = ["consume", "in", "--from", "earliest", "-e", "--data", data]
+        assert run([*arguments, "--isolation", isolation]) == 0
+        assert capsysbinary.readouterr().out == expected

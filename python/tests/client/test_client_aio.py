@@ -1,0 +1,351 @@
+"""The asyncio bus over an engine in this process and through HTTP: what it promises."""
+
+import asyncio
+import inspect
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import tms
+import tms.aio
+from tests.client.test_client_faults import TOPIC, pretending
+from tests.http_kit import Served, serving
+from tests.proxy import Fault, Proxy
+from tms.aio import AsyncBus
+from tms.errors import Closed, Invalid, PartitionNotFound, TimedOut, TooLarge, TopicNotFound
+
+T = TypeVar("T")
+Open = Callable[[], AsyncBus]
+WAIT_S = 20
+pytestmark = pytest.mark.usefixtures("event_loop")
+
+
+def run(open_bus: Open, work: Callable[[AsyncBus], Awaitable[T]]) -> T:
+    """Do `work` with a bus, in an event loop of its own, in bounded time."""
+
+    async def inside() -> T:
+        async with asyncio.timeout(WAIT_S), open_bus() as bus:
+            return await work(bus)
+
+    return asyncio.run(inside())
+
+
+async def all_messages(bus: AsyncBus, topic: str, start: Any = "earliest") -> list[tms.Message]:
+    return [message async for message in bus.consumer(topic, start=start, stop_at_end=True)]
+
+
+async def all_values(bus: AsyncBus, topic: str) -> list[bytes | None]:
+    return [message.value for message in await all_messages(bus, topic)]
+
+
+class AsyncBusContract:
+    """A subclass gives `open_bus`."""
+
+    def test_topics_are_made_described_listed_changed_and_deleted(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders", partitions=2, durability="written")
+            await bus.update_topic("orders", partitions=3)
+            found = await bus.describe_topic("orders")
+            assert (found.settings.partitions, str(found.settings.durability)) == (3, "written")
+            assert [info.topic async for info in bus.list_topics()] == ["orders"]
+            await bus.publish("orders", b"x")
+            await bus.truncate_topic("orders")
+            assert await all_values(bus, "orders") == []
+            assert (await bus.inspect("orders", 2)).partition == 2
+            await bus.delete_topic("orders")
+            with pytest.raises(TopicNotFound):
+                await bus.describe_topic("orders")
+
+        run(open_bus, work)
+
+    def test_what_is_published_can_be_read_at_once_with_everything_it_had(
+        self, open_bus: Open
+    ) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders", partitions=2)
+            id = await bus.publish("orders", b"v", key=b"k", headers={"h": b"1"})
+            ids = await bus.publish_many("orders", [b"a", None], keys=[b"k", b"k"])
+            found = await all_messages(bus, "orders")
+            assert [message.id for message in found] == [id, *ids]
+            assert [message.value for message in found] == [b"v", b"a", None]
+            assert (found[0].key, found[0].headers) == (b"k", {"h": b"1"})
+
+        run(open_bus, work)
+
+    def test_many_tasks_may_publish_at_once(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders")
+            ids = await asyncio.gather(*(bus.publish("orders", b"%d" % n) for n in range(200)))
+            stored = {m.id: m.value for m in await all_messages(bus, "orders")}
+            assert [stored[id] for id in ids if id] == [b"%d" % n for n in range(200)]
+
+        run(open_bus, work)
+
+    @pytest.mark.parametrize("compression", ["none", "zstd"])
+    def test_a_producer_s_messages_arrive_once_and_in_order(
+        self, open_bus: Open, compression: str
+    ) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders", partitions=2)
+            async with bus.producer("orders", batch_bytes=2_000, compression=compression) as to:
+                for n in range(1_000):
+                    await to.send(b"%d" % n, key=b"%d" % (n % 5))
+                await to.send_many([b"%d" % n for n in range(1_000, 3_000)], partition=0)
+            by_key = defaultdict(list)
+            for message in await all_messages(bus, "orders"):
+                by_key[message.key].append(int(message.value or b""))
+            assert sum(map(len, by_key.values())) == 3_000
+            assert all(found == sorted(found) for found in by_key.values())
+
+        run(open_bus, work)
+
+    def test_a_lone_message_goes_out_although_nothing_follows(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders")
+            to = bus.producer("orders")
+            consumer = bus.consumer("orders")
+            await to.send(b"alone")
+            async for message in consumer:
+                assert message.value == b"alone"
+                break
+            await to.send(b"a")
+            await to.send(b"b")
+            await to.flush()
+            assert await all_values(bus, "orders") == [b"alone", b"a", b"b"]
+
+        run(open_bus, work)
+
+    def test_lingering_messages_go_out_together(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders")
+            async with bus.producer("orders", linger_ms=30) as to, bus.consumer("orders") as found:
+                for n in range(10):
+                    await to.send(b"%d" % n)
+                async for message in found:
+                    assert message.value == b"0"
+                    break
+            assert [block.count for block in (await bus.inspect("orders")).blocks] == [10]
+
+        run(open_bus, work)
+
+    def test_errors_are_those_of_the_synchronous_bus(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders", message_bytes_max=10)
+            for call, kind in (
+                (bus.publish("orders", b"x" * 11), TooLarge),
+                (bus.publish("orders", "text"), Invalid),  # type: ignore[arg-type]
+                (bus.publish("orders", b"", partition=5), PartitionNotFound),
+                (bus.publish("nowhere", b""), TopicNotFound),
+                (bus.publish_many("nowhere", [b""]), TopicNotFound),
+                (bus.fetch("nowhere"), TopicNotFound),
+                (all_values(bus, "nowhere"), TopicNotFound),
+                (bus.producer("nowhere").send(b""), TopicNotFound),
+            ):
+                with pytest.raises(kind):
+                    await call
+            to = bus.producer("orders")
+            await to.send(b"")
+            await to.flush()
+            await bus.delete_topic("orders")
+            with pytest.raises(TopicNotFound) as caught:
+                await to.send(b"lost")
+                await to.flush()
+            assert caught.value.details["unacknowledged"] == 1
+            with pytest.raises(TopicNotFound):
+                await to.send(b"")
+
+        run(open_bus, work)
+
+    def test_a_consumer_resumes_where_the_caller_was(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders")
+            await bus.publish_many("orders", [b"%d" % n for n in range(5)])
+            await bus.publish("orders", b"5")
+            consumer = bus.consumer("orders", stop_at_end=True)
+            assert consumer.positions() == {}
+            async for message in consumer:
+                if message.value == b"2":
+                    break
+            rest = await all_messages(bus, "orders", consumer.positions())
+            assert [m.value for m in rest] == [b"3", b"4", b"5"]
+            assert [m.value async for m in consumer] == [b"3", b"4", b"5"]
+            batches = [b async for b in bus.consumer("orders", stop_at_end=True).batches()]
+            assert [value for b in batches for value in b.values()][:2] == [b"0", b"1"]
+
+        run(open_bus, work)
+
+    def test_a_waiting_consumer_gets_what_is_published_and_ends_when_closed(
+        self, open_bus: Open
+    ) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders", partitions=2)
+            found: list[bytes | None] = []
+            consumer = bus.consumer("orders", start="latest", wait_s=60)
+            arrived = asyncio.Event()
+
+            async def read() -> None:
+                async for message in consumer:
+                    found.append(message.value)
+                    arrived.set()
+
+            async with consumer:
+                reading = asyncio.create_task(read())
+                await bus.publish("orders", b"new")
+                await arrived.wait()
+            await reading
+            assert found == [b"new"]
+
+        run(open_bus, work)
+
+    def test_a_fetch_may_wait_and_says_where_to_go_on(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders")
+            waiting = asyncio.create_task(bus.fetch("orders", wait_s=WAIT_S))
+            await asyncio.sleep(0)
+            await bus.publish("orders", b"here")
+            page = await waiting
+            assert [m.value for m in page.messages()] == [b"here"]
+            assert (await bus.fetch("orders", page.next)).batches == []
+
+        run(open_bus, work)
+
+    def test_a_cancelled_publish_disturbs_no_other(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders")
+            for n in range(20):
+                task = asyncio.create_task(bus.publish("orders", b"cancelled"))
+                for _ in range(n % 7):
+                    await asyncio.sleep(0)
+                task.cancel()
+                assert await bus.publish("orders", b"%d" % n) is not None
+            kept = [value for value in await all_values(bus, "orders") if value != b"cancelled"]
+            assert kept == [b"%d" % n for n in range(20)]
+
+        run(open_bus, work)
+
+    def test_a_closed_bus_is_an_error_and_closes_what_it_made(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders")
+            to, consumer = bus.producer("orders"), bus.consumer("orders")
+            await to.send(b"x")
+            await bus.close()
+            with pytest.raises(Closed):
+                await to.send(b"y")
+            with pytest.raises(Closed):
+                await bus.publish("orders", b"z")
+            await consumer.close()
+
+        run(open_bus, work)
+
+    def test_a_transaction_moves_messages_and_positions_together(self, open_bus: Open) -> None:
+        async def consume(bus: AsyncBus, fail_at: bytes) -> None:
+            consumer = bus.consumer("in", group="g", stop_at_end=True)
+            async for message in consumer:
+                async with bus.transaction() as tx:
+                    await tx.send("out", message.value)
+                    tx.acknowledge(consumer)
+                    if message.value == fail_at:
+                        raise RuntimeError("crash")
+
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("in")
+            await bus.create_topic("out")
+            for number in range(4):
+                await bus.publish("in", b"%d" % number)
+            with pytest.raises(RuntimeError):
+                await consume(bus, b"2")
+            await consume(bus, b"")
+            assert await all_values(bus, "out") == [b"0", b"1", b"2", b"3"]
+            await bus.set_positions("g", "in", {0: "offset:3"})
+            consumer = bus.consumer("in", group="g", stop_at_end=True)
+            assert [message.value async for message in consumer] == [b"3"]
+            await consumer.acknowledge()
+            (last,) = [one async for one in bus.consumer("in", "offset:3", stop_at_end=True)]
+            assert (await bus.positions("g", "in"))[0] == tms.Position.after(last.id)
+
+        run(open_bus, work)
+
+
+class TestEmbedded(AsyncBusContract):
+    @pytest.fixture
+    def open_bus(self, tmp_path: Path) -> Open:
+        return lambda: tms.aio.open(tmp_path / "data")
+
+
+class TestHttp(AsyncBusContract):
+    @pytest.fixture
+    def open_bus(self) -> Iterator[Open]:
+        with serving() as served:
+            yield lambda: tms.aio.connect(f"http://127.0.0.1:{served.address[1]}")
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving() as served:
+        yield served
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+def test_whatever_happens_to_a_request_its_messages_are_stored_once_and_in_order(
+    fault: Fault, served: Served, request: pytest.FixtureRequest
+) -> None:
+    url = f"http://127.0.0.1:{served.address[1]}"
+    topic = f"faults-{fault.name}-{request.node.callspec.params['event_loop']}"
+
+    async def work(bus: AsyncBus) -> None:
+        await bus.create_topic(topic, durability="written")
+        await bus.publish(topic, b"0")
+        proxy.script(fault)
+        await bus.publish(topic, b"1")
+        async with bus.producer(topic, batch_bytes=50) as to:
+            await to.send_many([b"%d" % n for n in range(2, 50)])
+            proxy.script(fault)
+            await to.send_many([b"%d" % n for n in range(50, 100)])
+        assert await all_values(bus, topic) == [b"%d" % n for n in range(100)]
+
+    with Proxy(url) as proxy:
+        run(lambda: tms.aio.connect(proxy.url, timeout_s=3), work)
+        assert proxy.done
+
+
+def test_a_service_that_never_answers_is_an_error_in_time() -> None:
+    def answer(request: bytes) -> bytes | None:
+        return TOPIC if request.startswith(b"GET /v2/namespaces/default/topics/t ") else None
+
+    async def work(bus: AsyncBus) -> None:
+        loop = asyncio.get_running_loop()
+        to = bus.producer("t")
+        await to.send(b"x")
+        for call in (bus.publish("t", b""), bus.fetch("t"), all_values(bus, "t"), to.flush()):
+            began = loop.time()
+            with pytest.raises(TimedOut):
+                await call
+            assert loop.time() - began < 5  # on a loaded machine
+
+    with pretending(answer) as url:
+        run(lambda: tms.aio.connect(url, timeout_s=0.5), work)
+
+
+# --- the same names ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sync", "aio"),
+    [
+        (tms.Bus, tms.aio.AsyncBus),
+        (tms.Producer, tms.aio.AsyncProducer),
+        (tms.Consumer, tms.aio.AsyncConsumer),
+    ],
+)
+def test_both_clients_have_the_same_names(sync: type, aio: type) -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
+
+    administration = {"look_up", "member", "mover", "queue_port", "table", "transactions"}
+    assert public(sync) - administration == public(aio)

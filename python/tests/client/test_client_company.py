@@ -1,0 +1,283 @@
+"""Single publishes in company: who goes alone, who goes together, and what everybody is told."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tms.block import decode
+from tms.client.aio.coalescing import AsyncCoalescing
+from tms.client.coalescing import GROUP_MESSAGES, Coalescing, Lone, Underway, WaitingPublish
+from tms.client.known import KnownTopic, PublishMemory
+from tms.clock import SystemClock
+from tms.errors import StorageFull, TimedOut, TMSError, TooLarge, Unavailable
+from tms.model.ids import MessageId
+from tms.model.message import Appended, NewBlock
+from tms.model.topic import TopicName
+
+NAME = TopicName("default", "orders")
+KNOWN = KnownTopic(NAME, 2, 100, float("inf"))
+PLACE = (NAME, None)
+
+
+class Service:
+    """Stores what it is given when the test lets it; counts requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[bytes | None]] = []
+        self.gate = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.error: BaseException | None = None
+
+    def deliver(self, *_: Any) -> "Service":
+        return self
+
+    def append(self, blocks: Sequence[NewBlock], failed: TMSError | None = None) -> list[Appended]:
+        if failed is not None:
+            raise failed
+        self.requests.append([value for one in blocks for value in decode(one.block).values()])
+        self.begun.release()
+        assert self.gate.wait(10)
+        if self.error is not None:
+            raise self.error
+        at = len(self.requests)
+        return [
+            Appended(one.partition, at, 0, len(decode(one.block).values()), 0) for one in blocks
+        ]
+
+
+def together(service: Service, timeout_s: float = 10) -> Coalescing:
+    deliver: Any = service.deliver
+    transport: Any = SimpleNamespace(append=lambda name, blocks, *_: service.append(blocks))
+    return Coalescing(PublishMemory(SystemClock()), transport, deliver, timeout_s, SystemClock())
+
+
+def lone(value: bytes, partition: int | None = 0) -> Lone:
+    return Lone(value, None, None, partition)
+
+
+def publish_behind(
+    service: Service, bus: Coalescing, pool: ThreadPoolExecutor, values: Sequence[bytes]
+) -> tuple["Future[MessageId | None]", list["Future[MessageId | None]"]]:
+    """One publish that is under way, and others that wait behind it."""
+    first = pool.submit(bus.publish, KNOWN, lone(b"first"), None, None)
+    assert service.begun.acquire(timeout=10)
+    others = [pool.submit(bus.publish, KNOWN, lone(value), None, None) for value in values]
+    until(lambda: waiting(bus) == len(values))
+    return first, others
+
+
+def waiting(bus: Coalescing) -> int:
+    return sum(map(len, bus._company._waiting.values()))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(2_000):
+        if condition():
+            return
+        pause.wait(0.005)
+    raise AssertionError("It did not become true within 10 s.")
+
+
+def test_a_publish_that_is_alone_waits_for_nobody() -> None:
+    service = Service()
+    service.gate.set()
+    bus = together(service)
+    assert bus.publish(KNOWN, lone(b"a"), None, None) == MessageId(1, 0)
+    assert bus.publish(KNOWN, lone(b"b"), None, None) == MessageId(2, 0)
+    assert service.requests == [[b"a"], [b"b"]]
+
+
+def test_what_gathers_behind_a_publish_goes_in_one_request_in_order() -> None:
+    service = Service()
+    bus = together(service)
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(bus.publish, KNOWN, lone(b"first"), None, None)
+        assert service.begun.acquire(timeout=10)
+        others = []
+        for count, value in enumerate((b"a", b"b", b"c"), start=1):
+            others.append(pool.submit(bus.publish, KNOWN, lone(value), None, None))
+            until(lambda count=count: waiting(bus) == count)  # type: ignore[misc]
+        service.gate.set()
+        assert first.result(10) == MessageId(1, 0)
+        assert [one.result(10) for one in others] == [MessageId(2, i) for i in range(3)]
+    assert service.requests == [[b"first"], [b"a", b"b", b"c"]]
+    assert not bus._company._waiting
+
+
+def test_a_bad_message_fails_alone() -> None:
+    service = Service()
+    bus = together(service)
+    with ThreadPoolExecutor(3) as pool:
+        first, others = publish_behind(service, bus, pool, [b"good"])
+        with pytest.raises(TooLarge):
+            bus.publish(KNOWN, lone(b"x" * 101), None, None)
+        service.gate.set()
+        assert first.result(10) and others[0].result(10)
+
+
+def test_a_group_that_fails_is_told_to_each_of_it_with_an_error_of_its_own() -> None:
+    service = Service()
+    bus = together(service)
+    with ThreadPoolExecutor(4) as pool:
+        first, others = publish_behind(service, bus, pool, [b"a", b"b"])
+        service.error = StorageFull("The disk is full.")
+        service.gate.set()
+        errors = [one.exception(10) for one in (first, *others)]
+        assert all(isinstance(error, StorageFull) for error in errors)
+        assert len({id(error) for error in errors}) == 3
+        service.error = None
+        assert bus.publish(KNOWN, lone(b"after"), None, None)
+
+
+def test_a_leader_that_is_interrupted_leaves_nobody_waiting() -> None:
+    service = Service()
+    bus = together(service)
+    with ThreadPoolExecutor(4) as pool:
+        first, others = publish_behind(service, bus, pool, [b"a", b"b"])
+        service.error = KeyboardInterrupt()
+        service.gate.set()
+        assert isinstance(first.exception(10), KeyboardInterrupt)
+        kinds = {type(one.exception(10)) for one in others}
+        assert kinds == {KeyboardInterrupt, Unavailable}
+
+
+def test_who_gave_up_waiting_is_neither_sent_nor_made_to_lead() -> None:
+    service = Service()
+    bus = together(service)
+    with ThreadPoolExecutor(4) as pool:
+        first, _ = publish_behind(service, bus, pool, [])
+        with pytest.raises(TimedOut):
+            bus.publish(KNOWN, lone(b"impatient"), None, 0.01)
+        patient = pool.submit(bus.publish, KNOWN, lone(b"patient"), None, None)
+        until(lambda: waiting(bus) == 2)
+        service.gate.set()
+        assert first.result(10) and patient.result(10)
+    assert b"patient" in service.requests[1]
+    assert not bus._company._waiting
+
+
+def test_each_durability_has_a_company_of_its_own() -> None:
+    service = Service()
+    bus = together(service)
+    with ThreadPoolExecutor(2) as pool:
+        synced = pool.submit(bus.publish, KNOWN, lone(b"synced"), "synced", None)
+        assert service.begun.acquire(timeout=10)
+        written = pool.submit(bus.publish, KNOWN, lone(b"written"), "written", None)
+        assert service.begun.acquire(timeout=10)
+        service.gate.set()
+        assert synced.result(10) and written.result(10)
+
+
+def test_a_group_is_bounded_in_messages_and_bytes() -> None:
+    company: Underway[None] = Underway()
+    assert company.go(PLACE)
+    for _ in range(GROUP_MESSAGES + 1):
+        company.wait(PLACE, WaitingPublish(lone(b""), 0, None))
+    company.wait(PLACE, WaitingPublish(lone(b""), 8 << 20, None))
+    company.wait(PLACE, WaitingPublish(lone(b""), 1, None))
+    assert len(company.next_group(PLACE)) == GROUP_MESSAGES
+    assert len(company.next_group(PLACE)) == 2
+    assert len(company.next_group(PLACE)) == 1
+    assert company.next_group(PLACE) == []
+    assert company.go(PLACE)
+
+
+def test_many_threads_each_get_the_id_of_their_own_message() -> None:
+    service = Service()
+    service.gate.set()
+    bus = together(service)
+
+    def publish(number: int) -> tuple[int, MessageId | None]:
+        return number, bus.publish(KNOWN, lone(b"%d" % number), None, None)
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = dict(pool.map(publish, range(500)))
+    for number, id in answers.items():
+        assert id is not None
+        assert service.requests[id.time_ms - 1][id.sequence] == b"%d" % number
+
+
+@pytest.mark.usefixtures("event_loop")
+def test_tasks_share_requests_and_get_their_own_ids() -> None:
+    asyncio.run(_tasks_share())
+
+
+async def _tasks_share() -> None:
+    requests: list[list[bytes | None]] = []
+
+    async def send(
+        known: KnownTopic, durability: str | None, numbering: Any, timeout_s: float | None,
+        blocks: list[NewBlock],
+    ) -> list[Appended]:  # fmt: skip
+        requests.append([value for one in blocks for value in decode(one.block).values()])
+        at = len(requests)
+        await asyncio.sleep(0)
+        return [
+            Appended(one.partition, at, 0, len(decode(one.block).values()), 0) for one in blocks
+        ]
+
+    bus = AsyncCoalescing(PublishMemory(SystemClock()), send, 10)
+    values = [b"%d" % number for number in range(100)]
+    ids = await asyncio.gather(*(bus.publish(KNOWN, lone(one), None, None) for one in values))
+    assert len(requests) == 2
+    for value, id in zip(values, ids, strict=True):
+        assert id is not None and requests[id.time_ms - 1][id.sequence] == value
+
+
+@pytest.mark.usefixtures("event_loop")
+def test_a_task_that_is_cancelled_does_not_disturb_its_group() -> None:
+    asyncio.run(_one_is_cancelled())
+
+
+async def _one_is_cancelled() -> None:
+    release = asyncio.Event()
+
+    async def send(
+        known: KnownTopic, durability: str | None, numbering: Any, timeout_s: float | None,
+        blocks: list[NewBlock],
+    ) -> list[Appended]:  # fmt: skip
+        await release.wait()
+        return [Appended(one.partition, 1, 0, len(decode(one.block).values()), 0) for one in blocks]
+
+    bus = AsyncCoalescing(PublishMemory(SystemClock()), send, 10)
+    tasks = [asyncio.create_task(bus.publish(KNOWN, lone(b"x"), None, None)) for _ in range(3)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    release.set()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(done[1], asyncio.CancelledError)
+    assert all(isinstance(done[i], MessageId) for i in (0, 2))
+
+
+def test_a_publish_whose_first_attempt_failed_is_repeated_within_its_time() -> None:
+    """Straight first; what repeats is made only then, with the same bytes and the time left."""
+    service = Service()
+    service.gate.set()
+    attempts: list[tuple[bytes, float]] = []
+    lefts: list[float | None] = []
+
+    def append(_: TopicName, blocks: Sequence[NewBlock], *more: Any) -> list[Appended]:
+        attempts.append((bytes(blocks[0].block), more[1]))
+        raise StorageFull("full")
+
+    class Delivery:
+        def append(self, blocks: Sequence[NewBlock], failed: TMSError | None) -> list[Appended]:
+            assert isinstance(failed, StorageFull)
+            assert bytes(blocks[0].block) == attempts[0][0]
+            return service.append(blocks)
+
+    def deliver(known: KnownTopic, durability: str | None, numbering: Any, left_s: float) -> Any:
+        lefts.append(left_s)
+        return Delivery()
+
+    transport: Any = SimpleNamespace(append=append)
+    bus = Coalescing(PublishMemory(SystemClock()), transport, deliver, 10, SystemClock())
+    assert bus.publish(KNOWN, lone(b"v"), None, 6) is not None
+    assert len(attempts) == 1 and attempts[0][1] == 2
+    assert lefts[0] is not None and 5 < lefts[0] < 6

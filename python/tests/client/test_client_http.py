@@ -1,0 +1,196 @@
+"""HTTP without I/O: answers come out whole, however their bytes are cut."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tms.api import routes
+from tms.client.http.answers import AnswerReader
+from tms.client.http.exchange import Calls, Response
+from tms.errors import ConfigError, Malformed, Overloaded, TMSError
+from tms.model.message import Fetched, NewBlock, PartitionPosition
+from tms.model.position import Position
+from tms.model.topic import Durability, TopicName
+
+NAME = TopicName.parse("team:orders")
+
+
+def reader() -> AnswerReader:
+    return AnswerReader("http://test")
+
+
+def fed(to: AnswerReader, data: bytes) -> list[Response]:
+    """What comes out when these bytes come in, as many at a time as the reader has room for."""
+    answers: list[Response] = []
+    while data:
+        buffer = to.get_buffer()
+        count = min(len(buffer), len(data))
+        buffer[:count] = data[:count]
+        answers += to.buffer_updated(count)
+        data = data[count:]
+    return answers
+
+
+def sized(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nX-A:  b \r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+def chunked(body: bytes, size: int) -> bytes:
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    chunks = b"".join(b"%x;e=1\r\n%s\r\n" % (len(part), part) for part in parts)
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\nT: x\r\n\r\n"
+
+
+NOTHING = b"HTTP/1.1 204 No Content\r\n\r\n"
+
+
+@given(
+    bodies=st.lists(st.binary(max_size=300), min_size=1, max_size=4),
+    size=st.integers(1, 50),
+    cuts=st.lists(st.integers(1, 40), min_size=1, max_size=200),
+)
+def test_answers_come_out_in_order_however_the_bytes_are_cut(
+    bodies: list[bytes], size: int, cuts: list[int]
+) -> None:
+    data = b"".join(sized(body) + chunked(body, size) + NOTHING for body in bodies)
+    to, found = reader(), []
+    for cut in cuts:
+        found += fed(to, data[:cut])
+        data = data[cut:]
+    found += fed(to, data)
+    assert [bytes(answer.body) for answer in found] == [
+        part for body in bodies for part in (body, body, b"")
+    ]
+    assert found[0].headers[b"x-a"] == b"b"
+    assert to.idle
+
+
+def test_a_big_body_is_received_where_it_stays() -> None:
+    body = bytes(range(256)) * 4_096
+    to = reader()
+    head_end = len(sized(body)) - len(body)
+    assert fed(to, sized(body)[: head_end + 10]) == []
+    assert len(to.get_buffer()) == len(body) - 10
+    (answer,) = fed(to, sized(body)[head_end + 10 :])
+    assert answer.body == body
+
+
+def test_a_body_is_used_again_only_when_nobody_looks_at_it() -> None:
+    to = AnswerReader("http://test", bodies_kept=2)
+    sizes = [100_000, 120_000, 90_000, 200_000, 100_000, 100_000]
+    held: list[Response] = []
+    for n, size in enumerate(sizes):
+        held += fed(to, sized(bytes([n]) * size))
+        if n % 2:
+            del held[0]
+        kept = range(n + 1)[-len(held) :]
+        assert [bytes(a.body) for a in held] == [bytes([k]) * sizes[k] for k in kept]
+    one, two = (id(memoryview(answer.body).obj) for answer in held[-2:])
+    assert one != two
+    held.clear()
+    (answer,) = fed(to, sized(b"x" * 150_000))
+    assert id(memoryview(answer.body).obj) in (one, two) and answer.body == b"x" * 150_000
+
+
+@pytest.mark.parametrize("size", [1_000, 100_000, 3_000_000])
+def test_a_chunk_may_be_larger_than_the_buffer(size: int) -> None:
+    body = b"x" * 2_500_000
+    (answer,) = fed(reader(), chunked(body, size))
+    assert answer.body == body
+
+
+def test_an_answer_without_a_length_ends_with_the_connection() -> None:
+    to = reader()
+    assert fed(to, b"HTTP/1.0 502 Bad\r\n\r\nbroken") == []
+    answer = to.end()
+    assert answer is not None and answer.body == b"broken"
+
+
+def test_an_answer_that_ends_too_early_is_none() -> None:
+    whole = sized(b"body")
+    for end in range(1, len(whole)):
+        to = reader()
+        assert fed(to, whole[:end]) == [] and not to.idle
+        assert to.end() is None
+
+
+def test_the_connection_is_kept_unless_the_service_says_otherwise() -> None:
+    (kept,) = fed(reader(), sized(b""))
+    (closed,) = fed(reader(), sized(b"").replace(b"X-A:  b", b"connection: Close"))
+    assert kept.keeps_open and not closed.keeps_open
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1e3\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9999999999999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffffffff\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"x" * 70_000,
+        b"HTTP/2 200\r\n\r\n",
+        b"HTTP/1.1 xyz\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_an_error(data: bytes) -> None:
+    with pytest.raises((Malformed, ConfigError)):
+        fed(reader(), data)
+
+
+@given(st.binary(max_size=200), st.integers(0, 100))
+def test_no_bytes_make_the_reader_fail_otherwise(data: bytes, end: int) -> None:
+    for begin in (b"", sized(b"")[:end], chunked(b"abc", 2)[:end]):
+        try:
+            fed(reader(), begin + data)
+        except TMSError:
+            continue
+
+
+def test_an_append_is_one_head_and_the_framed_blocks() -> None:
+    calls = Calls("host:7070", "http://host:7070")
+    block = b"TMSB" + bytes(100)
+    call = calls.append(NAME, [NewBlock(3, block)], Durability.WRITTEN)
+    head, _, body = b"".join(call.chunks).partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    assert lines[0] == "POST /v2/namespaces/team/topics/orders/messages?durability=written HTTP/1.1"
+    assert "Host: host:7070" in lines
+    assert f"Content-Type: {routes.BLOCKS}" in lines
+    assert f"Content-Length: {len(body)}" in lines
+    assert body[24:] == block
+
+
+def test_a_fetch_names_each_partition_s_position() -> None:
+    calls = Calls("host:7070", "http://host:7070")
+    positions = [
+        PartitionPosition(0, Position.earliest()),
+        PartitionPosition(2, Position.offset(7)),
+    ]
+    (head,) = calls.fetch(NAME, positions, 1_000, 0.25).chunks
+    assert head.startswith(  # type: ignore[union-attr]
+        b"GET /v2/namespaces/team/topics/orders/messages"
+        b"?from=0:earliest,2:offset:7&max_bytes=1000&wait_ms=250 HTTP/1.1\r\n"
+    )
+
+
+def read(answer: Response) -> Fetched:
+    positions = [PartitionPosition(0, Position.earliest())]
+    return Calls("h:1", "http://h:1").fetch(NAME, positions, 1, 0).read(answer)
+
+
+def test_a_fetch_without_its_headers_is_not_believed() -> None:
+    with pytest.raises(ConfigError, match="TMS-Next"):
+        read(Response(routes.OK, {}, b""))
+    headers = {b"tms-next": b"latest", b"tms-end": b"0:1", b"tms-reached": b""}
+    with pytest.raises(Malformed):
+        read(Response(routes.OK, headers, b""))
+    with pytest.raises(Malformed):
+        read(Response(routes.OK, headers | {b"tms-next": b"0:latest"}, b"xxx"))
+
+
+def test_retry_after_reaches_the_error() -> None:
+    status, body = routes.problem(Overloaded("Full."))
+    headers = {b"content-type": routes.PROBLEM.encode(), b"retry-after": b"7"}
+    with pytest.raises(Overloaded) as caught:
+        read(Response(status, headers, body))
+    assert caught.value.details["retry_after_s"] == 7

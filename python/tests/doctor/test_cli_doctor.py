@@ -1,0 +1,312 @@
+"""`tms doctor` finds what is planted, and says how to mend it."""
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from email.utils import formatdate
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tms.doctor import directory, machine, service
+from tms.doctor.finding import Finding, Status
+from tms.doctor.machine import Machine
+from tms.doctor.probe import Who, ask
+
+NOW_MS = 1_800_000_000_000
+
+
+class FixedClock:
+    """A clock that stands still."""
+
+    def __init__(self, ms: int = NOW_MS) -> None:
+        self.ms = ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+
+def _write(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Machine:
+    """A machine with nothing to find."""
+    proc, sysfs = tmp_path / "proc", tmp_path / "sys"
+    _write(proc, "meminfo", "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\n")
+    _write(proc, "sys/vm/overcommit_memory", "0\n")
+    _write(proc, "sys/net/core/somaxconn", "4096\n")
+    _write(proc, "sys/net/ipv4/ip_local_port_range", "32768\t60999\n")
+    _write(proc, "locks", "")
+    _write(proc, "self/mounts", "/dev/sda1 / ext4 rw,relatime 0 0\n")
+    _write(sysfs, "kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    _write(sysfs, "fs/cgroup/memory.max", "max\n")
+    return Machine(
+        proc=proc,
+        sysfs=sysfs,
+        environ={},
+        limit=lambda name: -1,
+        clock=FixedClock(),
+        temporary=lambda: str(tmp_path),
+    )
+
+
+def _only(name: str, value: int) -> Callable[[str], int]:
+    return lambda asked: value if asked == name else -1
+
+
+def _no(name: str) -> Callable[[str], str]:
+    def installed(asked: str) -> str:
+        if asked == name:
+            raise metadata.PackageNotFoundError(name)
+        return metadata.version(asked)
+
+    return installed
+
+
+def _cannot_load(name: str) -> object:
+    raise ImportError(f"{name}: undefined symbol")
+
+
+def _no_temporary() -> str:
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+
+MACHINE_PLANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "an old Python": ("Python", {"version": (3, 9, 18)}),
+    "a missing library": ("libraries", {"installed": _no("msgspec")}),
+    "an old library": ("libraries", {"installed": lambda name: "0.0.1"}),
+    "a library for another Python": ("native libraries", {"load": _cannot_load}),
+    "few descriptors": ("open files", {"limit": _only("RLIMIT_NOFILE", 256)}),
+    "a limit on file sizes": ("file size", {"limit": _only("RLIMIT_FSIZE", 1 << 20)}),
+    "a limit on threads": ("threads", {"limit": _only("RLIMIT_NPROC", 100)}),
+    "a limit on address space": ("address space", {"limit": _only("RLIMIT_AS", 1 << 30)}),
+    "a clock in the past": ("clock", {"clock": FixedClock(0)}),
+    "a clock far ahead": ("clock", {"clock": FixedClock(10 * NOW_MS)}),
+    "a locale that is not UTF-8": ("encoding", {"encoding": "iso8859-1"}),
+    "no temporary directory": ("temporary files", {"temporary": _no_temporary}),
+    "a debugging switch": ("debugging switches", {"environ": {"PYTHONDEVMODE": "1"}}),
+    "a misspelt variable": ("environment", {"environ": {"TMS_URLL": "http://x"}}),
+    "two targets": ("target", {"environ": {"TMS_URL": "http://x", "TMS_DATA": "d"}}),
+}
+FILE_PLANTS = {
+    "little memory": ("memory", "proc", "meminfo", "MemAvailable: 10240 kB\n"),
+    "a small control group": ("memory of the control group", "sys", "fs/cgroup/memory.max", "99\n"),
+    "huge pages always": (
+        "huge pages",
+        "sys",
+        "kernel/mm/transparent_hugepage/enabled",
+        "[always] madvise never\n",
+    ),
+    "no overcommit": ("memory overcommit", "proc", "sys/vm/overcommit_memory", "2\n"),
+    "a short backlog": ("connection backlog", "proc", "sys/net/core/somaxconn", "128\n"),
+    "few local ports": ("local ports", "proc", "sys/net/ipv4/ip_local_port_range", "60000 60999\n"),
+}
+
+
+def _bad(findings: Iterator[Finding]) -> dict[str, Finding]:
+    return {one.check: one for one in findings if one.status is not Status.OK}
+
+
+def test_a_healthy_machine_gets_no_advice(healthy: Machine) -> None:
+    assert _bad(machine.check(healthy)) == {}
+
+
+@pytest.mark.parametrize("plant", MACHINE_PLANTS)
+def test_what_is_wrong_with_the_machine_is_found(healthy: Machine, plant: str) -> None:
+    check, changes = MACHINE_PLANTS[plant]
+    found = _bad(machine.check(replace(healthy, **changes)))
+    assert set(found) == {check}
+    assert found[check].fix
+
+
+@pytest.mark.parametrize("plant", FILE_PLANTS)
+def test_what_the_kernel_tells_is_read(healthy: Machine, tmp_path: Path, plant: str) -> None:
+    check, root, path, text = FILE_PLANTS[plant]
+    _write(tmp_path / root, path, text)
+    found = _bad(machine.check(healthy))
+    assert set(found) == {check}
+    assert found[check].fix
+
+
+def test_a_misspelt_variable_is_told_its_nearest_name(healthy: Machine) -> None:
+    found = _bad(machine.check(replace(healthy, environ={"TMS_DTAA": "x"})))
+    assert "TMS_DATA" in str(found["environment"].fix)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A directory of our format, as far as doctor looks."""
+    path = tmp_path / "data"
+    (path / "maps").mkdir(parents=True)
+    (path / "FORMAT").write_text('{"format": 2, "store": "leveldb"}')
+    (path / "LOCK").write_text("1")
+    path.chmod(0o750)
+    return path
+
+
+def test_a_healthy_data_directory_gets_no_advice(healthy: Machine, data: Path) -> None:
+    bad = _bad(directory.check(data, healthy))
+    assert set(bad) <= {"disk space", "sync"}  # these are the test machine's own
+
+
+def test_a_data_directory_that_is_a_file_is_found(healthy: Machine, data: Path) -> None:
+    assert "data directory" in _bad(directory.check(data / "LOCK", healthy))
+
+
+def test_a_data_directory_that_everybody_may_write_is_found(healthy: Machine, data: Path) -> None:
+    data.chmod(0o777)
+    assert "rights of the data directory" in _bad(directory.check(data, healthy))
+
+
+def test_a_directory_that_holds_something_else_is_found(healthy: Machine, data: Path) -> None:
+    (data / "FORMAT").unlink()
+    assert "format of the data directory" in _bad(directory.check(data, healthy))
+
+
+def test_a_format_of_the_future_is_found(healthy: Machine, data: Path) -> None:
+    (data / "FORMAT").write_text('{"format": 99, "store": "leveldb"}')
+    assert "format of the data directory" in _bad(directory.check(data, healthy))
+
+
+def test_a_directory_in_use_names_the_process(healthy: Machine, data: Path, tmp_path: Path) -> None:
+    status = (data / "LOCK").stat()
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    _write(tmp_path / "proc", "locks", f"1: FLOCK  ADVISORY  WRITE 4711 {device} 0 EOF\n")
+    found = _bad(directory.check(data, healthy))["lock of the data directory"]
+    assert "4711" in found.found
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "nfs4", "fuse.sshfs", "overlay"])
+def test_a_file_system_that_forgets_or_pretends_is_found(
+    healthy: Machine, data: Path, tmp_path: Path, kind: str
+) -> None:
+    _write(tmp_path / "proc", "self/mounts", f"x {data} {kind} rw 0 0\n")
+    assert _bad(directory.check(data, healthy))["file system"].fix
+
+
+def test_a_read_only_mount_is_found(healthy: Machine, data: Path, tmp_path: Path) -> None:
+    _write(tmp_path / "proc", "self/mounts", f"/dev/sda1 / ext4 rw 0 0\nx {data} ext4 ro,x 0 0\n")
+    assert "mount" in _bad(directory.check(data, healthy))
+
+
+def test_a_full_disk_is_found(
+    healthy: Machine, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = directory.shutil.disk_usage(data)
+    monkeypatch.setattr(directory.shutil, "disk_usage", lambda path: usage._replace(free=1))
+    assert "disk space" in _bad(directory.check(data, healthy))
+
+
+def test_checking_changes_nothing_in_the_data_directory(healthy: Machine, data: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (*data.rglob("*"), data)}
+    list(directory.check(data, healthy))
+    after = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
+    assert set(after) == set(before) - {data}
+    assert all(before[path] == stamp for path, stamp in after.items())
+
+
+@contextlib.contextmanager
+def _listener(answer: bytes | None, wait: bool = False) -> Iterator[int]:
+    """Something that answers every connection with `answer`; with None it accepts and closes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held: list[socket.socket] = []
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    held.append(connection)
+                    if wait:
+                        continue
+                    connection.recv(4096)
+                    if answer:
+                        connection.sendall(answer)
+                    connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+        for connection in held:
+            connection.close()
+
+
+def _http(body: bytes, headers: str = "") -> bytes:
+    return f"HTTP/1.1 200 OK\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+WRONG_ANSWERS = {
+    "nginx without TLS": (_http(b"<html>"), Who.OTHER_HTTP, "not TMS"),
+    "a TLS alert": (b"\x15\x03\x01\x00\x02\x02\x46", Who.TLS, "https://"),
+    "a TLS server that explains itself": (
+        b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.",
+        Who.TLS,
+        "https://",
+    ),
+    "Redis": (b"-ERR unknown command\r\n", Who.OTHER_PROTOCOL, "Redis"),
+    "NATS": (b'INFO {"server_id"', Who.OTHER_PROTOCOL, "NATS"),
+    "SSH": (b"SSH-2.0-OpenSSH\r\n", Who.OTHER_PROTOCOL, "SSH"),
+    "RabbitMQ": (b"AMQP\x00\x00\x09\x01", Who.OTHER_PROTOCOL, "RabbitMQ"),
+    "Kafka": (None, Who.SILENT, "Kafka"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ANSWERS)
+def test_who_answers_instead_of_tms_is_named(name: str) -> None:
+    answer, who, words = WRONG_ANSWERS[name]
+    with _listener(answer) as port:
+        found = ask(f"http://127.0.0.1:{port}", "/", timeout_s=5)
+    assert found.who is who
+    assert words in f"{found.found} {found.next}"
+
+
+def test_https_to_a_service_without_tls_is_named() -> None:
+    with _listener(_http(b"{}")) as port:
+        assert ask(f"https://127.0.0.1:{port}", "/", timeout_s=5).who is Who.PLAIN
+
+
+def test_a_port_without_a_service_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert ask(f"http://127.0.0.1:{port}", "/", timeout_s=5).who is Who.REFUSED
+
+
+def test_a_host_that_does_not_exist_is_named() -> None:
+    assert ask("http://no-such-host.invalid:7070", "/", timeout_s=5).who is Who.UNKNOWN_HOST
+
+
+def test_a_service_that_never_answers_is_given_up_in_time() -> None:
+    with _listener(None, wait=True) as port:
+        assert ask(f"http://127.0.0.1:{port}", "/", timeout_s=0.2).who is Who.SILENT
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:7070", "ftp://x", "http://", "http://[::1", "tms"])
+def test_what_is_no_url_is_named(url: str) -> None:
+    assert ask(url, "/", timeout_s=1).who is Who.BAD_URL
+
+
+def test_a_service_that_is_not_ready_of_another_version_and_time_is_found(healthy: Machine) -> None:
+    body = b'{"name": "tms", "version": "9.9", "reasons": ["the disk is full"]}'
+    with _listener(_http(body, f"Date: {formatdate(NOW_MS / 1000 - 60)}\r\n")) as port:
+        found = _bad(service.check(f"http://127.0.0.1:{port}/v2", True, healthy))
+    assert set(found) == {"URL", "version of the service", "readiness", "clocks"}
+    assert "the disk is full" in found["readiness"].found
+    assert "ahead" in found["clocks"].found
+
+
+def test_messages_in_clear_text_over_a_network_are_found(healthy: Machine) -> None:
+    found = _bad(service.check("http://no-such-host.invalid", True, healthy))
+    assert set(found) == {"encryption", "service"}

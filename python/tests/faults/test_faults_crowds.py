@@ -1,0 +1,243 @@
+"""Faults 19, 29 and 30: a thousand consumers that never read, little memory, few descriptors."""
+
+import resource
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import tms
+from tests.faults.crowd import Crowd, descriptors, exchange
+from tests.faults.memory import bound_memory
+from tests.faults.service import Service, metric, percentile, within
+from tests.http_kit import request
+from tms import block
+from tms.api import bodies, routes
+from tms.model.message import NewBlock
+
+TOPIC = "big"
+MESSAGES = f"/v2/namespaces/default/topics/{TOPIC}/messages"
+MIB = 1 << 20
+CONSUMERS = 1_000
+CROWDED = (  # they count, however soon there is room again
+    'tms_http_overloaded_total{kind="fetch"}',  # refused for want of memory
+    "tms_http_connections_cut_off_total",  # given up, because others waited for its memory
+)
+PATIENCE = ("--write-timeout-s", "600")  # nobody may wait until who does not read is given up
+SMALL = (  # as docs/operations.md says
+    *("--cache-bytes", str(16 * MIB)),
+    *("--publish-bytes-in-flight-max", str(16 * MIB)),
+    *("--write-buffer-bytes", str(4 * MIB)),
+)
+LATENCY_S = 0.5  # of the p99, what a crowd may add and "hurts nobody"
+SLOWER = 4  # and how much longer all may take, on a machine that does other things too
+
+
+def test_fault_19_a_thousand_consumers_that_never_read_cost_32_mib_and_hurt_nobody(
+    tmp_path: Path,
+) -> None:
+    fetch = request("GET", f"{MESSAGES}?from=0:earliest&max_bytes={8 * MIB}", Accept=routes.BLOCKS)
+    with (
+        descriptors(CONSUMERS + 200),
+        Service(tmp_path / "data", "--cache-bytes", str(16 * MIB), *PATIENCE) as service,
+        tms.connect(service.url) as bus,
+    ):
+        bus.create_topic(TOPIC, durability="written")
+        for _ in range(24):
+            bus.publish_many(TOPIC, [bytes(65_536)] * 16)
+        for _ in bus.consumer(TOPIC, stop_at_end=True).batches():
+            pass  # what reading everything once costs is not the crowd's
+        usual = publish_for(bus, 100)
+        before = service.resident_bytes()
+        peak = Peak(service)
+        with Crowd(service.address, window_bytes=4_096) as crowd, peak:
+            crowd.join(CONSUMERS, fetch)
+            within(60, lambda: any(metric(service, name) > 0 for name in CROWDED))
+            latencies = publish_for(bus, 300)
+        assert peak.bytes - before <= 32 * MIB, f"{(peak.bytes - before) / MIB:.1f} MiB more"
+        assert_unhurt(usual, latencies)
+        assert service.ready()
+        assert service.stop() == 0
+
+
+def test_fault_19_while_a_crowd_does_not_read_a_replay_from_the_store_goes_on(
+    tmp_path: Path,
+) -> None:
+    """The crowd's answers hold all the memory there is for answers."""
+    fetch = request("GET", f"{MESSAGES}?from=0:earliest&max_bytes={8 * MIB}", Accept=routes.BLOCKS)
+    options = ("--cache-bytes", str(MIB), "--fetch-bytes-in-flight-max", str(4 * MIB))
+    with (
+        descriptors(CONSUMERS + 200),
+        Service(tmp_path / "data", *options, *PATIENCE) as service,
+        tms.connect(service.url) as bus,
+    ):
+        bus.create_topic(TOPIC, durability="written")
+        for _ in range(24):
+            bus.publish_many(TOPIC, [bytes(65_536)] * 16)
+        with Crowd(service.address, window_bytes=4_096) as crowd:
+            crowd.join(CONSUMERS // 10, fetch)
+            within(60, lambda: any(metric(service, name) > 0 for name in CROWDED))
+            assert sum(1 for _ in bus.consumer(TOPIC, stop_at_end=True)) == 24 * 16
+        assert service.stop() == 0
+
+
+def test_fault_29_in_256_mib_no_single_request_is_too_much(tmp_path: Path) -> None:
+    with (
+        bound_memory(256 * MIB) as bound,
+        Service(tmp_path / "data", before_exec=bound.enter) as service,
+        tms.connect(service.url) as bus,
+    ):
+        bus.create_topic(TOPIC, durability="written")
+        for asked in greedy():
+            for _ in range(2):
+                assert exchange(service.address, asked) in (routes.OK, 413)
+        assert bound.kills() == 0 and service.ready()
+        assert service.stop() == 0
+
+
+def test_fault_29_a_flood_in_256_mib_is_refused_where_it_must_be_and_nothing_is_killed(
+    tmp_path: Path,
+) -> None:
+    with (
+        bound_memory(256 * MIB) as bound,
+        Service(tmp_path / "data", *SMALL, before_exec=bound.enter) as service,
+        tms.connect(service.url) as bus,
+    ):
+        bus.create_topic(TOPIC, durability="written")
+        flood = greedy()
+        assert exchange(service.address, flood[0]) == routes.OK
+        with ThreadPoolExecutor(24) as lanes:
+            asked = (flood[n % len(flood)] for n in range(20 * len(flood)))
+            statuses = Counter(lanes.map(lambda one: exchange(service.address, one), asked))
+        assert statuses.keys() == {200, 413, 429}, statuses
+        assert statuses[413] == 20, statuses
+        assert bound.kills() == 0 and service.ready()
+        id = bus.publish(TOPIC, b"after", durability="synced")
+        assert id is not None
+        (after,) = bus.consumer(TOPIC, start=id, stop_at_end=True)
+        assert after.value == b"after"
+        assert service.stop() == 0
+
+
+def greedy() -> list[bytes]:
+    """Requests that want as much memory as they may, or more."""
+    fetch = f"{MESSAGES}?from=0:earliest&max_bytes={8 * MIB}"
+    return [
+        request("POST", MESSAGES, framed(8 * MIB - 4_096, 1), media=routes.BLOCKS),
+        request("POST", MESSAGES, framed(64 << 10, 200), media=routes.BLOCKS),
+        request("POST", MESSAGES, bytes(17 * MIB), media=routes.BLOCKS),
+        request("GET", fetch, Accept=routes.BLOCKS),
+        request("GET", fetch, Accept=routes.ARROW_STREAM),
+        request("GET", fetch, Accept=routes.JSON),
+    ]
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[Service]:
+    """A service with 256 descriptors and a topic."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+    with Service(tmp_path / "data", before_exec=limit) as service:
+        with tms.connect(service.url) as bus:
+            bus.create_topic(TOPIC, durability="written")
+        yield service
+
+
+def test_fault_30_with_256_descriptors_5000_idle_connections_shed_only_themselves(
+    narrow: Service,
+) -> None:
+    with (
+        descriptors(5_200),
+        tms.connect(narrow.url) as existing,
+        Crowd(narrow.address) as crowd,
+    ):
+        usual = publish_for(existing, 50)
+        latencies: list[float] = []
+        for _ in range(10):
+            crowd.join(500)
+            latencies += publish_for(existing, 20)
+        assert narrow.descriptors() < 256
+        left = crowd.wait_ended(2)
+        assert left < 256, f"{left} of 5,000 idle connections are held"
+        assert_unhurt(usual, latencies)
+        latencies = publish_for(existing, 50)
+        assert_unhurt(usual, latencies)
+        assert len(list(existing.consumer(TOPIC, stop_at_end=True))) == 300
+    with tms.connect(narrow.url, timeout_s=10) as fresh:
+        publish_for(fresh, 1)
+    assert narrow.stop() == 0
+
+
+def test_fault_30_a_thousand_slow_heads_are_cut_off_within_ten_seconds(narrow: Service) -> None:
+    with (
+        descriptors(1_200),
+        tms.connect(narrow.url) as existing,
+        Crowd(narrow.address) as crowd,
+    ):
+        usual = publish_for(existing, 50)
+        began = time.monotonic()
+        crowd.join(1_000, f"GET {MESSAGES} HTTP/1.1\r\nHost: slow\r\nX-Slow: ".encode())
+        stop = threading.Event()
+        trickle = threading.Thread(target=lambda: trickling(crowd, stop), daemon=True)
+        trickle.start()
+        latencies = publish_for(existing, 300, pause_s=0.01)
+        assert crowd.wait_ended(began + 12 - time.monotonic()) == 0, "a slow head is still read"
+        stop.set()
+        trickle.join(10)
+        assert_unhurt(usual, latencies)
+    assert narrow.ready()
+    assert narrow.stop() == 0
+
+
+def trickling(crowd: Crowd, stop: threading.Event) -> None:
+    """A byte to everybody, each second."""
+    while not stop.wait(1):
+        crowd.send(b"x")
+
+
+class Peak:
+    """The most memory that a service has during the block."""
+
+    def __init__(self, service: Service) -> None:
+        self.bytes = 0
+        self._service = service
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.05):
+            self.bytes = max(self.bytes, self._service.resident_bytes())
+
+
+def publish_for(bus: tms.Bus, count: int, pause_s: float = 0) -> list[float]:
+    """Publish small messages; the seconds that each took."""
+    took = []
+    for _ in range(count):
+        began = time.monotonic()
+        bus.publish(TOPIC, b"small")
+        took.append(time.monotonic() - began)
+        if pause_s:
+            time.sleep(pause_s)
+    return took
+
+
+def assert_unhurt(usual: list[float], latencies: list[float]) -> None:
+    """Publishing is about as fast as it was before."""
+    assert percentile(latencies, 0.99) < LATENCY_S + SLOWER * max(usual)
+
+
+def framed(size: int, count: int) -> bytes:
+    return b"".join(bodies.frame([NewBlock(0, block.encode([bytes(size)] * count))]))

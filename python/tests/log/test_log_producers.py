@@ -1,0 +1,328 @@
+"""Idempotent producers: what is recognised, what is refused, and what survives a restart."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.log_kit import DAY_MS, NAME, SYNCED, WRITTEN, Bench, Limits, block, small
+from tms.block import BlockHeader
+from tms.errors import OutOfOrderSequence, SequenceReused
+from tms.log.producers import BLOCKS_REMEMBERED, SEQUENCE_LIMIT, ProducerWindow
+from tms.log.records import RememberedBlock
+from tms.model import keys
+from tms.model.message import NewBlock
+from tms.model.topic import TopicSettings
+
+
+def _publish_many(bench: Bench, count: int, producer: int = 7, start: int = 0) -> None:
+    for sequence in range(start, start + count):
+        bench.publish(b"%d" % sequence, producer=producer, sequence=sequence)
+
+
+# -- the window itself -----------------------------------------------------------------------------
+
+
+def _header(sequence: int, crc: int = 1, producer: int = 7) -> BlockHeader:
+    return BlockHeader(0, 1, crc, 0, 0, producer, sequence)
+
+
+def _stored(sequence: int, crc: int = 1) -> RememberedBlock:
+    return RememberedBlock(sequence, crc, 1_000 + sequence, 0, 1, sequence)
+
+
+def test_sequences_wrap_around_at_two_to_the_32() -> None:
+    window = ProducerWindow(10)
+    for sequence in range(SEQUENCE_LIMIT - 3, SEQUENCE_LIMIT):
+        window.remember(7, _stored(sequence))
+    assert window.find(_header(0)) is None
+    window.remember(7, _stored(0))
+    assert window.find(_header(1)) is None
+    assert window.find(_header(SEQUENCE_LIMIT - 1)) == _stored(SEQUENCE_LIMIT - 1)
+    with pytest.raises(SequenceReused):
+        window.find(_header(SEQUENCE_LIMIT - 4))
+    for ahead in (2, 1 + SEQUENCE_LIMIT // 2):
+        with pytest.raises(OutOfOrderSequence):
+            window.find(_header(ahead))
+    with pytest.raises(SequenceReused):
+        window.find(_header(2 + SEQUENCE_LIMIT // 2))
+
+
+def test_the_window_is_bounded_in_blocks_and_in_producers() -> None:
+    window = ProducerWindow(3)
+    for sequence in range(100):
+        window.remember(1, _stored(sequence))
+    for producer in (2, 3, 1, 4):
+        window.remember(producer, _stored(100 if producer == 1 else 0))
+    dumped = window.dump()
+    assert len(window) == 3
+    assert list(dumped) == ["3", "1", "4"], "not the longest silent one was forgotten"
+    assert len(dumped["1"]) == BLOCKS_REMEMBERED
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 3)), max_size=80))
+def test_a_dumped_window_is_the_same_when_loaded(published: list[tuple[int, int]]) -> None:
+    window, sequences = ProducerWindow(3), dict.fromkeys(range(6), 0)
+    for producer, crc in published:
+        if str(producer) not in window.dump():
+            sequences[producer] = 0
+        window.remember(producer, _stored(sequences[producer], crc))
+        sequences[producer] += 1
+    loaded = ProducerWindow(3)
+    loaded.load(window.dump())
+    assert loaded.dump() == window.dump()
+    assert list(loaded.dump()) == list(window.dump())
+
+
+# -- in the log ------------------------------------------------------------------------------------
+
+
+def test_a_repeated_block_gets_the_place_of_the_first_one() -> None:
+    with Bench() as bench:
+        first = [bench.publish(b"a", b"b", producer=7, sequence=i) for i in range(3)]
+        again = [bench.publish(b"a", b"b", producer=7, sequence=i) for i in range(3)]
+        for one, other in zip(first, again, strict=True):
+            assert not one.duplicate
+            assert other.duplicate
+            assert other.ids() == one.ids()
+            assert other.base_offset == one.base_offset
+        assert len(bench.values()) == 6
+
+
+def test_a_block_repeated_within_one_request_or_group_is_stored_once() -> None:
+    with Bench() as bench:
+        blocks = [NewBlock(0, block(b"a", producer=7)) for _ in range(3)]
+        places = bench.engine.append(NAME, blocks)
+        assert [one.duplicate for one in places] == [False, True, True]
+        assert {one.base_offset for one in places} == {0}
+        assert bench.values() == [b"a"]
+
+
+def test_producers_do_not_disturb_each_other_nor_blocks_without_one() -> None:
+    with Bench() as bench:
+        for sequence in range(3):
+            for producer in (1, 2, 2**64 - 1):
+                assert not bench.publish(b"v", producer=producer, sequence=sequence).duplicate
+            assert not bench.publish(b"v").duplicate
+        assert len(bench.values()) == 12
+
+
+def test_a_producer_has_a_sequence_of_its_own_in_each_partition() -> None:
+    with Bench(TopicSettings(partitions=2)) as bench:
+        for partition in (0, 1):
+            for sequence in (0, 1):
+                place = bench.publish(b"v", partition=partition, producer=7, sequence=sequence)
+                assert not place.duplicate
+
+
+def test_a_gap_is_refused_names_what_is_expected_and_can_be_left() -> None:
+    with Bench() as bench:
+        bench.publish(b"0", producer=7, sequence=0)
+        with pytest.raises(OutOfOrderSequence) as refused:
+            bench.publish(b"2", producer=7, sequence=2)
+        assert refused.value.details["expected"] == 1
+        assert refused.value.retriable
+        bench.publish(b"1", producer=7, sequence=1)
+        assert not bench.publish(b"2", producer=7, sequence=2).duplicate
+        assert bench.values() == [b"0", b"1", b"2"]
+
+
+def test_what_follows_a_gap_in_the_same_request_is_not_stored() -> None:
+    with Bench() as bench:
+        requests = [
+            NewBlock(0, block(b"%d" % sequence, producer=7, sequence=sequence))
+            for sequence in (0, 2, 3)
+        ]
+        with pytest.raises(OutOfOrderSequence):
+            bench.engine.append(NAME, requests)
+        assert bench.values() == [b"0"]
+        _publish_many(bench, 3, start=1)
+        assert bench.values() == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_new_producer_begins_at_zero() -> None:
+    with Bench() as bench:
+        with pytest.raises(OutOfOrderSequence) as refused:
+            bench.publish(b"v", producer=7, sequence=1)
+        assert refused.value.details["expected"] == 0
+        assert bench.values() == []
+
+
+@pytest.mark.parametrize("values", [(b"other",), (b"0", b"0")])
+def test_another_block_under_a_used_sequence_is_refused(values: tuple[bytes, ...]) -> None:
+    with Bench() as bench:
+        _publish_many(bench, 2)
+        with pytest.raises(SequenceReused) as refused:
+            bench.publish(*values, producer=7, sequence=0)
+        assert not refused.value.retriable
+        bench.publish(b"2", producer=7, sequence=2)
+        assert bench.values() == [b"0", b"1", b"2"]
+
+
+def test_a_repetition_from_long_ago_is_refused_not_stored_again() -> None:
+    with Bench() as bench:
+        _publish_many(bench, BLOCKS_REMEMBERED + 1)
+        with pytest.raises(SequenceReused):
+            bench.publish(b"0", producer=7, sequence=0)
+        assert bench.publish(b"1", producer=7, sequence=1).duplicate
+
+
+def test_a_forgotten_producer_is_refused_and_begins_anew_under_another_id() -> None:
+    with Bench(limits=small(producers=2)) as bench:
+        for producer in (1, 2, 3):
+            bench.publish(b"v", producer=producer)
+        with pytest.raises(OutOfOrderSequence):
+            bench.publish(b"v", producer=1, sequence=1)
+        assert not bench.publish(b"v", producer=4).duplicate
+
+
+# -- over restarts ---------------------------------------------------------------------------------
+
+SNAPSHOTS = {
+    "no snapshot": Limits(),
+    "a snapshot now and then": small(snapshot_bytes=2_500),
+    "a snapshot after each block": small(snapshot_bytes=1),
+    "several segments": small(segment_bytes=2_000),
+}
+
+
+@pytest.mark.parametrize("limits", SNAPSHOTS.values(), ids=SNAPSHOTS)
+@pytest.mark.parametrize("how", ["restart", "kill", "lose_power"])
+def test_after_a_restart_repetitions_are_still_recognised(how: str, limits: Limits) -> None:
+    with Bench(limits=limits) as bench:
+        places = {}
+        for sequence in range(20):
+            for producer in (7, 8):
+                places[producer, sequence] = bench.publish(
+                    b"%d" % sequence, producer=producer, sequence=sequence
+                )
+        getattr(bench, how)()
+        for (producer, sequence), first in places.items():
+            if sequence < 20 - BLOCKS_REMEMBERED:
+                continue
+            again = bench.publish(b"%d" % sequence, producer=producer, sequence=sequence)
+            assert again.duplicate
+            assert again.ids() == first.ids()
+        with pytest.raises(SequenceReused):
+            bench.publish(b"other", producer=7, sequence=19)
+        with pytest.raises(OutOfOrderSequence):
+            bench.publish(b"v", producer=7, sequence=21)
+        assert bench.publish(b"20", producer=7, sequence=20).base_offset == 40
+        assert len(bench.values()) == 41
+
+
+@settings(max_examples=25)
+@given(
+    plan=st.lists(
+        st.tuples(st.integers(1, 3), st.sampled_from([WRITTEN, SYNCED]), st.booleans()),
+        max_size=30,
+    ),
+    snapshot_bytes=st.sampled_from([1, 1_500, 1 << 20]),
+)
+def test_after_any_crash_a_producer_that_repeats_everything_leaves_one_copy(
+    plan: list[tuple[int, object, bool]], snapshot_bytes: int
+) -> None:
+    with Bench(limits=small(snapshot_bytes=snapshot_bytes, segment_bytes=6_000)) as bench:
+        sent: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
+        for producer, durability, crash in plan:
+            value = b"%d/%d" % (producer, len(sent[producer]))
+            sent[producer].append(value)
+            bench.publish(
+                value,
+                producer=producer,
+                sequence=len(sent[producer]) - 1,
+                durability=durability,  # type: ignore[arg-type]
+            )
+            if crash:
+                bench.kill()
+        bench.kill()
+        for producer, values in sent.items():
+            newest = list(enumerate(values))[-BLOCKS_REMEMBERED:]
+            for sequence, value in newest:
+                assert bench.publish(value, producer=producer, sequence=sequence).duplicate
+        stored = bench.values()
+        assert len(stored) == len(set(stored)) == len(plan)
+
+
+def test_a_producer_goes_on_after_power_loss_with_what_was_lost() -> None:
+    with Bench() as bench:
+        for sequence in range(6):
+            bench.publish(
+                b"%d" % sequence,
+                producer=7,
+                sequence=sequence,
+                durability=SYNCED if sequence < 3 else WRITTEN,
+            )
+        bench.lose_power()
+        for sequence in range(6):
+            again = bench.publish(b"%d" % sequence, producer=7, sequence=sequence)
+            assert again.duplicate is (sequence < 3)
+        assert bench.values() == [b"%d" % i for i in range(6)]
+
+
+def test_a_snapshot_that_names_a_lost_block_is_not_believed() -> None:
+    with Bench(limits=small(snapshot_bytes=1)) as bench:
+        _publish_many(bench, 3)
+        bench.clock.pass_ms(1)
+        _publish_many(bench, 1, start=3)
+        bench.engine.maintenance.clean()
+        bench.engine.close()
+        (segment,) = bench.maps()
+        lost = bench.store.inner.open(segment, create=False)
+        newest = lost.scan(None, None, 1, reverse=True)[0][0]
+        assert bench.store.inner.open("metadata", create=False).get(keys.producers_key(1, 0))
+        lost.delete([newest])
+        bench.engine = bench.open()
+        assert bench.publish(b"2", producer=7, sequence=2).duplicate
+        assert not bench.publish(b"3", producer=7, sequence=3).duplicate
+        assert bench.values() == [b"0", b"1", b"2", b"3"]
+
+
+def test_opening_reads_only_what_came_after_the_snapshot() -> None:
+    with Bench(limits=small(snapshot_bytes=40_000)) as bench:
+        for i in range(200):
+            bench.publish(bytes(1_000), producer=7, sequence=i)
+        bench.kill()
+        read: list[int] = []
+        inner_scan = type(bench.store.inner.open(bench.maps()[0], create=False)).scan
+
+        def counting(self: object, *arguments: object) -> list[tuple[bytes, bytes]]:
+            rows: list[tuple[bytes, bytes]] = inner_scan(self, *arguments)  # type: ignore[arg-type]
+            read.extend(len(value) for _, value in rows if value.startswith(b"TMSB"))
+            return rows
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tms.store.memory.MemoryMap.scan", counting)
+            assert bench.publish(bytes(1_000), producer=7, sequence=199).duplicate
+        assert sum(read) < 50_000
+
+
+def test_many_restarts_do_not_make_opening_slower() -> None:
+    with Bench(limits=small(snapshot_bytes=20_000)) as bench:
+        for i in range(60):
+            bench.publish(bytes(1_000), producer=7, sequence=i)
+            bench.engine.maintenance.clean()
+            bench.kill()
+        metadata = bench.store.inner.open("metadata", create=False)
+        assert metadata.get(keys.producers_key(1, 0)) is not None, "no snapshot was ever taken"
+
+
+def test_closing_leaves_little_to_read_for_the_next_start() -> None:
+    with Bench() as bench:
+        for i in range(20):
+            bench.publish(bytes(100_000), producer=7, sequence=i)
+        bench.restart()
+        metadata = bench.store.inner.open("metadata", create=False)
+        assert metadata.get(keys.producers_key(1, 0)) is not None
+        assert bench.publish(bytes(100_000), producer=7, sequence=19).duplicate
+
+
+def test_a_producer_that_was_silent_over_a_roll_is_still_known() -> None:
+    with Bench(limits=small(segment_ms=1_000)) as bench:
+        bench.publish(b"v", producer=7)
+        for _ in range(3):
+            bench.clock.pass_ms(DAY_MS // 24)
+            bench.publish(b"other")
+            bench.engine.maintenance.clean()
+        assert bench.partition().segments > 1
+        bench.restart()
+        assert bench.publish(b"v", producer=7).duplicate

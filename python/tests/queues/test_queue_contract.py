@@ -1,0 +1,179 @@
+"""Queues over an engine in this process and through HTTP: one contract for both, and asyncio."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tms
+import tms.aio
+from tests.client.test_client_aio import Open, run
+from tests.contracts.queue_contract import QueueContract, extensions
+from tests.http_kit import Served, serving
+from tests.log_kit import until
+from tms import Delivered
+from tms.aio import AsyncBus, AsyncQueue
+from tms.errors import Closed, Fenced, QueueNotFound
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with serving() as served:
+        served.service.engine.queues.start()
+        yield served
+
+
+class TestEmbedded(QueueContract):
+    @pytest.fixture
+    def bus(self, tmp_path: Path) -> Iterator[tms.Bus]:
+        with tms.open(tmp_path / "data") as bus:
+            yield bus
+
+
+class TestHttp(QueueContract):
+    @pytest.fixture
+    def bus(self, served: Served) -> Iterator[tms.Bus]:
+        with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+            yield bus
+
+
+async def prepared(bus: AsyncBus, *values: bytes, **settings: object) -> AsyncQueue:
+    await bus.create_topic("jobs", durability="written")
+    for value in values:
+        await bus.publish("jobs", value)
+    return await bus.queue("jobs", "workers", **settings)
+
+
+@pytest.mark.usefixtures("event_loop")
+class AsyncQueueContract:
+    """A subclass gives `open_bus`."""
+
+    def test_messages_are_received_and_settled(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus, b"a", b"b", b"c", lease_s=60, backoff_first_s=0)
+            found: list[Delivered] = []
+            while len(found) < 3:  # one receive may have less than there is
+                found += await queue.receive(3 - len(found))
+            a, b, c = found
+            assert (await queue.ack(a)).done == 1
+            assert (await queue.extend([b, c])).done == 2
+            assert (await queue.nack(b, delay_s=0)).done == 1
+            assert (await queue.reject(c, "no good")).done == 1
+            [again] = await queue.receive(5, 5)
+            assert (again.value, again.deliveries) == (b"b", 2)
+            async with queue.settling(again):
+                pass
+            await asyncio.to_thread(until, lambda: queue.queue.describe().dead == 1)
+            assert await queue.redrive() == 1
+            assert len(await queue.receive_slices(5, 5)) == 1
+            assert (await queue.update(lease_s=5)).settings.lease_s == 5
+            assert [info.group for info in await bus.queues("jobs")] == ["workers"]
+            await queue.delete()
+            with pytest.raises(QueueNotFound):
+                await queue.receive()
+
+        run(open_bus, work)
+
+    def test_leases_are_extended_although_their_handler_keeps_the_event_loop(
+        self, open_bus: Open
+    ) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus, b"a", lease_s=60)
+            results = extensions(queue.queue)
+            async for message in queue:
+                until(lambda: len(results) >= 3)
+                assert (await queue.ack(message)).done == 1
+                break
+            assert {*results} == {(1, ())}
+
+        run(open_bus, work)
+
+    def test_a_handler_that_lost_its_lease_is_told(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus, b"a", backoff_first_s=0)
+            other = await bus.queue("jobs", "workers")
+            [message] = await queue.receive()
+            with pytest.raises(Fenced):
+                async with queue.settling(message):
+                    await other.nack(message, delay_s=0)
+                    [again] = await other.receive(1, 5)
+            assert (await other.ack(again)).done == 1
+
+        run(open_bus, work)
+
+    def test_many_tasks_wait_at_once_while_others_settle(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus)
+            workers = [asyncio.create_task(queue.receive(1, 15)) for _ in range(30)]
+            await asyncio.sleep(0)
+            for n in range(30):
+                await bus.publish("jobs", b"%d" % n)
+            found = [one for each in await asyncio.gather(*workers) for one in each]
+            assert sorted(int(one.value or b"") for one in found) == list(range(30))
+            assert (await queue.ack(found)).done == 30
+
+        run(open_bus, work)
+
+    def test_a_receive_that_is_cancelled_takes_nothing_with_it(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus)
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await queue.receive(1, 15)
+            await bus.publish("jobs", b"a")
+            [message] = await queue.receive(1, 15)
+            assert (message.value, message.deliveries) == (b"a", 1)
+
+        run(open_bus, work)
+
+    def test_an_acknowledgement_joins_a_transaction(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus, b"a")
+            await bus.create_topic("out", durability="written")
+            async for message in queue:
+                async with bus.transaction() as tx:
+                    await tx.send("out", b"A")
+                    tx.settle(queue, message)
+                break
+            assert (await queue.describe()).partitions[0].cursor == 1
+
+        run(open_bus, work)
+
+    def test_closing_the_bus_ends_a_receive_that_waits(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus)
+            waiting = asyncio.create_task(queue.receive(1, 15))
+            await queue.receive(1, 0.1)  # by now the other one waits
+            await bus.close()
+            with pytest.raises(Closed):
+                await waiting
+            with pytest.raises(Closed):
+                await queue.receive()
+
+        run(open_bus, work)
+
+
+class TestAsyncEmbedded(AsyncQueueContract):
+    @pytest.fixture
+    def open_bus(self, tmp_path: Path) -> Open:
+        return lambda: tms.aio.open(tmp_path / "data")
+
+
+class TestAsyncHttp(AsyncQueueContract):
+    @pytest.fixture
+    def open_bus(self, served: Served) -> Open:
+        return lambda: tms.aio.connect(f"http://127.0.0.1:{served.address[1]}")
+
+    def test_a_receive_that_is_cancelled_leaves_no_place_in_the_line(
+        self, open_bus: Open, served: Served
+    ) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await queue.receive(1, 15)
+
+        run(open_bus, work)
+        until(lambda: served.service.metrics.long_polls == 0)

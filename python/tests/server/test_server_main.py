@@ -1,0 +1,275 @@
+"""The service as a process: start, refusals to start, draining, logs."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http_kit import Client, request
+from tms import block
+from tms.api import bodies, routes
+from tms.model.message import NewBlock
+
+RUN = """
+import sys
+from tms.errors import TMSError
+from tms.server.config import load
+from tms.server.main import serve
+try:
+    serve(load(None, dict(pair.split("=", 1) for pair in sys.argv[1:])))
+except TMSError as error:
+    print(error.code, error.message)
+    sys.exit(3)
+"""
+
+
+class Process:
+    """A service in a process of its own."""
+
+    def __init__(self, *flags: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", RUN, *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        self.lines: list[bytes] = []
+
+    def ready(self) -> tuple[str, int]:
+        """Where it listens, once it is ready."""
+        url = self.event("ready")["url"]
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        return host, int(port)
+
+    def event(self, name: str, timeout_s: float = 20) -> dict[str, Any]:
+        """The next log line of this event."""
+        stream = self.popen.stderr
+        assert stream is not None
+        while select.select([stream], [], [], timeout_s)[0]:
+            line = stream.readline()
+            assert line, f"it ended: {self.lines}"
+            self.lines.append(line)
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] == name:
+                return event
+        raise AssertionError(f"no event {name}: {self.lines}")
+
+    def end(self, number: int = signal.SIGTERM, timeout_s: float = 20) -> int:
+        """Its exit code after this signal."""
+        self.popen.send_signal(number)
+        _, rest = self.popen.communicate(timeout=timeout_s)
+        self.lines += rest.splitlines()
+        return self.popen.returncode
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.communicate()
+
+
+@contextlib.contextmanager
+def running(path: Path, *flags: str) -> Iterator[tuple[Process, tuple[str, int]]]:
+    with Process(f"data={path}", "server.port=0", *flags) as process:
+        yield process, process.ready()
+
+
+TOPIC = "/v2/namespaces/default/topics/a"
+BLOCK = b"".join(bodies.frame([NewBlock(0, block.encode([b"x" * 100]))]))
+
+
+def test_it_says_when_it_is_ready_and_ends_with_zero_at_sigterm(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as (process, address):
+        with Client(address) as client:
+            assert client.request("GET", "/readyz").json == {
+                "ready": True,
+                "reasons": [],
+                "warnings": [],
+            }
+            assert client.request("PUT", TOPIC, b"{}").status == routes.CREATED
+        assert process.end() == 0
+    with running(tmp_path / "data") as (process, address), Client(address) as client:
+        assert client.request("GET", TOPIC).status == routes.OK
+        assert process.end(signal.SIGINT) == 0
+
+
+def refusal(*flags: str) -> str:
+    """What the process says when it does not start."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *flags], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 3, done
+    assert b"Traceback" not in done.stderr
+    return done.stdout.decode()
+
+
+def test_row_66_a_port_in_use_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refusal(f"data={tmp_path / 'data'}", f"server.port={port}")
+    assert said.startswith("config ")
+    assert str(port) in said
+    assert "--port" in said
+    assert not (tmp_path / "data").exists()
+
+
+def test_row_66_a_data_directory_that_cannot_be_is_a_fault_of_the_configuration(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    said = refusal(f"data={tmp_path / 'file'}", "server.port=0")
+    assert said.startswith("config ")
+    assert str(tmp_path / "file") in said
+
+
+def test_a_second_service_on_the_same_data_does_not_start(tmp_path: Path) -> None:
+    with running(tmp_path / "data"):
+        said = refusal(f"data={tmp_path / 'data'}", "server.port=0")
+    assert said.startswith("already-running ")
+
+
+def test_sigterm_under_load_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    acknowledged = [0] * 4
+    refused: list[str] = []
+
+    def publish(number: int, address: tuple[str, int]) -> None:
+        with Client(address) as client:
+            while True:
+                try:
+                    answer = client.request("POST", f"{TOPIC}/messages", BLOCK, media=routes.BLOCKS)
+                except (EOFError, ConnectionError):
+                    return
+                if answer.status != routes.OK:
+                    refused.append(answer.problem)
+                    return
+                acknowledged[number] += 1
+
+    with running(tmp_path / "data") as (process, address):
+        with Client(address) as client:
+            client.request("PUT", TOPIC, b"{}")
+        threads = [threading.Thread(target=publish, args=(n, address)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        while min(acknowledged) < 5:
+            time.sleep(0.01)
+        assert process.end() == 0
+        for thread in threads:
+            thread.join()
+    assert set(refused) <= {"unavailable"}
+    with running(tmp_path / "data") as (_, address), Client(address) as client:
+        end = client.request("GET", f"{TOPIC}/messages?from=latest").headers["tms-end"]
+        assert int(end.removeprefix("0:")) >= sum(acknowledged)
+
+
+def test_draining_answers_what_was_received_and_shows_in_readyz(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as (process, address), contextlib.ExitStack() as stack:
+        slow, poll, idle, other = (stack.enter_context(Client(address)) for _ in range(4))
+        slow.request("PUT", TOPIC, b"{}")
+        assert idle.request("GET", "/livez").status == routes.OK
+        sent = request("POST", f"{TOPIC}/messages", BLOCK, media=routes.BLOCKS)
+        slow.send(sent[:-1])
+        poll.send(request("GET", f"{TOPIC}/messages?from=latest&wait_ms=60000"))
+        other.send(b"GET /readyz HTTP/1.1\r\n")
+        with Client(address) as client:  # everything before was received
+            assert client.request("GET", "/livez").status == routes.OK
+        process.popen.send_signal(signal.SIGTERM)
+        process.event("draining")
+        assert idle.is_closed()
+        assert poll.answer().json["messages"] == []
+        with Client(address) as late:
+            answer = late.request("GET", "/readyz")
+            assert answer.status == routes.NOT_READY
+            assert "draining" in answer.json["reasons"][0]
+            assert late.is_closed()
+        with Client(address) as late:
+            answer = late.request("POST", f"{TOPIC}/messages", BLOCK, media=routes.BLOCKS)
+            assert answer.problem == "unavailable"
+            assert answer.headers["retry-after"]
+        slow.send(sent[-1:])
+        assert slow.answer().status == routes.OK
+        assert process.popen.wait(10) == 0
+
+
+def test_draining_ends_when_its_time_is_over_or_at_the_second_signal(tmp_path: Path) -> None:
+    for flag, signals in (("server.drain_s=0.3", 1), ("server.drain_s=3600", 2)):
+        with running(tmp_path / "data", flag) as (process, address), Client(address) as client:
+            client.request("PUT", TOPIC, b"{}")
+            client.send(request("POST", f"{TOPIC}/messages", BLOCK, media=routes.BLOCKS)[:-1])
+            with Client(address) as other:
+                assert other.request("GET", "/livez").status == routes.OK
+            for _ in range(signals):
+                process.popen.send_signal(signal.SIGTERM)
+                if signals == 2:
+                    time.sleep(0.3)
+            process.event("drain_incomplete")
+            assert process.popen.wait(10) == 0
+
+
+def test_logs_are_json_lines_of_at_most_4_kib_without_payloads(tmp_path: Path) -> None:
+    with running(tmp_path / "data", "server.log_level=debug") as (process, address):
+        with Client(address) as client:
+            for _ in range(3):
+                client.request("PUT", TOPIC, b'{"secret-payload":"' + b"x" * 50_000 + b'"}')
+                client.request("GET", "/" + "%0d%0a%1b" * 500)
+        assert process.end() == 0
+    for line in process.lines:
+        assert len(line) <= 4_096
+        assert b"secret-payload" not in line
+        assert {"event", "level", "timestamp"} <= json.loads(line).keys()
+
+
+def test_at_rest_it_needs_at_most_120_mib(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as (process, address):
+        with Client(address) as client:
+            client.request("PUT", TOPIC, b"{}")
+            for _ in range(100):
+                client.request("POST", f"{TOPIC}/messages", BLOCK, media=routes.BLOCKS)
+        status = Path(f"/proc/{process.popen.pid}/status").read_text()
+        assert int(status.partition("VmRSS:")[2].split()[0]) <= 120 << 10
+
+
+def test_few_descriptors_are_enough_for_connections_and_the_store(tmp_path: Path) -> None:
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)){RUN}"
+    process = Process.__new__(Process)
+    process.lines = []
+    process.popen = subprocess.Popen(
+        [sys.executable, "-c", limited, f"data={tmp_path / 'data'}", "server.port=0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env=os.environ,
+    )
+    with process, contextlib.ExitStack() as stack:
+        address = process.ready()
+        first = stack.enter_context(Client(address))
+        assert first.request("PUT", TOPIC, b"{}").status == routes.CREATED
+        crowd = [stack.enter_context(Client(address)) for _ in range(400)]
+        assert first.request("GET", "/readyz").json["ready"] is True
+        answer = first.request("POST", f"{TOPIC}/messages", BLOCK, media=routes.BLOCKS)
+        assert answer.status == routes.OK
+        assert crowd[-1].is_closed()
+        assert process.end() == 0
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_form_of_logs_can_be_chosen(tmp_path: Path, form: str) -> None:
+    with Process(
+        f"data={tmp_path / 'data'}", "server.port=0", f"server.log_format={form}"
+    ) as process:
+        assert process.popen.stderr is not None
+        line = process.popen.stderr.readline()
+        assert b"ready" in line
+        assert line.startswith(b"{") is (form == "json")

@@ -1,0 +1,55 @@
+"""What is said about the coprocessor, by what its regions answer."""
+
+import re
+from pathlib import Path
+
+import tms
+from tms.store.hbase.admin import Probe, Region
+from tms.store.hbase.coprocessor import AGE_MS_MAX, VERSION, judge
+
+ROOT = Path(__file__).resolve().parents[3]
+FRESH = Probe(VERSION, True, "tms:messages", 1_000, 1_000)
+
+
+def region(table: str = "messages") -> Region:
+    return Region(table, "abc", b"", b"", "localhost:1", 1)
+
+
+def said(*probes: Probe | None) -> list[str]:
+    return judge([(region(), probe) for probe in probes], "tms")
+
+
+def test_the_version_is_that_of_the_package_and_of_the_jar() -> None:
+    pom = (ROOT / "pom.xml").read_text()
+    assert tms.__version__ == VERSION
+    assert re.search(r"<artifactId>tms[^<]*</artifactId>\s*<version>([^<]*)", pom)[1] == VERSION  # type: ignore[index]
+
+
+def test_nothing_is_said_of_regions_that_are_as_they_should_be() -> None:
+    assert said(FRESH, FRESH) == []
+
+
+def test_missing_other_old_and_switched_off_coprocessors_are_named_and_counted() -> None:
+    missing = said(FRESH, None, None)
+    assert len(missing) == 1 and "missing in 2 of 3 regions of tms:messages" in missing[0]
+    other = said(Probe("0.0.9", True, "tms:messages", 1, 1), FRESH)
+    assert "1 of 2 regions of tms:messages has version 0.0.9" in other[0]
+    assert "tms hbase upgrade" in other[0]
+    off = said(Probe(VERSION, False, "tms:messages", 1, 1))
+    assert "switched off in 1 of 1 regions" in off[0]
+
+
+def test_records_that_are_old_or_were_never_read_are_told() -> None:
+    for probe in (
+        Probe(VERSION, True, "tms:messages", AGE_MS_MAX + 1, 1),
+        Probe(VERSION, True, "tms:messages", 1, AGE_MS_MAX + 1),
+        Probe(VERSION, True, "tms:messages", None, 1),
+        Probe(VERSION, True, "tms:messages", 1, None),
+    ):
+        assert "old records in 1 of 1 regions" in said(probe)[0]
+        assert judge([(region(), probe)], "tms", young=True) == []
+
+
+def test_each_table_is_told_of_by_itself() -> None:
+    found = judge([(region(), None), (region("payloads"), None)], "tms")
+    assert [one.split(":")[1][:8] for one in found] == ["messages", "payloads"]

@@ -1,0 +1,102 @@
+"""Transactions whose appends fail: of a message that was refused nobody knows whether it is stored,
+so that nobody may ever see it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.transactions.test_transactions_repeated import TOPIC, WAIT_S, World, commit
+from tms.block import encode
+from tms.errors import StorageUnavailable, TransactionEnded
+from tms.model.message import NewBlock
+from tms.model.position import Position
+from tms.model.transaction import PositionChange, PositionKey
+from tms.transactions.transactions import POSITIONS, TRANSACTIONS
+
+
+@pytest.fixture(params=[False, True], ids=["lost", "stored"])
+def stored(request: pytest.FixtureRequest) -> bool:
+    """Whether the append that failed has stored its message."""
+    return bool(request.param)
+
+
+def publish(world: World, id: int, value: bytes) -> None:
+    world.tx.submit(TOPIC, [NewBlock(0, encode([value]))], id).result(WAIT_S)
+
+
+def fail_to_publish(world: World, id: int, stored: bool) -> None:
+    """An append of a transaction fails, and so does the journal when the transaction is to become
+    invalid: as on a disk that is full."""
+    world.store.fail_write(1, stored=stored, prefix=world.segments())
+    world.store.fail_write(1, stored=False, prefix=world.segments(TRANSACTIONS))
+    with pytest.raises(StorageUnavailable):
+        publish(world, id, b"refused")
+    assert world.tx.describe(id).outcome == "open"
+
+
+def by_tephra(world: World, id: int) -> None:
+    world.tx.tephra.commit(id, id)
+
+
+def natively(world: World, id: int) -> None:
+    world.tx.commit(commit(b"with it", id=id))
+
+
+@pytest.mark.parametrize("finish", [by_tephra, natively])
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "restarted"])
+def test_a_transaction_that_was_refused_a_message_never_commits(
+    stored: bool, finish: Callable[[World, int], None], restarted: bool
+) -> None:
+    world = World()
+    id = world.tx.begin().transaction_id
+    publish(world, id, b"before")
+    if restarted:
+        world.restart()
+    fail_to_publish(world, id, stored)
+    publish(world, id, b"later")
+    for _ in range(2):
+        with pytest.raises(TransactionEnded, match="invalid"):
+            finish(world, id)
+    world.engine.append(TOPIC, [NewBlock(0, encode([b"after"]))])
+    assert world.read() == [b"after"]
+
+
+def test_what_a_refused_message_left_is_never_seen_though_nobody_remembers_its_end(
+    stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.transactions.state.ENDED_REMEMBERED", 1)
+    world = World()
+    native, other = (world.tx.begin().transaction_id for _ in range(2))
+    fail_to_publish(world, native, stored)
+    assert world.tx.abort(native).outcome == "invalid"
+    world.store.fail_write(1, stored=stored, prefix=world.segments())
+    with pytest.raises(StorageUnavailable):
+        publish(world, other, b"refused")
+    world.tx.tephra.abort(other, long=False, checkpoints=())
+    for _ in range(3):
+        world.tx.abort(world.tx.begin().transaction_id)
+    assert world.read() == []
+
+
+def test_what_could_not_be_taken_back_is_invalid(stored: bool) -> None:
+    world = World()
+    id = world.tx.begin().transaction_id
+    publish(world, id, b"x")
+    world.store.fail_write(1, stored=stored, prefix=world.segments())
+    assert world.tx.abort(id).outcome == "invalid"
+    world.engine.append(TOPIC, [NewBlock(0, encode([b"after"]))])
+    assert world.read() == [b"after"]
+    assert id in world.tx.manager.state.invalid
+
+
+def test_a_position_of_which_nobody_knows_whether_it_moved_is_looked_up(stored: bool) -> None:
+    world = World()
+    key = PositionKey("g", TOPIC, 0)
+    world.tx.move([PositionChange(key, Position.offset(1))])
+    world.store.fail_write(1, stored=stored, prefix=world.segments(POSITIONS))
+    with pytest.raises(StorageUnavailable):
+        world.tx.move([PositionChange(key, Position.offset(2))])
+    assert world.tx.positions("g", TOPIC) == {0: Position.offset(2 if stored else 1)}
+    world.tx.move([PositionChange(key, Position.offset(3))])
+    world.restart()
+    assert world.tx.positions("g", TOPIC) == {0: Position.offset(3)}

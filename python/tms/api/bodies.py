@@ -1,0 +1,351 @@
+"""Request and response bodies: the framing of blocks, the JSON shapes, and the text of positions.
+
+`application/vnd.tms.blocks` is a sequence of entries, the same in both directions (big-endian;
+time and sequence are zero when publishing):
+
+    0   4  block length n
+    4   4  partition
+    8   8  publish time of the block, ms
+    16  2  sequence of the block's last message
+    18  6  reserved, zero
+    24  n  the block
+
+* Unframing copies nothing: blocks are memoryviews of the body. Lengths are checked before slicing.
+* JSON values of TMS (`TopicInfo`, `Appended`, …) are encoded as the dataclasses they are; their
+  field names are the API.
+* A message in JSON has text for key, value and header values, or base64 for all of them with
+  `"encoding": "base64"`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from struct import Struct as Layout
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from tms.errors import BadBlock, Invalid, Malformed, TooLarge
+from tms.model.message import Appended, Buffer, NewBlock, PartitionPosition, StoredBlock
+from tms.model.position import Position
+from tms.model.topic import (
+    PARTITIONS_MAX,
+    RETENTION_DEFAULT,
+    TopicInfo,
+    TopicSettings,
+    parse_retention,
+)
+
+PREFIX_BYTES = 24
+BLOCK_HEADER_BYTES = 48
+BLOCKS_PER_REQUEST_MAX = 4_096
+MESSAGES_PER_REQUEST_MAX = 65_536
+CHUNK_BYTES = 16 << 10  # smaller pieces are joined up to this; a larger block goes out uncopied
+_PREFIX = Layout(">IIQH6s")
+_ZERO = bytes(6)
+_T = TypeVar("_T")
+
+
+# --- blocks --------------------------------------------------------------------------------------
+
+
+def frames(blocks: Iterable[StoredBlock | NewBlock]) -> Iterator[Buffer]:
+    """The body that carries these blocks, chunk by chunk: made when asked for, none kept."""
+    joined = bytearray()
+    for entry in blocks:
+        if isinstance(entry, StoredBlock):
+            time_ms, sequence = entry.time_ms, entry.last_sequence
+        else:
+            time_ms = sequence = 0
+        block = entry.block
+        joined += _PREFIX.pack(len(block), entry.partition, time_ms, sequence, _ZERO)
+        if len(block) < CHUNK_BYTES:
+            joined += block
+            if len(joined) < CHUNK_BYTES:
+                continue
+            yield joined
+        else:
+            yield joined
+            yield block
+        joined = bytearray()
+    if joined:
+        yield joined
+
+
+def frame(blocks: Iterable[StoredBlock | NewBlock]) -> list[Buffer]:
+    """The body that carries these blocks, as chunks to send one after another."""
+    return list(frames(blocks))
+
+
+def framed_bytes(blocks: Iterable[StoredBlock | NewBlock]) -> int:
+    """How long the body of these blocks is."""
+    return sum(PREFIX_BYTES + len(entry.block) for entry in blocks)
+
+
+def unframe(body: Buffer) -> list[StoredBlock]:
+    """The blocks of a fetch, as views of `body`. Raises `Malformed` or `BadBlock`."""
+    view, size, at = memoryview(body), len(body), 0
+    blocks: list[StoredBlock] = []
+    while at < size:
+        if size - at < PREFIX_BYTES:
+            raise Malformed(
+                f"The blocks end in the middle of an entry's prefix, at byte {at} of {size}."
+            )
+        length, partition, time_ms, sequence, reserved = _PREFIX.unpack_from(view, at)
+        start = at + PREFIX_BYTES
+        if not BLOCK_HEADER_BYTES <= length <= size - start:
+            raise BadBlock(
+                f"The entry at byte {at} claims a block of {length} bytes; a block has at least "
+                f"{BLOCK_HEADER_BYTES} and the body has {size - start} left."
+            )
+        if reserved != _ZERO:
+            raise Malformed(f"The reserved bytes of the entry at byte {at} are not zero.")
+        at = start + length
+        blocks.append(StoredBlock(partition, time_ms, sequence, view[start:at]))
+    return blocks
+
+
+def unframe_new(body: Buffer) -> list[NewBlock]:
+    """The blocks of a publish, as views of `body`.
+
+    Raises `Malformed`, `BadBlock`, `Invalid` or `TooLarge`.
+    """
+    stored = unframe(body)
+    if not stored:
+        raise Malformed("The body is empty; publish at least one block.")
+    if len(stored) > BLOCKS_PER_REQUEST_MAX:
+        raise TooLarge(
+            f"One request carries at most {BLOCKS_PER_REQUEST_MAX} blocks, not {len(stored)}."
+        )
+    for index, entry in enumerate(stored):
+        if entry.time_ms or entry.last_sequence:
+            raise Invalid(
+                f"Time and sequence of block {index} are the service's to give; send zero.",
+                index=index,
+            )
+    return [NewBlock(entry.partition, entry.block) for entry in stored]
+
+
+# --- positions -----------------------------------------------------------------------------------
+
+
+def positions_text(positions: Mapping[int, Position]) -> str:
+    """`0:after:HEX,1:latest`: the value of `from` and of the header TMS-Next."""
+    return ",".join(f"{partition}:{position}" for partition, position in positions.items())
+
+
+def parse_positions(text: str) -> Position | list[PartitionPosition]:
+    """One position for all partitions, or one for each of those named.
+
+    Raises `Invalid` or `BadMessageId`.
+    """
+    if not text.partition(":")[0].isdecimal() or ":" not in text:
+        return Position.parse(text)
+    found: dict[int, Position] = {}
+    for part in text.split(","):
+        number, _, rest = part.partition(":")
+        if (
+            not number.isascii()
+            or not number.isdigit()
+            or len(number) > 4
+            or int(number) >= PARTITIONS_MAX
+        ):
+            raise Invalid(
+                f"`from` is PARTITION:POSITION, separated by commas, got {part[:64]!r}.",
+                field="from",
+            )
+        if int(number) in found:
+            raise Invalid(f"`from` names partition {int(number)} twice.", field="from")
+        found[int(number)] = Position.parse(rest)
+    return [PartitionPosition(partition, position) for partition, position in found.items()]
+
+
+def ends_text(ends: Mapping[int, int]) -> str:
+    """`0:123,1:456`: the value of the header TMS-End."""
+    return ",".join(f"{partition}:{end}" for partition, end in ends.items())
+
+
+def parse_ends(text: str) -> dict[int, int]:
+    """The offsets of a TMS-End header. Raises `Malformed`."""
+    try:
+        return {
+            int(p): int(end)
+            for p, _, end in (part.partition(":") for part in text.split(",") if part)
+        }
+    except ValueError as exc:
+        raise Malformed(
+            f"The header TMS-End is PARTITION:OFFSET, separated by commas, got {text[:64]!r}."
+        ) from exc
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """PUT and PATCH of a topic. What is left out has its default, or stays as it is."""
+
+    partitions: int | UnsetType = UNSET
+    retention: str | int | UnsetType | None = UNSET
+    retention_bytes: int | UnsetType | None = UNSET
+    durability: str | UnsetType = UNSET
+    message_bytes_max: int | UnsetType = UNSET
+    cleanup: str | UnsetType = UNSET
+    tombstone_retention: str | int | UnsetType | None = UNSET
+
+    def changes(self) -> dict[str, Any]:
+        """What was given, by the names of `TopicSettings`. Raises `Invalid`."""
+        given = {
+            name: value
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) is not UNSET
+        }
+        if given.get("retention") == RETENTION_DEFAULT:
+            given["retention_is_default"] = bool(given.pop("retention"))
+        elif "retention" in given:
+            given["retention_ms"] = parse_retention(given.pop("retention"))
+        if "tombstone_retention" in given:
+            kept_ms = parse_retention(given.pop("tombstone_retention"), "tombstone_retention")
+            given["tombstone_retention_ms"] = kept_ms
+        return given
+
+    def settings(self) -> TopicSettings:
+        """The settings of a new topic. Raises `Invalid`."""
+        return TopicSettings(**{"retention_is_default": self.retention is UNSET, **self.changes()})
+
+
+def settings_body(settings: TopicSettings) -> bytes:
+    """The PUT body that asks for exactly these settings."""
+    return encode(
+        SettingsBody(
+            partitions=settings.partitions,
+            retention=UNSET if settings.retention_is_default else settings.retention_ms,
+            retention_bytes=settings.retention_bytes,
+            durability=settings.durability,
+            message_bytes_max=settings.message_bytes_max,
+            cleanup=settings.cleanup,
+            tombstone_retention=settings.tombstone_retention_ms,
+        )
+    )
+
+
+def changes_body(changes: Mapping[str, object]) -> bytes:
+    """The PATCH body for changes named as in `TopicSettings`."""
+    said = {
+        (name.removesuffix("_ms") if name.endswith("retention_ms") else name): value
+        for name, value in changes.items()
+    }
+    if said.pop("retention_is_default", False):
+        said["retention"] = RETENTION_DEFAULT
+    return encode(said)
+
+
+class TruncateBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST …/truncate: messages before this position become unreadable."""
+
+    before: str = "latest"
+
+
+class TopicsBody(msgspec.Struct):
+    """A page of topics; `next` is `after` of the next page."""
+
+    topics: list[TopicInfo]
+    next: str | None = None
+
+
+class MessageIn(msgspec.Struct, forbid_unknown_fields=True):
+    """A message to publish: `value` as text or base64, or any JSON as `json`, stored as sent."""
+
+    value: str | UnsetType | None = UNSET
+    json: msgspec.Raw | UnsetType = UNSET
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    partition: int | None = None
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+
+
+class PublishBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST …/messages in JSON: all are stored or none."""
+
+    messages: list[MessageIn]
+
+
+class MessagePlace(msgspec.Struct):
+    """Where a message went; all null but the partition with durability `none`: no place yet."""
+
+    partition: int
+    id: str | None
+    offset: int | None
+    timestamp_ms: int | None
+
+
+class PublishedBody(msgspec.Struct):
+    """Answer to a publish in JSON, in the order of the request."""
+
+    messages: list[MessagePlace]
+
+
+class AppendedBody(msgspec.Struct):
+    """Answer to a publish of blocks, in the order of the request."""
+
+    appended: list[Appended]
+
+
+class MessageOut(msgspec.Struct):
+    """A fetched message. With encoding `base64`, key, value and header values are base64."""
+
+    partition: int
+    id: str
+    offset: int
+    timestamp_ms: int
+    key: str | None
+    value: str | None
+    headers: dict[str, str]
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+
+
+class FetchedBody(msgspec.Struct):
+    """Answer to a fetch in JSON; `next` is the `from` of the next fetch. `reached` is before what
+    everything was looked at: more is there where it is not `ends`."""
+
+    messages: list[MessageOut]
+    next: str
+    ends: dict[str, int]
+    reached: dict[str, int]
+
+
+class OffsetsBody(msgspec.Struct):
+    """Answer of `offsets`: by partition."""
+
+    offsets: dict[int, int]
+
+
+class RootBody(msgspec.Struct):
+    """GET /: what this is and where to go."""
+
+    name: str
+    version: str
+    links: dict[str, str]
+
+
+class ReadinessBody(msgspec.Struct):
+    """GET /readyz and /livez. `reasons`: why it is not ready; `warnings`: what is wrong although it
+    is."""
+
+    ready: bool
+    reasons: list[str]
+    warnings: list[str] = []
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(value: Any) -> bytes:
+    """A struct, dataclass or plain value as JSON."""
+    return _encoder.encode(value)
+
+
+def decode(body: Buffer, type: type[_T]) -> _T:
+    """The value of a body that TMS itself has written. Raises `Malformed`."""
+    try:
+        return msgspec.json.decode(body, type=type)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise Malformed(f"The body is not the JSON that was expected: {exc}") from exc

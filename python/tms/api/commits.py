@@ -1,0 +1,329 @@
+"""Bodies of transactions and positions.
+
+A commit is `application/vnd.tms.commit` (big-endian):
+
+    0  4  bytes of the head
+    4  …  head: JSON, `CommitHead`
+    …  …  the blocks of all topics of the head, one topic after another, framed as in `bodies`
+
+* Unpacking copies no block: they are memoryviews of the body.
+"""
+
+import binascii
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from struct import Struct as Layout
+
+import msgspec
+
+from tms.api import bodies
+from tms.block import MESSAGES_MAX
+from tms.errors import BadEncoding, Invalid, Malformed, TooLarge
+from tms.model.message import Appended, Buffer, NewBlock
+from tms.model.position import Position
+from tms.model.preconditions import expected_text, parse_expected
+from tms.model.queue import TOKENS_MAX, Settlement, Token
+from tms.model.topic import TopicName, parse_durability
+from tms.model.transaction import (
+    TOKEN_CHARS_MAX,
+    Commit,
+    CommitResult,
+    Owner,
+    PositionChange,
+    PositionKey,
+    TopicAppended,
+    TopicBlock,
+    TopicStaged,
+    TransactionInfo,
+    check_group,
+)
+
+_LENGTH = Layout(">I")
+_HEAD_BYTES_MAX = 8 << 20
+
+
+class OwnerBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The member of a group that moves a position, and since when it has the partition."""
+
+    member: str
+    epoch: int
+
+
+class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A position that a commit moves; `expected` "" means that there is none yet."""
+
+    group: str
+    topic: str
+    partition: int
+    position: str
+    expected: str | None = None
+    owner: OwnerBody | None = None
+
+
+class TopicPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How many of the blocks go to a topic, and what those expect that expect something, by their
+    number in the topic."""
+
+    topic: str
+    blocks: int
+    expect: dict[int, str] = {}
+
+
+class StagedPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How many blocks were staged in a partition, by these producers if some are named."""
+
+    topic: str
+    partition: int
+    blocks: int
+    producers: list[int] = []
+
+
+class SettlementBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages of a queue that the commit acknowledges."""
+
+    group: str
+    topic: str
+    tokens: list[str]
+
+
+class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Everything of a commit but its blocks; `changes` are base64. What a service does not know
+    yet, it refuses: a commit is done as a whole."""
+
+    topics: list[TopicPart] = []
+    positions: list[PositionBody] = []
+    changes: list[str] = []
+    token: str = ""
+    durability: str | None = None
+    staged: list[StagedPart] = []
+    settlements: list[SettlementBody] = []
+
+
+class BeginBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """POST /v2/transactions."""
+
+    timeout_s: float | None = None
+    long: bool = False
+    token: str = ""
+
+
+class Placed(msgspec.Struct):
+    """Where a block of a commit went."""
+
+    topic: str
+    place: Appended
+
+
+class CommittedBody(msgspec.Struct):
+    """Answer to a commit."""
+
+    transaction_id: int
+    appended: list[Placed] = []
+
+
+class TransactionsBody(msgspec.Struct):
+    """GET /v2/transactions: those in progress."""
+
+    transactions: list[TransactionInfo]
+
+
+class PruneBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /v2/transactions/prune: those that began before this time."""
+
+    before_ms: int
+
+
+class PrunedBody(msgspec.Struct):
+    """How many left the invalid list."""
+
+    pruned: int
+
+
+class PositionsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A group's positions in a topic, by partition; `expected` and `owners` when they are set."""
+
+    positions: dict[str, str]
+    expected: dict[str, str] = {}
+    owners: dict[str, OwnerBody] = {}
+
+
+_head_decoder = msgspec.json.Decoder(CommitHead)
+
+
+def encode_commit(commit: Commit) -> list[Buffer]:
+    """The body, as chunks to send one after another."""
+    parts: dict[TopicName, list[NewBlock]] = {}
+    for topic, new in commit.blocks:
+        parts.setdefault(topic, []).append(new)
+    head = bodies.encode(
+        CommitHead(
+            [_topic_part(topic, blocks) for topic, blocks in parts.items()],
+            [_position_body(change) for change in commit.positions],
+            [b64encode(change).decode() for change in commit.changes],
+            commit.token,
+            None if commit.durability is None else commit.durability.value,
+            [
+                StagedPart(full_name(one.topic), one.partition, one.blocks, [*one.producers])
+                for one in commit.staged
+            ],
+            [
+                SettlementBody(one.group, full_name(one.topic), [*one.tokens])
+                for one in commit.settlements
+            ],
+        )
+    )
+    chunks: list[Buffer] = [_LENGTH.pack(len(head)) + head]
+    for blocks in parts.values():
+        chunks += bodies.frame(blocks)
+    return chunks
+
+
+def head_bytes(body: Buffer) -> int:
+    """How long the head of a commit says that it is."""
+    return int(_LENGTH.unpack_from(body)[0]) if len(body) >= _LENGTH.size else -1
+
+
+def decode_commit(body: Buffer, transaction_id: int) -> Commit:
+    """The commit in a body. Raises `Malformed`, `Invalid`, `BadBlock`, `TooLarge`."""
+    view = memoryview(body)
+    length = head_bytes(view)
+    start = _LENGTH.size + length
+    if not 0 < length <= min(_HEAD_BYTES_MAX, len(view) - _LENGTH.size):
+        raise Malformed("The body of a commit begins with the length of its head and the head.")
+    try:
+        head = _head_decoder.decode(view[_LENGTH.size : start])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise Malformed(f"The head of the commit cannot be read: {exc}.") from exc
+    new = bodies.unframe_new(view[start:]) if start < len(view) else []
+    if sum(part.blocks for part in head.topics) != len(new):
+        raise Malformed(
+            f"The head names {sum(part.blocks for part in head.topics)} blocks, the body has "
+            f"{len(new)}."
+        )
+    if len(head.positions) > MESSAGES_MAX:
+        raise TooLarge(f"One commit moves at most {MESSAGES_MAX} positions.")
+    check_token(head.token)
+    following = iter(new)
+    blocks = tuple(one for part in head.topics for one in _blocks_of(part, following))
+    return Commit(
+        transaction_id,
+        head.token,
+        blocks,
+        tuple(_position_change(one) for one in head.positions),
+        tuple(map(_change, head.changes)),
+        None if head.durability is None else parse_durability(head.durability),
+        tuple(map(_staged, head.staged)),
+        tuple(map(_settlement, head.settlements)),
+    )
+
+
+def check_token(token: str) -> str:
+    """The token itself. Raises `Invalid`."""
+    if len(token) > TOKEN_CHARS_MAX or not (token.isascii() and token.isprintable()):
+        raise Invalid(
+            f"A token is up to {TOKEN_CHARS_MAX} printable ASCII characters.", field="token"
+        )
+    return token
+
+
+def _topic_part(topic: TopicName, blocks: list[NewBlock]) -> TopicPart:
+    expect = {
+        number: expected_text(new.expect)
+        for number, new in enumerate(blocks)
+        if new.expect is not None
+    }
+    return TopicPart(full_name(topic), len(blocks), expect)
+
+
+def _blocks_of(part: TopicPart, following: Iterator[NewBlock]) -> Iterator[TopicBlock]:
+    if part.blocks < 0:
+        raise Malformed("A number of blocks is negative.")
+    if any(not 0 <= number < part.blocks for number in part.expect):
+        raise Malformed("`expect` names a block that the topic has not.")
+    topic = TopicName.parse(part.topic)
+    for number in range(part.blocks):
+        new = next(following)
+        if number in part.expect:
+            new = new._replace(expect=parse_expected(part.expect[number]))
+        yield TopicBlock(topic, new)
+
+
+def _change(text: str) -> bytes:
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError as exc:
+        raise BadEncoding(f"A change is not base64: {exc}.") from exc
+
+
+def _staged(part: StagedPart) -> TopicStaged:
+    if part.blocks <= 0 or not 0 <= part.partition < 1 << 16:
+        raise Invalid("What was staged has a partition and a number of blocks.", field="staged")
+    if any(not 0 < number < 1 << 64 for number in part.producers):
+        raise Invalid("A producer id is a positive number of 64 bits.", field="staged")
+    name = TopicName.parse(part.topic)
+    return TopicStaged(name, part.partition, part.blocks, tuple(part.producers))
+
+
+def _settlement(body: SettlementBody) -> Settlement:
+    if not 0 < len(body.tokens) <= TOKENS_MAX:
+        raise Invalid(f"A settlement has 1 to {TOKENS_MAX} tokens.", field="settlements")
+    for token in body.tokens:
+        Token.parse(token)
+    return Settlement(check_group(body.group), TopicName.parse(body.topic), tuple(body.tokens))
+
+
+def _position_body(change: PositionChange) -> PositionBody:
+    key = change.key
+    return PositionBody(
+        key.group,
+        full_name(key.topic),
+        key.partition,
+        str(change.position),
+        change.expected,
+        owner_body(change.owner),
+    )
+
+
+def _position_change(body: PositionBody) -> PositionChange:
+    if not 0 <= body.partition < 1 << 16:
+        raise Invalid(f"There is no partition {body.partition}.", field="partition")
+    key = PositionKey(check_group(body.group), TopicName.parse(body.topic), body.partition)
+    return PositionChange(key, Position.parse(body.position), body.expected, owner_of(body.owner))
+
+
+def owner_body(owner: Owner | None) -> OwnerBody | None:
+    """An owner as it is sent."""
+    return None if owner is None else OwnerBody(*owner)
+
+
+def owner_of(body: OwnerBody | None) -> Owner | None:
+    """The owner that was sent."""
+    return None if body is None else Owner(body.member, body.epoch)
+
+
+def encode_result(result: CommitResult) -> bytes:
+    """The answer to a commit."""
+    placed = [Placed(full_name(one.topic), one.place) for one in result.appended]
+    return bodies.encode(CommittedBody(result.transaction_id, placed))
+
+
+def decode_result(body: Buffer) -> CommitResult:
+    """The answer to a commit. Raises `Malformed`."""
+    found = bodies.decode(body, CommittedBody)
+    appended = tuple(TopicAppended(TopicName.parse(one.topic), one.place) for one in found.appended)
+    return CommitResult(found.transaction_id, appended)
+
+
+def positions_of(positions: Mapping[str, str]) -> dict[int, Position]:
+    """Positions by partition. Raises `Invalid`."""
+    found = {}
+    for partition, text in positions.items():
+        if not partition.isdecimal() or int(partition) >= 1 << 16:
+            raise Invalid(f"There is no partition {partition[:20]!r}.", field="positions")
+        found[int(partition)] = Position.parse(text)
+    return found
+
+
+def full_name(topic: TopicName) -> str:
+    """The topic's name with its namespace."""
+    return f"{topic.namespace}:{topic.topic}"

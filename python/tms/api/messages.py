@@ -1,0 +1,356 @@
+"""Messages outside of blocks: JSON in, JSON and Arrow out.
+
+    pack        the messages of a JSON publish → one block for each partition
+    placed      what the engine said of those blocks → the place of each message
+    unpacked    the blocks of a fetch → the messages that were asked for
+    as_json, as_arrow     those messages as a body
+
+* `pack` checks every message before the first is stored; an error names the message by `index`.
+* `unpacked` goes block by block and stops at `limit` messages or `bytes_max` unpacked bytes,
+  whichever comes first (at least one message is let through), and says where to go on.
+* Arrow columns: id (40 hex digits), partition, offset, timestamp (UTC, ms), key, value, headers.
+"""
+
+import binascii
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from tms import block
+from tms.api import bodies
+from tms.api.bodies import FetchedBody, MessageIn, MessageOut, MessagePlace, PublishedBody
+from tms.block.placing import offsets, place_of, skipped
+from tms.errors import BadEncoding, Invalid, PartitionNotFound, TMSError, TooLarge
+from tms.model.ids import MessageId
+from tms.model.keys import partition_for_key
+from tms.model.message import Appended, Fetched, NewBlock
+from tms.model.position import Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LARGE_BYTES = 64 << 10
+_ESCAPED = bytes(set(range(32)) - set(b"\b\t\n\f\r"))  # six characters each in JSON
+
+
+class PackedRequest(NamedTuple):
+    """Blocks to append, and for each message of the request its block and its place therein."""
+
+    blocks: list[NewBlock]
+    places: list[tuple[int, int]]
+
+
+class _Batch(NamedTuple):
+    indexes: list[int]
+    values: list[bytes | None]
+    keys: list[bytes | None]
+    headers: list[Mapping[str, bytes] | None]
+
+
+def pack(
+    messages: Sequence[MessageIn],
+    partitions: int,
+    spread: int,
+    message_bytes_max: int,
+    producer_id: int = 0,
+) -> PackedRequest:
+    """The blocks of a JSON publish; messages with neither key nor partition go to `spread`. With a
+    producer id each is its first block.
+
+    Raises `Invalid`, `TooLarge`, `BadEncoding` or `PartitionNotFound`.
+    """
+    if not messages:
+        raise Invalid("`messages` is empty; publish at least one message.")
+    if len(messages) > block.MESSAGES_MAX:
+        raise TooLarge(
+            f"One request carries at most {block.MESSAGES_MAX} messages, not {len(messages)}."
+        )
+    batches: dict[int, _Batch] = {}
+    places: list[tuple[int, int]] = []
+    for index, message in enumerate(messages):
+        try:
+            value, key, headers = _unpacked(message, message_bytes_max)
+            partition = _partition(message, key, partitions, spread)
+        except TMSError as error:
+            error.details["index"] = index
+            raise
+        batch = batches.setdefault(partition, _Batch([], [], [], []))
+        places.append((partition, len(batch.values)))
+        batch.indexes.append(index)
+        batch.values.append(value)
+        batch.keys.append(key)
+        batch.headers.append(headers)
+    order = {partition: number for number, partition in enumerate(batches)}
+    blocks = [NewBlock(at, _encode(batch, producer_id)) for at, batch in batches.items()]
+    return PackedRequest(blocks, [(order[partition], at) for partition, at in places])
+
+
+def _encode(batch: _Batch, producer_id: int) -> bytearray:
+    try:
+        return block.encode(batch.values, batch.keys, batch.headers, producer_id=producer_id)
+    except TMSError as error:
+        if "index" in error.details:
+            error.details["index"] = batch.indexes[error.details["index"]]
+        raise
+
+
+def _unpacked(
+    message: MessageIn, message_bytes_max: int
+) -> tuple[bytes | None, bytes | None, dict[str, bytes] | None]:
+    if (message.value is UNSET) == (message.json is UNSET):
+        raise Invalid("A message has either `value` (a string or null) or `json` (any JSON value).")
+    if message.headers and len(message.headers) > block.HEADERS_MAX:
+        raise Invalid(
+            f"A message has at most {block.HEADERS_MAX} headers, this one {len(message.headers)}."
+        )
+    raw = _base64 if message.encoding == "base64" else str.encode
+    if isinstance(message.json, msgspec.Raw):
+        value: bytes | None = bytes(message.json)
+    else:
+        value = raw(message.value) if isinstance(message.value, str) else None
+    key = None if message.key is None else raw(message.key)
+    headers = (
+        {name: raw(cell) for name, cell in message.headers.items()} if message.headers else None
+    )
+    size = len(value or b"") + len(key or b"")
+    for name, cell in headers.items() if headers else ():
+        if len(cell) > block.HEADER_VALUE_BYTES_MAX:
+            raise Invalid(
+                f"A header's value has at most {block.HEADER_VALUE_BYTES_MAX} bytes, "
+                f"{name[:64]!r} has {len(cell)}."
+            )
+        size += len(name.encode()) + len(cell)
+    if size > message_bytes_max:
+        raise TooLarge(
+            f"A message of this topic has at most {message_bytes_max} bytes, this one has {size}."
+        )
+    return value, key, headers
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError as exc:
+        raise BadEncoding(
+            f"A message says it is base64 (RFC 4648 §4, padded) but is not: {exc}."
+        ) from exc
+
+
+def _partition(message: MessageIn, key: bytes | None, partitions: int, spread: int) -> int:
+    if message.partition is None:
+        return spread if key is None else partition_for_key(key, partitions)
+    if not 0 <= message.partition < partitions:
+        raise PartitionNotFound(
+            f"The topic has partitions 0 to {partitions - 1}, there is no {message.partition}."
+        )
+    return message.partition
+
+
+def placed(packed: PackedRequest, appended: Sequence[Appended]) -> bytes:
+    """The body that tells each message's place."""
+    found = []
+    for number, at in packed.places:
+        where = appended[number]
+        if where.time_ms < 0:
+            found.append(MessagePlace(where.partition, None, None, None))
+        else:
+            id = MessageId(where.time_ms, where.sequence + at)
+            place = MessagePlace(where.partition, str(id), where.base_offset + at, where.time_ms)
+            found.append(place)
+    return bodies.encode(PublishedBody(found))
+
+
+class JsonMessage(NamedTuple):
+    """Key, value and headers of a message in JSON, and how they are encoded."""
+
+    key: str | None
+    value: str | None
+    headers: dict[str, str]
+    encoding: Literal["utf-8", "base64"]
+
+
+class Run(NamedTuple):
+    """Messages of a block; `time_ms` is when they were published, `first_sequence` and
+    `base_offset` belong to the block's first message, from which their distances count."""
+
+    partition: int
+    time_ms: int
+    first_sequence: int
+    base_offset: int
+    columns: block.Columns
+
+    def ids(self) -> list[MessageId]:
+        """The ids of the messages, in order."""
+        first = self.first_sequence
+        return [MessageId(self.time_ms, first + distance) for distance in self.columns.index]
+
+    def offsets(self) -> Sequence[int]:
+        """The offsets of the messages, in order."""
+        return offsets(self.base_offset, self.columns.index)
+
+
+class Unpacked(NamedTuple):
+    """Messages of a fetch, where to go on, and the offsets before which everything is among
+    them, per partition."""
+
+    runs: list[Run]
+    next: dict[int, Position]
+    reached: dict[int, int]
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """How much memory it takes to unpack their blocks, one at a time."""
+        return max((run.columns.unpacked_bytes for run in self.runs), default=0)
+
+
+def unpacked(
+    fetched: Fetched, asked: Mapping[int, Position], limit: int, bytes_max: int
+) -> Unpacked:
+    """The messages of `fetched` from the positions that were `asked` for."""
+    found: list[Run] = []
+    following, reached = dict(fetched.next), dict(fetched.reached)
+    cut: set[int] = set()
+    for stored in fetched.blocks:
+        partition = stored.partition
+        if partition in cut:
+            continue
+        if limit <= 0 or bytes_max <= 0:
+            cut.add(partition)
+            if not any(run.partition == partition for run in found):
+                following[partition], reached[partition] = asked[partition], 0
+            continue
+        header = block.read_header(stored.block)
+        distance = skipped(stored, header, asked[partition])
+        if distance >= header.count:
+            continue
+        columns = block.decode(stored.block)
+        start = place_of(columns.index, distance)
+        taken = columns.slice(start, start + limit).about(bytes_max)
+        if not taken.count:
+            continue
+        first = stored.last_sequence - header.count + 1
+        found.append(Run(partition, stored.time_ms, first, header.base_offset, taken))
+        limit -= taken.count
+        bytes_max -= taken.cell_bytes
+        distance = header.count
+        if start + taken.count < columns.count:
+            cut.add(partition)
+            distance = taken.index[-1] + 1
+        following[partition] = Position.after(MessageId(stored.time_ms, first + distance - 1))
+        reached[partition] = header.base_offset + distance
+    for partition, position in fetched.next.items():
+        if partition not in cut:
+            following[partition], reached[partition] = position, fetched.reached[partition]
+    return Unpacked(found, following, reached)
+
+
+def as_json(found: Unpacked, ends: Mapping[int, int]) -> bytes:
+    """The messages as a JSON body."""
+    parts = block.unpacked(run.columns for run in found.runs)
+    messages = [
+        _message_out(run.partition, *cells)
+        for run, columns in zip(found.runs, parts, strict=True)
+        for cells in zip(
+            run.ids(),
+            run.offsets(),
+            columns.keys(),
+            columns.values(),
+            columns.headers(),
+            strict=True,
+        )
+    ]
+    text = bodies.positions_text(found.next)
+    return bodies.encode(FetchedBody(messages, text, _by_text(ends), _by_text(found.reached)))
+
+
+def _by_text(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in offsets.items()}
+
+
+def _message_out(
+    partition: int,
+    id: MessageId,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Mapping[str, bytes],
+) -> MessageOut:
+    shown = as_text(key, value, headers)
+    return MessageOut(partition, str(id), offset, id.time_ms, *shown)
+
+
+def as_text(key: bytes | None, value: bytes | None, headers: Mapping[str, bytes]) -> JsonMessage:
+    """Key, value and headers as JSON has them: all of them as text, or all as base64."""
+    try:
+        return JsonMessage(
+            None if key is None else _text(key),
+            None if value is None else _text(value),
+            {name: _text(cell) for name, cell in headers.items()},
+            "utf-8",
+        )
+    except ValueError:
+        return JsonMessage(
+            None if key is None else b64encode(key).decode(),
+            None if value is None else b64encode(value).decode(),
+            {name: b64encode(cell).decode() for name, cell in headers.items()},
+            "base64",
+        )
+
+
+def cells_in(
+    key: str | None, value: str | None, headers: Mapping[str, str], encoding: str
+) -> tuple[bytes | None, bytes | None, dict[str, bytes]]:
+    """The inverse. Raises `BadEncoding`."""
+    raw = _base64 if encoding == "base64" else str.encode
+    return (
+        None if key is None else raw(key),
+        None if value is None else raw(value),
+        {name: raw(cell) for name, cell in headers.items()},
+    )
+
+
+def _text(cell: bytes) -> str:
+    """Raises ValueError for what is not UTF-8, and for large cells that would get much larger."""
+    if len(cell) > _LARGE_BYTES:
+        escaped = len(cell) - len(cell.translate(None, _ESCAPED))
+        if escaped > len(cell) // 8:
+            raise ValueError("base64 is shorter")
+    return cell.decode()
+
+
+@cache
+def arrow_schema() -> "pa.Schema":
+    """The columns of a fetch as an Arrow stream."""
+    import pyarrow as pa
+
+    ours = [
+        ("id", pa.utf8()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", tz="UTC")),
+    ]
+    return pa.schema([*(pa.field(n, t, nullable=False) for n, t in ours), *block.schema()])
+
+
+def as_arrow(found: Sequence[Run]) -> Any:
+    """The messages as an Arrow IPC stream, one record batch for each block."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    parts = block.unpacked(run.columns for run in found)
+    with pa.ipc.new_stream(sink, arrow_schema()) as writer:
+        for run, part in zip(found, parts, strict=True):
+            count = part.count
+            columns = [
+                pa.array([str(id) for id in run.ids()], pa.utf8()),
+                pa.repeat(pa.scalar(run.partition, pa.int32()), count),
+                pa.array(run.offsets(), pa.int64()),
+                pa.repeat(pa.scalar(run.time_ms, pa.timestamp("ms", tz="UTC")), count),
+                *part.record_batch().columns,
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=arrow_schema()))
+    return sink.getvalue()

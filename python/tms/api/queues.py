@@ -1,0 +1,367 @@
+"""Bodies of queues.
+
+What is received comes as JSON for people, or as `application/vnd.tms.blocks` for clients:
+
+    0  4  bytes of the head, big-endian
+    4  …  head: JSON, `ReceivedHead`: which messages of which block
+    …  …  the blocks, framed as in `bodies`, time and sequence zero
+
+Invariants
+
+* A block of which much is asked goes out as it is stored, and unpacking copies nothing: columns are
+  views of the body. Of the others the messages that are asked for go out together in a block made
+  for this answer, so that a hundred messages of a block of thousands cost a hundred.
+* A request names at most `TOKENS_MAX` messages, whatever its tokens join.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct as Layout
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from tms import block
+from tms.api import bodies, messages
+from tms.api.bodies import MessageOut
+from tms.block.received import Received, Slice
+from tms.errors import BadMessageId, Malformed, TooLarge
+from tms.model.ids import MessageId
+from tms.model.message import Buffer, NewBlock
+from tms.model.queue import (
+    RECEIVE_BYTES,
+    TOKENS_MAX,
+    QueueInfo,
+    QueuePartition,
+    QueueSettings,
+    Token,
+    TokenResult,
+    join_tokens,
+)
+from tms.model.topic import TopicName, parse_durability
+
+REDRIVE_DEFAULT, REDRIVE_MAX = 1_000, 100_000
+_WHOLE_BYTES = 4 << 10  # a block up to this size is not cut
+_LENGTH = Layout(">I")
+_Origin = tuple[int, int]  # number of the block in the answer, and where its slice begins
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+class QueueSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """PUT and PATCH of a queue. What is left out has its default, or stays as it is."""
+
+    lease_s: float | UnsetType = UNSET
+    deliveries_max: int | UnsetType = UNSET
+    backoff_first_s: float | UnsetType = UNSET
+    backoff_max_s: float | UnsetType = UNSET
+    jitter: float | UnsetType = UNSET
+    dead_letter: str | UnsetType = UNSET
+    ordered_by: str | UnsetType = UNSET
+    start: str | UnsetType = UNSET
+    outstanding_max: int | UnsetType = UNSET
+    durability: str | UnsetType | None = UNSET
+
+    def changes(self) -> dict[str, Any]:
+        """What was given, by the names of `QueueSettings`. Raises `Invalid`."""
+        given = {
+            name: value
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) is not UNSET
+        }
+        if given.get("durability") is not None:
+            given["durability"] = parse_durability(given["durability"])
+        return given
+
+    def settings(self) -> QueueSettings:
+        """The settings of a new queue. Raises `Invalid`."""
+        return QueueSettings(**self.changes())
+
+
+class QueuePartitionBody(msgspec.Struct):
+    """See `tms.model.queue.QueuePartition`."""
+
+    partition: int
+    cursor: int
+    frontier: int
+    end: int
+
+
+class QueueBody(msgspec.Struct):
+    """A queue; `dead_letter` is the topic of its dead letters. See `tms.model.queue.QueueInfo`."""
+
+    group: str
+    namespace: str
+    topic: str
+    settings: QueueSettings
+    dead_letter: str
+    created_ms: int
+    backlog: int
+    leased: int
+    ready: int
+    delayed: int
+    blocked: int
+    dying: int
+    dead: int
+    redelivered: int
+    died: int
+    partitions: list[QueuePartitionBody]
+
+
+class QueuesBody(msgspec.Struct):
+    """GET …/queues: those of a topic, by their groups."""
+
+    queues: list[QueueBody]
+
+
+def queue_body(info: QueueInfo) -> QueueBody:
+    """A queue as JSON shows it."""
+    return QueueBody(
+        info.group,
+        *info.topic,
+        info.settings,
+        str(info.dead_letter),
+        info.created_ms,
+        info.backlog,
+        info.leased,
+        info.ready,
+        info.delayed,
+        info.blocked,
+        info.dying,
+        info.dead,
+        info.redelivered,
+        info.died,
+        [QueuePartitionBody(*one) for one in info.partitions],
+    )
+
+
+def queue_info(found: QueueBody) -> QueueInfo:
+    """The queue that JSON shows."""
+    return QueueInfo(
+        found.group,
+        TopicName(found.namespace, found.topic),
+        found.settings,
+        found.created_ms,
+        found.backlog,
+        found.leased,
+        found.ready,
+        found.delayed,
+        found.blocked,
+        found.dying,
+        found.dead,
+        found.redelivered,
+        found.died,
+        tuple(
+            QueuePartition(one.partition, one.cursor, one.frontier, one.end)
+            for one in found.partitions
+        ),
+    )
+
+
+# --- tokens --------------------------------------------------------------------------------------
+
+
+class AckBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST …/ack: these are done with."""
+
+    tokens: list[str]
+
+
+class NackBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST …/nack: deliver these again, after `delay_s`, or the back-off of the queue."""
+
+    tokens: list[str]
+    delay_s: float | None = None
+
+
+class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST …/extend: the leases of these begin anew, for `lease_s`, or what the queue says."""
+
+    tokens: list[str]
+    lease_s: float | None = None
+
+
+class RejectBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST …/reject: these go to the dead letters, with this cause."""
+
+    tokens: list[str]
+    cause: str = ""
+
+
+class TokensBody(msgspec.Struct):
+    """For how many messages it was done, and the tokens that came too late."""
+
+    done: int
+    fenced: list[str]
+
+
+class RedriveBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST …/redrive: move up to so many dead letters back."""
+
+    max: int = REDRIVE_DEFAULT
+
+
+class RedrivenBody(msgspec.Struct):
+    """How many were moved."""
+
+    moved: int
+
+
+def check_tokens(tokens: Sequence[str]) -> list[str]:
+    """The tokens themselves. Raises `Invalid`, `TooLarge`."""
+    named = sum(token.count for token in map(Token.parse, tokens))
+    if named > TOKENS_MAX:
+        raise TooLarge(
+            f"One request names at most {TOKENS_MAX} messages, not {named}; send fewer at once."
+        )
+    return list(tokens)
+
+
+def token_result(body: Buffer) -> TokenResult:
+    """The answer to a request with tokens. Raises `Malformed`."""
+    found = bodies.decode(body, TokensBody)
+    return TokenResult(found.done, tuple(found.fenced))
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+class ReceiveBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST …/receive: up to `max` messages, of about `bytes_max` bytes; wait for the first."""
+
+    max: int = 1
+    wait_s: float = 0
+    bytes_max: int = RECEIVE_BYTES
+
+
+class DeliveredBody(MessageOut, kw_only=True):
+    """A message that was leased; `token` names this delivery."""
+
+    deliveries: int
+    token: str
+
+
+class ReceivedBody(msgspec.Struct):
+    """Answer to a receive in JSON; `tokens` together name all of the messages."""
+
+    messages: list[DeliveredBody]
+    tokens: list[str]
+
+
+class SlicePart(msgspec.Struct, array_like=True):
+    """Consecutive messages, delivered equally often: `count` cells of a block, from `first` on."""
+
+    partition: int
+    offset: int
+    id: str
+    deliveries: int
+    block: int
+    first: int
+    count: int
+
+
+class ReceivedHead(msgspec.Struct):
+    """Everything of a receive but its blocks."""
+
+    epoch: int
+    slices: list[SlicePart]
+
+
+def received_json(received: Received) -> bytes:
+    """The messages as a JSON body. Raises `DataCorrupt`."""
+    made = [
+        DeliveredBody(
+            one.partition,
+            str(one.id),
+            one.offset,
+            one.timestamp_ms,
+            *messages.as_text(one.key, one.value, one.headers),
+            deliveries=one.deliveries,
+            token=one.token,
+        )
+        for one in received.messages("")
+    ]
+    tokens = join_tokens(one.token(received.epoch) for one in received.slices)
+    return bodies.encode(ReceivedBody(made, [str(token) for token in tokens]))
+
+
+def encode_received(received: Received) -> list[Buffer]:
+    """The messages as chunks of a body. Raises `DataCorrupt`."""
+    slices = received.slices
+    asked: Counter[int] = Counter()
+    for one in slices:
+        asked[id(one.columns.origin[0])] += one.columns.count
+    blocks: list[NewBlock] = []
+    numbers: dict[int, int] = {}
+    places: list[_Origin | None] = []
+    cut: list[Slice] = []
+    for one in slices:
+        whole, first, count = one.columns.origin
+        if 2 * asked[id(whole)] < count and len(whole) > _WHOLE_BYTES:
+            cut.append(one)
+            places.append(None)
+            continue
+        if id(whole) not in numbers:
+            numbers[id(whole)] = len(blocks)
+            blocks.append(NewBlock(one.partition, whole))
+        places.append((numbers[id(whole)], first))
+    if cut:
+        blocks.append(NewBlock(0, _joined(cut)))
+    head = bodies.encode(ReceivedHead(received.epoch, _parts(slices, places, len(blocks) - 1)))
+    return [_LENGTH.pack(len(head)) + head, *bodies.frames(blocks)]
+
+
+def _parts(
+    slices: Sequence[Slice], places: Sequence[_Origin | None], joined: int
+) -> list[SlicePart]:
+    parts, at = [], 0
+    for one, place in zip(slices, places, strict=True):
+        count = one.columns.count
+        number, first = place or (joined, at)
+        at += count if place is None else 0
+        parts.append(
+            SlicePart(one.partition, one.offset, str(one.id), one.deliveries, number, first, count)
+        )
+    return parts
+
+
+def _joined(slices: Iterable[Slice]) -> bytearray:
+    """One block of all messages of the slices."""
+    values: list[bytes | None] = []
+    keys: list[bytes | None] = []
+    headers: list[Mapping[str, bytes] | None] = []
+    for columns in block.unpacked(one.columns for one in slices):
+        values += columns.values()
+        keys += columns.keys()
+        headers += columns.headers()
+    return block.encode(values, keys, headers if any(headers) else None)
+
+
+def decode_received(body: Buffer) -> Received:
+    """The messages in a body, not unpacked. Raises `Malformed`, `BadBlock`, `DataCorrupt`."""
+    view = memoryview(body)
+    length = _LENGTH.unpack_from(view)[0] if len(view) >= _LENGTH.size else -1
+    start = _LENGTH.size + length
+    if not 0 < length <= len(view) - _LENGTH.size:
+        raise Malformed("What was received begins with the length of its head and the head.")
+    head = bodies.decode(view[_LENGTH.size : start], ReceivedHead)
+    columns = [block.decode(framed.block) for framed in bodies.unframe(view[start:])]
+    slices = []
+    for part in head.slices:
+        stop = part.first + part.count
+        if not (0 <= part.block < len(columns) and 0 <= part.first < stop):
+            raise Malformed(f"What was received names no messages of a block: {part}.")
+        if stop > columns[part.block].count:
+            raise Malformed(f"What was received names more messages than a block has: {part}.")
+        found = columns[part.block].slice(part.first, stop)
+        slices.append(Slice(part.partition, part.offset, _id(part.id), part.deliveries, found))
+    return Received(head.epoch, tuple(slices))
+
+
+def _id(text: str) -> MessageId:
+    try:
+        return MessageId.parse(text)
+    except BadMessageId as exc:
+        raise Malformed(f"What was received has an id that is none: {exc.message}") from exc

@@ -1,0 +1,286 @@
+"""Paths, names, media types and status numbers of `/v2`; errors as RFC 9457 problem documents.
+
+* HTTP status numbers stand only in this file.
+* `problem` and `from_problem` are inverse: the client meets the class, message and details that
+  the service raised.
+* A problem document is at most 2 KiB, whatever the error says.
+
+    {"type": "urn:tms:problem:topic-exists", "title": "Topic exists", "status": 409,
+     "detail": "…", "retriable": false, "details": {…}, "request_id": "…"}
+"""
+
+from base64 import urlsafe_b64encode
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from tms.errors import ErrorKind, TMSError, TooLarge, from_code
+from tms.model.filter import Filter
+from tms.model.ids import MessageId
+from tms.model.preconditions import expected_text
+from tms.model.snapshot import Isolation, Snapshot, View, encode_snapshot
+from tms.model.topic import Durability, TopicName
+
+PREFIX = "/v2/namespaces"
+TRANSACTIONS = "/v2/transactions"
+NEW_TRANSACTION = "new"  # in place of an id: the transaction begins with its commit
+LIVEZ, READYZ, METRICS, OPENAPI = "/livez", "/readyz", "/metrics", "/openapi.json"
+
+JSON = "application/json"
+BLOCKS = "application/vnd.tms.blocks"
+COMMIT = "application/vnd.tms.commit"
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+PROBLEM = "application/problem+json"
+
+NEXT_HEADER = "TMS-Next"  # where to go on: usable as `from` of the next fetch
+END_HEADER = "TMS-End"  # `0:123,1:456`: the offset after the last message, by partition
+REACHED_HEADER = "TMS-Reached"  # the same of before which everything was looked at
+REQUEST_ID_HEADER = "TMS-Request-Id"
+
+PROBLEM_BYTES_MAX = 2_048
+_TYPE = "urn:tms:problem:"
+_DETAIL_CHARS_MAX = 1_000
+_DETAIL_CHARS_SURE = 200  # fits however much JSON escapes it (6 bytes each)
+RETRY_AFTER_S = 1
+
+OK, CREATED, NO_CONTENT = 200, 201, 204
+NOT_READY, METHOD_NOT_ALLOWED = 503, 405
+BAD_REQUEST, FORBIDDEN, NOT_FOUND, CONFLICT, INTERNAL = 400, 403, 404, 409, 500  # of `/v1`
+STATUS_LINES = {
+    int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+
+STATUS: dict[ErrorKind, int] = {
+    ErrorKind.MALFORMED: 400,
+    ErrorKind.INVALID: 422,
+    ErrorKind.TOO_LARGE: 413,
+    ErrorKind.UNSUPPORTED_MEDIA: 415,
+    ErrorKind.NOT_ACCEPTABLE: 406,
+    ErrorKind.FORBIDDEN: 403,
+    ErrorKind.NOT_FOUND: 404,
+    ErrorKind.CONFLICT: 409,
+    ErrorKind.GONE: 410,
+    ErrorKind.SLOW: 408,
+    ErrorKind.OVERLOADED: 429,
+    ErrorKind.STORAGE_FULL: 507,
+    ErrorKind.UNAVAILABLE: 503,
+    ErrorKind.CORRUPT: 500,
+    ErrorKind.INTERNAL: 500,
+    ErrorKind.ALREADY_RUNNING: 503,
+    ErrorKind.CONFIG: 500,
+    ErrorKind.TIMED_OUT: 504,
+    ErrorKind.CLOSED: 503,
+}
+_STATUS_OF_CODE = {
+    "method-not-allowed": METHOD_NOT_ALLOWED,
+    "uri-too-long": 414,
+    "headers-too-large": 431,
+    "not-implemented": 501,
+}
+
+
+class MethodNotAllowed(TMSError):
+    """The path exists, but not with this method; details carry `allowed`."""
+
+    code, kind = "method-not-allowed", ErrorKind.INVALID
+
+
+class UriTooLong(TooLarge):
+    """The request's URL is over the limit."""
+
+    code = "uri-too-long"
+
+
+class HeadersTooLarge(TooLarge):
+    """The request's headers are too many or too large."""
+
+    code = "headers-too-large"
+
+
+class NotImplementedMethod(TMSError):
+    """The method is none of HTTP's."""
+
+    code, kind = "not-implemented", ErrorKind.INVALID
+
+
+def topics_path(namespace: str) -> str:
+    """The topics of a namespace: GET lists them."""
+    return f"{PREFIX}/{quote(namespace, safe='')}/topics"
+
+
+def topic_path(name: TopicName) -> str:
+    """One topic: PUT, GET, PATCH, DELETE."""
+    return f"{topics_path(name.namespace)}/{quote(name.topic, safe='')}"
+
+
+def truncate_path(name: TopicName) -> str:
+    """POST removes the messages before a position."""
+    return f"{topic_path(name)}/truncate"
+
+
+def erase_path(name: TopicName) -> str:
+    """POST takes messages out for good."""
+    return f"{topic_path(name)}/erase"
+
+
+def staged_path(name: TopicName, transaction: int) -> str:
+    """POST stages blocks of a transaction."""
+    return f"{topic_path(name)}/staged?transaction={transaction}"
+
+
+def messages_path(
+    name: TopicName, durability: Durability | None = None, expect: MessageId | None = None
+) -> str:
+    """POST publishes; see `fetch_path` for GET."""
+    given = [] if durability is None else [f"durability={durability}"]
+    given += [] if expect is None else [f"expect={expected_text(expect)}"]
+    return f"{topic_path(name)}/messages{'?' * bool(given)}{'&'.join(given)}"
+
+
+def fetch_path(
+    name: TopicName,
+    start: str,
+    *,
+    bytes_max: int,
+    wait_ms: int = 0,
+    limit: int | None = None,
+    isolation: View = Isolation.COMMITTED,
+    where: Filter | None = None,
+) -> str:
+    """GET fetches; `start` is a position for all partitions or `bodies.positions_text`."""
+    query = f"from={start}&max_bytes={bytes_max}&wait_ms={wait_ms}"
+    if limit is not None:
+        query += f"&limit={limit}"
+    if isinstance(isolation, Snapshot):
+        raw = urlsafe_b64encode(encode_snapshot(isolation)).decode()
+        query += f"&isolation={Isolation.SNAPSHOT}&snapshot={raw}"
+    elif isolation is not Isolation.COMMITTED:
+        query += f"&isolation={isolation}"
+    if where is not None:
+        query += f"&filter={quote(where.text, safe='')}"
+    return f"{topic_path(name)}/messages?{query}"
+
+
+def transaction_path(id: int, what: str = "") -> str:
+    """One transaction: GET describes, DELETE aborts; POST to its `commit` or `invalidate`."""
+    return f"{TRANSACTIONS}/{id or NEW_TRANSACTION}{'/' if what else ''}{what}"
+
+
+def delayed_path(
+    name: TopicName, at_ms: int | None, delay_ms: int | None, durability: Durability | None
+) -> str:
+    """POST stores messages until they are due."""
+    query = f"delay_ms={delay_ms}" if at_ms is None else f"deliver_at_ms={at_ms}"
+    if durability is not None:
+        query += f"&durability={durability}"
+    return f"{topic_path(name)}/delayed?{query}"
+
+
+def waiting_path(name: TopicName, after: str, limit: int) -> str:
+    """GET shows what waits until it is due."""
+    query = f"limit={limit}" + (f"&after={after}" if after else "")
+    return f"{topic_path(name)}/delayed?{query}"
+
+
+def delayed_message_path(name: TopicName, id: str) -> str:
+    """DELETE cancels a delayed message."""
+    return f"{topic_path(name)}/delayed/{id}"
+
+
+def positions_path(name: TopicName, group: str) -> str:
+    """A group's positions in a topic: GET, PUT."""
+    return f"{topic_path(name)}/positions/{quote(group, safe='')}"
+
+
+def queues_path(name: TopicName) -> str:
+    """The queues of a topic: GET lists them."""
+    return f"{topic_path(name)}/queues"
+
+
+def queue_path(name: TopicName, group: str, what: str = "") -> str:
+    """One queue: PUT, GET, PATCH, DELETE; POST to its `receive`, `ack`, `nack`, `extend`, `reject`
+    or `redrive`."""
+    return f"{queues_path(name)}/{quote(group, safe='')}{'/' if what else ''}{what}"
+
+
+def groups_path(name: TopicName, group: str = "", member: str = "") -> str:
+    """The groups of a topic, one of them: GET; a member of it: POST, DELETE."""
+    path = f"{topic_path(name)}/groups"
+    if group:
+        path += "/" + quote(group, safe="")
+    return f"{path}/members/{quote(member, safe='')}" if member else path
+
+
+def offsets_path(name: TopicName, at: str, isolation: View) -> str:
+    """GET tells which offsets a position is, by partition."""
+    shown = Isolation.SNAPSHOT if isinstance(isolation, Snapshot) else isolation
+    return f"{topic_path(name)}/offsets?at={at}&isolation={shown}"
+
+
+def inspect_path(name: TopicName, partition: int, limit: int) -> str:
+    """GET shows what is stored of a partition."""
+    return f"{topic_path(name)}/inspect?partition={partition}&limit={limit}"
+
+
+class ProblemBody(msgspec.Struct, omit_defaults=True):
+    """An RFC 9457 problem document."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    retriable: bool = False
+    details: dict[str, Any] = {}
+    request_id: str = ""
+
+
+_problem_decoder = msgspec.json.Decoder(ProblemBody)
+
+
+def status_of(error: TMSError) -> int:
+    """The HTTP status of an error."""
+    return _STATUS_OF_CODE.get(error.code) or STATUS[error.kind]
+
+
+def problem(error: TMSError, request_id: str = "") -> tuple[int, bytes]:
+    """Status and body of the answer that carries this error, at most 2 KiB."""
+    status = status_of(error)
+    made = ProblemBody(
+        type=_TYPE + error.code,
+        title=error.code.replace("-", " ").capitalize(),
+        status=status,
+        detail=_clipped(error.message, _DETAIL_CHARS_MAX),
+        retriable=error.retriable,
+        details=error.details,
+        request_id=request_id,
+    )
+    try:
+        body = msgspec.json.encode(made)
+    except (TypeError, ValueError):  # details that are no JSON are for logs only
+        made.details = {}
+        body = msgspec.json.encode(made)
+    if len(body) > PROBLEM_BYTES_MAX:
+        made.details, made.detail = {}, _clipped(error.message, _DETAIL_CHARS_SURE)
+        body = msgspec.json.encode(made)
+    return status, body
+
+
+def _clipped(message: str, chars_max: int) -> str:
+    clean = message.encode("utf-8", "backslashreplace").decode()
+    return clean if len(clean) <= chars_max else clean[: chars_max - 1] + "…"
+
+
+def from_problem(status: int, body: bytes | bytearray | memoryview) -> TMSError:
+    """The error in this answer; a plain `TMSError` with the status when it is none of TMS's."""
+    try:
+        made = _problem_decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        made = None
+    if made is None or not made.type.startswith(_TYPE):
+        return TMSError(
+            f"The answer has status {status} and no TMS problem document; is this a TMS service?",
+            status=status,
+        )
+    return from_code(made.type.removeprefix(_TYPE), made.detail, made.details)

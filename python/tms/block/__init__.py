@@ -1,0 +1,147 @@
+"""The block: packed once by a producer, unpacked once by a consumer, passed on as bytes between.
+
+    0   48  header (`header`): count, CRC, base offset, producer, …     big-endian
+    48   …  of a sparse block: which of its messages are left (`header`)
+    48   …  body: one encapsulated Arrow IPC RecordBatch message of the columns
+            key: binary, value: binary, headers: map<utf8, binary>      little-endian (`arrow`)
+
+Invariants
+
+* The producer sends the body and its own part of the header; the service fills in the rest with
+  `place` and never touches the body.
+* What `check` passed can hurt no reader, and `decode` returns what was encoded or raises.
+* Messages go from a block in one way, `thin`; what is left keeps ids, offsets and bytes.
+* Importing this room does not import pyarrow; a lone message is never worth the wait.
+"""
+
+from typing import TYPE_CHECKING
+
+from tms.block.arrow import Compression
+from tms.block.checking import check_body, checking_bytes
+from tms.block.columns import Columns, Ends, decode, schema, unpacked
+from tms.block.header import (
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    SPARSE,
+    BlockHeader,
+    Flags,
+    body_crc,
+    flags_of,
+    index_of,
+    place,
+    read_header,
+    write_header,
+)
+from tms.block.lone import lone_bytes, lone_cells, pack_lone
+from tms.block.packing import (
+    HEADER_VALUE_BYTES_MAX,
+    HEADERS_ADDED_MAX,
+    HEADERS_MAX,
+    Cells,
+    Headers,
+    compress,
+    pack,
+    pack_batch,
+)
+from tms.block.sparse import thin
+from tms.errors import BadBlock, CrcMismatch
+from tms.model.message import MESSAGES_MAX, Buffer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "FORMAT_VERSION",
+    "HEADERS_ADDED_MAX",
+    "HEADERS_MAX",
+    "HEADER_BYTES",
+    "HEADER_VALUE_BYTES_MAX",
+    "MESSAGES_MAX",
+    "SPARSE",
+    "BlockHeader",
+    "Columns",
+    "Compression",
+    "Ends",
+    "Flags",
+    "check",
+    "checking_bytes",
+    "decode",
+    "encode",
+    "encode_batch",
+    "flags_of",
+    "index_of",
+    "place",
+    "read_header",
+    "schema",
+    "thin",
+    "unpack_lone",
+    "unpacked",
+]
+
+
+def encode(
+    values: Cells,
+    keys: Cells | None = None,
+    headers: Headers | None = None,
+    *,
+    producer_id: int = 0,
+    producer_sequence: int = 0,
+    compression: Compression = Compression.NONE,
+) -> bytearray:
+    """The whole block of these messages, with base offset 0.
+
+    Raises `Invalid` (with `index` where one message is to blame) and `TooLarge` for more than
+    `MESSAGES_MAX` messages.
+    """
+    block = None
+    if len(values) == 1 and headers is None and (keys is None or len(keys) == 1):
+        block = pack_lone(values[0], keys[0] if keys else None)
+    if block is None:
+        block = pack(values, keys, headers, HEADER_BYTES)
+    if compression is not Compression.NONE:
+        block = compress(block, HEADER_BYTES, compression)
+    write_header(block, len(values), producer_id, producer_sequence)
+    return block
+
+
+def encode_batch(
+    batch: "pa.RecordBatch", *, producer_id: int = 0, producer_sequence: int = 0
+) -> bytearray:
+    """The whole block of messages that Arrow has already as columns of `schema()`. Header names and
+    values must be what `encode` accepts: that is not looked at again. Raises like `encode`."""
+    block = pack_batch(batch, HEADER_BYTES)
+    write_header(block, batch.num_rows, producer_id, producer_sequence)
+    return block
+
+
+def check(block: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int) -> BlockHeader:
+    """The header of an incoming block, once everything about the block is found to be right.
+
+    Raises `BadBlock`, `CrcMismatch`, `DecompressedTooLarge`, `Invalid` and `TooLarge`; the last two
+    carry the `index` of a message.
+    """
+    header = read_header(block)
+    if header.flags:
+        raise BadBlock(f"A block comes in without flags, this one has {header.flags:#04x}.")
+    crc = body_crc(block)
+    if crc != header.crc:
+        raise CrcMismatch(
+            f"The block's body has the CRC-32C {crc:08x}, but its header says {header.crc:08x}:"
+            " it was damaged on its way, send it again."
+        )
+    if header.count == 1:
+        size = lone_bytes(block)
+        if size is not None and size <= message_bytes_max:
+            return header
+    check_body(block, header.count, message_bytes_max, decompressed_bytes_max)
+    return header
+
+
+def unpack_lone(block: Buffer) -> tuple[bytes | None, bytes] | None:
+    """Key and value of a stored block that is a lone message without headers, in a fraction of the
+    time of `decode`; None for any other block, and for a damaged one."""
+    found = lone_cells(block)
+    try:
+        return found if found is not None and body_crc(block) == read_header(block).crc else None
+    except BadBlock:
+        return None

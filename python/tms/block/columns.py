@@ -1,0 +1,340 @@
+"""The body of a block → messages.
+
+A few messages are unpacked right here, many by pyarrow, which is imported when it is first needed.
+
+Invariants
+
+* The block passed `checking` when it came in and its CRC is right, so its ends are true.
+* One cell per message that the block has. A null map of headers reads as an empty one.
+* Of a compressed block, what was unpacked is kept by the slice that asked for it alone; `unpacked`
+  lets neighbours share it, and keeps nothing.
+"""
+
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from tms.block import arrow
+from tms.block.arrow import (
+    HEADER_VALUE,
+    HEADERS,
+    KEY,
+    NAME,
+    SMALL_ENDS,
+    VALUE,
+    Layout,
+    decompressed_bytes,
+)
+from tms.block.header import (
+    HEADER_BYTES,
+    SPARSE,
+    body_at,
+    body_crc,
+    index_of,
+    read_header,
+)
+from tms.errors import BadBlock, DataCorrupt
+from tms.model.message import Buffer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_BUFFER_LENGTH = struct.Struct("<q")  # at the begin of a compressed buffer; -1: it is not
+COLD_MAX = 2_048  # messages and headers to unpack by hand while pyarrow is not loaded
+
+
+@cache
+def schema() -> "pa.Schema":
+    """The schema of every block."""
+    import pyarrow as pa
+
+    headers = pa.map_(pa.utf8(), pa.binary())
+    return pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", headers)])
+
+
+def decode(block: Buffer) -> "Columns":
+    """The messages of a stored block. Raises `DataCorrupt` if it is not as it was stored."""
+    try:
+        header = read_header(block)
+        crc = body_crc(block)
+        if crc != header.crc:
+            raise BadBlock(f"its body has the CRC-32C {crc:08x}, its header says {header.crc:08x}.")
+        index, start = None, HEADER_BYTES
+        count = header.count
+        if header.flags & SPARSE:
+            index = index_of(block, header)
+            start, count = body_at(header, index), len(index)
+        layout, body = arrow.read(block, start)
+        if layout.messages != count:
+            raise BadBlock(f"its header says {count} messages, its body {layout.messages}.")
+    except BadBlock as exc:
+        raise DataCorrupt(f"A stored block is damaged, run `tms fsck`: {exc.message}") from exc
+    return Columns(block, layout, body, start, index)
+
+
+def record_batch(block: Buffer, layout: Layout, start: int = HEADER_BYTES) -> "pa.RecordBatch":
+    """The body, which begins at `start`, as Arrow knows it. Raises `pyarrow.ArrowException` and
+    `OSError`."""
+    import pyarrow as pa
+
+    if not layout.compressed:
+        return pa.ipc.read_record_batch(pa.py_buffer(block).slice(start), schema())
+    # Only a stream can be told to decompress in this thread; handing over to others costs more.
+    stream = b"".join((schema().serialize(), memoryview(block)[start:]))
+    options = pa.ipc.IpcReadOptions(use_threads=False)
+    return pa.ipc.open_stream(stream, options=options).read_next_batch()
+
+
+def unpacked(slices: "Iterable[Columns]") -> "Iterator[Columns]":
+    """The same slices one after the other, each to be read before the next: those of one block
+    that follow each other unpack it once, and nothing of that is kept."""
+    last: Columns | None = None
+    for columns in slices:
+        part = columns.slice(0, columns.count)
+        if last is not None and last._block is columns._block:
+            part._batch = last._batch
+        last = part
+        yield part
+
+
+class Ends(NamedTuple):
+    """Where the cells of each column end; of headers, the entries of each message and their
+    names and values."""
+
+    keys: Sequence[int]
+    values: Sequence[int]
+    headers: Sequence[int]
+    names: Sequence[int]
+    texts: Sequence[int]
+
+    def before(self, at: int) -> int:
+        """How many bytes lie before a message; the difference of two is what is between them."""
+        size = self.keys[at] + self.values[at]
+        if not self.names:
+            return size
+        entry = self.headers[at]
+        return size + self.names[entry] + self.texts[entry]
+
+
+class Columns:
+    """The messages of a block, column by column, each unpacked when it is asked for.
+
+    Raises `DataCorrupt` when a column cannot be unpacked.
+    """
+
+    __slots__ = ("_batch", "_block", "_body", "_first", "_index", "_layout", "_start", "count")
+
+    def __init__(
+        self,
+        block: Buffer,
+        layout: Layout,
+        body: int,
+        start: int = HEADER_BYTES,
+        index: Sequence[int] | None = None,
+    ) -> None:
+        self.count = layout.messages
+        self._block = block
+        self._layout = layout
+        self._start = start  # of the body, whose buffers begin at `body`
+        self._body = body
+        self._index = index
+        self._first = 0
+        self._batch: pa.RecordBatch | None = None
+
+    def slice(self, start: int, stop: int) -> "Columns":
+        """The messages from `start` up to, but not including, `stop`."""
+        stop = min(stop, self.count)
+        start = min(start, stop)
+        part = Columns(self._block, self._layout, self._body, self._start, self._index)
+        part.count = stop - start
+        part._first = self._first + start
+        part._batch = self._batch
+        return part
+
+    def about(self, bytes_max: int) -> "Columns":
+        """About as many of the first messages as `bytes_max` allows, at least one."""
+        part = self
+        while part.cell_bytes > bytes_max and part.count > 1:
+            part = part.slice(0, part.count // 2)
+        return part
+
+    @property
+    def index(self) -> Sequence[int]:
+        """Of each message, its distance from the first one of the block as it was published."""
+        whole = range(self._layout.messages) if self._index is None else self._index
+        return whole[self._first : self._first + self.count]
+
+    @property
+    def has_tombstones(self) -> bool:
+        """Whether a message of the block has no value."""
+        return self._layout.nulls[1] > 0
+
+    @property
+    def compression(self) -> arrow.Compression:
+        """How the block is compressed."""
+        return self._layout.compression
+
+    @property
+    def origin(self) -> tuple[Buffer, int, int]:
+        """The block that they stand in, the place of the first of them, and how many it has."""
+        return self._block, self._first, self._layout.messages
+
+    @property
+    def cell_bytes(self) -> int:
+        """About how many bytes the messages take, not compressed; of a slice, its share."""
+        size = decompressed_bytes(self._block, self._body, self._layout)
+        return size * self.count // self._layout.messages
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """How much memory it takes to unpack the whole block; 0 when it is not compressed."""
+        if not self._layout.compressed:
+            return 0
+        return decompressed_bytes(self._block, self._body, self._layout)
+
+    def ends(self) -> Ends:
+        """Where the cells of the whole block end; nothing else of it is unpacked."""
+        messages, entries = self._layout.messages, self._layout.entries
+        return Ends(
+            self._ends_of(KEY, messages),
+            self._ends_of(VALUE, messages),
+            self._ends_of(HEADERS, messages),
+            self._ends_of(NAME, entries) if entries else (),
+            self._ends_of(HEADER_VALUE, entries) if entries else (),
+        )
+
+    def _ends_of(self, column: int, count: int) -> Sequence[int]:
+        size = 4 * (count + 1)
+        cells = memoryview(self._buffer(column + 1))
+        return (cells[:size] if len(cells) >= size else memoryview(bytes(size))).cast("i")
+
+    @property
+    def few(self) -> bool:
+        """Whether the block has so few messages that unpacking them here is faster than Arrow."""
+        return self._layout.small
+
+    def values(self) -> list[bytes | None]:
+        """The values; None is a tombstone."""
+        return self._binaries(VALUE, self._layout.nulls[1])
+
+    def keys(self) -> list[bytes | None]:
+        """The keys; None for messages without one."""
+        return self._binaries(KEY, self._layout.nulls[0])
+
+    def arrays(self) -> tuple["pa.Array", "pa.Array"]:
+        """Keys and values as Arrow has them; nothing is copied that was not compressed."""
+        if self._layout.compressed:
+            batch = self.record_batch()
+            return batch.column(0), batch.column(1)
+        null_keys, null_values, _ = self._layout.nulls
+        return self._array(KEY, null_keys), self._array(VALUE, null_values)
+
+    def headers(self) -> list[dict[str, bytes]]:
+        """The headers; empty for messages without any."""
+        layout = self._layout
+        if not layout.entries:
+            return [{} for _ in range(self.count)]
+        ends: Sequence[int]
+        if self._by_hand():
+            ends = self._ends(HEADERS, layout.messages)
+            names = [name.decode() for name in self._cells(NAME, layout.entries)]
+            texts = self._cells(HEADER_VALUE, layout.entries)
+        else:
+            maps = self._whole_batch().column(2)
+            ends, names, texts = (c.to_pylist() for c in (maps.offsets, maps.keys, maps.items))
+        return [
+            dict(zip(names[start:stop], texts[start:stop], strict=True))
+            for start, stop in pairwise(ends[self._first : self._first + self.count + 1])
+        ]
+
+    def record_batch(self) -> "pa.RecordBatch":
+        """The columns key, value and headers; nothing is copied that was not compressed."""
+        return self._whole_batch().slice(self._first, self.count)
+
+    def _whole_batch(self) -> "pa.RecordBatch":
+        if self._batch is None:
+            import pyarrow as pa
+
+            try:
+                self._batch = record_batch(self._block, self._layout, self._start)
+            except (pa.ArrowException, OSError) as exc:
+                raise DataCorrupt(f"A stored block cannot be unpacked: {exc}") from exc
+        return self._batch
+
+    def _binaries(self, column: int, nulls: int) -> list[bytes | None]:
+        layout, count, first = self._layout, self.count, self._first
+        cells: list[bytes | None]
+        if nulls == layout.messages:
+            return [None] * count
+        if layout.compressed:
+            cells = self.record_batch().column(column // 3).to_pylist()
+            return cells
+        if not self._by_hand():
+            cells = self._array(column, nulls).to_pylist()
+            return cells
+        cells = [*self._cells(column, layout.messages)]
+        if nulls:
+            at, size = self._span(column)
+            bits = int.from_bytes(self._block[at : at + size], "little")
+            cells = [cell if bits >> i & 1 else None for i, cell in enumerate(cells)]
+        return cells if count == layout.messages else cells[first : first + count]
+
+    def _by_hand(self) -> bool:
+        """Whether to do without pyarrow: where it is not faster, and, as long as nobody has loaded
+        it, where it would not be worth the time that loading takes: a reader at the tail must not
+        stand still for it when it meets a larger block."""
+        layout = self._layout
+        if layout.small or layout.compressed:
+            return layout.small
+        return layout.messages + layout.entries <= COLD_MAX and "pyarrow" not in sys.modules
+
+    def _array(self, column: int, nulls: int) -> "pa.Array":
+        """One column of the slice, without the cost of the others."""
+        import pyarrow as pa
+
+        block = pa.py_buffer(self._block)
+        validity, ends, cells = (block.slice(*self._span(column + i)) for i in range(3))
+        buffers = [validity if nulls else None, ends, cells]
+        null_count = -1 if nulls else 0  # -1: to be counted, a slice may have fewer
+        return pa.Array.from_buffers(pa.binary(), self.count, buffers, null_count, self._first)
+
+    def _cells(self, column: int, count: int) -> list[bytes]:
+        at, size = self._span(column + 2)
+        cells = bytes(self._block[at : at + size])
+        ends = self._ends(column, count)
+        if count == 1:  # a lone message is in a hurry
+            return [cells[ends[0] : ends[1]]]
+        return [cells[start:stop] for start, stop in pairwise(ends)]
+
+    def _ends(self, column: int, count: int) -> tuple[int, ...]:
+        at = self._span(column + 1)[0]
+        if count < len(SMALL_ENDS):
+            return SMALL_ENDS[count].unpack_from(self._block, at)
+        return struct.unpack_from(f"<{count + 1}i", self._block, at)
+
+    def _buffer(self, number: int) -> Buffer:
+        """A buffer of the block, not compressed."""
+        at, size = self._span(number)
+        packed = memoryview(self._block)[at : at + size]
+        if not size or not self._layout.compressed:
+            return packed
+        (length,) = _BUFFER_LENGTH.unpack_from(packed)
+        if length == -1:
+            return packed[_BUFFER_LENGTH.size :]
+        import pyarrow as pa
+
+        try:
+            codec = pa.Codec(self._layout.compression.value)
+            found: bytes = codec.decompress(packed[_BUFFER_LENGTH.size :], length, asbytes=True)
+        except (pa.ArrowException, OSError) as exc:
+            raise DataCorrupt(f"A stored block cannot be unpacked: {exc}") from exc
+        return found
+
+    def _span(self, buffer: int) -> tuple[int, int]:
+        """Where a buffer begins in the block, and its length."""
+        buffers = self._layout.buffers
+        return self._body + buffers[2 * buffer], buffers[2 * buffer + 1]

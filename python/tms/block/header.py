@@ -1,0 +1,155 @@
+"""The header of a block: 48 bytes, integers big-endian.
+
+    0   4  magic "TMSB"                                                             service
+    4   1  format version (1)                                                       service
+    5   1  flags: 1 transactional, 2 staged, 4 rolled back, 8 sparse                service
+    6   2  reserved, zero                                                           service
+    8   4  message count                                                            producer
+    12  4  CRC-32C of the body                                                      producer
+    16  8  base offset: the offset of the first message                             service
+    24  8  write pointer, 0 = not transactional                                     producer
+    32  8  producer id, 0 = none                                                    producer
+    40  4  producer sequence                                                        producer
+    44  4  reserved, zero                                                           producer
+
+A sparse block lacks some of its messages. It begins with its index, little-endian like its columns:
+
+    48  4  n: how many messages are left, at least 1
+    52  4  zero
+    56  2n of each one, its distance from the block's first message, in id and in offset; ascending
+    …      zeros up to a multiple of 8; then the body of n messages
+
+Invariants
+
+* Who fills in what stands at the right; nobody changes the other's bytes.
+* The CRC covers the body, not the header: the service must be able to place a block. It covers the
+  index as well.
+* The count, the base offset and the id of the last message are those of the whole block, whatever
+  is left of it: so ids and offsets of messages never change.
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import IntFlag
+from typing import NamedTuple
+
+import google_crc32c
+from msgspec import Raw
+
+from tms.errors import BadBlock
+from tms.model.message import MESSAGES_MAX, Buffer
+
+HEADER_BYTES = 48
+FORMAT_VERSION = 1
+
+_MAGIC = b"TMSB"
+_HEADER = struct.Struct(">4sBBHIIQQQII")
+_START = struct.Struct(">4sBBH")
+_PLACE = struct.Struct(">QQ")  # and write pointer
+_INDEX = struct.Struct("<II")
+_INDEX_AT = HEADER_BYTES + _INDEX.size
+
+
+class Flags(IntFlag):
+    """What the service knows of a block."""
+
+    TRANSACTIONAL = 1
+    STAGED = 2  # the messages stand in the payload map
+    ROLLED_BACK = 4
+    SPARSE = 8  # some messages are gone
+    ISSUED = 16  # the write pointer was given by the service's own transaction manager
+
+
+SPARSE = int(Flags.SPARSE)  # the same for every block that is read: a flag's own `&` takes 1 µs
+
+
+class BlockHeader(NamedTuple):
+    """What a block's header says; magic, version and reserved bytes are checked and left out."""
+
+    flags: int
+    count: int  # type: ignore[assignment]  # how many messages, not tuple's method
+    crc: int
+    base_offset: int
+    write_pointer: int
+    producer_id: int
+    producer_sequence: int
+
+
+def read_header(block: Buffer) -> BlockHeader:
+    """The block's header; its body is not looked at. Raises `BadBlock`."""
+    if len(block) < HEADER_BYTES:
+        raise BadBlock(f"A block has at least {HEADER_BYTES} bytes, this one has {len(block)}.")
+    magic, version, flags, zero, count, crc, base, pointer, producer, sequence, zeros = (
+        _HEADER.unpack_from(block)
+    )
+    if magic != _MAGIC:
+        raise BadBlock(f'A block begins with "TMSB", this one with {magic!r}.')
+    if version != FORMAT_VERSION:
+        raise BadBlock(
+            f"The block has format version {version}, but this TMS knows only version"
+            f" {FORMAT_VERSION}: use a newer TMS for it.",
+            version=version,
+        )
+    if zero or zeros:
+        raise BadBlock("The reserved bytes of the block's header are not zero.")
+    if not 0 < count <= MESSAGES_MAX:
+        raise BadBlock(f"A block has 1 to {MESSAGES_MAX} messages, this one says {count}.")
+    return BlockHeader(flags, count, crc, base, pointer, producer, sequence)
+
+
+def write_header(block: bytearray, count: int, producer_id: int, producer_sequence: int) -> None:
+    """Fill in the header of a block whose body is complete."""
+    crc = body_crc(block)
+    _HEADER.pack_into(
+        block, 0, _MAGIC, FORMAT_VERSION, 0, 0, count, crc, 0, 0, producer_id, producer_sequence, 0
+    )
+
+
+def place(
+    block: bytearray | memoryview, base_offset: int, flags: int = 0, write_pointer: int = 0
+) -> None:
+    """The service's part of a checked block, in place: magic, version, flags, base offset, write
+    pointer."""
+    _START.pack_into(block, 0, _MAGIC, FORMAT_VERSION, flags, 0)
+    _PLACE.pack_into(block, 16, base_offset, write_pointer)
+
+
+def flags_of(block: Buffer) -> int:
+    """The flags of a block that was checked before, cheaply."""
+    return block[5]
+
+
+def index_of(block: Buffer, header: BlockHeader) -> Sequence[int]:
+    """Of each message that the block has, its distance from the first one, ascending; cheap where
+    nothing is gone. Raises `BadBlock`."""
+    if not header.flags & SPARSE:
+        return range(header.count)
+    if len(block) < _INDEX_AT:
+        raise BadBlock("The block says that messages are gone, but has no index of what is left.")
+    left, zero = _INDEX.unpack_from(block, HEADER_BYTES)
+    if zero or not 0 < left <= header.count or _INDEX_AT + 2 * left > len(block):
+        raise BadBlock(f"The block's index is of {left} messages, which cannot be.")
+    index = struct.unpack_from(f"<{left}H", block, _INDEX_AT)
+    if index[-1] >= header.count or index[-1] - index[0] < left - 1:
+        raise BadBlock(f"The block's index does not fit {header.count} messages.")
+    return index
+
+
+def pack_index(index: Sequence[int]) -> bytes:
+    """What stands between header and body of a block that has these messages left."""
+    left = len(index)
+    return struct.pack(f"<II{left}H{-2 * left % 8}x", left, 0, *index)
+
+
+def body_at(header: BlockHeader, index: Sequence[int]) -> int:
+    """Where the columns of a block with this index begin."""
+    if not header.flags & SPARSE:
+        return HEADER_BYTES
+    return _INDEX_AT + ((2 * len(index) + 7) & -8)
+
+
+def body_crc(block: Buffer) -> int:
+    """The CRC-32C of what is behind the block's header."""
+    # google_crc32c takes no bytearray and no memoryview; `Raw` lends it their bytes without a copy.
+    crc: int = google_crc32c.value(Raw(memoryview(block)[HEADER_BYTES:]))
+    return crc

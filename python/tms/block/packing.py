@@ -1,0 +1,237 @@
+"""Messages → the body of a block.
+
+Packing needs pyarrow only to compress: joining all cells once is as fast as building its arrays.
+
+Invariants
+
+* A cell may hold any bytes; None makes a null cell, not an empty one.
+* A message without headers gets an empty map, not a null one.
+* A message has at most `HEADERS_MAX` headers from its publisher, and up to `HEADERS_ADDED_MAX` more
+  as a dead letter: whatever is stored can be packed again. Names are not empty, values not None and
+  of at most `HEADER_VALUE_BYTES_MAX`.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from operator import sub
+from typing import TYPE_CHECKING, cast
+
+from tms.block import arrow
+from tms.block.arrow import Compression
+from tms.block.columns import schema
+from tms.errors import Invalid, TooLarge
+from tms.model.message import MESSAGES_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HEADERS_MAX = 1_000
+HEADERS_ADDED_MAX = 16
+_HEADERS_MAX = HEADERS_MAX + HEADERS_ADDED_MAX
+HEADER_VALUE_BYTES_MAX = 64 << 10
+COUNTS_CACHED_MAX = 4  # most often the count is 1
+COMPRESSED_BYTES_MIN = 64  # smaller buffers stay as they are
+
+Cells = Sequence[bytes | None]
+Headers = Sequence[Mapping[str, bytes] | None]
+
+# A column: validity (if any cell is null) and ends, each padded to 8; cells; the cells' bytes.
+_Column = tuple[bytes, Sequence[bytes], int]
+
+_NO_CELLS: _Column = (bytes(8), (), 0)
+_PAD = [bytes(-size % 8) for size in range(8)]
+_BYTES = {bytes, bytearray}
+_LENGTH = struct.Struct("<q")
+_ENDS_OF_ONE = struct.Struct("<2i")
+
+
+def pack(values: Cells, keys: Cells | None, headers: Headers | None, room: int) -> bytearray:
+    """`room` zero bytes, then the body, not compressed. Raises `Invalid` and `TooLarge`."""
+    count = len(values)
+    if not count:
+        raise Invalid("A block has at least one message.")
+    if count > MESSAGES_MAX:
+        raise TooLarge(f"A block has at most {MESSAGES_MAX} messages, got {count}.")
+    null_keys, (key_ends, key_cells, key_bytes) = _column("keys", keys, count)
+    null_values, (value_ends, value_cells, value_bytes) = _column("values", values, count)
+    map_ends, names, texts = _header_columns(headers, count)
+    name_ends, name_cells, name_bytes = names
+    text_ends, text_cells, text_bytes = texts
+    entries = len(name_cells)
+    ends, entry_ends, validity = 4 * count + 4, 4 * entries + 4, (count + 7) // 8
+    sizes = (
+        validity if null_keys else 0, ends, key_bytes,
+        validity if null_values else 0, ends, value_bytes,
+        0, ends, 0,
+        0, entry_ends, name_bytes,
+        0, entry_ends, text_bytes,
+    )  # fmt: skip
+    metadata, body_bytes = arrow.write(
+        Compression.NONE, count, entries, null_keys, null_values, sizes
+    )
+    parts = (
+        bytes(room), metadata,
+        key_ends, *key_cells, _PAD[key_bytes & 7],
+        value_ends, *value_cells, _PAD[value_bytes & 7],
+        map_ends,
+        name_ends, *name_cells, _PAD[name_bytes & 7],
+        text_ends, *text_cells, _PAD[text_bytes & 7],
+    )  # fmt: skip
+    try:
+        block = bytearray().join(parts)
+    except TypeError as exc:
+        raise _wrong_type(values, keys) from exc
+    if len(block) != room + len(metadata) + body_bytes:  # some cell's len() is not its bytes
+        raise _wrong_type(values, keys)
+    return block
+
+
+def pack_batch(batch: "pa.RecordBatch", room: int) -> bytearray:
+    """The same from columns that Arrow has already, of the schema of blocks; the caller has seen
+    to the invariants of headers. Raises `Invalid` and `TooLarge`."""
+    if batch.schema != schema():
+        raise Invalid(f"A block has the columns {schema()}, got {batch.schema}.")
+    if not batch.num_rows:
+        raise Invalid("A block has at least one message.")
+    if batch.num_rows > MESSAGES_MAX:
+        raise TooLarge(f"A block has at most {MESSAGES_MAX} messages, got {batch.num_rows}.")
+    return bytearray().join((bytes(room), memoryview(batch.serialize())))
+
+
+def compress(block: bytearray, room: int, compression: Compression) -> bytearray:
+    """What `pack` made with its buffers compressed, each unless that would make it longer."""
+    import pyarrow
+
+    codec = pyarrow.Codec(compression.value)
+    layout, body = arrow.read(block, room)
+    view = memoryview(block)
+    parts: list[bytes | memoryview] = []
+    sizes: list[int] = []
+    for at, size in zip(layout.buffers[::2], layout.buffers[1::2], strict=True):
+        if not size:
+            sizes.append(0)
+            continue
+        length, packed = -1, view[body + at : body + at + size]
+        if size >= COMPRESSED_BYTES_MIN:
+            shorter = codec.compress(packed, asbytes=True)
+            if len(shorter) < size:
+                length, packed = size, shorter
+        sizes.append(8 + len(packed))
+        parts += (_LENGTH.pack(length), packed, _PAD[len(packed) & 7])
+    null_keys, null_values, _ = layout.nulls
+    metadata, _ = arrow.write(
+        compression, layout.messages, layout.entries, null_keys, null_values, tuple(sizes)
+    )
+    return bytearray().join((bytes(room), metadata, *parts))
+
+
+def _column(name: str, cells: Cells | None, count: int) -> tuple[int, _Column]:
+    """How many cells are null, and the column."""
+    if cells is None:
+        return count, _nulls(count)
+    if len(cells) != count:
+        raise Invalid(f"There are {count} values, but {len(cells)} {name}.")
+    try:
+        return 0, _joined(cast(Sequence[bytes], cells))
+    except TypeError:
+        filled = [b"" if cell is None else cell for cell in cells]
+    try:
+        ends, _, size = _joined(filled)
+    except TypeError as exc:
+        raise _wrong_type(cells) from exc
+    bits = "".join("0" if cell is None else "1" for cell in reversed(cells))
+    validity = int(bits, 2).to_bytes(_padded((count + 7) // 8), "little")
+    return bits.count("0"), (validity + ends, filled, size)
+
+
+@lru_cache(COUNTS_CACHED_MAX)
+def _nulls(count: int) -> _Column:
+    return bytes(_padded((count + 7) // 8) + _padded(4 * count + 4)), (), 0
+
+
+@lru_cache(COUNTS_CACHED_MAX)
+def _no_headers(count: int) -> tuple[bytes, _Column, _Column]:
+    return bytes(_padded(4 * count + 4)), _NO_CELLS, _NO_CELLS
+
+
+def _joined(cells: Sequence[bytes]) -> _Column:
+    if len(cells) == 1:  # a lone message is in a hurry
+        size = len(cells[0])
+        if size < 2**31:
+            return _ENDS_OF_ONE.pack(0, size), cells, size
+    ends = list(accumulate(map(len, cells), initial=0))
+    try:
+        return struct.pack(f"<{len(ends)}i{len(ends) % 2 * 4}x", *ends), cells, ends[-1]
+    except struct.error as exc:
+        raise TooLarge("The messages of a block have less than 2 GiB together.") from exc
+
+
+def _header_columns(headers: Headers | None, count: int) -> tuple[bytes, _Column, _Column]:
+    """Where each message's headers end, padded; their names; their values (texts, for short)."""
+    if headers is None:
+        return _no_headers(count)
+    if len(headers) != count:
+        raise Invalid(f"There are {count} values, but {len(headers)} headers.")
+    names: list[str] = []
+    texts: list[bytes] = []
+    ends = [0]
+    try:
+        for row in headers:
+            if row:
+                names += row
+                texts += row.values()
+            ends.append(len(names))
+        encoded = list(map(str.encode, names))
+    except (TypeError, AttributeError, UnicodeEncodeError) as exc:
+        raise _wrong_headers(headers) from exc
+    sizes = map(sub, ends[1:], ends)
+    if max(sizes) > _HEADERS_MAX or b"" in encoded or not set(map(type, texts)) <= _BYTES:
+        raise _wrong_headers(headers)
+    if texts and max(map(len, texts)) > HEADER_VALUE_BYTES_MAX:
+        raise _wrong_headers(headers)
+    map_ends = struct.pack(f"<{count + 1}i{len(ends) % 2 * 4}x", *ends)
+    return map_ends, _joined(encoded), _joined(texts)
+
+
+def _wrong_type(*columns: Cells | None) -> Invalid:
+    """What to raise when cells could not be joined; it names the first that is to blame."""
+    for cells in columns:
+        for index, cell in enumerate(cells or ()):
+            if cell is not None and type(cell) not in _BYTES:
+                kind = type(cell).__name__
+                return Invalid(f"Keys and values are bytes or None, got {kind}.", index=index)
+    return Invalid("Keys and values are bytes or None.")
+
+
+def _wrong_headers(headers: Headers) -> Invalid:
+    """What to raise when headers could not be joined; it names the first that are to blame."""
+    for index, row in enumerate(headers):
+        why = row and _why_wrong(row)
+        if why:
+            return Invalid(f"Headers are a mapping of str to bytes: {why}.", index=index)
+    return Invalid("Headers are a mapping of str to bytes.")
+
+
+def _why_wrong(row: object) -> str:
+    if not isinstance(row, Mapping):
+        return f"got {type(row).__name__}"
+    if len(row) > _HEADERS_MAX:
+        return f"a message has at most {HEADERS_MAX}, this one {len(row)}"
+    for name, text in row.items():
+        if not isinstance(name, str) or not name:
+            return f"a name is a str that is not empty, got {name!r:.80}"
+        if name.encode(errors="ignore").decode() != name:
+            return f"a name is valid Unicode, got {name!r:.80}"
+        if type(text) not in _BYTES:
+            return f"the value of {name!r:.80} is bytes, got {type(text).__name__}"
+        if len(text) > HEADER_VALUE_BYTES_MAX:
+            return (
+                f"a value has at most {HEADER_VALUE_BYTES_MAX} bytes, {name!r:.80} has {len(text)}"
+            )
+    return ""
+
+
+def _padded(size: int) -> int:
+    return (size + 7) & -8

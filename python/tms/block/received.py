@@ -1,0 +1,122 @@
+"""Messages as a queue hands them out: slices of blocks, each message with its token.
+
+    Received ─▶ slices: consecutive messages of one block, delivered equally often ─▶ messages
+
+Invariants
+
+* Nothing is unpacked before it is asked for: a worker that only counts, or forwards columns, makes
+  no object for each message.
+* A compressed block is unpacked once for all of its slices, and only one at a time.
+* Slices stand in the order in which their messages are to be handled.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import repeat
+from typing import NamedTuple
+
+from tms.block import Columns, unpacked
+from tms.model.ids import MessageId
+from tms.model.queue import Token
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Delivered(NamedTuple):
+    """A message that a queue handed out, `deliveries` times by now. `token` names this delivery;
+    `value` is None for a tombstone, `key` for a message without one."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: MessageId
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes]
+    deliveries: int
+    token: str
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it was published, in ms since 1970-01-01T00:00Z."""
+        return self.id.time_ms
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was published, in UTC."""
+        return _EPOCH + timedelta(milliseconds=self.id.time_ms)
+
+
+class Slice(NamedTuple):
+    """Consecutive messages of a block that were delivered together: offsets from `offset` and ids
+    from `id` on, one for each cell of `columns`."""
+
+    partition: int
+    offset: int
+    id: MessageId
+    deliveries: int
+    columns: Columns
+
+    def token(self, epoch: int) -> Token:
+        """The token of all its messages."""
+        return Token(self.partition, self.offset, self.deliveries, epoch, self.columns.count)
+
+    def ids(self) -> list[MessageId]:
+        """The id of each message."""
+        time_ms, sequence, payload_ms, payload = self.id
+        count = self.columns.count
+        payloads: Iterable[int] = range(payload, payload + count) if payload_ms else repeat(0)
+        cells = zip(
+            repeat(time_ms), range(sequence, sequence + count), repeat(payload_ms), payloads
+        )
+        return list(map(_AS_ID, cells))
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The answer to a receive: empty when nothing was there in time. `epoch` is the queue's, a part
+    of every token."""
+
+    epoch: int
+    slices: tuple[Slice, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(one.columns.count for one in self.slices)
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """How much memory it takes to unpack its blocks, one at a time."""
+        return max((one.columns.unpacked_bytes for one in self.slices), default=0)
+
+    def tokens(self) -> list[str]:
+        """Tokens of all messages, one for each slice."""
+        return [str(one.token(self.epoch)) for one in self.slices]
+
+    def messages(self, topic: str) -> list[Delivered]:
+        """The messages one by one. Raises `DataCorrupt`."""
+        found: list[Delivered] = []
+        parts = unpacked(one.columns for one in self.slices)
+        for one, columns in zip(self.slices, parts, strict=True):
+            count = columns.count
+            head, tail = f"{one.partition:x}.", f".{one.deliveries:x}.{self.epoch:x}"
+            offsets = range(one.offset, one.offset + count)
+            cells = zip(
+                repeat(topic, count),
+                repeat(one.partition),
+                offsets,
+                one.ids(),
+                columns.keys(),
+                columns.values(),
+                columns.headers(),
+                repeat(one.deliveries),
+                [f"{head}{offset:x}{tail}" for offset in offsets],
+            )
+            found += map(_AS_DELIVERED, cells)
+        return found
+
+
+# Three times as fast as calling the classes, which name each field.
+_AS_ID: Callable[[Iterable[object]], MessageId] = partial(tuple.__new__, MessageId)
+_AS_DELIVERED: Callable[[Iterable[object]], Delivered] = partial(tuple.__new__, Delivered)

@@ -1,0 +1,64 @@
+"""Taking messages out of a block: the only way in which they go from one that is stored.
+
+    0123456789      ten messages, offsets 70 to 79
+    ── thin(…, [1, 4, 9]) ─▶
+    ·1··4····9      sparse: its header says ten from offset 70 on, its index 1 4 9; 71, 74 and 79
+
+Invariants
+
+* Whoever is left keeps id, offset, key, value and headers; the block keeps its header but for flag
+  and CRC, its compression, and the place where it is stored.
+* Thinning is done or not: the same messages may be taken out again, in any order.
+* A block always has a message: one of which nothing is left is not stored at all.
+"""
+
+from collections.abc import Sequence
+
+from tms.block.arrow import Compression
+from tms.block.columns import Columns, decode
+from tms.block.header import (
+    HEADER_BYTES,
+    Flags,
+    pack_index,
+    place,
+    read_header,
+    write_header,
+)
+from tms.block.packing import compress, pack, pack_batch
+from tms.errors import Invalid
+from tms.model.message import Buffer
+
+
+def thin(block: Buffer, keep: Sequence[int], columns: Columns | None = None) -> bytearray:
+    """The block without the messages that are not in `keep`, the ascending places of those to keep
+    among the ones that it has. `columns` are the block's, where the caller has them already. Raises
+    `Invalid` to keep none, `DataCorrupt`."""
+    if not keep:
+        raise Invalid("A block keeps at least one message; leave it out instead.")
+    columns = columns or decode(block)
+    if len(keep) == columns.count:
+        return bytearray(block)
+    header = read_header(block)
+    index = columns.index
+    prefix = pack_index([index[at] for at in keep])
+    made = _body(columns, keep, HEADER_BYTES + len(prefix))
+    if columns.compression is not Compression.NONE:
+        made = compress(made, HEADER_BYTES + len(prefix), columns.compression)
+    made[HEADER_BYTES : HEADER_BYTES + len(prefix)] = prefix
+    write_header(made, header.count, header.producer_id, header.producer_sequence)
+    place(made, header.base_offset, header.flags | Flags.SPARSE, header.write_pointer)
+    return made
+
+
+def _body(columns: Columns, keep: Sequence[int], room: int) -> bytearray:
+    if columns.few:
+        keys, values, headers = columns.keys(), columns.values(), columns.headers()
+        return pack(
+            [values[at] for at in keep],
+            [keys[at] for at in keep],
+            [headers[at] for at in keep],
+            room,
+        )
+    import pyarrow as pa
+
+    return pack_batch(columns.record_batch().take(pa.array(keep, pa.int32())), room)

@@ -1,0 +1,43 @@
+"""The command `tms doctor`: runs the checks, prints findings with their fixes, and ends with 1 if
+one is a problem."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from tms.cli.findings import show
+from tms.cli.session import Session, Shared
+from tms.doctor.finding import Finding
+from tms.doctor.machine import Machine
+
+
+@click.command("doctor", cls=Shared)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Configuration file of the service to check too.",
+)
+@click.option("--all", "all_", is_flag=True, help="Show also what is fine.")
+@click.pass_obj
+def command(session: Session, config: Path | None, all_: bool) -> int:
+    """Check this machine, the configuration, the data directory and the service.
+
+    Changes nothing. Each finding comes with the way to mend it.
+    """
+    return show(session, examine(session, config, Machine()), all_)
+
+
+def examine(session: Session, config: Path | None, machine: Machine) -> Iterator[Finding]:
+    """The findings of all checks that apply."""
+    from tms.doctor import configuration, directory, service
+    from tms.doctor import machine as this_machine
+
+    yield from this_machine.check(machine)
+    yield from configuration.check(config, machine)
+    data = session.data or (Path(text) if (text := machine.environ.get("TMS_DATA")) else None)
+    if data is not None:
+        yield from directory.check(data, machine)
+    if data is None or session.url is not None:
+        meant = session.url is not None or "TMS_URL" in machine.environ
+        yield from service.check(session.url_or_default(), meant, machine)

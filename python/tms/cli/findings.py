@@ -1,0 +1,38 @@
+"""How findings are shown, and what they make of the exit code."""
+
+import os
+import sys
+from collections.abc import Iterable
+
+import click
+import msgspec
+
+from tms.cli.output import Format, escape, write
+from tms.cli.session import Session
+from tms.doctor.finding import Finding, Status
+
+_COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "red"}
+
+
+def show(session: Session, found: Iterable[Finding], all_: bool) -> int:
+    """Print the findings, with `all_` also what is fine; 1 if one of them is a problem."""
+    findings = list(found)
+    counts = {status: sum(one.status is status for one in findings) for status in Status}
+    if session.format is Format.TABLE:
+        write("".join(_text(one) for one in findings if all_ or one.status is not Status.OK))
+    else:
+        document = msgspec.to_builtins(findings)
+        session.show(document, document)
+    session.say(
+        f"{len(findings)} checks: {counts[Status.OK]} fine, {counts[Status.WARNING]} warnings, "
+        f"{counts[Status.PROBLEM]} problems"
+    )
+    return 1 if counts[Status.PROBLEM] else 0
+
+
+def _text(finding: Finding) -> str:
+    status = f"{finding.status:<8}"
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        status = click.style(status, fg=_COLOURS[finding.status])
+    text = f"{status} {escape(finding.check)}: {escape(finding.found)}\n"
+    return text if finding.fix is None else f"{text}         fix: {escape(finding.fix)}\n"

@@ -1,0 +1,98 @@
+"""`tms fsck`: reads everything in a data directory, names what is damaged, mends it if asked.
+
+Without `--repair` nothing changes: a copy is read, whose tables are links.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import msgspec
+
+from tms.cli.output import Format, escape, write
+from tms.cli.session import Session, Shared
+from tms.fsck.verify import Damage, Mend, Severity, Totals, Verifier
+
+_PASSES = 4
+
+
+@click.command("fsck", cls=Shared)
+@click.option("--repair", is_flag=True, help="Mend what can be; the damaged maps are kept.")
+@click.pass_obj
+def command(session: Session, repair: bool) -> int:
+    """Verify a data directory: every checksum, header, offset and id. Needs --data.
+
+    Ends with 1 if something is damaged, and still is after --repair.
+    """
+    _, data = session.target()
+    if data is None:
+        raise click.UsageError("fsck reads a data directory, not a service: give it with --data.")
+    steps: list[str] = []
+    findings, totals = _verify(data)
+    if repair:
+        from tms.fsck.repair import mend
+
+        for _ in range(_PASSES):
+            if all(one.mend is Mend.NOTHING for one in findings):
+                break
+            for step in mend(data, findings, session.clock.now_ms()):
+                session.say(step)
+                steps.append(step)
+            findings, totals = _verify(data)
+    _show(session, findings, totals, steps)
+    return 1 if any(one.severity is Severity.DAMAGE for one in findings) else 0
+
+
+def _verify(data: Path) -> tuple[list[Damage], Totals]:
+    """What is found twice: a directory in use changes while it is copied."""
+    findings, totals = _verify_once(data)
+    if findings:
+        again, totals = _verify_once(data)
+        findings = [one for one in again if one in findings]
+    return findings, totals
+
+
+def _verify_once(data: Path) -> tuple[list[Damage], Totals]:
+    from tms.store.leveldb import LevelDBStore, read_only_copy
+
+    kept = data / "damaged"
+    mended = [entry.name for entry in kept.iterdir()] if kept.is_dir() else []
+    names = frozenset(name.rpartition(".")[0].replace("+", "/") for name in mended)
+    with read_only_copy(data) as copy:
+        paths = os.path.realpath(copy), os.path.realpath(data)  # errors name files of the copy
+        store = LevelDBStore(copy, create=False)
+        try:
+            verifier = Verifier(store, names)
+            found = [replace(one, what=one.what.replace(*paths)) for one in verifier.run()]
+            return found, verifier.totals
+        finally:
+            store.close()
+
+
+def _show(session: Session, findings: list[Damage], totals: Totals, steps: list[str]) -> None:
+    rows = [
+        {"severity": one.severity.value, "where": one.where, "what": one.what, "map": one.map}
+        for one in findings
+    ]
+    document = {
+        "damaged": any(one.severity is Severity.DAMAGE for one in findings),
+        "read": msgspec.to_builtins(totals),
+        "repaired": steps,
+        "findings": [
+            {**row, "row": one.row.hex(), "mend": one.mend.value}
+            for row, one in zip(rows, findings, strict=True)
+        ],
+    }
+    if session.format is not Format.TABLE:
+        session.show(document, rows)
+        return
+    for one in findings:
+        write(f"{one.severity:<7} {escape(one.where)}: {escape(one.what)}\n")
+        if one.mend is not Mend.NOTHING:
+            write(f"        --repair would {one.mend}\n")
+    session.say(
+        f"read {totals.topics:,} topics, {totals.segments:,} segments, {totals.blocks:,} blocks, "
+        f"{totals.messages:,} messages, {totals.bytes:,} bytes: "
+        + ("damaged" if document["damaged"] else "intact")
+    )

@@ -1,0 +1,184 @@
+"""What the commands of `tms hbase` share: the store's address, how steps are shown, what they take.
+
+* `--store` wins over TMS_STORE, and that over TMS__STORE, which configures the service.
+* A dry run says the steps and changes nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from tms.cli.session import RETENTION, Session
+from tms.errors import ConfigError
+from tms.model.topic import parse_retention
+from tms.store.hbase.admin import Admin
+from tms.store.hbase.deployment import jar, plan
+from tms.store.hbase.deployment import jar_places as places
+from tms.store.hbase.deployment.deploy import Deployment
+from tms.store.hbase.thrift.pool import HBasePlace, Limits
+
+CALL_S, CONNECT_S = 15.0, 5.0
+WAIT = "60s"
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def store(function: _F) -> _F:
+    """The option for HBase's address."""
+    return click.option(
+        "--store",
+        envvar=["TMS_STORE", "TMS__STORE"],
+        metavar="URL",
+        help="hbase://HOST:PORT,…/NAMESPACE: Thrift 2 servers. [TMS_STORE, TMS__STORE]",
+    )(function)
+
+
+@dataclass(frozen=True, slots=True)
+class JarOptions:
+    """What was typed about the coprocessor's jar."""
+
+    file: Path | None
+    directory: str | None
+    webhdfs: str | None
+    shared: bool
+
+    @property
+    def given(self) -> bool:
+        """Whether a jar or its directory was named."""
+        return bool(self.file or self.directory)
+
+
+def webhdfs(function: _F) -> _F:
+    """The option for HDFS over HTTP."""
+    return click.option("--webhdfs", metavar="URL", help="Reach HDFS at http://NAMENODE:9870.")(
+        function
+    )
+
+
+def jars(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options for the coprocessor's jar; the function takes them together, as `jars`."""
+
+    @wraps(function)
+    def collected(
+        *arguments: Any,
+        jar_file: Path | None,
+        jar_directory: str | None,
+        webhdfs: str | None,
+        shared: bool,
+        **others: Any,
+    ) -> Any:
+        options = JarOptions(jar_file, jar_directory, webhdfs, shared)
+        return function(*arguments, jars=options, **others)
+
+    for option in (
+        click.option(
+            "--shared",
+            is_flag=True,
+            help="The directory is mounted at the same path on every server of HBase.",
+        ),
+        webhdfs,
+        click.option(
+            "--jar-directory",
+            metavar="DIR",
+            help="Where region servers read it: PATH, file:///PATH, hdfs://HOST:PORT/PATH. "
+            "[where it is]",
+        ),
+        click.option(
+            "--jar",
+            "jar_file",
+            type=click.Path(path_type=Path),
+            help="The coprocessor. [the one of this TMS]",
+        ),
+    ):
+        collected = option(collected)
+    return collected
+
+
+def wait(function: _F) -> _F:
+    """The option for how long regions may take."""
+    return click.option(
+        "--wait",
+        type=RETENTION,
+        default=WAIT,
+        help=f"How long the regions of a table may take to answer. [{WAIT}]",
+    )(function)
+
+
+def dry_run(function: _F) -> _F:
+    """The option that only shows."""
+    return click.option("--dry-run", is_flag=True, help="Only show what would change.")(function)
+
+
+@contextmanager
+def deployment(session: Session, url: str | None, wait: str = WAIT) -> Iterator[Deployment]:
+    """The namespace of HBase that is meant."""
+    if session.url is not None or session.data is not None:
+        raise click.UsageError("tms hbase takes --store instead of --url and --data.")
+    if not url:
+        raise click.UsageError("Say which HBase: --store hbase://HOST:PORT/NAMESPACE.")
+    session.store = url
+    wait_ms = parse_retention(wait)
+    if wait_ms is None:
+        raise click.UsageError("--wait needs an end.")
+    place = HBasePlace.parse(url)
+    if place.namespace == "hbase":
+        raise ConfigError(
+            "The namespace hbase belongs to HBase itself.", next=f"name another one in {url}"
+        )
+    admin = Admin(place, session.clock, Limits(connect_s=CONNECT_S, call_s=CALL_S))
+    try:
+        yield Deployment(admin, session.clock, wait_ms / 1000, session.say)
+    finally:
+        admin.close()
+
+
+def wanted(
+    deployment: Deployment, state: plan.TablesState, jars: JarOptions
+) -> tuple[plan.Build, places.Put]:
+    """The jar that is meant, as tables name it, and what puts it there. Raises `ConfigError` when
+    region servers would not see it."""
+    found = jar.find(jars.file)
+    note = state.note
+    known = (note.coprocessor or note.former) if note is not None else None
+    if jars.directory is None and known is None:
+        raise click.UsageError(
+            "Say where region servers read the coprocessor, with --jar-directory: a directory in "
+            "HDFS (hdfs://NAMENODE:PORT/tms), or one that all of them see. Or --no-coprocessor."
+        )
+    directory = jars.directory or (known.path.rpartition("/")[0] if known is not None else "")
+    place = places.parse(directory, jars.webhdfs)
+    build = plan.Build(found.version, place.url(found.name), found.sha256)
+    deployment.require_visible(place, jars.shared)
+    return build, partial(place.put, found.name, found.content)
+
+
+def show(
+    session: Session,
+    deployment: Deployment,
+    steps: Sequence[plan.Step],
+    dry_run: bool,
+    done: str,
+    build: plan.Build | None = None,
+) -> None:
+    """Say what was done, or with a dry run what would be, for people and for programs."""
+    namespace = deployment.namespace
+    changes = [plan.words(step, namespace) for step in plan.changes(steps)]
+    if dry_run:
+        for text in changes:
+            session.say(f"would {text}")
+        session.say("dry run, nothing was changed" if changes else "nothing would change")
+    else:
+        session.say(done if changes else f"nothing had to be changed; {done}")
+    session.show_result(
+        {
+            "namespace": namespace,
+            "changes": changes,
+            "changed": bool(changes) and not dry_run,
+            "coprocessor": None if build is None else msgspec.to_builtins(build),
+        }
+    )

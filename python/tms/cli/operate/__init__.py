@@ -1,1 +1,0 @@
-"""What operators run: the service itself, and looks at what it stores."""

@@ -1,0 +1,189 @@
+"""`tms queue receive`, `ack`, `nack`, `extend`, `reject` and `dead`: messages of queues, so that a
+shell script can be a worker.
+
+Tokens that came too late end a command with 4, as a conflict does; it was done for the others.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tms.block.received import Delivered
+from tms.cli.output import Format, Row
+from tms.cli.queue_options import GROUP, SECONDS
+from tms.cli.rendering import FIELDS, Fields, facts_of, renderer, write_bytes
+from tms.cli.session import TOPIC, Session, Shared
+from tms.client.cursor import Start
+from tms.errors import TopicNotFound
+from tms.model.queue import RECEIVE_MAX, TokenResult, redrive_group
+from tms.model.topic import TopicName
+
+if TYPE_CHECKING:
+    from tms.client.ports import QueuesPort
+
+TOO_LATE = 4
+_DELIVERED_FIELDS: Fields = {
+    **FIELDS,
+    "a": lambda message: message.token.encode(),
+    "d": lambda message: b"%d" % message.deliveries,
+}
+
+
+@click.command("receive", cls=Shared)
+@click.argument("group", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@click.option("-n", "--max", "limit", type=click.IntRange(1, RECEIVE_MAX), default=1, help="[1]")
+@click.option("-w", "--wait", type=SECONDS, default=0.0, help="Wait for the first. [0s]")
+@click.option("-f", "--format", "template", help=r"For example '%a %v\n'; see docs/cli.md.")
+@click.pass_obj
+def receive(
+    session: Session, group: str, topic: str, limit: int, wait: float, template: str | None
+) -> None:
+    """Lease messages of a queue and print them with their tokens. Prints nothing when there is
+    nothing in time.
+
+    \b
+      tms queue receive workers jobs --wait 20s --format '%a %v\\n'
+      tms queue receive workers jobs -n 100 --json
+    """
+    render = renderer(session.format, template, "%a\t%v\n", _facts, _DELIVERED_FIELDS)
+    name = TopicName.parse(topic)
+    with session.bus() as bus:
+        found = bus.queue_port.receive(group, name, limit, wait).messages(str(name))
+    write_bytes(b"".join(map(render, found)))
+    session.say(f"{len(found):,} messages")
+
+
+def _facts(message: Delivered) -> dict[str, Any]:
+    return {**facts_of(message), "deliveries": message.deliveries, "token": message.token}
+
+
+def _on_tokens(name: str, *options: Callable[[Any], Any]) -> Callable[[Any], click.Command]:
+    """A command that takes tokens."""
+
+    def decorate(function: Any) -> click.Command:
+        for decorator in (
+            click.pass_obj,
+            *options,
+            click.argument("tokens", nargs=-1, required=True),
+            click.argument("topic", type=TOPIC),
+            click.argument("group", type=GROUP),
+        ):
+            function = decorator(function)
+        made: click.Command = click.command(name, cls=Shared)(function)
+        return made
+
+    return decorate
+
+
+@_on_tokens("ack")
+def ack(session: Session, group: str, topic: str, tokens: tuple[str, ...]) -> int:
+    """Messages with these TOKENS are done with; `-` reads tokens from standard input."""
+    return _done(
+        session,
+        "acknowledged",
+        tokens,
+        lambda on, some: on.ack(group, TopicName.parse(topic), some),
+    )
+
+
+@_on_tokens("nack", click.option("--delay", type=SECONDS, help="Not before. [the back-off]"))
+def nack(
+    session: Session, group: str, topic: str, tokens: tuple[str, ...], delay: float | None
+) -> int:
+    """Messages with these TOKENS are to be delivered again; `-` reads tokens from standard
+    input."""
+    return _done(
+        session,
+        "given back",
+        tokens,
+        lambda on, some: on.nack(group, TopicName.parse(topic), some, delay),
+    )
+
+
+@_on_tokens("extend", click.option("--lease", type=SECONDS, help="From now on. [the queue's]"))
+def extend(
+    session: Session, group: str, topic: str, tokens: tuple[str, ...], lease: float | None
+) -> int:
+    """The leases of messages with these TOKENS begin anew; `-` reads tokens from standard
+    input."""
+    return _done(
+        session,
+        "extended",
+        tokens,
+        lambda on, some: on.extend(group, TopicName.parse(topic), some, lease),
+    )
+
+
+@_on_tokens("reject", click.option("--cause", default="", help="Goes with the dead letters."))
+def reject(session: Session, group: str, topic: str, tokens: tuple[str, ...], cause: str) -> int:
+    """Messages with these TOKENS go to the dead letters; `-` reads tokens from standard input."""
+    return _done(
+        session,
+        "rejected",
+        tokens,
+        lambda on, some: on.reject(group, TopicName.parse(topic), some, cause),
+    )
+
+
+def _done(
+    session: Session,
+    what: str,
+    tokens: tuple[str, ...],
+    work: "Callable[[QueuesPort, list[str]], TokenResult]",
+) -> int:
+    """Do it, and say for how many it was done; the exit code."""
+    texts = (sys.stdin.read() if text == "-" else text for text in tokens)
+    given = [token for text in texts for token in text.split()]
+    if not given:
+        return 0
+    with session.bus() as bus:
+        result = work(bus.queue_port, given)
+    session.say(f"{result.done:,} {what}")
+    if result.fenced:
+        session.say(f"too late: {' '.join(result.fenced)}")
+    row: Row = {"done": result.done, "fenced": " ".join(result.fenced)}
+    if session.format is not Format.TABLE:
+        session.show({"done": result.done, "fenced": list(result.fenced)}, [row])
+    return TOO_LATE if result.fenced else 0
+
+
+@click.command("dead", cls=Shared)
+@click.argument("group", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option("-f", "--format", "template", help=r"For example '%h %v\n'; see docs/cli.md.")
+@click.pass_obj
+def dead(session: Session, group: str, topic: str, count: int | None, template: str | None) -> None:
+    """Print the dead letters of a queue that were not moved back, with their headers, which say
+    what happened."""
+    render = renderer(session.format, template, "%h\t%v\n")
+    name, printed = TopicName.parse(topic), 0
+    with session.bus() as bus:
+        info = bus.queue_port.describe(group, name)
+        letters = str(info.dead_letter)
+        if info.dying:
+            session.say(f"{info.dying:,} messages are on their way to {letters}")
+        try:
+            start: dict[int, Start] = {
+                one.partition: "earliest" for one in bus.describe_topic(letters).partition_infos
+            }
+        except TopicNotFound:
+            session.say(f"No dead letters: {letters} is made for the first one.")
+            return
+        start |= bus.positions(redrive_group(group, name), letters)
+        with closing(bus.consumer(letters, start, stop_at_end=True)) as consumer:
+            ours = (one for one in consumer if _is_of(one.headers, group, name))
+            for message in islice(ours, count):
+                write_bytes(render(message))
+                printed += 1
+    session.say(f"{printed:,} dead letters")
+
+
+def _is_of(headers: Mapping[str, bytes], group: str, topic: TopicName) -> bool:
+    """Whether a dead letter is of this queue: a topic may take those of several."""
+    return headers.get("tms-dead-group", b"").decode(errors="replace") == group

@@ -1,0 +1,177 @@
+"""`tms queue …`: queues, their settings and how they stand.
+
+Deleting a queue asks for its group's name first, shows with `--dry-run` what it would do, and takes
+`--yes`.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from tms.cli import queue_messages as messages
+from tms.cli.output import Format, Row, table_text, write
+from tms.cli.queue_options import GROUP, SECONDS
+from tms.cli.session import START, TOPIC, CommandGroup, Session, Shared
+from tms.cli.topics import time_text
+from tms.model.position import Position
+from tms.model.queue import QueueInfo, QueueSettings
+from tms.model.topic import Durability, TopicName
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@click.group("queue", cls=CommandGroup)
+def command() -> None:
+    """Make queues, work on them, and look after their dead letters."""
+
+
+for _one in (messages.receive, messages.ack, messages.nack, messages.extend, messages.reject):
+    command.add_command(_one)
+command.add_command(messages.dead)
+
+
+def _settings(function: _F) -> _F:
+    """The options for what can be changed of a queue; those that were not given are None."""
+    levels = click.Choice([one.value for one in Durability])
+    for option in (
+        click.option("--durability", type=levels, help="Of acks. [the topic's]"),
+        click.option("--outstanding-max", type=int, help="Messages not settled. [1,000,000]"),
+        click.option("--dead-letter", type=TOPIC, help="Topic of dead letters. [TOPIC-GROUP-dead]"),
+        click.option("--jitter", type=float, help="Share by which a back-off varies. [0.2]"),
+        click.option("--backoff-max", "backoff_max_s", type=SECONDS, help="Its limit. [10m]"),
+        click.option("--backoff", "backoff_first_s", type=SECONDS, help="First pause. [1s]"),
+        click.option("--deliveries", "deliveries_max", type=int, help="0: no limit. [16]"),
+        click.option("--lease", "lease_s", type=SECONDS, help="How long a worker has. [30s]"),
+    ):
+        function = option(function)
+    return function
+
+
+@command.command("create", cls=Shared)
+@click.argument("group", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@_settings
+@click.option("--ordered-by", type=click.Choice(["key"]), help="One message of a key at a time.")
+@click.option("--from", "start", type=START, help="Where it begins. [earliest]")
+@click.pass_obj
+def create(
+    session: Session, /, group: str, topic: str, start: Position | int | None, **settings: Any
+) -> None:
+    """Make a queue of GROUP on TOPIC. Doing it again with the same settings changes nothing."""
+    if isinstance(start, int):
+        raise click.UsageError("--from takes one position for all partitions, not a count.")
+    given = _given(settings) | ({} if start is None else {"start": str(start)})
+    with session.bus() as bus:
+        _show(
+            session, bus.queue_port.declare(group, TopicName.parse(topic), QueueSettings(**given))
+        )
+
+
+@command.command("update", cls=Shared)
+@click.argument("group", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@_settings
+@click.pass_obj
+def update(session: Session, /, group: str, topic: str, **settings: Any) -> None:
+    """Change settings of a queue."""
+    changes = _given(settings)
+    if not changes:
+        raise click.UsageError("Nothing to change was given.")
+    with session.bus() as bus:
+        _show(session, bus.queue_port.update(group, TopicName.parse(topic), changes))
+
+
+@command.command("list", cls=Shared)
+@click.argument("topic", type=TOPIC)
+@click.pass_obj
+def list_(session: Session, topic: str) -> None:
+    """The queues of TOPIC."""
+    with session.bus() as bus:
+        found = bus.queue_port.list_queues(TopicName.parse(topic))
+    if not found and session.format is Format.TABLE:
+        session.say(f"No queues on {topic}; `tms queue create GROUP {topic}` makes one.")
+    session.show([_document(info) for info in found], [_row(info) for info in found])
+
+
+@command.command("show", cls=Shared)
+@click.argument("group", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@click.pass_obj
+def show(session: Session, group: str, topic: str) -> None:
+    """How a queue stands, and its settings."""
+    with session.bus() as bus:
+        info = bus.queue_port.describe(group, TopicName.parse(topic))
+    _show(session, info)
+    if session.format is Format.TABLE and info.partitions:
+        write("\n" + table_text([one._asdict() for one in info.partitions]))
+
+
+@command.command("redrive", cls=Shared)
+@click.argument("group", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@click.option("-n", "--max", "limit", type=click.IntRange(min=1), default=1_000, help="[1,000]")
+@click.pass_obj
+def redrive(session: Session, group: str, topic: str, limit: int) -> None:
+    """Move dead letters of a queue back to TOPIC."""
+    with session.bus() as bus:
+        moved = bus.queue_port.redrive(group, TopicName.parse(topic), limit)
+    session.say(f"{moved:,} dead letters were moved back to {topic}")
+    done: Row = {"group": group, "topic": topic, "moved": moved}
+    session.show_result(done)
+
+
+@command.command("delete", cls=Shared)
+@click.argument("group", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def delete(session: Session, group: str, topic: str, dry_run: bool, yes: bool) -> None:
+    """Delete a queue: what was settled is forgotten. The messages of TOPIC stay."""
+    name = TopicName.parse(topic)
+    with session.bus() as bus:
+        info = bus.queue_port.describe(group, name)
+        left = info.backlog + info.leased + info.ready + info.delayed + info.blocked + info.dying
+        what = f"The queue {group} of {topic} will be forgotten ({left:,} messages not settled)."
+        if dry_run:
+            session.say(f"dry run, nothing was changed: {what}")
+        else:
+            session.confirm(what, group, yes)
+            bus.queue_port.delete(group, name)
+    done: Row = {"group": group, "topic": topic, "deleted": not dry_run}
+    session.show_result(done)
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _document(info: QueueInfo) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.to_builtins(info)
+    return made | {
+        "topic": str(info.topic),
+        "dead_letter": str(info.dead_letter),
+        "partitions": [one._asdict() for one in info.partitions],
+    }
+
+
+def _row(info: QueueInfo) -> Row:
+    return {
+        "group": info.group,
+        "topic": str(info.topic),
+        "backlog": info.backlog,
+        "leased": info.leased,
+        "ready": info.ready,
+        "delayed": info.delayed,
+        "blocked": info.blocked,
+        "dying": info.dying,
+        "dead": info.dead,
+    }
+
+
+def _show(session: Session, info: QueueInfo) -> None:
+    settings = msgspec.to_builtins(info.settings) | {"dead_letter": str(info.dead_letter)}
+    facts = {**_row(info), "created": time_text(info.created_ms), **settings}
+    session.show_one(_document(info), facts)

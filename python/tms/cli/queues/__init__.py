@@ -1,1 +1,0 @@
-"""`tms queue …`: queues, and their messages for shell scripts."""

@@ -1,0 +1,53 @@
+"""`tms spark …`: what is wrong with Spark here, and jobs on topics."""
+
+import os
+
+import click
+
+from tms.cli.findings import show
+from tms.cli.session import CommandGroup, Session, Shared
+from tms.cli.spark_archive import archive, restore
+from tms.cli.spark_audit import compact_check
+from tms.cli.spark_report import report
+from tms.cli.spark_sql import sql
+from tms.doctor import spark as checks
+from tms.doctor.machine import Machine
+from tms.spark.runtime import Runtime
+
+
+@click.group("spark", cls=CommandGroup)
+def command() -> None:
+    """Topics in Spark.
+
+    \b
+      tms spark doctor --url http://127.0.0.1:7070
+      tms spark doctor --store hbase://127.0.0.1:9090
+      tms spark archive flights /archive/flights
+      tms spark sql 'select count(*) from flights'
+    """
+
+
+for job in (archive, restore, report, compact_check, sql):
+    command.add_command(job)
+
+
+@command.command("doctor", cls=Shared)
+@click.option(
+    "--store",
+    envvar=["TMS_STORE", "TMS__STORE"],
+    metavar="URL",
+    help="HBase to read topics from: hbase://HOST:PORT,…/NAMESPACE. [TMS_STORE, TMS__STORE]",
+)
+@click.option("--all", "all_", is_flag=True, help="Show also what is fine.")
+@click.pass_obj
+def doctor(session: Session, store: str | None, all_: bool) -> int:
+    """Check Java, pyspark, Arrow, the Python of Spark's workers, and the way to the topics.
+
+    Changes nothing, and does not start Spark. Each finding comes with the way to mend it.
+    """
+    if session.data is not None:
+        raise click.UsageError(
+            "Spark reads from a service (--url) or from HBase (--store), not from a directory."
+        )
+    target = checks.SparkTarget(session.url or os.environ.get("TMS_URL"), store)
+    return show(session, checks.check(Runtime(), target, Machine()), all_)

@@ -1,0 +1,309 @@
+"""Lanes for asyncio: what the asyncio client needs from below, and the one of an engine in this
+process.
+
+Nothing here blocks the event loop for longer than an append that needs no sync: what may touch the
+disk otherwise runs in a thread, and waiting is done by callbacks.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from tms.block import Compression
+from tms.block.received import Received
+from tms.client.delivery import Numbering, Renewal, is_retriable_as_it_is
+from tms.client.ports import QueuesPort
+from tms.client.transport import LocalTransport, attempt_s, is_retriable, retry_options
+from tms.clock import Clock
+from tms.errors import Closed, OutOfOrderSequence, TimedOut, TMSError
+from tms.model.filter import Filter
+from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.snapshot import Isolation, View
+from tms.model.topic import Durability, TopicName
+
+T = TypeVar("T")
+
+DUE_S_MIN = 0.02  # leases that end within this time end together
+
+
+class AsyncLane(Protocol):
+    """The requests of one caller, handled in the order in which they were begun."""
+
+    async def append(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        durability: Durability | None,
+        timeout_s: float,
+    ) -> list[Appended]: ...
+
+    async def fetch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        wait_s: float,
+        timeout_s: float,
+        isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
+    ) -> Fetched: ...
+
+    async def receive(
+        self,
+        group: str,
+        name: TopicName,
+        limit: int,
+        wait_s: float,
+        bytes_max: int,
+        timeout_s: float,
+    ) -> Received: ...
+
+    def reset(self) -> None:
+        """Give up on everything under way; its outcome is unknown. The lane stays usable."""
+        ...
+
+    def close(self) -> None:
+        """Like `reset`, for good: whoever waits gets `Closed` at once."""
+        ...
+
+
+class LocalQueues(QueuesPort, Protocol):
+    """What the queues of an engine can do besides."""
+
+    def watch(
+        self, group: str, topic: TopicName, callback: Callable[[], None]
+    ) -> tuple[Callable[[bool], None], float | None]: ...
+
+
+class AsyncLocalTransport(LocalTransport, Protocol):
+    """An engine in this process."""
+
+    @property
+    def queues(self) -> LocalQueues: ...
+
+
+class AsyncLocalLane:
+    """A lane on an engine in this process."""
+
+    def __init__(self, engine: AsyncLocalTransport) -> None:
+        self._engine = engine
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._closed = False
+
+    async def append(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        durability: Durability | None,
+        timeout_s: float,
+    ) -> list[Appended]:
+        self._check_open()
+        pending = self._engine.submit(name, blocks, durability)
+        if not pending.done():
+            wake = self._wake()
+            pending.add_done_callback(wake.fire)
+            if not await wake.wait(timeout_s):
+                raise TimedOut("The append has not finished in time.", outcome="unknown")
+        return pending.result(0)
+
+    async def fetch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        wait_s: float,
+        timeout_s: float,
+        isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
+    ) -> Fetched:
+        until_s = asyncio.get_running_loop().time() + wait_s
+        held: Mapping[int, int] = {}
+        while True:
+            self._check_open()
+            wake = self._wake()
+            cancel = self._engine.watch(name, positions, wake.fire, held)
+            try:
+                found: Fetched | None = None
+                if where is None:
+                    found = self._engine.fetch_cached(name, positions, bytes_max, isolation)
+                if found is None:
+                    found = await asyncio.to_thread(
+                        self._engine.fetch, name, positions, bytes_max, 0, isolation, where
+                    )
+                left_s = until_s - asyncio.get_running_loop().time()
+                if found.blocks or not found.ended or left_s <= 0:
+                    return found
+                positions = [PartitionPosition(*there) for there in found.next.items()]
+                if found.held != held:  # what to wait for is only known now
+                    held = found.held
+                    continue
+                await wake.wait(left_s)
+            finally:
+                cancel()
+
+    async def receive(
+        self,
+        group: str,
+        name: TopicName,
+        limit: int,
+        wait_s: float,
+        bytes_max: int,
+        timeout_s: float,
+    ) -> Received:
+        loop, queues = asyncio.get_running_loop(), self._engine.queues
+        until_s = loop.time() + wait_s
+        while True:
+            self._check_open()
+            found = await _leased(queues, group, name, limit, bytes_max)
+            left_s = until_s - loop.time()
+            if found.slices or left_s <= 0:
+                return found
+            wake, looks = self._wake(), False
+            end_watch, due_s = queues.watch(group, name, wake.fire)
+            try:
+                await wake.wait(left_s if due_s is None else min(left_s, max(due_s, DUE_S_MIN)))
+                looks = True
+            finally:
+                end_watch(looks)
+
+    def reset(self) -> None:
+        pass  # an append under way in the engine ends by itself
+
+    def close(self) -> None:
+        self._closed = True
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(Closed("It was closed while it waited."))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("The bus, producer or consumer was closed.")
+
+    def _wake(self) -> "_Wake":
+        return _Wake(self._waiting)
+
+
+class _Wake:
+    """A thread's knock at the event loop."""
+
+    def __init__(self, waiting: set[asyncio.Future[None]]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fired: asyncio.Future[None] = self._loop.create_future()
+        self._waiting = waiting
+
+    def fire(self) -> None:
+        """From any thread, any number of times."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._set)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether it was fired in time. Raises `Closed` when the lane is closed meanwhile."""
+        self._waiting.add(self._fired)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._fired
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.discard(self._fired)
+        return True
+
+    def _set(self) -> None:
+        if not self._fired.done():
+            self._fired.set_result(None)
+
+
+async def _leased(
+    queues: QueuesPort, group: str, name: TopicName, limit: int, bytes_max: int
+) -> Received:
+    """What is there now. What was leased for a call that was cancelled is given back."""
+    work = asyncio.create_task(asyncio.to_thread(queues.receive, group, name, limit, 0, bytes_max))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        with suppress(TMSError):  # then the leases end by themselves
+            found = await work
+            if found.slices:
+                await asyncio.to_thread(queues.nack, group, name, found.tokens(), 0)
+        raise
+
+
+async def retrying(
+    attempt: Callable[[float], Awaitable[T]],
+    clock: Clock,
+    timeout_s: float,
+    again: Callable[[BaseException], bool] = is_retriable,
+) -> T:
+    """The same as `tms.client.transport.retrying`, for coroutines."""
+    deadline_s = clock.monotonic_s() + timeout_s
+    one_s = attempt_s(timeout_s)
+    try:
+        return await attempt(one_s)
+    except TMSError as error:
+        if not again(error):
+            raise
+        failed: list[TMSError] = [error]
+
+    async def next_attempt() -> T:
+        if failed:
+            raise failed.pop()
+        return await attempt(max(0.001, min(one_s, deadline_s - clock.monotonic_s())))
+
+    import tenacity
+
+    return await tenacity.AsyncRetrying(**retry_options(clock, deadline_s, again))(next_attempt)
+
+
+class AsyncDelivery:
+    """The same as `tms.client.delivery.Delivery`, for coroutines."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        durability: Durability | None,
+        numbering: Numbering,
+        compression: Compression,
+        clock: Clock,
+        timeout_s: float,
+    ) -> None:
+        self._name = name
+        self._durability = durability
+        self._numbering = numbering
+        self._compression = compression
+        self._clock = clock
+        self._timeout_s = timeout_s
+
+    async def append(self, lane: AsyncLane, blocks: Sequence[NewBlock]) -> list[Appended]:
+        """Append in one request, or block by block where that fails. Raises the last error."""
+        try:
+            return await self._repeat(lane, blocks, self._timeout_s)
+        except OutOfOrderSequence:
+            return await self.repeat(lane, blocks, self._timeout_s)
+
+    async def repeat(
+        self, lane: AsyncLane, blocks: Sequence[NewBlock], timeout_s: float
+    ) -> list[Appended]:
+        """Append what an earlier attempt may have stored, block by block."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        work = Renewal(self._name, blocks, self._numbering, self._compression)
+        appended: list[Appended] = []
+        while work.left:
+            left_s = deadline_s - self._clock.monotonic_s()
+            try:
+                appended += await self._repeat(lane, work.left[:1], left_s)
+            except OutOfOrderSequence as error:
+                work.begin_anew(error)
+            else:
+                work.left.pop(0)
+        return appended
+
+    async def _repeat(
+        self, lane: AsyncLane, blocks: Sequence[NewBlock], timeout_s: float
+    ) -> list[Appended]:
+        return await retrying(
+            lambda left_s: lane.append(self._name, blocks, self._durability, left_s),
+            self._clock,
+            max(0.001, timeout_s),
+            is_retriable_as_it_is,
+        )

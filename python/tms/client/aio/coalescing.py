@@ -1,0 +1,88 @@
+"""Single publishes in company, on an event loop; see `tms.client.coalescing`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tms import forks
+from tms.client.coalescing import Lone, Place, Underway, WaitingPublish, late, pack, told
+from tms.client.delivery import Numbering
+from tms.client.known import KnownTopic, PublishMemory
+from tms.errors import TMSError
+from tms.model.ids import MessageId
+from tms.model.message import Appended, NewBlock
+
+Answer = asyncio.Future[MessageId | None]
+Send = Callable[
+    [KnownTopic, str | None, Numbering, float | None, list[NewBlock]], Awaitable[list[Appended]]
+]
+
+
+class AsyncCoalescing:
+    """Single publishes of all tasks of a bus."""
+
+    def __init__(self, publishing: PublishMemory, send: Send, timeout_s: float) -> None:
+        self._publishing = publishing
+        self._send = send
+        self._timeout_s = timeout_s
+        self._begin()
+        forks.in_child(self._begin)  # those who were under way, or waited, are the parent's tasks
+
+    def _begin(self) -> None:
+        self._company: Underway[Answer] = Underway()
+        self._groups: set[asyncio.Task[None]] = set()
+
+    async def publish(
+        self, known: KnownTopic, message: Lone, durability: str | None, timeout_s: float | None
+    ) -> MessageId | None:
+        """Publish one message; its id, or None with durability `none`."""
+        place = (known.name, durability)
+        if self._company.go(place):
+            try:
+                (id,) = await self._publish(known, place, [message], timeout_s)
+                return id
+            finally:
+                self._hand_over(known, place)
+        size = message.check(known)
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._company.wait(place, WaitingPublish(message, size, answer))
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError as exc:
+            raise late(timeout_s) from exc
+
+    async def _publish(
+        self, known: KnownTopic, place: Place, messages: list[Lone], timeout_s: float | None
+    ) -> list[MessageId | None]:
+        numbering = self._publishing.take_numbering()
+        packed = pack(self._publishing, known, messages, numbering)
+        appended = await self._send(known, place[1], numbering, timeout_s, packed.blocks)
+        self._publishing.give_back(numbering)
+        return packed.ids(appended)
+
+    def _hand_over(self, known: KnownTopic, place: Place) -> None:
+        group = self._company.next_group(place)
+        if group:
+            task = asyncio.get_running_loop().create_task(self._lead(known, place, group))
+            self._groups.add(task)
+            task.add_done_callback(self._groups.discard)
+
+    async def _lead(
+        self, known: KnownTopic, place: Place, group: list[WaitingPublish[Answer]]
+    ) -> None:
+        group = [one for one in group if not one.answer.done()]  # cancelled, or late
+        try:
+            if group:
+                ids = await self._publish(known, place, [one.message for one in group], None)
+                for one, id in zip(group, ids, strict=True):
+                    if not one.answer.done():
+                        one.answer.set_result(id)
+        except BaseException as error:
+            for one in group:
+                if not one.answer.done():
+                    one.answer.set_exception(told(error))
+            if not isinstance(error, TMSError):
+                raise
+        finally:
+            self._hand_over(known, place)

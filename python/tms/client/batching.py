@@ -1,0 +1,297 @@
+"""From messages to numbered blocks: pure state, shared by the synchronous and the asyncio producer.
+
+    add ──▶ one filling per partition ──▶ pack ──▶ blocks, each with producer id and sequence
+
+Invariants
+
+* A message that was accepted is in a filling or in a packed block; a refused one is in neither.
+* A filling has less than `batch_bytes` and one more message or slice, and never more than a block
+  holds.
+* Messages without key and partition go to one partition until `next_partition` is called.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import cast
+
+from tms.block import (
+    HEADER_VALUE_BYTES_MAX,
+    HEADERS_MAX,
+    MESSAGES_MAX,
+    Compression,
+    encode,
+)
+from tms.client.delivery import Numbering
+from tms.errors import Invalid, PartitionNotFound, TooLarge
+from tms.model.keys import partition_for_key
+from tms.model.message import NewBlock
+from tms.model.topic import TopicName
+
+MESSAGE_OVERHEAD_BYTES = 8
+REQUEST_BYTES = 4 << 20  # all partitions together; beyond it everything is sent
+_SLICE_MAX = 4_096
+_BYTES_ONLY = {bytes}
+
+Headers = Mapping[str, bytes]
+
+
+class _Filling:
+    """What waits for one partition."""
+
+    __slots__ = ("bytes", "headers", "keys", "values")
+
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] | None = None
+        self.headers: list[Headers | None] | None = None
+        self.bytes = 0
+
+
+class Batcher:
+    """The messages of one topic that wait to be packed. Not thread-safe."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        partitions: int,
+        message_bytes_max: int,
+        numbering: Numbering,
+        *,
+        batch_bytes: int,
+        compression: Compression,
+        sticky: int,
+    ) -> None:
+        self.partitions = partitions
+        self._name = name
+        self._numbering = numbering
+        self._compression = compression
+        self._message_bytes_max = message_bytes_max
+        self._batch_bytes = batch_bytes
+        self._bytes = 0
+        self.fillings: dict[int, _Filling] = {}  # what waits, by partition
+        self._sticky = sticky
+
+    def drop(self) -> None:
+        """Nothing waits any more."""
+        self.fillings, self._bytes = {}, 0
+
+    @property
+    def count(self) -> int:
+        """How many messages wait to be packed."""
+        return sum(len(filling.values) for filling in self.fillings.values())
+
+    def add(
+        self, value: bytes | None, key: bytes | None, headers: Headers | None, partition: int | None
+    ) -> bool:
+        """Take one message; True when it is time to pack. Raises `Invalid`, `TooLarge`,
+        `PartitionNotFound`."""
+        size = message_bytes(value, key, headers, self._message_bytes_max)
+        if partition is None:
+            partition = self._sticky if key is None else partition_for_key(key, self.partitions)
+        filling = self.fillings.get(partition)
+        if filling is None:
+            filling = self._open(partition)
+        if key is not None and filling.keys is None:
+            filling.keys = [None] * len(filling.values)
+        if headers and filling.headers is None:
+            filling.headers = [None] * len(filling.values)
+        filling.values.append(value)
+        if filling.keys is not None:
+            filling.keys.append(key)
+        if filling.headers is not None:
+            filling.headers.append(dict(headers) if headers else None)
+        return self._grew(filling, size + MESSAGE_OVERHEAD_BYTES)
+
+    def add_many(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[Headers | None] | None,
+        partition: int | None,
+    ) -> Iterator[None]:
+        """Take messages one after another, stopping each time it is time to pack.
+
+        Raises like `add`, with `index`; the messages before that one are taken.
+        """
+        for name, column in (("keys", keys), ("headers", headers)):
+            if column is not None and len(column) != len(values):
+                raise Invalid(f"There are {len(values)} values but {len(column)} {name}.")
+        if keys is None and headers is None and set(map(type, values)) <= {bytes}:
+            yield from self._add_values(values, partition)  # type: ignore[arg-type]
+            return
+        for index, value in enumerate(values):
+            try:
+                full = self.add(
+                    value,
+                    None if keys is None else keys[index],
+                    None if headers is None else headers[index],
+                    partition,
+                )
+            except (Invalid, TooLarge, PartitionNotFound) as error:
+                error.details["index"] = index
+                raise
+            if full:
+                yield
+
+    def _add_values(self, values: Sequence[bytes], given: int | None) -> Iterator[None]:
+        """Whole slices at once: what makes `send_many` fast."""
+        at, total = 0, len(values)
+        while at < total:
+            partition = self._sticky if given is None else given
+            filling = self.fillings.get(partition)
+            room, count = self._batch_bytes, MESSAGES_MAX
+            if filling is not None:
+                room, count = room - filling.bytes, count - len(filling.values)
+            step = room // (len(values[at]) + MESSAGE_OVERHEAD_BYTES) + 1
+            part = values[at : at + min(step, _SLICE_MAX, count)]
+            size = sum(map(len, part))
+            while len(part) > 1 and size > 2 * self._batch_bytes:  # their sizes differ a lot
+                part = part[: len(part) // 2]
+                size = sum(map(len, part))
+            if size > self._message_bytes_max:
+                part = self._before_too_large(part, at)
+                size = sum(map(len, part))
+            if filling is None:
+                filling = self._open(partition)
+            filling.values.extend(part)
+            if filling.keys is not None:
+                filling.keys.extend([None] * len(part))
+            if filling.headers is not None:
+                filling.headers.extend([None] * len(part))
+            at += len(part)
+            if self._grew(filling, size + MESSAGE_OVERHEAD_BYTES * len(part)):
+                yield
+
+    def _before_too_large(self, part: Sequence[bytes], at: int) -> Sequence[bytes]:
+        """The messages before one that is too large; raises when that one is the first."""
+        limit = self._message_bytes_max
+        index = next((i for i, value in enumerate(part) if len(value) > limit), len(part))
+        if index == 0:
+            error = _too_large(len(part[0]), limit)
+            error.details["index"] = at
+            raise error
+        return part[:index]
+
+    def pack(self) -> list[NewBlock]:
+        """Everything that waits, as blocks; nothing waits any more."""
+        fillings = self.fillings
+        self.drop()
+        blocks = []
+        for partition, filling in fillings.items():
+            producer_id, sequence = self._numbering.take((self._name, partition))
+            block = encode(
+                filling.values,
+                filling.keys,
+                filling.headers,
+                producer_id=producer_id,
+                producer_sequence=sequence,
+                compression=self._compression,
+            )
+            blocks.append(NewBlock(partition, block))
+        return blocks
+
+    def partition_of(self, key: bytes | None) -> int:
+        """Where a message with this key goes now."""
+        return self._sticky if key is None else partition_for_key(key, self.partitions)
+
+    def partitions_of(
+        self, count: int, keys: Sequence[bytes | None] | None, partition: int | None
+    ) -> Iterator[int]:
+        """Where messages went that were given to `add_many` with these arguments."""
+        if partition is None and keys is not None:
+            return map(self.partition_of, keys)
+        return repeat(self._sticky if partition is None else partition, count)
+
+    def next_partition(self) -> None:
+        """Messages without key and partition go elsewhere from now on."""
+        self._sticky = (self._sticky + 1) % self.partitions
+
+    def _grew(self, filling: _Filling, size: int) -> bool:
+        """Whether it is time to pack."""
+        filling.bytes += size
+        self._bytes += size
+        return (
+            filling.bytes >= self._batch_bytes
+            or self._bytes >= REQUEST_BYTES
+            or len(filling.values) >= MESSAGES_MAX
+        )
+
+    def _open(self, partition: int) -> _Filling:
+        check_partition(partition, self.partitions)
+        filling = self.fillings[partition] = _Filling()
+        return filling
+
+
+def check_partition(partition: int, partitions: int) -> None:
+    """Raises `PartitionNotFound`."""
+    if type(partition) is not int or not 0 <= partition < partitions:
+        raise PartitionNotFound(
+            f"The topic has the partitions 0 to {partitions - 1}, not {partition!r}.",
+            partition=partition,
+        )
+
+
+def message_bytes(
+    value: bytes | None, key: bytes | None, headers: Headers | None, limit: int
+) -> int:
+    """The size of a message. Raises `Invalid` for what no block can hold, `TooLarge` beyond
+    `limit`."""
+    size = 0
+    if value is not None:
+        if type(value) is not bytes:
+            raise _not_bytes("value", value)
+        size = len(value)
+    if key is not None:
+        if type(key) is not bytes:
+            raise _not_bytes("key", key)
+        size += len(key)
+    if headers:
+        size += _headers_bytes(headers)
+    if size > limit:
+        raise _too_large(size, limit)
+    return size
+
+
+def value_sizes(values: Sequence[bytes | None], limit: int) -> list[int]:
+    """The sizes of messages without keys and headers. Raises like `message_bytes`."""
+    if set(map(type, values)) == _BYTES_ONLY:
+        sizes = list(map(len, cast(Sequence[bytes], values)))
+        if max(sizes) <= limit:
+            return sizes
+    return [message_bytes(value, None, None, limit) for value in values]
+
+
+def _not_bytes(what: str, cell: object) -> Invalid:
+    return Invalid(
+        f"A message's {what} is bytes or None, got {type(cell).__name__}. Encode it first, e.g. "
+        "json.dumps(…).encode()."
+    )
+
+
+def _too_large(size: int, limit: int) -> TooLarge:
+    return TooLarge(
+        f"A message of this topic has at most {limit} bytes of key, value and headers, this one "
+        f"has {size}. Raise the topic's message_bytes_max, or publish an address of the content."
+    )
+
+
+def _headers_bytes(headers: Headers) -> int:
+    if len(headers) > HEADERS_MAX:
+        raise Invalid(f"A message has at most {HEADERS_MAX} headers, this one has {len(headers)}.")
+    size = 0
+    for name, cell in headers.items():
+        if type(name) is not str or not name or type(cell) is not bytes:
+            raise Invalid(
+                f"A header has a non-empty str as name and bytes as value, got {name!r:.80} → "
+                f"{type(cell).__name__}."
+            )
+        if len(cell) > HEADER_VALUE_BYTES_MAX:
+            raise Invalid(
+                f"A header's value has at most {HEADER_VALUE_BYTES_MAX} bytes, {name!r:.80} has "
+                f"{len(cell)}."
+            )
+        try:
+            size += len(name.encode()) + len(cell)
+        except UnicodeEncodeError as exc:
+            raise Invalid(f"A header's name is text, got {name!r:.80}.") from exc
+    return size

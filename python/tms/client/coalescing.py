@@ -1,0 +1,280 @@
+"""Single publishes in company: those that come while another one to the same topic is under way go
+together in the next request. A publish that is alone waits for nobody.
+
+    publish ─ nobody under way ─▶ its own request ─▶ then: what has gathered, as one request ─▶ …
+       └─ somebody under way ──▶ waits for its group's answer
+
+This is group commit on the client's side: with many callers the cost of a request, and of a sync,
+is shared by all who came meanwhile.
+
+Invariants
+
+* One request at a time for each place, a topic with a durability, so callers go in the order in
+  which they came.
+* Each message is checked by itself before it joins: a bad one fails alone.
+* Whoever waits is told: its group's outcome, or that its own time is over.
+"""
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from tms import forks
+from tms.block import Compression
+from tms.client.batching import REQUEST_BYTES, Headers, check_partition, message_bytes
+from tms.client.delivery import Delivery, Numbering
+from tms.client.known import (
+    KnownTopic,
+    PublishMemory,
+    as_durability,
+    ids_in_order,
+    only_id,
+)
+from tms.client.transport import Transport, attempt_s
+from tms.clock import Clock
+from tms.errors import TimedOut, TMSError, Unavailable
+from tms.model.ids import MessageId
+from tms.model.message import Appended, NewBlock
+from tms.model.topic import TopicName
+
+GROUP_BYTES = 1 << 20
+GROUP_MESSAGES = 4_096
+
+Answer = TypeVar("Answer")
+Place = tuple[TopicName, str | None]
+
+
+class Lone(NamedTuple):
+    """A message published by itself."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Headers | None
+    partition: int | None
+
+    def check(self, known: KnownTopic) -> int:
+        """Its size. Raises `Invalid`, `TooLarge`, `PartitionNotFound`."""
+        if self.partition is not None:
+            check_partition(self.partition, known.partitions)
+        return message_bytes(self.value, self.key, self.headers, known.message_bytes_max)
+
+
+class WaitingPublish(NamedTuple, Generic[Answer]):
+    """A message that waits for the next request to its place."""
+
+    message: Lone
+    bytes: int
+    answer: Answer
+
+
+class Underway(Generic[Answer]):
+    """Who is under way, and who waits. Pure state; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Place, deque[WaitingPublish[Answer]]] = {}
+
+    def go(self, place: Place) -> bool:
+        """Whether nobody is under way. Then the caller is, until `next_group` has nobody left."""
+        if place in self._waiting:
+            return False
+        self._waiting[place] = deque()
+        return True
+
+    def wait(self, place: Place, waiting: WaitingPublish[Answer]) -> None:
+        """Wait for the next group."""
+        self._waiting[place].append(waiting)
+
+    def next_group(self, place: Place) -> list[WaitingPublish[Answer]]:
+        """Who goes together now, in the order in which they came; nobody: the place is free."""
+        queue, size = self._waiting[place], 0
+        group: list[WaitingPublish[Answer]] = []
+        while queue and len(group) < GROUP_MESSAGES and (not group or size < GROUP_BYTES):
+            group.append(queue.popleft())
+            size += group[-1].bytes
+        if not group:
+            del self._waiting[place]
+        return group
+
+
+class PackedGroup(NamedTuple):
+    """The request of a group, and where each of its messages goes."""
+
+    blocks: list[NewBlock]
+    partitions: list[int]
+
+    def ids(self, appended: Sequence[Appended]) -> list[MessageId | None]:
+        """The messages' ids; None with durability `none`."""
+        found = ids_in_order(appended, self.partitions)
+        return list(found) if found else [None] * len(self.partitions)
+
+
+def pack(
+    publishing: PublishMemory, known: KnownTopic, messages: Sequence[Lone], numbering: Numbering
+) -> PackedGroup:
+    """The blocks of messages that were checked before."""
+    batcher = publishing.batcher(
+        known, numbering, batch_bytes=REQUEST_BYTES, compression=Compression.NONE
+    )
+    partitions = []
+    for message in messages:
+        batcher.add(*message)
+        there = message.partition
+        partitions.append(batcher.partition_of(message.key) if there is None else there)
+    return PackedGroup(batcher.pack(), partitions)
+
+
+class _Outcome:
+    """What a waiting thread is told: the outcome, or that it has to lead its group."""
+
+    __slots__ = ("_gate", "_lock", "abandoned", "error", "group", "id")
+
+    def __init__(self) -> None:
+        self.id: MessageId | None = None
+        self.error: TMSError | None = None
+        self.group: list[WaitingPublish[_Outcome]] | None = None
+        self.abandoned = False
+        self._lock = threading.Lock()
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether there is something to be told in time; otherwise nothing will be."""
+        if self._gate.acquire(timeout=timeout_s):
+            return True
+        with self._lock:
+            self.abandoned = self._gate.locked()
+            return not self.abandoned
+
+    def tell(self) -> bool:
+        """Let it go on; False when it does not wait any more."""
+        with self._lock:
+            if self.abandoned:
+                return False
+            self._gate.release()
+            return True
+
+
+class Coalescing:
+    """Single publishes of all threads of a bus."""
+
+    def __init__(
+        self,
+        publishing: PublishMemory,
+        transport: Transport,
+        deliver: Callable[[KnownTopic, str | None, Numbering, float | None], Delivery],
+        timeout_s: float,
+        clock: Clock,
+    ) -> None:
+        self._publishing = publishing
+        self._transport = transport
+        self._deliver = deliver
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._begin()
+        forks.in_child(self._begin)  # those who were under way, or waited, are the parent's threads
+
+    def _begin(self) -> None:
+        self._company: Underway[_Outcome] = Underway()
+        self._lock = threading.Lock()
+
+    def publish(
+        self, known: KnownTopic, message: Lone, durability: str | None, timeout_s: float | None
+    ) -> MessageId | None:
+        """Publish one message; its id, or None with durability `none`."""
+        place = (known.name, durability)
+        with self._lock:
+            alone = self._company.go(place)
+        if alone:
+            try:
+                return self._alone(known, message, durability, timeout_s)
+            finally:
+                self._hand_over(known, place)
+        return self._with_others(known, place, message, timeout_s)
+
+    def _alone(
+        self, known: KnownTopic, message: Lone, durability: str | None, timeout_s: float | None
+    ) -> MessageId | None:
+        numbering = self._publishing.take_numbering()
+        blocks = [self._publishing.block(known, *message, numbering)]
+        asked = as_durability(durability)
+        left_s = self._timeout_s if timeout_s is None else timeout_s
+        begun_s = self._clock.monotonic_s()
+        try:  # straight: whatever is needed for a repetition is made when there is one
+            appended = self._transport.append(known.name, blocks, asked, attempt_s(left_s))
+        except TMSError as error:
+            left_s -= self._clock.monotonic_s() - begun_s
+            delivery = self._deliver(known, durability, numbering, left_s)
+            appended = delivery.append(blocks, failed=error)
+        self._publishing.give_back(numbering)
+        return only_id(appended)
+
+    def _with_others(
+        self, known: KnownTopic, place: Place, message: Lone, timeout_s: float | None
+    ) -> MessageId | None:
+        waiting = WaitingPublish(message, message.check(known), _Outcome())
+        with self._lock:
+            if self._company.go(place):  # they have just finished
+                waiting.answer.group = [waiting]
+            else:
+                self._company.wait(place, waiting)
+        answer = waiting.answer
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        if answer.group is None and not answer.wait(timeout_s):
+            raise late(timeout_s)
+        if answer.group is not None:
+            self._lead(known, place, answer.group)
+        if answer.error is not None:
+            raise answer.error
+        return answer.id
+
+    def _hand_over(self, known: KnownTopic, place: Place) -> None:
+        """Let the next group go, led by the first of it who still waits."""
+        while True:
+            with self._lock:
+                group = self._company.next_group(place)
+            if not group:
+                return
+            for one in group:
+                one.answer.group = group
+                if one.answer.tell():
+                    return
+                one.answer.group = None
+            # Nobody waits any more: what they sent may be stored or not, so it is not.
+
+    def _lead(self, known: KnownTopic, place: Place, group: list[WaitingPublish[_Outcome]]) -> None:
+        leader = next(one.answer for one in group if one.answer.group is not None)
+        try:
+            numbering = self._publishing.take_numbering()
+            packed = pack(self._publishing, known, [one.message for one in group], numbering)
+            appended = self._deliver(known, place[1], numbering, None).append(packed.blocks)
+            self._publishing.give_back(numbering)
+            for one, id in zip(group, packed.ids(appended), strict=True):
+                one.answer.id = id
+        except BaseException as error:
+            for one in group:
+                one.answer.error = told(error)
+            if not isinstance(error, TMSError):
+                raise
+        finally:
+            for one in group:
+                if one.answer is not leader:
+                    one.answer.tell()
+            self._hand_over(known, place)
+
+
+def told(error: BaseException) -> TMSError:
+    """What those are told whose group failed with this error: one for each, as each is raised."""
+    if isinstance(error, TMSError):
+        return copy.copy(error)
+    return Unavailable(
+        "The publish that this message went with was interrupted; whether it is stored is unknown."
+    )
+
+
+def late(timeout_s: float) -> TimedOut:
+    """The error of a publish that has waited for too long."""
+    return TimedOut(
+        f"The message was not acknowledged within {timeout_s:g} s; whether it is stored is unknown."
+    )

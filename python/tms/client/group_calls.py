@@ -1,0 +1,63 @@
+"""What a bus does with groups, apart from consuming."""
+
+from collections.abc import Mapping
+from os import getpid
+from secrets import token_hex
+from socket import gethostname
+
+from tms.client.calls import BusCalls
+from tms.client.cursor import Start, as_position
+from tms.client.group_options import MemberOptions
+from tms.client.member import Member
+from tms.model.group import GroupInfo, GroupSummary
+from tms.model.position import Position
+from tms.model.topic import TopicName
+from tms.model.transaction import PositionChange, PositionKey, check_group
+
+
+class GroupCalls(BusCalls):
+    """The part of a bus that looks after groups. Thread-safe."""
+
+    def member(self, name: TopicName, options: MemberOptions) -> Member:
+        """A new member of a group; for consumers."""
+        return Member(
+            lambda: f"{gethostname()[:60]}-{getpid()}-{token_hex(8)}".replace("/", "-"),
+            name,
+            self._transport.groups,
+            self._transport.transactions,
+            self._clock,
+            options,
+            self._leavers,
+        )
+
+    def groups(self, topic: str) -> list[GroupSummary]:
+        """The groups that have members or positions in a topic, with their lag. Raises
+        `TopicNotFound`."""
+        return self._transport.groups.of(TopicName.parse(topic))
+
+    def group(self, group: str, topic: str) -> GroupInfo:
+        """How a group stands in a topic: its members, and of each partition owner, position and
+        lag. Raises `TopicNotFound`, `GroupNotFound`."""
+        return self._transport.groups.describe(check_group(group), TopicName.parse(topic))
+
+    def positions(self, group: str, topic: str) -> dict[int, Position]:
+        """Where a group stands in a topic, by partition."""
+        found = self._transport.transactions.positions(check_group(group), TopicName.parse(topic))
+        return dict(found)
+
+    def set_positions(self, group: str, topic: str, positions: Mapping[int, Start]) -> None:
+        """Move a group, whatever its consumers do. Raises `TopicNotFound`."""
+        name = TopicName.parse(topic)
+        self.look_up(topic)
+        self._transport.transactions.move(
+            [
+                PositionChange(PositionKey(check_group(group), name, p), as_position(start))
+                for p, start in positions.items()
+            ]
+        )
+
+    def forget_positions(self, group: str, topic: str) -> None:
+        """Let a group begin anew in a topic. Raises `TopicNotFound`."""
+        name = TopicName.parse(topic)
+        self._transport.describe_topic(name)
+        self._transport.transactions.forget_positions(check_group(group), name)

@@ -1,0 +1,144 @@
+"""The consumer that is a member of a group: its partitions come and go while it is iterated over.
+
+Where it reads up to the end, it is a member while it is iterated over, and ends when everything is
+read: what it has itself, and what others have who read up to the end too. If one of them dies, its
+part comes to those who are left.
+"""
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from tms.client.consumer import Consumer
+from tms.client.cursor import Batch
+from tms.client.member import LOOK_S, Member
+from tms.client.transport import PendingAnswer
+from tms.errors import Closed
+from tms.model.message import Fetched, Message
+
+
+class MemberConsumer(Consumer):
+    """Made by `Bus.consumer` with a group; see there, and docs/groups.md."""
+
+    def __init__(self, *place: Any, member: Member, wait_s: float, **more: Any) -> None:
+        super().__init__(*place, wait_s=min(wait_s, LOOK_S), **more)
+        self._member = member
+        self._waiting: deque[Batch] = deque()  # fetched, not handed out
+        self._ahead: PendingAnswer[Fetched] | None = None
+        self._ended = threading.Event()
+
+    def __iter__(self) -> Iterator[Message]:
+        """See `Consumer`."""
+        cursor, member = self._cursor, self._member
+        for batch in self._fetched():
+            for message in batch.messages():
+                member.out = cursor.message = message
+                if self._closed:  # maybe by another thread, which has given it to others
+                    return
+                yield message
+                member.out = None
+                if member.due and batch.partition in self._tend():
+                    break
+            else:
+                cursor.hand_out(batch)
+
+    def batches(self) -> Iterator[Batch]:
+        """See `Consumer`."""
+        member = self._member
+        for batch in self._fetched():
+            member.out = batch
+            self._cursor.hand_out(batch)
+            if self._closed:
+                return
+            yield batch
+            member.out = None
+            if member.due:
+                self._tend()
+
+    def close(self) -> None:
+        """Commit what was handled, if the consumer does that by itself, leave the group, and end
+        the iteration, also one that waits in another thread. A second call does nothing."""
+        self._closed = True
+        self._ended.set()
+        try:
+            self._member.close()
+        finally:
+            super().close()
+
+    def acknowledge(self) -> None:
+        """See `Consumer.acknowledge`. Raises `Fenced` when a partition was lost before that, and
+        `Invalid` with exactly-once."""
+        self._member.require_acknowledging()
+        super().acknowledge()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self._member.abandon()
+
+    def _fetched(self) -> Iterator[Batch]:
+        member, cursor, done = self._member, self._cursor, False
+        member.rewind()
+        member.reading = cursor.stop_at_end
+        self._waiting.clear()
+        try:
+            while not self._closed and not self._is_complete():
+                if member.due:
+                    self._tend()
+                if not cursor.asks:
+                    self._ended.wait(member.pause_s)
+                    continue
+                ahead, self._ahead = self._ahead, None
+                batches = cursor.accept(self._answer(ahead))
+                if cursor.asks:
+                    self._ahead = self._begin()
+                self._waiting.extend(batches)
+                self._forget(member.claim(batches))
+                while self._waiting:
+                    yield self._waiting.popleft()
+                cursor.settle()
+            done = True
+        except Closed:
+            if not self._closed:
+                raise
+        finally:
+            self._drop_ahead()
+            if cursor.stop_at_end and not done:
+                member.abandon()
+        if cursor.stop_at_end:
+            member.finish()
+
+    def _is_complete(self) -> bool:
+        """Whether everything was read that had to be."""
+        member, cursor = self._member, self._cursor
+        if not cursor.stop_at_end:
+            return False
+        looked = member.due
+        if looked:
+            self._tend()
+        if cursor.asks:
+            member.reading = True
+            return False
+        if member.reading or not looked:
+            member.reading = False
+            self._tend()
+        return not cursor.asks and member.complete
+
+    def _tend(self) -> set[int]:
+        touched = self._member.tend()
+        self._forget(touched)
+        return touched
+
+    def _forget(self, touched: set[int]) -> None:
+        """Messages in hand of these partitions are void, and so may be those on their way."""
+        if touched:
+            self._waiting = deque(b for b in self._waiting if b.partition not in touched)
+            self._cursor.unsettle(touched)
+            self._drop_ahead()
+
+    def _drop_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            with contextlib.suppress(Closed):
+                self._lane.reset()

@@ -1,1 +1,0 @@
-"""What a program does with groups."""

@@ -1,0 +1,160 @@
+"""What a bus remembers for publishing: topics, turns and numberings. Pure state, shared with the
+asyncio bus.
+
+Invariants
+
+* What is known of a topic is looked up again after `REFRESH_S`, and when it proves wrong.
+* A numbering belongs to one publish at a time and comes back only after success, so its numbers
+  have no gap.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from tms.block import Compression, encode
+from tms.client.batching import Batcher, Headers, check_partition, message_bytes
+from tms.client.delivery import Numbering
+from tms.clock import Clock
+from tms.errors import Invalid
+from tms.model.ids import MessageId
+from tms.model.keys import partition_for_key
+from tms.model.message import Appended, NewBlock
+from tms.model.topic import Durability, TopicInfo, TopicName, parse_durability
+
+REFRESH_S = 60.0
+_TOPICS_MAX = 16_384
+_NUMBERINGS_MAX = 256
+
+
+class KnownTopic(NamedTuple):
+    """What publishing needs to know of a topic."""
+
+    name: TopicName
+    partitions: int
+    message_bytes_max: int
+    until_s: float
+
+
+class PublishMemory:
+    """The memory of one bus. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._topics: dict[str, KnownTopic] = {}
+        self._turn = count()
+        self._numberings: deque[Numbering] = deque(maxlen=_NUMBERINGS_MAX)
+
+    def known(self, topic: str) -> KnownTopic | None:
+        """What is known of the topic, None when it is to be looked up."""
+        known = self._topics.get(topic)
+        return known if known is not None and known.until_s > self._clock.monotonic_s() else None
+
+    def learn(self, topic: str, found: TopicInfo) -> KnownTopic:
+        """Remember what was looked up."""
+        if len(self._topics) >= _TOPICS_MAX:
+            self._topics.clear()
+        settings = found.settings
+        until_s = self._clock.monotonic_s() + REFRESH_S
+        known = KnownTopic(found.name, settings.partitions, settings.message_bytes_max, until_s)
+        self._topics[topic] = known
+        return known
+
+    def forget(self, topic: str) -> None:
+        """What was known is wrong."""
+        self._topics.pop(topic, None)
+
+    def take_numbering(self) -> Numbering:
+        """One that nobody else uses until it is given back."""
+        try:
+            return self._numberings.pop()
+        except IndexError:
+            return Numbering()
+
+    def give_back(self, numbering: Numbering) -> None:
+        """All of its blocks were acknowledged."""
+        self._numberings.append(numbering)
+
+    def turn(self, known: KnownTopic) -> int:
+        """The partition whose turn it is."""
+        return next(self._turn) % known.partitions
+
+    def block(
+        self,
+        known: KnownTopic,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        numbering: Numbering,
+    ) -> NewBlock:
+        """A message by itself. Raises `Invalid`, `TooLarge`, `PartitionNotFound`."""
+        message_bytes(value, key, headers, known.message_bytes_max)
+        if partition is not None:
+            check_partition(partition, known.partitions)
+        elif key is not None:
+            partition = partition_for_key(key, known.partitions)
+        else:
+            partition = self.turn(known)
+        producer_id, sequence = numbering.take((known.name, partition))
+        block = encode(
+            [value],
+            None if key is None else [key],
+            [headers] if headers else None,
+            producer_id=producer_id,
+            producer_sequence=sequence,
+        )
+        return NewBlock(partition, block)
+
+    def batcher(
+        self,
+        known: KnownTopic,
+        numbering: Numbering,
+        *,
+        batch_bytes: int,
+        compression: Compression,
+        partition: int | None = None,
+    ) -> Batcher:
+        """A batcher for this topic; messages without key go to `partition`, or to whose turn it
+        is."""
+        return Batcher(
+            known.name,
+            known.partitions,
+            known.message_bytes_max,
+            numbering,
+            batch_bytes=batch_bytes,
+            compression=compression,
+            sticky=self.turn(known) if partition is None else partition,
+        )
+
+
+def only_id(appended: Sequence[Appended]) -> MessageId | None:
+    """The id of a message published by itself; None with durability `none`."""
+    (place,) = appended
+    return MessageId(place.time_ms, place.sequence) if place.time_ms >= 0 else None
+
+
+def ids_in_order(appended: Iterable[Appended], partitions: Iterable[int]) -> list[MessageId]:
+    """The ids of messages that went to these partitions, in this order; none with durability
+    `none`."""
+    ids: dict[int, list[MessageId]] = {}
+    for place in appended:
+        ids.setdefault(place.partition, []).extend(place.ids())
+    following = {partition: iter(found) for partition, found in ids.items()}
+    return [next(following[partition]) for partition in partitions] if any(ids.values()) else []
+
+
+def as_durability(durability: str | None) -> Durability | None:
+    """None stays None: the topic's own. Raises `Invalid`."""
+    return None if durability is None else parse_durability(durability)
+
+
+def as_compression(compression: str) -> Compression:
+    """Raises `Invalid`."""
+    try:
+        return Compression(compression)
+    except ValueError as exc:
+        raise Invalid(
+            f"Compression is none, lz4 or zstd, got {compression!r:.40}.", field="compression"
+        ) from exc

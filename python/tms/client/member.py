@@ -1,0 +1,362 @@
+"""A member of a group: which partitions it reads, and what it says and does about that.
+
+    look:  poll ─▶ lost: forget · given: begin where the group stands · to let go: pause
+             └──── let go of what is acknowledged ◀──┘ then poll again, without holding it
+
+Its consumer looks between messages, and while it waits for some, every `LOOK_S`. That is also the
+heartbeat: a member that handles one message for longer than its session has lost its partitions.
+
+Invariants
+
+* Of a partition that was lost, or is to be let go, nothing more is handed out.
+* A position is moved only while the partition is this member's; the service refuses everything
+  else (`Fenced`).
+* What was handed out of a partition and not acknowledged before it was lost is owed: the next
+  acknowledgement, and the transaction that contains it, fail. Where positions move by themselves
+  nothing is owed: the next owner gets those messages again, or nobody does.
+* Two processes are two members: one that was forked joins under another name, and has nothing yet.
+"""
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from tms import forks
+from tms.client.cursor import Batch, Cursor
+from tms.client.group_options import DeliveryMode, MemberOptions
+from tms.client.ports import GroupsPort, TransactionsPort
+from tms.client.standing import CommittedPositions
+from tms.clock import Clock
+from tms.errors import Conflict, Fenced, Invalid, TMSError
+from tms.model.group import GroupStanding
+from tms.model.ids import MessageId
+from tms.model.message import Message
+from tms.model.position import Position, PositionKind
+from tms.model.topic import TopicName
+from tms.model.transaction import Owner, PositionChange
+
+LOOK_S = 0.2
+COMING_S = 0.05  # between two looks while partitions are on their way to this member
+COMMIT_S = 1.0
+_ANY = tuple(PositionKind)
+_TRIES = 3  # to move positions, while partitions are lost meanwhile
+
+
+_BY_ITSELF = {
+    DeliveryMode.AT_MOST_ONCE: "With at-most-once the position moved before the messages were "
+    "handed out: there is nothing to acknowledge.",
+}
+
+
+class Member:
+    """One membership; its consumer's thread uses it, only `finish` may come from another one.
+    `starts` is where partitions begin in which the group has no position; `leavers` are members
+    whose consumers were dropped, for whoever looks next to let them leave."""
+
+    def __init__(
+        self,
+        make_name: Callable[[], str],
+        name: TopicName,
+        groups: GroupsPort,
+        transactions: TransactionsPort,
+        clock: Clock,
+        options: MemberOptions,
+        leavers: "deque[Member]",
+    ) -> None:
+        self._make_name = make_name
+        self._topic = name
+        self._groups = groups
+        self._transactions = transactions
+        self._clock = clock
+        self.options = options
+        self._leavers = leavers
+        self._closed = self.reading = self._inherited = False
+        self._join_anew()
+
+    def _join_anew(self) -> None:
+        self.name = self._make_name()
+        self._lock = threading.RLock()
+        self._releasing: dict[int, float] = {}  # partition → when it was asked for
+        self._holding: dict[int, int] = {}
+        self._look_at_s = self._commit_at_s = 0.0
+        self._told = GroupStanding(0, {}, frozenset(), 0)
+        self._joined = False
+        self.out: Message | Batch | None = None  # handed out, and the next was not asked for
+
+    def _forked(self) -> None:
+        self._join_anew()
+        self._leavers.clear()
+        self._standing.forget()
+        self._inherited = True
+
+    def begin(
+        self, cursor: Cursor, standing: CommittedPositions, starts: Mapping[int, Position]
+    ) -> None:
+        """What it reads with; once, before everything else."""
+        self._group = standing.group
+        self.cursor = cursor
+        self._standing = standing
+        self._starts = dict(starts)
+        standing.by_itself = _BY_ITSELF.get(self.options.delivery, "")
+        forks.in_child(self._forked)
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to `tend`."""
+        return self._clock.monotonic_s() >= self._look_at_s
+
+    @property
+    def pause_s(self) -> float:
+        """How long until then."""
+        return max(0.0, self._look_at_s - self._clock.monotonic_s())
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing more will come for a member who reads up to the end, as far as the last
+        look says."""
+        return bool(self._releasing) or not (self._told.coming or self._told.reading)
+
+    def tend(self) -> set[int]:
+        """Commit if it is time, and look; partitions of which messages that are not handed out yet
+        are void."""
+        while self._leavers:
+            with contextlib.suppress(TMSError, IndexError):  # another thread was faster
+                self._leavers.popleft().finish()
+        with self._lock:
+            if self._closed:
+                return set()
+            touched = self._give_up_inherited()
+            if self._clock.monotonic_s() >= self._commit_at_s:
+                touched |= self._commit()
+            while True:
+                self._learn(self._poll(), touched)
+                if not self._let_go(touched):
+                    return touched
+
+    def _give_up_inherited(self) -> set[int]:
+        """Partitions that the parent reads: a child begins where the group stands."""
+        if not self._inherited:
+            return set()
+        self._inherited = False
+        inherited = set(self.cursor.positions())
+        for partition in inherited:
+            self.cursor.take(partition)
+        return inherited
+
+    def _poll(self) -> GroupStanding:
+        self._joined = True
+        told = self._groups.poll(
+            self._group,
+            self._topic,
+            self.name,
+            self.options.session_s,
+            self._holding,
+            reading=self.reading,
+        )
+        self._told = told
+        pause_s = COMING_S if told.coming else LOOK_S
+        self._look_at_s = self._clock.monotonic_s() + pause_s
+        return told
+
+    def _learn(self, told: GroupStanding, touched: set[int]) -> None:
+        lost = [p for p, epoch in self._holding.items() if told.partitions.get(p) != epoch]
+        for partition in lost:
+            self._lose(partition)
+        if lost:
+            self.options.on_revoked(lost)
+        given = [p for p in told.partitions if p not in self._holding]
+        if given:
+            stored = self._transactions.positions(self._group, self._topic)
+            for partition in given:
+                self._take(partition, told.partitions[partition], stored.get(partition))
+            self.options.on_assigned(given)
+        kept = [p for p in self._releasing if p not in told.release]
+        for partition in kept:
+            del self._releasing[partition]
+            self.cursor.resume(partition)
+        if kept:
+            self.options.on_assigned(kept)
+        wanted = [p for p in sorted(told.release) if p not in self._releasing]
+        for partition in wanted:
+            self._releasing[partition] = self._clock.monotonic_s()
+            self.cursor.pause(partition)
+        if wanted:
+            self.options.on_revoked(wanted)
+        touched.update(lost, given, kept, wanted, self.cursor.keep(self._holding))
+
+    def _take(self, partition: int, epoch: int, stored: Position | None) -> None:
+        """Begin where the group stands; where this one was, if it stood there already."""
+        mine = self.cursor.positions().get(partition)
+        if mine is None or self._standing.known(partition) != _text(stored):
+            mine = stored or self._starts.get(partition, Position.earliest())
+        self.cursor.give(partition, mine)
+        self._standing.know(partition, stored)
+        self._standing.owners[partition] = Owner(self.name, epoch)
+        self._holding[partition] = epoch
+
+    def _lose(self, partition: int) -> None:
+        if not self._moves_by_itself:
+            at = {partition: self.cursor.positions()[partition]}
+            self._standing.owed.update((partition, one) for one in self._standing.changes(at))
+        self.cursor.take(partition)
+        for places in (self._holding, self._standing.owners, self._releasing):
+            places.pop(partition, None)
+
+    def _let_go(self, touched: set[int]) -> bool:
+        """Let go of what is acknowledged, or has kept others waiting for too long; whether there
+        was something."""
+        if not self._releasing:
+            return False
+        touched |= self._commit()
+        now_s = self._clock.monotonic_s()
+        handed = self.cursor.positions()
+        if self.options.delivery is DeliveryMode.AT_MOST_ONCE:
+            touched |= self._move({p: handed[p] for p in self._releasing}, _ANY)
+        ready = [
+            partition
+            for partition, since_s in self._releasing.items()
+            if self._moves_by_itself
+            or now_s - since_s >= self.options.session_s / 3
+            or not self._standing.changes({partition: handed[partition]})
+        ]
+        for partition in ready:
+            self._lose(partition)
+        return bool(ready)
+
+    # -- positions -------------------------------------------------------------------------------
+
+    def require_acknowledging(self) -> None:
+        """Raises `Invalid` when positions move with transactions only."""
+        if self.options.delivery is DeliveryMode.EXACTLY_ONCE:
+            raise Invalid(
+                "With exactly-once the position moves in the transaction that has what was made of "
+                "the messages: use tx.acknowledge(consumer)."
+            )
+
+    @property
+    def _moves_by_itself(self) -> bool:
+        modes = (DeliveryMode.AT_MOST_ONCE, DeliveryMode.AT_LEAST_ONCE)
+        return self.options.delivery in modes
+
+    def claim(self, batches: Sequence[Batch]) -> set[int]:
+        """With at-most-once: move the group behind these, before they are handed out; partitions of
+        which they are void."""
+        if self.options.delivery is not DeliveryMode.AT_MOST_ONCE:
+            return set()
+        ends = {batch.partition: Position.after(batch.last_id) for batch in batches}
+        with self._lock:
+            return self._move(ends) | (ends.keys() - self._holding.keys())
+
+    def handled(self) -> dict[int, Position]:
+        """Behind what was handed out, but for the last, if no other was asked for since."""
+        positions, out = self.cursor.positions(), self.out
+        if isinstance(out, Batch):
+            positions[out.partition] = Position.at(MessageId(out.timestamp_ms, out.first_sequence))
+        elif out is not None:
+            positions[out.partition] = Position.at(out.id)
+        return positions
+
+    def _commit(self) -> set[int]:
+        """With at-least-once: move the group behind what was handled; partitions of which what is
+        in hand is void."""
+        self._commit_at_s = self._clock.monotonic_s() + COMMIT_S
+        if self.options.delivery is not DeliveryMode.AT_LEAST_ONCE:
+            return set()
+        return self._move(self.handled(), (PositionKind.AFTER, PositionKind.ID))
+
+    def _move(
+        self, to: Mapping[int, Position], kinds: Collection[PositionKind] = (PositionKind.AFTER,)
+    ) -> set[int]:
+        """Move the group to these positions, as far as this member may; partitions that it has
+        lost, or that somebody moved by hand: there it goes on where the group stands."""
+        void: set[int] = set()
+        for left in reversed(range(_TRIES)):
+            here = {p: at for p, at in to.items() if p not in void and p in self._holding}
+            changes = self._standing.changes(here, kinds)
+            if not changes:
+                break
+            try:
+                self._transactions.move(changes)
+            except Fenced:
+                if not left:
+                    raise
+                self._learn(self._poll(), void)
+            except Conflict:
+                if not left:
+                    raise
+                void.update(self._go_where_the_group_stands(changes))
+            else:
+                self._standing.note(changes)
+                break
+        return void
+
+    def _go_where_the_group_stands(self, changes: Iterable[PositionChange]) -> list[int]:
+        stored = self._transactions.positions(self._group, self._topic)
+        moved = []
+        for partition in (change.key.partition for change in changes):
+            there = stored.get(partition)
+            if self._standing.known(partition) != _text(there):
+                self._standing.know(partition, there)
+                start = self._starts.get(partition, Position.earliest())
+                self.cursor.give(partition, there or start)
+                moved.append(partition)
+                if partition in self._releasing:
+                    self.cursor.pause(partition)
+        return moved
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def rewind(self) -> None:
+        """Forget what was fetched but not handed out."""
+        self.out = None  # the next is asked for
+        with contextlib.suppress(ValueError):
+            self._leavers.remove(self)
+        self.cursor.rewind(p for p in self._holding if p not in self._releasing)
+
+    def abandon(self) -> None:
+        """Its consumer is not iterated over any more: leave when somebody of this bus looks. May be
+        called from anywhere, at any moment."""
+        if self._joined:
+            self._leavers.append(self)
+
+    def close(self) -> None:
+        """Finish, for good."""
+        with self._lock:
+            self._closed = True
+            self.finish()
+
+    def finish(self) -> None:
+        """Commit what was handled, and leave, at once. What was handed out may still be
+        acknowledged, as long as nobody else moves the group. A second call does nothing."""
+        with self._lock:
+            if not self._joined:
+                return
+            self._joined = False
+            try:
+                self._commit()
+                if self.options.delivery is DeliveryMode.AT_MOST_ONCE:
+                    self._move(self.cursor.positions(), _ANY)
+            finally:
+                self._leave()
+
+    def _leave(self) -> None:
+        self._holding.clear()
+        self._releasing.clear()
+        self._standing.owners.clear()
+        self._look_at_s = 0.0
+        with contextlib.suppress(TMSError):  # its session ends by itself
+            self._groups.poll(
+                self._group,
+                self._topic,
+                self.name,
+                self.options.session_s,
+                {},
+                leaving=True,
+            )
+
+
+def _text(position: Position | None) -> str:
+    return "" if position is None else str(position)

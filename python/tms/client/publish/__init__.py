@@ -1,1 +1,0 @@
-"""How messages become blocks and get into the log, each exactly once."""

@@ -1,0 +1,232 @@
+"""A queue: messages are leased to workers, who acknowledge them one by one.
+
+    queue = bus.queue("jobs", group="workers")
+    for message in queue:
+        with queue.settling(message):
+            …                                # acknowledged at the end, given back if this raises
+
+Invariants
+
+* Any number of them, in any number of processes, are one queue: it knows nothing of it but which
+  messages are being handled here, whose leases it extends.
+* Whoever handles a message is told when its lease was lost.
+* Neighbours among the messages of a call go as one token.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from tms.block import MESSAGES_MAX
+from tms.block.received import Delivered, Received
+from tms.client.leases import Leases, Pace
+from tms.client.ports import QueuesPort
+from tms.clock import Clock
+from tms.errors import Fenced, Invalid, TMSError
+from tms.model.queue import (
+    RECEIVE_BYTES,
+    QueueInfo,
+    QueueSettings,
+    Settlement,
+    Token,
+    TokenResult,
+    join_tokens,
+)
+from tms.model.topic import TopicName
+
+Messages = Delivered | Received | str | Iterable[Delivered | str]
+WAIT_S = 20.0  # of an iteration, before it asks again
+
+
+class Queue:
+    """Made by `Bus.queue`. Thread-safe."""
+
+    def __init__(
+        self,
+        port: Callable[[], QueuesPort],
+        group: str,
+        name: TopicName,
+        settings: QueueSettings,
+        clock: Clock,
+    ) -> None:
+        self._port = port
+        self.group = group
+        self.name = name
+        self.settings = settings
+        self.clock = clock
+        self.leases = Leases(self._extend_kept, lambda: self.settings.lease_s, clock)
+
+    @property
+    def topic(self) -> str:
+        """The topic, as messages name it."""
+        return str(self.name)
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.group} of {self.name}>"
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def receive(
+        self, limit: int = 1, wait_s: float = 0, bytes_max: int = RECEIVE_BYTES
+    ) -> list[Delivered]:
+        """Up to `limit` messages, leased to the caller; waits up to `wait_s` for the first one.
+        Those that were delivered before come first. Raises `QueueNotFound`, `Invalid`."""
+        return self.receive_slices(limit, wait_s, bytes_max).messages(self.topic)
+
+    def receive_slices(
+        self, limit: int = 1, wait_s: float = 0, bytes_max: int = RECEIVE_BYTES
+    ) -> Received:
+        """The same, as slices of blocks with their columns: faster where messages are many."""
+        return self._port().receive(self.group, self.name, limit, wait_s, bytes_max)
+
+    def __iter__(self) -> Iterator[Delivered]:
+        """Messages without end; each is to be acknowledged before the next one. Its lease lasts for
+        as long as that takes, and no more are leased ahead than are handled in a second. Raises
+        `Fenced` when the lease of a message was lost and its handler has not settled it."""
+        pace = Pace(self.settings.lease_s, self.settings.deliveries_max)
+        while True:
+            yield from self._handled(self.receive(pace.limit, WAIT_S), pace)
+
+    def _handled(self, messages: Sequence[Delivered], pace: Pace) -> Iterator[Delivered]:
+        ahead = deque(zip(messages, self.leases.keep(messages), strict=True))
+        try:
+            while ahead:
+                message, kept = ahead.popleft()
+                began_s = self.clock.monotonic_s()
+                try:
+                    if kept.lost:  # others have it
+                        continue
+                    yield message
+                finally:
+                    self.leases.release(kept)
+                if kept.lost and not kept.settled:
+                    raise lease_lost(self, message)
+                pace.took(self.clock.monotonic_s() - began_s)
+        finally:
+            if rest := [message for message, kept in ahead if not kept.lost]:
+                with suppress(TMSError):  # then the leases end
+                    self.nack(rest, delay_s=0)
+            for _, kept in ahead:
+                self.leases.release(kept)
+
+    @contextmanager
+    def settling(self, message: Delivered) -> Iterator[Delivered]:
+        """Acknowledge a message when the block ends; give it back, with the queue's back-off, when
+        it raises; neither if the block has done so, or handed it to a transaction. Its lease lasts
+        while the block runs. Raises `Fenced` when it was lost all the same: then the message is
+        handled elsewhere, too."""
+        (kept,) = self.leases.keep((message,))
+        try:
+            yield message
+        except BaseException as error:
+            if not kept.settled and self.nack(message).fenced:
+                error.add_note(lease_lost(self, message).message)
+            raise
+        else:
+            if not kept.settled and self.ack(message).fenced:
+                raise lease_lost(self, message)
+        finally:
+            self.leases.release(kept)
+
+    # -- what became of them -----------------------------------------------------------------------
+
+    def ack(self, messages: Messages) -> TokenResult:
+        """Messages are done with; by messages, tokens, or what `receive_slices` gave. Those that
+        came too late are named in the result: others have them now."""
+        tokens = tokens_of(messages)
+        with self.leases.settling(tokens):
+            return self._port().ack(self.group, self.name, tokens)
+
+    def nack(self, messages: Messages, delay_s: float | None = None) -> TokenResult:
+        """Messages are to be delivered again, after `delay_s`, or the queue's back-off if left out;
+        a message whose last delivery that was goes to the dead letters."""
+        tokens = tokens_of(messages)
+        with self.leases.settling(tokens):
+            return self._port().nack(self.group, self.name, tokens, delay_s)
+
+    def extend(self, messages: Messages, lease_s: float | None = None) -> TokenResult:
+        """Leases begin anew, for `lease_s`, or as long as is usual for the queue. Iterating and
+        `settling` do so by themselves."""
+        return self._port().extend(self.group, self.name, tokens_of(messages), lease_s)
+
+    def reject(self, messages: Messages, cause: str = "") -> TokenResult:
+        """Messages go to the dead letters, with this cause."""
+        tokens = tokens_of(messages)
+        with self.leases.settling(tokens):
+            return self._port().reject(self.group, self.name, tokens, cause)
+
+    def settlement(self, messages: Messages) -> Settlement:
+        """What a transaction carries to acknowledge messages with its commit."""
+        tokens = tokens_of(messages)
+        self.leases.hand_over(tokens)
+        return Settlement(self.group, self.name, tuple(tokens))
+
+    def _extend_kept(self, tokens: list[str]) -> TokenResult:
+        return self._port().extend(self.group, self.name, tokens, None)
+
+    # -- the queue ---------------------------------------------------------------------------------
+
+    def describe(self) -> QueueInfo:
+        """How it stands."""
+        return self._port().describe(self.group, self.name)
+
+    def update(self, **changes: object) -> QueueInfo:
+        """Change settings. Raises `Invalid`."""
+        info = self._port().update(self.group, self.name, changes)
+        self.settings = info.settings
+        return info
+
+    def redrive(self, limit: int = 1_000) -> int:
+        """Publish dead letters to the topic again, up to `limit`; how many. Raises `Conflict` when
+        somebody else does so, too."""
+        return self._port().redrive(self.group, self.name, limit)
+
+    def delete(self) -> None:
+        """Forget the queue; topic and dead letters stay."""
+        self._port().delete(self.group, self.name)
+
+
+def lease_lost(queue: Queue, message: Delivered) -> Fenced:
+    """The error for a handler whose message is with another worker by now."""
+    return Fenced(
+        f"The lease of the message at offset {message.offset} of partition {message.partition} of "
+        f"{queue.topic} was lost while it was handled: the queue {queue.group} has delivered it "
+        "again, or it was settled elsewhere. Go on with the next one.",
+        group=queue.group,
+        topic=queue.topic,
+        tokens=[message.token],
+    )
+
+
+def tokens_of(messages: Messages) -> list[str]:
+    """The tokens of messages, one for each run of neighbours. Raises `Invalid`."""
+    if isinstance(messages, Received):
+        return messages.tokens()
+    if isinstance(messages, Delivered | str):
+        messages = (messages,)
+    tokens: list[Token] = []
+    partition, first, stop, deliveries, epoch = -1, 0, 0, 0, ""
+    for message in messages:
+        if not isinstance(message, Delivered):
+            tokens.append(_token(message))
+            continue
+        _, of, offset, _, _, _, _, number, text = message
+        own = text[text.rindex(".") :]
+        joins = offset == stop and of == partition and number == deliveries and own == epoch
+        if joins and stop - first < MESSAGES_MAX:
+            stop += 1
+            continue
+        if stop > first:
+            tokens.append(Token(partition, first, deliveries, int(epoch[1:], 16), stop - first))
+        partition, first, stop, deliveries, epoch = of, offset, offset + 1, number, own
+    if stop > first:
+        tokens.append(Token(partition, first, deliveries, int(epoch[1:], 16), stop - first))
+    return [str(token) for token in join_tokens(tokens)]
+
+
+def _token(text: str) -> Token:
+    if isinstance(text, str):
+        return Token.parse(text)
+    raise Invalid(
+        f"A queue takes its messages or their tokens, got {type(text).__name__}.", field="tokens"
+    )

@@ -1,1 +1,0 @@
-"""Queues, as a program works with them."""

@@ -1,0 +1,309 @@
+"""A view: a mapping that is kept current from the log.
+
+    read to the end ─▶ ready ─▶ a thread follows the log ─▶ newest value of each key
+                         └─ at=…: stays as it was then
+
+Invariants
+
+* `expect(key)` is behind everything of the key that was applied: a publish that expects it is
+  stored only if nothing of the key has come since.
+"""
+
+import threading
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
+from itertools import count
+from types import TracebackType
+from typing import Generic, NamedTuple, Self, TypeVar
+
+from tms import forks
+from tms.client.cursor import Start, as_position, asks, page
+from tms.client.known import KnownTopic
+from tms.client.transport import Channel, LocalTransport, RemoteTransport, open_lane, retrying
+from tms.client.view_state import Apply, ViewSnapshot, ViewState
+from tms.clock import Clock
+from tms.errors import Closed, Conflict, OffsetOutOfRange, TMSError, ViewFailed
+from tms.model.ids import MessageId
+from tms.model.keys import partition_for_key
+from tms.model.message import NOTHING, Fetched, PartitionPosition
+from tms.model.position import Position
+from tms.model.topic import TopicName
+
+V = TypeVar("V")
+FETCH_BYTES = 4 << 20
+WAIT_S = 5.0
+_PAUSE_S = 0.5  # after a service was away for longer than a call is repeated
+
+
+class Current(NamedTuple, Generic[V]):
+    """The value of a key, and what a publish expects that rests on it."""
+
+    value: V | None
+    expect: MessageId
+
+
+class View(Mapping[bytes, V]):
+    """A mapping of keys to what their messages have come to; made by `Bus.view`. Thread-safe. Close
+    it, or use it as a context manager.
+
+    What fails for good, as when the topic is deleted, is raised by every later use.
+    """
+
+    def __init__(
+        self,
+        name: TopicName,
+        transport: LocalTransport | RemoteTransport,
+        known: Callable[[], KnownTopic],
+        clock: Clock,
+        timeout_s: float,
+        apply: Apply[V] | None,
+        on_change: Callable[[bytes, V | None], None] | None,
+    ) -> None:
+        self._name = name
+        self._transport = transport
+        self._known = known
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._on_change = on_change
+        self._state: ViewState[V] = ViewState(apply)
+        self._generation = 0
+        self._lock = threading.RLock()
+        self._error: TMSError | None = None
+        self._lane: Channel | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._rounds = count()
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        return self is other  # it changes: compare `dict(view)`
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __getitem__(self, key: bytes) -> V:
+        self._check()
+        return self._state.entries[key].value
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._check()
+        with self._lock:
+            return iter(list(self._state.entries))
+
+    def __len__(self) -> int:
+        self._check()
+        return len(self._state.entries)
+
+    def __contains__(self, key: object) -> bool:
+        self._check()
+        return key in self._state.entries
+
+    def items(self) -> ItemsView[bytes, V]:
+        """All keys with their values, as they are now together."""
+        return self._copy().items()
+
+    def values(self) -> ValuesView[V]:
+        """All values, as they are now together."""
+        return self._copy().values()
+
+    def last_id(self, key: bytes) -> MessageId | None:
+        """The id of the newest message of a key that is there, None for others."""
+        self._check()
+        entry = self._state.entries.get(key)
+        return None if entry is None else entry.id
+
+    def expect(self, key: bytes) -> MessageId:
+        """What a publish of the key has to `expect`, so that it is stored only if this view has
+        seen everything of the key. Take it before the value that the decision rests on, or both
+        together with `current`."""
+        self._check()
+        with self._lock:
+            return self._state.read[partition_for_key(key, len(self._state.read))]
+
+    def current(self, key: bytes) -> Current[V]:
+        """The value of a key, None when there is none, and what a publish has to `expect` that
+        rests on it."""
+        self._check()
+        with self._lock:
+            entry = self._state.entries.get(key)
+            return Current(None if entry is None else entry.value, self.expect(key))
+
+    def snapshot(self) -> ViewSnapshot[V]:
+        """A copy, and up to where it goes."""
+        self._check()
+        with self._lock:
+            state = self._state
+            places = {p: (id, state.offsets[p]) for p, id in state.read.items()}
+            return ViewSnapshot(dict(state.entries), places, self._generation)
+
+    def refresh(self) -> None:
+        """Read up to what is visible now: afterwards the view has at least what was committed
+        before the call. Raises what keeps it from being read."""
+        self._check()
+        if not self._state.stops:
+            self._grow()
+            self._read_on()
+
+    def close(self) -> None:
+        """Follow no more; what was read stays readable. A second call does nothing."""
+        self._closed.set()
+        if self._lane is not None:
+            self._lane.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- the bus's --------------------------------------------------------------------------------
+
+    def load(self, at: Start | None, snapshot: ViewSnapshot[V] | None) -> None:
+        """Read everything that is there, or up to `at`; on from a snapshot if there is one. Raises
+        `Conflict`, `OffsetOutOfRange` when the topic does not go on where the snapshot ends."""
+        info = self._transport.describe_topic(self._name)
+        self._generation = info.generation
+        state = self._state
+        for one in info.partition_infos:
+            state.read[one.partition] = NOTHING
+            state.offsets[one.partition] = one.start_offset
+        if snapshot is not None:
+            self._begin_with(snapshot)
+        if at is not None:
+            state.stops.update(self._transport.offsets(self._name, as_position(at)))
+        self._read_on()
+        state.gone = None
+
+    def follow(self) -> None:
+        """Keep it current from now on."""
+        self._lane = open_lane(self._transport)
+        self._thread = threading.Thread(target=self._run, name="tms-view", daemon=True)
+        self._thread.start()
+        forks.in_child(self._forked)
+
+    def _forked(self) -> None:
+        """Nobody follows here, and a batch may have been applied by half."""
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._thread = None
+        self._error = Closed(
+            f"The view of {self._name} is kept by the process from which this one was forked; make "
+            "another one here."
+        )
+
+    def _begin_with(self, snapshot: ViewSnapshot[V]) -> None:
+        state = self._state
+        if snapshot.generation != self._generation:
+            raise Conflict(
+                f"The topic {self._name} was created anew since the snapshot; begin without it."
+            )
+        for partition, (id, offset) in snapshot.positions.items():
+            if offset < state.offsets.get(partition, 0):
+                raise OffsetOutOfRange(
+                    f"Partition {partition} of {self._name} has lost messages since the snapshot, "
+                    f"from offset {offset} on; begin without it.",
+                    earliest=state.offsets[partition],
+                )
+            state.read[partition], state.offsets[partition] = id, offset
+        state.entries.update(snapshot.entries)
+
+    def _copy(self) -> dict[bytes, V]:
+        self._check()
+        with self._lock:
+            return {key: entry.value for key, entry in self._state.entries.items()}
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _grow(self) -> None:
+        """Partitions may have been added."""
+        partitions = self._known().partitions
+        with self._lock:
+            for partition in range(len(self._state.read), partitions):
+                self._state.read[partition] = NOTHING
+                self._state.offsets[partition] = 0
+
+    def _asks(self) -> list[list[PartitionPosition]]:
+        with self._lock:
+            state = self._state
+            wanted = ((p, id) for p, id in state.read.items() if p not in state.ended)
+            return asks({partition: Position.after(id) for partition, id in wanted})
+
+    def _read_on(self) -> None:
+        """Read until nothing more is there."""
+        for turn in self._asks():
+            while turn:
+                fetched = self._fetch(turn)
+                self._take(turn, fetched)
+                turn = [] if fetched.ended else self._again(turn)
+
+    def _again(self, turn: list[PartitionPosition]) -> list[PartitionPosition]:
+        """The same partitions, where they are to be read on."""
+        state = self._state
+        with self._lock:
+            return [
+                PartitionPosition(partition, Position.after(state.read[partition]))
+                for partition, _ in turn
+                if partition not in state.ended
+            ]
+
+    def _fetch(self, turn: list[PartitionPosition]) -> Fetched:
+        return retrying(
+            lambda _: self._transport.fetch(self._name, turn, FETCH_BYTES),
+            self._clock,
+            self._timeout_s,
+        )
+
+    def _take(self, turn: list[PartitionPosition], fetched: Fetched) -> None:
+        """Apply an answer."""
+        found = page(str(self._name), dict(turn), [fetched])
+        with self._lock:
+            try:
+                for key, value in self._state.take(found):
+                    if self._on_change is not None:
+                        self._on_change(key, value)
+            except Exception as error:  # of `apply` or `on_change`; half a batch may be applied
+                self._error = ViewFailed(f"The view of {self._name} cannot go on: {error!r}")
+                self._error.__cause__ = error
+                raise
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._grow()
+                turns = self._asks()
+                turn = turns[next(self._rounds) % len(turns)]
+                self._take(turn, self._await(turn, WAIT_S / len(turns)))
+            except TMSError as error:
+                if self._closed.is_set():
+                    return
+                if not error.retriable:
+                    self._error = error
+                    return
+                self._closed.wait(_PAUSE_S)
+            except Exception:  # is known already, see `_take`
+                return
+
+    def _await(self, turn: list[PartitionPosition], wait_s: float) -> Fetched:
+        lane = self._lane
+        assert lane is not None, "follow has not begun"
+
+        def attempt(left_s: float) -> Fetched:
+            pending = lane.begin_fetch(self._name, turn, FETCH_BYTES, wait_s)
+            try:
+                return pending.result(wait_s + left_s)
+            except Closed:
+                raise
+            except TMSError:
+                lane.reset()
+                raise
+
+        return retrying(attempt, self._clock, self._timeout_s)

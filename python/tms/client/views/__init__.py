@@ -1,1 +1,0 @@
-"""What the messages of a topic come to, by key, kept current from the log."""

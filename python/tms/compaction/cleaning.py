@@ -1,0 +1,147 @@
+"""One pass of compaction over a partition.
+
+    segment 0        segment 1        segment 2        segment 3 (open)
+    └──── clean ────┘└──── dirty ────┘                 untouched
+                     1. learn the newest offset of each key here
+    2. rewrite all of it up to there: what has a newer message goes
+
+Invariants
+
+* Of each key at least the newest committed message stays, but for a tombstone that was kept for its
+  time. What was rolled back or is invalid goes.
+* Messages without a key stay.
+* A pass ends before the first segment with a message that is not decided.
+"""
+
+from collections.abc import Callable
+
+from tms.block import BlockHeader, Flags, decode
+from tms.block.columns import Columns
+from tms.block.placing import offsets
+from tms.compaction.newest import Newest
+from tms.compaction.progress import Progress
+from tms.compaction.rewriting import DROP_ALL, KEEP_ALL, PAGE_BYTES, Removed, Rewriter, Verdict
+from tms.log.records import BlockKey, SegmentRecord, key_after
+from tms.log.recovery import header_of
+from tms.log.staging import is_reference
+from tms.log.visibility import Judge
+from tms.model.message import StoredBlock
+from tms.model.snapshot import Fate
+from tms.store.base import Map
+from tms.topics.partitions import PartitionLog
+
+
+class Pass:
+    """A pass over one partition, from its beginning."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        metadata: Map,
+        judge: Judge,
+        now_ms: int,
+        tombstone_retention_ms: int | None,
+        keys_max: int,
+        pause: Callable[[], None],
+    ) -> None:
+        state = log.state
+        with state.changing():
+            state.load()
+        self.progress = Progress(metadata, log.uid, log.partition)
+        self._log = log
+        self._judge = judge
+        self._now_ms = now_ms
+        self._pause = pause
+        self._newest = Newest(keys_max)
+        self._horizon = self.progress.horizon(now_ms, tombstone_retention_ms)
+        self._sealed = [one for one in state.chain.record.segments if one.last is not None]
+        self._rewriter = Rewriter(log, self.progress, self._decide, self._horizon, pause)
+
+    def dirty_ratio(self) -> float:
+        """How much of what could be compacted was never looked at, 0 … 1."""
+        clean = self.progress.record.clean
+        total = sum(one.stored_bytes for one in self._sealed)
+        dirty = [one for one in self._sealed if one.last is not None and one.last > clean]
+        return sum(one.stored_bytes for one in dirty) / total if dirty and total else 0.0
+
+    def run(self) -> bool:
+        """Compact; whether there is more of it at once, because there were too many keys."""
+        end = self._learn()
+        if end <= self.progress.record.clean:
+            return False
+        for segment in self._sealed:
+            self._rewriter.segment(segment, stop=key_after(end))
+            if segment.last is not None and segment.last >= end:
+                break
+        self.progress.done(end, self._now_ms, self._horizon)
+        return self._newest.full
+
+    def reclaim_noted(self, staged_before: str) -> None:
+        """See `Rewriter`."""
+        self._rewriter.reclaim_noted(staged_before)
+
+    @property
+    def removed(self) -> Removed:
+        """What went so far."""
+        return self._rewriter.removed
+
+    def _learn(self) -> BlockKey:
+        """Learn which messages are the newest of their keys; up to which key."""
+        end = self.progress.record.clean
+        for segment in self._sealed:
+            if segment.last is None or segment.last <= end:
+                continue
+            reached, decided = self._learn_segment(segment, key_after(end))
+            if self._newest.full:
+                return reached
+            if not decided:
+                return end
+            end = segment.last
+        return end
+
+    def _learn_segment(self, segment: SegmentRecord, start: BlockKey) -> tuple[BlockKey, bool]:
+        """How far a segment was read, and whether everything up to there is decided."""
+        chain, resolve = self._log.state.chain, self._log.staged.resolve
+        reached = start
+        while blocks := chain.scan_segment(segment, start, PAGE_BYTES):
+            for stored in blocks:
+                header = header_of(stored)
+                fate = self._fate(header)
+                if fate is Fate.OPEN:
+                    return reached, False
+                reached = (stored.time_ms, stored.last_sequence)
+                if fate is Fate.VISIBLE:
+                    columns = decode((resolve(stored) if is_reference(stored) else stored).block)
+                    self._newest.add(columns.keys(), offsets(header.base_offset, columns.index))
+                if self._newest.full:
+                    return reached, True
+            start = key_after(reached)
+            self._pause()
+        return reached, True
+
+    def _fate(self, header: BlockHeader) -> Fate:
+        if header.flags & Flags.ROLLED_BACK:
+            return Fate.SKIPPED
+        if header.flags & Flags.TRANSACTIONAL:
+            return self._judge(header.write_pointer, bool(header.flags & Flags.ISSUED))
+        return Fate.VISIBLE
+
+    def _decide(self, stored: StoredBlock, unpack: Callable[[], Columns]) -> Verdict:
+        header = header_of(stored)
+        fate = self._fate(header)
+        if fate is Fate.OPEN:
+            return KEEP_ALL
+        if fate is Fate.SKIPPED:
+            return DROP_ALL
+        columns = unpack()
+        keys, newest = columns.keys(), self._newest
+        numbers = offsets(header.base_offset, columns.index)
+        keep = [
+            at
+            for at, (key, offset) in enumerate(zip(keys, numbers, strict=True))
+            if key is None or not newest.has_newer(key, offset)
+        ]
+        if columns.has_tombstones and (stored.time_ms, stored.last_sequence) <= self._horizon:
+            values = columns.values()
+            keep = [at for at in keep if values[at] is not None or keys[at] is None]
+        return KEEP_ALL if len(keep) == columns.count else Verdict(keep, columns)

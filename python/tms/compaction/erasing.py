@@ -1,0 +1,144 @@
+"""Erasing: the messages of a key, or one message, leave a partition for good.
+
+    is it in the open segment? ─▶ seal that ─▶ take it out of sealed segments ─▶ reclaim their space
+
+Invariants
+
+* When it returns, no bytes of what was erased are in this process's cache nor in the store, but for
+  what a store gives back in its own time (`Map.reclaim`).
+* What was rolled back, truncated or is not decided yet is erased as well. What a transaction has
+  only staged is no message yet.
+* It may be repeated after any failure: what is erased is not found again, what is left to do is
+  noted.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tms.block import Flags, decode
+from tms.block.columns import Columns
+from tms.compaction.progress import Progress
+from tms.compaction.rewriting import DROP_ALL, KEEP_ALL, PAGE_BYTES, Removed, Rewriter, Verdict
+from tms.errors import DataCorrupt
+from tms.log.records import FIRST_KEY, BlockKey, key_after
+from tms.log.recovery import header_of
+from tms.log.segments import KEY_END
+from tms.log.staging import is_reference
+from tms.log.visibility import Judge
+from tms.model.ids import MessageId
+from tms.model.message import StoredBlock
+from tms.model.snapshot import Fate
+from tms.store.base import Map
+from tms.topics.partitions import PartitionLog
+
+ALL_STAGED = "~"  # sorts behind all names of maps
+
+
+@dataclass(frozen=True, slots=True)
+class EraseTarget:
+    """What is to be erased: the messages with a key, or the one with an id."""
+
+    key: bytes | None
+    id: MessageId | None
+
+    def places(self, stored: StoredBlock, columns: Columns) -> set[int]:
+        """Which of a block's messages it is."""
+        if self.id is None:
+            return {at for at, key in enumerate(columns.keys()) if key == self.key}
+        first = stored.last_sequence - header_of(stored).count + 1
+        distance = self.id.sequence - first
+        same = stored.time_ms == self.id.time_ms
+        return {at for at, there in enumerate(columns.index) if same and there == distance}
+
+    @property
+    def start(self) -> BlockKey:
+        """From which key on to look."""
+        return FIRST_KEY if self.id is None else self.id[:2]
+
+    @property
+    def stop(self) -> BlockKey:
+        """Up to which key: the messages of a block have one time."""
+        return KEY_END if self.id is None else (self.id.time_ms + 1, 0)
+
+
+class Erasing:
+    """One erasing from one partition; the space of the maps `also` is given back, too."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        metadata: Map,
+        judge: Judge,
+        wanted: EraseTarget,
+        now_ms: int,
+        also: Sequence[str] = (),
+    ) -> None:
+        self._log = log
+        self._judge = judge
+        self._wanted = wanted
+        self._now_ms = now_ms
+        with log.state.changing():
+            log.state.load()
+        self._last = log.state.last
+        progress = Progress(metadata, log.uid, log.partition)
+        progress.begin([*also])
+        self._rewriter = Rewriter(
+            log, progress, self._decide, self._last, lambda: None, exclusive=True
+        )
+
+    def run(self) -> Removed:
+        """Erase what is there now."""
+        state, chain = self._log.state, self._log.state.chain
+        if self._in_open_segment():
+            with state.changing():
+                state.load()
+                if chain.active is not None:
+                    state.roll(self._now_ms)
+        for segment in chain.record.segments:
+            if segment.last is None or segment.last < self._wanted.start:
+                continue
+            self._rewriter.segment(segment, self._wanted.start, self._wanted.stop)
+            if self._wanted.id is not None:
+                break
+        self._rewriter.reclaim_noted(ALL_STAGED)
+        return self._rewriter.removed
+
+    def _in_open_segment(self) -> bool:
+        chain = self._log.state.chain
+        active = chain.active
+        start = max(self._wanted.start, chain.record.last)
+        while active is not None and start <= self._last:
+            blocks = chain.scan_segment(active, start, PAGE_BYTES, key_after(self._last))
+            if not blocks:
+                return False
+            if any(self._decide(one, self._unpacking(one)).keep is not None for one in blocks):
+                return True
+            start = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))
+            if chain.active is not active:  # sealed meanwhile
+                return False
+        return False
+
+    def _unpacking(self, stored: StoredBlock) -> Callable[[], Columns]:
+        resolve = self._log.staged.resolve
+        return lambda: decode((resolve(stored) if is_reference(stored) else stored).block)
+
+    def _decide(self, stored: StoredBlock, unpack: Callable[[], Columns]) -> Verdict:
+        try:
+            columns = unpack()
+        except DataCorrupt:
+            if not is_reference(stored):
+                raise
+            if header_of(stored).flags & Flags.ROLLED_BACK:
+                return DROP_ALL  # what was staged for it is gone: an erasing was interrupted
+            if self._is_never_seen(stored):
+                return KEEP_ALL
+            raise
+        gone = self._wanted.places(stored, columns)
+        if not gone:
+            return KEEP_ALL
+        return Verdict([at for at in range(columns.count) if at not in gone], columns)
+
+    def _is_never_seen(self, stored: StoredBlock) -> bool:
+        header = header_of(stored)
+        fate = self._judge(header.write_pointer, bool(header.flags & Flags.ISSUED))
+        return fate is Fate.SKIPPED

@@ -1,0 +1,60 @@
+"""Merging small sealed segments of a partition, so that erasing often does not leave a segment each
+time.
+
+    copy the later one's blocks behind the end of the earlier ─▶ sync ─▶ record it ─▶ drop the later
+
+Invariants
+
+* A crash before the record changes leaves rows behind a seal, which nobody reads, and a note that
+  says so; after it a map that no record names, which the next start sweeps.
+* Nobody else takes messages out of the partition meanwhile, and nobody changes what is sealed: both
+  locks are held, so what is copied at once is small.
+* Only in a store of one process. Elsewhere a segment is a range of rows and costs nothing, and what
+  lies behind a seal is dropped at any time.
+"""
+
+from itertools import pairwise
+
+from tms.compaction.progress import Progress
+from tms.log.records import SegmentRecord
+from tms.model import keys
+from tms.store.base import Map
+from tms.topics.partitions import PartitionLog
+
+MERGED_BYTES_MAX = 16 << 20  # of the later one of two
+MERGES_MAX = 8  # at once
+
+
+def merge_small(log: PartitionLog, metadata: Map) -> int:
+    """Merge sealed segments that are small and lie side by side; how many are fewer. For whoever
+    alone works on the partition."""
+    state, chain = log.state, log.state.chain
+    merged = 0
+    while not chain.shared and merged < MERGES_MAX and _pair(log) is not None:
+        with state.rewriting, state.changing():
+            state.load()
+            pair = _pair(log)
+            if pair is None:
+                break
+            names = [keys.segment_map(log.uid, log.partition, one.number) for one in pair]
+            progress = Progress(metadata, log.uid, log.partition)
+            new = [name for name in names if name not in progress.record.reclaim]
+            progress.begin(names)
+            chain.merge(*pair)
+            for name in new:
+                progress.reclaimed(name)
+        merged += 1
+    return merged
+
+
+def _pair(log: PartitionLog) -> tuple[SegmentRecord, SegmentRecord] | None:
+    """Two segments that one can hold, of its size and age."""
+    state = log.state
+    for pair in pairwise(one for one in state.chain.record.segments if one.last is not None):
+        first, second = pair
+        size = first.stored_bytes + second.stored_bytes
+        young = second.created_ms - first.created_ms <= state.segment_ms()
+        small = second.stored_bytes <= MERGED_BYTES_MAX and size <= state.segment_bytes_max()
+        if small and young:
+            return pair
+    return None

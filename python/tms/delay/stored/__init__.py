@@ -1,1 +1,0 @@
-"""What is stored of delayed messages: the rows of a topic's map, and who may write them."""

@@ -1,0 +1,177 @@
+"""What is asked of the delayed messages of a topic: to add some, or to cancel one. Each is decided
+from what is stored, together with all that came with it, and answered once it is written.
+
+Invariants
+
+* What is decided later in a group sees what was decided before in it.
+* A repetition is decided like the first time, as long as that is remembered.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from tms.delayed.entries import Request, cancelled_key, entry_key, entry_value, request_key
+from tms.delayed.stored_queue import RowWrites, StoredDelayQueue
+from tms.errors import Conflict, TMSError, TooLarge
+from tms.log.pending import Pending
+from tms.log.records import encode
+from tms.model.delayed import Deferred, DelayedId, Due
+from tms.model.message import Buffer
+from tms.model.topic import Durability
+
+_MARK_BYTES = 32
+
+
+class CheckedBlock(NamedTuple):
+    """A checked block to be stored."""
+
+    partition: int
+    messages: int
+    block: Buffer
+
+
+class ChangeDecider(Protocol):
+    """Who decides: the topic's delayed messages."""
+
+    shelf: StoredDelayQueue
+
+    def lends(self, id: DelayedId) -> bool:
+        """Whether the mover has this entry."""
+        ...
+
+    def note_cancelled(self, id: DelayedId, together: int) -> None:
+        """A message is cancelled, of an entry of so many."""
+        ...
+
+
+class DelayedChange(Protocol):
+    """What waits to be decided."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are to be written."""
+        ...
+
+    def decide(self, to: ChangeDecider, now_ms: int, writes: RowWrites) -> Callable[[], None]:
+        """Add what is to be written; what answers once it is. Raises what is wrong with it."""
+        ...
+
+    def fail(self, error: TMSError) -> None:
+        """It was not done, or nobody knows."""
+        ...
+
+
+@dataclass(slots=True)
+class Addition:
+    """Blocks that are to wait."""
+
+    blocks: Sequence[CheckedBlock]
+    due: Due
+    durability: Durability
+    token: bytes = b""
+    digest: str = ""
+    answer: Pending[list[Deferred]] = field(default_factory=lambda: Pending(1))
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are to be written."""
+        return sum(len(one.block) for one in self.blocks)
+
+    def decide(self, to: ChangeDecider, now_ms: int, writes: RowWrites) -> Callable[[], None]:
+        """Give it a place, or the one that it has already."""
+        shelf = to.shelf
+        known = shelf.requests.find(self.token, self.digest) if self.token else None
+        if known is None:
+            known = self._place(shelf, now_ms, writes)
+        entries, found = known.entries, known.ids()
+        placed = [
+            Deferred(partition, id.due_ms, id.sequence, count)
+            for (partition, count), id in zip(entries, found, strict=True)
+        ]
+        return lambda: self.answer.settle(0, placed)
+
+    def _place(self, shelf: StoredDelayQueue, now_ms: int, writes: RowWrites) -> Request:
+        due_ms = self.due.after(now_ms)
+        values = [entry_value(one.partition, one.block) for one in self.blocks]
+        if max(map(len, values)) > shelf.value_bytes_max:
+            raise TooLarge(
+                f"Delayed messages are stored in at most {shelf.value_bytes_max} bytes together, "
+                f"these take {max(map(len, values))}. Publish fewer at once."
+            )
+        messages = sum(one.messages for one in self.blocks)
+        first = shelf.sequences(messages)
+        group = writes.first_sequence = min(writes.first_sequence, first)
+        made = Request(
+            due_ms,
+            first,
+            [(one.partition, one.messages) for one in self.blocks],
+            self.digest,
+            group,
+        )
+        for id, value in zip(made.ids(), values, strict=True):
+            writes.rows.append((entry_key(id), value))
+        if self.token:
+            raw = encode(made)
+            shelf.requests.add(now_ms, self.token, raw)
+            writes.requests.append((request_key(now_ms, self.token), raw))
+        id = DelayedId(due_ms, first)
+        writes.first = id if writes.first is None else min(writes.first, id)
+        writes.waiting += messages
+        writes.durability = max(writes.durability, self.durability, key=_rank)
+        return made
+
+    def fail(self, error: TMSError) -> None:
+        """It was not stored, or nobody knows."""
+        self.answer.fail(1, error)
+
+
+@dataclass(slots=True)
+class Cancellation:
+    """A message that is not to be delivered. The answer is None while it is lent."""
+
+    id: DelayedId
+    durability: Durability
+    answer: Pending[tuple[bool | None]] = field(default_factory=lambda: Pending(1))
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are to be written."""
+        return _MARK_BYTES
+
+    def decide(self, to: ChangeDecider, now_ms: int, writes: RowWrites) -> Callable[[], None]:
+        """Mark it, if it is there and was not moved."""
+        found = self._decide(to, writes)
+        return lambda: self.answer.settle(0, (found,))
+
+    def _decide(self, to: ChangeDecider, writes: RowWrites) -> bool | None:
+        shelf, key = to.shelf, cancelled_key(self.id)
+        if key in writes.marks:
+            return True
+        entry, epoch = shelf.holding(self.id), shelf.mark(self.id)
+        if entry is not None and to.lends(entry.id):
+            return None
+        late = entry is None or shelf.moved.covers(entry.id)
+        if epoch is not None:
+            if late and shelf.shared and epoch != shelf.head.epoch:
+                raise Conflict(
+                    f"Whether {self.id} was cancelled before it was delivered is not known any "
+                    "more: another process has taken over since. Look into the topic."
+                )
+            return True
+        if entry is None or late:
+            return False
+        writes.rows.append((key, shelf.head.mark()))
+        writes.marks.add(key)
+        writes.waiting -= 1
+        writes.durability = max(writes.durability, self.durability, key=_rank)
+        to.note_cancelled(self.id, entry.messages)
+        return True
+
+    def fail(self, error: TMSError) -> None:
+        """It was not cancelled, or nobody knows."""
+        self.answer.fail(1, error)
+
+
+def _rank(durability: Durability) -> int:
+    return durability.rank

@@ -1,0 +1,291 @@
+"""The delayed messages of an engine: what can be done with them, over all topics.
+
+Invariants
+
+* Of a deleted topic nothing that waited is ever delivered.
+* A message that was acknowledged is stored as durably as its topic says.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+from tms.block import BlockHeader, decode
+from tms.clock import Clock
+from tms.delayed.changes import Addition, CheckedBlock
+from tms.delayed.entries import hashed
+from tms.delayed.erasing import DelayedEraseTarget, DelayedErasing
+from tms.delayed.scheduler import Lateness, Scheduler
+from tms.delayed.stored_queue import StoredDelayQueue, cancelled_of
+from tms.delayed.topic_queue import DelayQueue
+from tms.errors import Closed, Invalid, TMSError, TopicNotFound
+from tms.log.partition import again
+from tms.log.pending import Pending
+from tms.model import keys
+from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
+from tms.model.message import NewBlock
+from tms.model.topic import Durability, TopicName
+from tms.store.base import Store
+from tms.topics.publishing import Publisher
+from tms.topics.registry import Registry
+from tms.topics.retention import RetentionClock
+from tms.transactions.transactions import Transactions
+
+LIST_MAX = 10_000
+LIST_BYTES = 8 << 20
+_SCAN_BYTES = 1 << 20
+_TIMEOUT_S = 30.0
+
+
+class DelayedMessages:
+    """Messages that wait until they are due. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        publisher: Publisher,
+        transactions: Transactions,
+        clock: Clock,
+        run_in_background: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._publisher = publisher
+        self._transactions = transactions
+        self._clock = clock
+        self._time = RetentionClock(clock, None)
+        self._run_in_background = run_in_background
+        self._lock = threading.Lock()  # guards what follows
+        self._waiting: dict[int, DelayQueue] = {}  # by topic uid
+        self._gone: TMSError | None = None
+        self._deleted: set[int] = set()
+        self._mover = Scheduler(
+            registry, transactions, clock, self._time.now_ms, self._topics, self.tidy
+        )
+        self.find(at_start=True)
+
+    @property
+    def lateness(self) -> Lateness:
+        """How late messages were."""
+        return self._mover.lateness
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait, in all topics that were looked at."""
+        return sum(one.shelf.waiting for one in self._topics())
+
+    def warnings(self) -> list[str]:
+        """What keeps messages that are due from being delivered, in sentences."""
+        return self._mover.warnings()
+
+    # -- publishing and cancelling -----------------------------------------------------------------
+
+    def submit(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        due: Due,
+        durability: Durability | None = None,
+        token: str = "",
+    ) -> Pending[list[Deferred]]:
+        """Check blocks and store them until they are due; the calling thread does not wait. With a
+        token a repetition is answered like the first time, and stores nothing, for ten minutes.
+        Raises what is wrong with them."""
+        asked = self._asked(name, blocks, due, durability, token)
+        self._of(name).submit(asked, may_wait=False)
+        return asked.answer
+
+    def publish(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        due: Due,
+        durability: Durability | None = None,
+        token: str = "",
+        timeout_s: float = _TIMEOUT_S,
+    ) -> list[Deferred]:
+        """The same, and wait; what became of each block, in the order given."""
+        asked = self._asked(name, blocks, due, durability, token)
+        self._of(name).submit(asked, may_wait=True)
+        return asked.answer.result(timeout_s)[0]
+
+    def cancel(self, name: TopicName, id: DelayedId, timeout_s: float = _TIMEOUT_S) -> bool:
+        """Whether the message is cancelled: it is never delivered. False when it is too late, or
+        there is no such message. A repetition gives the same answer, for ten minutes at least."""
+        name.require_writable()
+        durability = self._registry.find(name).durability
+        return self._of(name).cancel(id, durability, timeout_s)
+
+    def erase(
+        self,
+        name: TopicName,
+        key: bytes,
+        partition: int | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> int:
+        """Cancel the messages with a key that wait now, of one partition or of all, and take their
+        bytes out of the rows of the store; how many. What is being moved meanwhile is in the log
+        when this returns. After a failure, repeat it."""
+        name.require_writable()
+        return DelayedErasing(self._of(name), DelayedEraseTarget(key, partition), timeout_s).run()
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def info(self, name: TopicName) -> DelayedInfo:
+        """How many messages of a topic wait, and when the first is due."""
+        return self._of(name).info()
+
+    def messages(
+        self, name: TopicName, after: DelayedId | None = None, limit: int = 100
+    ) -> list[DelayedMessage]:
+        """Up to `limit` messages that wait, in the order in which they are due, after the one
+        named `after`; fewer when they are large, but at least one if there is one."""
+        if not 0 < limit <= LIST_MAX:
+            raise Invalid(f"limit is 1 to {LIST_MAX}, got {limit}.", field="limit")
+        waiting = self._of(name)
+        found: list[DelayedMessage] = []
+        if waiting.info().next_due_ms is None:
+            return found
+        shelf, start = waiting.shelf, after or DelayedId(0, 0)
+        held = shelf.holding(start) if after is not None else None
+        start = start if held is None else held.id
+        left = LIST_BYTES
+        while len(found) < limit and (left > 0 or not found):
+            entries = shelf.scan(start, None, _SCAN_BYTES)
+            if not entries:
+                break
+            last = entries[-1]
+            start = DelayedId(last.id.due_ms, last.id.sequence + last.messages)
+            cancelled = shelf.cancelled(entries[0].id, start)
+            for entry in entries:
+                if shelf.moved.covers(entry.id):
+                    continue
+                if left <= 0 and found:
+                    return found[:limit]
+                gone, columns = cancelled_of(entry, cancelled), decode(entry.block)
+                left -= columns.cell_bytes
+                cells = zip(columns.keys(), columns.values(), columns.headers(), strict=True)
+                found += [
+                    DelayedMessage(id, entry.partition, *cell)
+                    for at, cell in enumerate(cells)
+                    if at not in gone
+                    and (id := DelayedId(entry.id.due_ms, entry.id.sequence + at)) > (after or ())
+                ]
+        return found[:limit]
+
+    # -- the mover, and the end --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin moving what is due in the background."""
+        self._mover.start()
+
+    def move(self) -> int:
+        """Move what is due now; how many messages."""
+        self._mover.look()
+        return self._mover.move()
+
+    def find(self, at_start: bool = False) -> None:
+        """Know the topics of which something may wait. What others have begun since the start is
+        left to them, as long as they deliver it."""
+        uids = {keys.topic_of_map(n) for n in self._store.names("t") if keys.is_delayed_map(n)}
+        if uids <= self._waiting.keys():
+            return
+        for name, record in self._registry.all():
+            with self._lock:
+                if record.uid in uids - self._waiting.keys() - self._deleted:
+                    made = self._waiting[record.uid] = self._make(name, record.uid)
+                    if at_start:
+                        made.shelf.lost = False
+
+    def tidy(self) -> None:
+        """Delete what is remembered no longer; in a store of several, look what others began."""
+        self._mover.tidy()
+        if self._store.shared:
+            self.find()
+            self._mover.look()
+
+    def confirm_clock(self) -> None:
+        """Believe the wall clock after a jump."""
+        self._time.confirm()
+
+    def forget(self, uid: int) -> None:
+        """The topic is deleted: nothing of it comes in or goes out any more."""
+        with self._lock:
+            self._deleted.add(uid)
+            gone = self._waiting.pop(uid, None)
+        if gone is not None:
+            gone.retire(TopicNotFound("The topic was deleted."))
+            self._mover.forget(uid)
+
+    def close(self) -> None:
+        """Stop moving, and let nothing new in."""
+        reason = Closed("The engine is closed; open it again.")
+        with self._lock:
+            self._gone = reason
+        self._mover.stop()
+        for waiting in self._topics():
+            waiting.retire(reason)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _asked(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        due: Due,
+        durability: Durability | None,
+        token: str,
+    ) -> Addition:
+        name.require_writable()
+        if not blocks:
+            raise Invalid("There is nothing to publish: give at least one block.")
+        if durability is None:
+            durability = self._registry.find(name).durability
+        headers = self._publisher.check(name, blocks)
+        due.after(self._time.now_ms())  # whether it can be said at all
+        return Addition(
+            [
+                CheckedBlock(new.partition, header.count, new.block)
+                for new, header in zip(blocks, headers, strict=True)
+            ],
+            due,
+            durability,
+            hashed(token) if token else b"",
+            _digest(blocks, headers, due),
+        )
+
+    def _of(self, name: TopicName) -> DelayQueue:
+        uid = self._registry.find(name).uid
+        found = self._waiting.get(uid)
+        if found is not None:
+            return found
+        with self._lock:
+            if self._gone is not None:
+                raise again(self._gone)
+            if uid in self._deleted:
+                raise TopicNotFound(f"The topic {name} was deleted.", topic=str(name))
+            return self._waiting.setdefault(uid, self._make(name, uid))
+
+    def _make(self, name: TopicName, uid: int) -> DelayQueue:
+        return DelayQueue(
+            StoredDelayQueue(self._store, name, uid, self._transactions),
+            self._clock,
+            self._time.now_ms,
+            self._run_in_background,
+            lambda due_ms: self._mover.wake(due_ms),
+        )
+
+    def _topics(self) -> list[DelayQueue]:
+        with self._lock:
+            return list(self._waiting.values())
+
+
+def _digest(blocks: Sequence[NewBlock], headers: Sequence[BlockHeader], due: Due) -> str:
+    """What a repetition has in common with the first time."""
+    parts = [
+        (new.partition, header.count, header.crc)
+        for new, header in zip(blocks, headers, strict=True)
+    ]
+    said = repr((due.at_ms, due.delay_ms, parts))
+    return blake2b(said.encode(), digest_size=12).hexdigest()

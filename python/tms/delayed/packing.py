@@ -1,0 +1,117 @@
+"""Entries that are due → blocks for the log.
+
+    entries, in order ─▶ without what was cancelled ─▶ few together, many as they are ─▶ blocks
+
+Invariants
+
+* The messages of a partition stay in the order of their entries.
+* A block that is made here holds at most about `BLOCK_BYTES` of entries.
+* Nothing that is damaged comes into the log, nor what is due after it.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from tms.block import MESSAGES_MAX, Columns, decode, encode, unpack_lone
+from tms.delayed.entries import DelayedEntry
+from tms.delayed.stored_queue import cancelled_of
+from tms.errors import DataCorrupt
+from tms.model.delayed import DelayedId
+from tms.model.message import NewBlock
+
+BLOCK_BYTES = 512 << 10
+WHOLE_MESSAGES, WHOLE_BYTES = 64, 32 << 10  # from here on an entry's block is used as it is
+
+
+class _DelayedFilling:
+    """The messages of a partition that are not in a block yet."""
+
+    __slots__ = ("bytes", "headers", "keys", "values")
+
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.headers: list[Mapping[str, bytes] | None] = []
+        self.bytes = 0
+
+    def add_lone(self, key: bytes | None, value: bytes) -> None:
+        """Take the only message of an entry."""
+        self.values.append(value)
+        self.keys.append(key)
+        self.headers.append(None)
+
+    def add(self, columns: Columns, gone: set[int]) -> None:
+        """Take the messages of an entry, but for some."""
+        values, keys, headers = columns.values(), columns.keys(), columns.headers()
+        left = [at for at in range(columns.count) if at not in gone]
+        self.values += [values[at] for at in left]
+        self.keys += [keys[at] for at in left]
+        self.headers += [headers[at] for at in left]
+
+    def block(self) -> bytearray:
+        """All of them, in a block."""
+        keys = self.keys if any(key is not None for key in self.keys) else None
+        return encode(self.values, keys, self.headers if any(self.headers) else None)
+
+
+class Packer:
+    """Makes blocks of entries, which come in order."""
+
+    def __init__(self) -> None:
+        self._blocks: list[NewBlock] = []
+        self._fillings: dict[int, _DelayedFilling] = {}
+
+    def add(self, entry: DelayedEntry, gone: set[int]) -> None:
+        """Take an entry, but for some of its messages. Raises `DataCorrupt`."""
+        if entry.messages == 1 and (lone := unpack_lone(entry.block)) is not None:
+            self._room(entry).add_lone(*lone)
+            return
+        columns = decode(entry.block)
+        if not gone and (entry.messages >= WHOLE_MESSAGES or len(entry.block) >= WHOLE_BYTES):
+            self._finish(entry.partition)
+            self._blocks.append(NewBlock(entry.partition, bytearray(entry.block)))
+        else:
+            self._room(entry).add(columns, gone)
+
+    def blocks(self) -> list[NewBlock]:
+        """The blocks of everything that was taken."""
+        for partition in list(self._fillings):
+            self._finish(partition)
+        return self._blocks
+
+    def _room(self, entry: DelayedEntry) -> _DelayedFilling:
+        filling, size = self._fillings.get(entry.partition), len(entry.block)
+        if filling is not None and (
+            filling.bytes + size > BLOCK_BYTES
+            or len(filling.values) + entry.messages > MESSAGES_MAX
+        ):
+            self._finish(entry.partition)
+            filling = None
+        if filling is None:
+            filling = self._fillings[entry.partition] = _DelayedFilling()
+        filling.bytes += size
+        return filling
+
+    def _finish(self, partition: int) -> None:
+        filling = self._fillings.pop(partition, None)
+        if filling is not None:
+            self._blocks.append(NewBlock(partition, filling.block()))
+
+
+def blocks_of(
+    entries: Iterable[DelayedEntry], cancelled: set[DelayedId]
+) -> tuple[list[NewBlock], list[tuple[int, int]]]:
+    """The blocks, and for each entry when it was due and how many messages of it are in them; up
+    to an entry that is damaged. Raises `DataCorrupt` if that is the first."""
+    packer = Packer()
+    counts: list[tuple[int, int]] = []
+    for entry in entries:
+        gone = cancelled_of(entry, cancelled)
+        try:
+            if len(gone) < entry.messages:
+                packer.add(entry, gone)
+        except DataCorrupt:
+            if not counts:
+                raise
+            break
+        counts.append((entry.id.due_ms, entry.messages - len(gone)))
+    return packer.blocks(), counts

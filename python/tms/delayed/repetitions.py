@@ -1,0 +1,102 @@
+"""The requests of late: a repetition is answered like the first one, and stores nothing. Those that
+are stored are read by and by, at the latest when one is looked for.
+
+Invariants
+
+* Those of the last ten minutes are remembered, over restarts too; of more than `REQUESTS_MAX` the
+  newest.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from tms.delayed.entries import Request, request_key, split_request_key
+from tms.errors import IdempotencyKeyReused
+from tms.log.records import decode
+
+REMEMBERED_MS = 600_000
+REQUESTS_MAX = 100_000
+_DROPPED_MAX = 10_000  # at once
+
+
+class Requests:
+    """The requests of one topic, oldest first; `stored` gives some rows after a key. Not
+    thread-safe."""
+
+    def __init__(
+        self, stored: Callable[[bytes], Sequence[tuple[bytes, bytes]]] = lambda after: ()
+    ) -> None:
+        self._stored = stored
+        self._read = b""  # the last key that was
+        self._all_read = False
+        self._known: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()
+        self._gone: list[bytes] = []  # keys of those that were pushed out
+
+    def find(self, token: bytes, digest: str) -> Request | None:
+        """What was stored for a token. Raises `IdempotencyKeyReused` if that was something
+        else."""
+        self.read_all()
+        known = self._known.get(token)
+        if known is None:
+            return None
+        found = decode(known[1], Request, token)
+        if found.digest != digest:
+            raise IdempotencyKeyReused(
+                "This key was used for other delayed messages. Take a new key for each publish, "
+                "and repeat it only with the same bytes."
+            )
+        return found
+
+    def read_some(self) -> bool:
+        """Read some that are stored; whether there are more."""
+        if not self._all_read:
+            rows = self._stored(self._read)
+            for key, value in rows:
+                self.add(*split_request_key(key), value)
+                self._read = key
+            self._all_read = not rows
+        return not self._all_read
+
+    def read_all(self) -> None:
+        """Read all that are stored."""
+        while self.read_some():
+            pass
+
+    def add(self, made_ms: int, token: bytes, raw: bytes) -> None:
+        """Remember a request."""
+        self._known[token] = (made_ms, raw)
+        if len(self._known) > REQUESTS_MAX:
+            oldest, (when_ms, _) = self._known.popitem(last=False)
+            self._gone.append(request_key(when_ms, oldest))
+
+    def discard(self, token: bytes) -> None:
+        """Forget a request."""
+        self._known.pop(token, None)
+
+    def newest_group(self) -> list[tuple[int, bytes, Request]]:
+        """The requests that were written last, with when and their tokens."""
+        self.read_all()
+        found: list[tuple[int, bytes, Request]] = []
+        for token, (made_ms, raw) in self._known.items():
+            request = decode(raw, Request, token)
+            if found and request.group < found[0][2].group:
+                continue
+            if found and request.group > found[0][2].group:
+                found.clear()
+            found.append((made_ms, token, request))
+        return found
+
+    def old(self, now_ms: int) -> list[bytes]:
+        """The keys of some that need not be remembered any more."""
+        while self._known and len(self._gone) < _DROPPED_MAX:
+            token, (made_ms, _) = next(iter(self._known.items()))
+            if made_ms > now_ms - REMEMBERED_MS:
+                break
+            del self._known[token]
+            self._gone.append(request_key(made_ms, token))
+        return list(islice(self._gone, _DROPPED_MAX))
+
+    def dropped(self, count: int) -> None:
+        """So many of those that `old` gave are gone from the store."""
+        del self._gone[:count]

@@ -1,0 +1,272 @@
+"""Moves what is due into the log.
+
+    take ─▶ one transaction: blocks, and the position behind them ─▶ delete
+
+The transaction decides: whatever dies on the way, after the next start its entries are either moved
+or not. One thread moves for all topics, a batch of each in turn, so that a topic where a million
+messages are due does not keep the others waiting. Between rounds that found no full batch it rests
+for some milliseconds: fewer and larger commits, which a start reads again.
+
+Invariants
+
+* Nothing is moved before it is due by the wall clock, nor after a leap of the clock by more than an
+  hour, as far as it was not confirmed: see `tms.topics.retention.RetentionClock`.
+* What is held in memory is bounded: a batch of one topic.
+"""
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from tms.clock import Clock
+from tms.delayed.entries import GROUP
+from tms.delayed.packing import blocks_of
+from tms.delayed.topic_queue import DelayQueue, Taken
+from tms.errors import ErrorKind, TimedOut, TMSError, TopicNotFound
+from tms.events import EventLog
+from tms.model.topic import Durability
+from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
+from tms.topics.registry import Registry
+from tms.transactions.transactions import Transactions
+
+BATCH_BYTES = 8 << 20
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
+_PACE_S = 0.02  # between rounds: what is due meanwhile is moved together
+_SLEEP_S_MAX = 0.5  # how soon a wall clock that was set is noticed
+_AGAIN_S, _DAMAGED_S = 0.5, 10.0  # after a failure
+_TIDY_S = 30.0
+_WAIT_S = 1.0
+_log = EventLog(__name__)
+
+
+@dataclass(slots=True)
+class Lateness:
+    """How much later than they were due messages came into the log."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    seconds: float = 0.0
+    messages: int = 0
+
+    def add(self, late_s: float, messages: int) -> None:
+        """Count some."""
+        self.counts[bisect_left(SECONDS, late_s)] += messages
+        self.seconds += late_s * messages
+        self.messages += messages
+
+    def buckets(self) -> tuple[list[tuple[str, float]], float]:
+        """How many were at most so late, in seconds; and the sum of all."""
+        bounds = [*map(str, SECONDS), "+Inf"]
+        return list(zip(bounds, accumulate(self.counts), strict=True)), self.seconds
+
+
+class Scheduler:
+    """The mover of one engine. `start` runs it in a thread, `move` does what is due now."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        transactions: Transactions,
+        clock: Clock,
+        now_ms: Callable[[], int],
+        topics: Callable[[], list[DelayQueue]],
+        tidy: Callable[[], None],
+    ) -> None:
+        self._registry = registry
+        self._transactions = transactions
+        self._clock = clock
+        self._now_ms = now_ms
+        self._topics = topics
+        self._tidy = tidy
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._asleep_until_ms = 0
+        self._resting: dict[int, float] = {}  # by topic uid: until when, after a failure
+        self._troubles: dict[int, str] = {}  # by topic uid: what keeps its messages from moving
+        self._thread: threading.Thread | None = None
+        self._tidy_s = clock.monotonic_s() + _TIDY_S
+        self.lateness = Lateness()
+
+    def start(self) -> None:
+        """Begin moving in the background."""
+        self._thread = threading.Thread(target=self._run, name="tms-delayed", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what it is moving is finished."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def forget(self, uid: int) -> None:
+        """The topic is deleted."""
+        self._troubles.pop(uid, None)
+        self._resting.pop(uid, None)
+
+    def warnings(self) -> list[str]:
+        """What keeps messages that are due from being delivered, in sentences."""
+        found = (self._troubles.get(waiting.shelf.uid) for waiting in self._topics())
+        return [said for said in found if said is not None]
+
+    def wake(self, due_ms: int) -> None:
+        """Something is due then."""
+        if due_ms < self._asleep_until_ms:
+            self._wake.set()
+
+    def look(self) -> None:
+        """Find out what waits, where that is not known; what fails is tried again."""
+        for waiting in self._topics():
+            if self._stop.is_set():
+                return
+            try:
+                waiting.look()
+            except TMSError as error:
+                _log.warning("looking_failed", topic=str(waiting.shelf.name), error=error.message)
+
+    def move(self) -> int:
+        """Move everything that is due now; how many messages, and how many that were cancelled in
+        batches of nothing else."""
+        total = 0
+        while some := self.move_some():
+            total += some
+        return total
+
+    def move_some(self) -> int:
+        """Move a batch of each topic where something is due; how many, 0 when nothing was."""
+        return sum(self._move_of(waiting) for waiting in self._topics())
+
+    def tidy(self) -> None:
+        """Delete what is remembered no longer."""
+        for waiting in self._topics():
+            try:
+                waiting.tidy()
+            except TMSError as error:
+                _log.warning("tidying_failed", topic=str(waiting.shelf.name), error=error.message)
+
+    def _move_of(self, waiting: DelayQueue) -> int:
+        shelf, now_ms = waiting.shelf, self._now_ms()
+        due_ms = waiting.next_due_ms
+        if due_ms is None or due_ms > now_ms or self._is_early(shelf.uid):
+            return 0
+        try:
+            taken = waiting.take(now_ms, BATCH_BYTES)
+            moved = 0 if taken is None else self._commit(waiting, taken)
+            self._troubles.pop(shelf.uid, None)
+            return moved
+        except TopicNotFound:
+            return 0  # it was deleted meanwhile
+        except TMSError as error:
+            _log.warning("moving_failed", topic=str(shelf.name), error=error.message)
+            rest_s = _DAMAGED_S if error.kind is ErrorKind.CORRUPT else _AGAIN_S
+            said = error.message
+        except Exception as error:
+            _log.exception("moving_failed", topic=str(shelf.name))
+            rest_s, said = _AGAIN_S, type(error).__name__
+        self._resting[shelf.uid] = self._clock.monotonic_s() + rest_s
+        self._troubles[shelf.uid] = f"Delayed messages of {shelf.name} are not delivered: {said}"
+        return 0
+
+    def _commit(self, waiting: DelayQueue, taken: Taken) -> int:
+        name = waiting.shelf.name
+        try:
+            blocks, counts = blocks_of(taken.entries, taken.cancelled)
+            taken = taken.first(len(counts))
+            messages = sum(count for _, count in counts)
+            # Where others may take over, the position says also of what was cancelled that it is
+            # done with: its request must not be taken for half of one.
+            counted = bool(blocks) or waiting.shelf.shared
+            if counted:
+                before = taken.before
+                change = PositionChange(
+                    PositionKey(GROUP, name, 0),
+                    taken.moved.position(),
+                    str(before.position()) if before.before else "",
+                )
+                request = Commit(
+                    blocks=tuple(TopicBlock(name, new) for new in blocks),
+                    positions=(change,),
+                    durability=Durability.SYNCED,
+                )
+                self._carry_out(waiting, request)
+        except BaseException:
+            waiting.give_back()
+            raise
+        now_ms = self._clock.now_ms()
+        for due_ms, count in counts:
+            self.lateness.add(max(0, now_ms - due_ms) / 1000, count)
+        waiting.done(taken, messages, committed=counted)
+        return messages or len(taken.entries)
+
+    def _carry_out(self, waiting: DelayQueue, request: Commit) -> None:
+        """Commit, and wait for the outcome, however long it takes: until then nobody can say
+        whether a message can be cancelled."""
+
+        def begun() -> None:
+            self._require_alive(waiting)
+            waiting.shelf.require_owned()
+
+        pending = self._transactions.submit_commit(request, Durability.SYNCED, begun)
+        while True:
+            try:
+                pending.result(_WAIT_S)
+                return
+            except TimedOut:
+                if pending.done():
+                    raise
+
+    def _require_alive(self, waiting: DelayQueue) -> None:
+        """Raises `TopicNotFound` when the name stands for another topic now."""
+        name, uid = waiting.shelf.name, waiting.shelf.uid
+        if waiting.retired is not None or self._registry.find(name).uid != uid:
+            raise TopicNotFound(f"The topic {name} was deleted.", topic=str(name))
+
+    def _is_early(self, uid: int) -> bool:
+        """Whether the topic rests after a failure."""
+        until_s = self._resting.get(uid)
+        if until_s is None:
+            return False
+        if self._clock.monotonic_s() < until_s:
+            return True
+        self._resting.pop(uid, None)
+        return False
+
+    def _run(self) -> None:
+        self.look()
+        while not self._stop.is_set():
+            try:
+                if self._clock.monotonic_s() >= self._tidy_s:
+                    self._tidy_s = self._clock.monotonic_s() + _TIDY_S
+                    self._tidy()
+                began_ms = self._now_ms()
+                moved, learning = self.move_some(), self._learn()
+                if moved and not learning and all(due_ms > began_ms for due_ms in self._dues()):
+                    self._stop.wait(_PACE_S)
+                if moved or learning:
+                    continue
+            except TMSError as error:
+                _log.warning("tidying_failed", error=error.message)
+            except Exception:
+                _log.exception("moving_failed")
+            self._sleep()
+
+    def _learn(self) -> bool:
+        return any(waiting.learn() for waiting in self._topics())
+
+    def _dues(self) -> Iterator[int]:
+        """When something is due, but of topics that rest after a failure."""
+        for waiting in self._topics():
+            due_ms = waiting.next_due_ms
+            if due_ms is not None and waiting.shelf.uid not in self._resting:
+                yield due_ms
+
+    def _sleep(self) -> None:
+        self._wake.clear()
+        now_ms = self._now_ms()
+        until_ms = now_ms + int(_SLEEP_S_MAX * 1000)
+        self._asleep_until_ms = until_ms
+        until_ms = min([until_ms, *self._dues()])
+        if until_ms > now_ms and not self._stop.is_set():
+            self._wake.wait((until_ms - now_ms) / 1000)
+        self._asleep_until_ms = 0

@@ -1,0 +1,373 @@
+"""The map of one topic's delayed messages, and who may write to it.
+
+Invariants
+
+* Nothing is assumed after a failure, or at the start: the owner is settled, then everything is read
+  from the store again, and entries that were moved but not deleted are deleted. Requests of a store
+  that nobody else writes to are read when they are needed.
+* Entries of earlier moves are gone before the next one is committed; so one position says enough.
+* A request is durable before its entries are moved: a repetition of what is in the log for good is
+  never stored again.
+* In a store that others write to, each owner raises the epoch first, and makes sure that nothing
+  which another one began to move can be committed any more. A request is stored, then the epoch
+  looked at, then its entries stored, then the epoch looked at: so who takes over finds the request
+  of every entry that may still come. What is not whole then is cancelled for good.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from tms.delayed.entries import (
+    GROUP,
+    HEAD,
+    TALLY,
+    DelayedEntry,
+    Head,
+    Moved,
+    Request,
+    Tally,
+    all_of,
+    cancelled_key,
+    entry_key,
+    entry_of,
+    entry_value,
+    id_of,
+    request_key,
+)
+from tms.delayed.repetitions import Requests
+from tms.errors import Conflict, DataCorrupt, NotFound, StorageUnavailable, TooLarge
+from tms.log.records import decode, encode
+from tms.model import keys
+from tms.model.delayed import SEQUENCE_MAX, DelayedId
+from tms.model.topic import Durability, TopicName
+from tms.store.base import Map, Row, Store, pages
+from tms.transactions.transactions import Transactions
+
+RESERVED = 1 << 20  # sequences given away with one write
+SCAN_BYTES = 4 << 20
+REQUEST_BYTES = 256 << 10  # read at once while the mover waits
+_DELETED_MAX = 10_000  # keys of one call
+
+
+@dataclass(slots=True)
+class RowWrites:
+    """What is written together."""
+
+    requests: list[Row] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    marks: set[bytes] = field(default_factory=set)  # keys of those that are cancelled
+    waiting: int = 0  # how many more wait then
+    first: DelayedId | None = None  # the earliest new entry
+    first_sequence: int = SEQUENCE_MAX
+    durability: Durability = Durability.WRITTEN
+
+
+class StoredDelayQueue:
+    """What is stored of one topic. The caller holds the topic's lock, but for `peek` and `scan`."""
+
+    def __init__(self, store: Store, name: TopicName, uid: int, transactions: Transactions) -> None:
+        self.name = name
+        self.uid = uid
+        self.shared = store.shared
+        self.trusted = False
+        self.lost = store.shared  # whether another one may be the owner
+        self.moved = Moved()
+        self.waiting = 0
+        self.next_sequence = 1
+        self.begin = DelayedId(0, 0)  # nothing that waits is before
+        self.requests = Requests()
+        self.head = Head(0, 1)
+        self._store = store
+        self._transactions = transactions
+        self._map: Map | None = None
+        self._unsynced = False  # whether a power loss may take what was stored
+
+    def ready(self, create: bool) -> bool:
+        """Be the owner, and know how everything stands; whether there is a map. Makes it if that is
+        asked. Whether `trusted` was false before says whether anything was read."""
+        if not self.trusted:
+            found = self._found(create)
+            if found is None:
+                return False
+            self._load(found)
+        return True
+
+    def distrust(self) -> None:
+        """Something failed: read everything again before anything else."""
+        self.trusted = False
+
+    def require_owned(self) -> None:
+        """Raise `StorageUnavailable` if another owner has taken over."""
+        if self.shared and self._there.get(HEAD) != encode(self.head):
+            self.trusted, self.lost = False, True
+            raise StorageUnavailable(
+                f"The delayed messages of {self.name} were taken over by another process. Try "
+                "again.",
+                outcome="unknown",
+            )
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def sequences(self, count: int) -> int:
+        """The first of so many sequences that nobody else gets."""
+        first = self.next_sequence
+        if first + count > self.head.reserved:
+            wanted = first + count + RESERVED
+            if wanted > SEQUENCE_MAX:
+                raise TooLarge(f"The topic {self.name} has had too many delayed messages.")
+            head = Head(self.head.epoch, wanted)
+            try:
+                done = self._there.compare_and_set(HEAD, encode(self.head), encode(head))
+            except BaseException:
+                self.distrust()
+                raise
+            if not done:
+                self.require_owned()
+            self.head = head
+        self.next_sequence = first + count
+        return first
+
+    def put(self, writes: RowWrites) -> None:
+        """Store what was decided; it counts if this does not raise."""
+        try:
+            waiting = self.waiting + writes.waiting
+            rows = [*writes.rows, (TALLY, encode(Tally(self.moved, waiting)))]
+            if not self.shared:
+                self._there.write([*writes.requests, *rows], writes.durability)
+            else:
+                if writes.requests:
+                    self._there.write(writes.requests, writes.durability)
+                self.require_owned()
+                self._there.write(rows, writes.durability)
+                self.require_owned()
+            self.waiting = waiting
+            self._unsynced = writes.durability is not Durability.SYNCED
+        except BaseException:
+            self.distrust()
+            raise
+
+    def make_durable(self) -> None:
+        """Let everything so far survive a power loss."""
+        if self._unsynced:
+            try:
+                tally = encode(Tally(self.moved, self.waiting))
+                self._there.write([(TALLY, tally)], Durability.SYNCED)
+                self._unsynced = False
+            except BaseException:
+                self.distrust()
+                raise
+
+    def set_moved(self, moved: Moved, messages: int, entries: Sequence[DelayedId]) -> None:
+        """The move of these entries was committed: delete them."""
+        try:
+            if moved != self.moved:  # else it was counted when everything was read again
+                self.moved, self.waiting = moved, max(0, self.waiting - messages)
+            tally = encode(Tally(moved, self.waiting))
+            self._there.write([(TALLY, tally)], Durability.WRITTEN)
+            self.delete([entry_key(id) for id in entries])
+        except BaseException:
+            self.distrust()
+            raise
+
+    def rewrite(
+        self, anew: Sequence[tuple[DelayedEntry, bytes]], gone: Sequence[DelayedId]
+    ) -> None:
+        """Give entries new values, and delete others, durably. Of all of them the messages that
+        are missing then are cancelled already."""
+        rows = [(entry_key(entry.id), value) for entry, value in anew]
+        try:
+            if not self.shared:
+                self._there.overwrite(rows, Durability.SYNCED)
+            else:  # who was taken over must not bring back what was moved meanwhile
+                for (entry, _), (key, value) in zip(anew, rows, strict=True):
+                    old = entry_value(entry.partition, entry.block)
+                    if not self._there.compare_and_set(key, old, value):
+                        self.require_owned()
+            self.delete([entry_key(id) for id in gone])
+        except BaseException:
+            self.distrust()
+            raise
+
+    def set_empty(self) -> None:
+        """Nothing waits, whatever was counted."""
+        self.waiting = 0
+
+    def delete(self, gone: Sequence[bytes]) -> None:
+        """Delete rows."""
+        for at in range(0, len(gone), _DELETED_MAX):
+            self._there.delete(gone[at : at + _DELETED_MAX])
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    @property
+    def value_bytes_max(self) -> int:
+        """How large an entry can be."""
+        return self._there.value_bytes_max
+
+    def scan(self, start: DelayedId, upto_ms: int | None, bytes_max: int) -> list[DelayedEntry]:
+        """Entries from `start` on that are due until then, about `bytes_max` bytes of them; up to
+        one that is damaged. Raises `DataCorrupt` if that is the first."""
+        stop = all_of(b"d")[1] if upto_ms is None else entry_key(DelayedId(upto_ms + 1, 0))
+        rows = self._there.scan(entry_key(start), stop, bytes_max)
+        found: list[DelayedEntry] = []
+        for key, value in rows:
+            try:
+                found.append(entry_of(key, value))
+            except DataCorrupt:
+                if not found:
+                    raise
+                break
+        return found
+
+    def first(self, start: DelayedId) -> DelayedId | None:
+        """The first entry from `start` on."""
+        found = self.scan(start, None, 1)
+        return found[0].id if found else None
+
+    def holding(self, id: DelayedId) -> DelayedEntry | None:
+        """The entry that a message is in."""
+        start, stop = entry_key(DelayedId(id.due_ms, 0)), entry_key(id) + b"\0"
+        rows = self._there.scan(start, stop, 1, reverse=True)
+        if not rows:
+            return None
+        entry = entry_of(*rows[0])
+        return entry if id.sequence < entry.id.sequence + entry.messages else None
+
+    def cancelled(self, first: DelayedId, last: DelayedId) -> set[DelayedId]:
+        """Which messages from `first` to `last` are cancelled."""
+        rows = self._rows(cancelled_key(first), cancelled_key(last) + b"\0")
+        return {id_of(key) for key, _ in rows}
+
+    def mark(self, id: DelayedId) -> int | None:
+        """The epoch in which a message was cancelled, None if it was not."""
+        raw = self._there.get(cancelled_key(id))
+        return None if raw is None else int.from_bytes(raw, "big")
+
+    def marks_before(self, time_ms: int) -> list[bytes]:
+        """Some keys of marks of messages that were due before a time."""
+        start, stop = all_of(b"x")[0], cancelled_key(DelayedId(time_ms, 0))
+        return [key for key, _ in self._there.scan(start, stop, SCAN_BYTES)]
+
+    def peek(self) -> tuple[int, DelayedId | None]:
+        """What is stored, without owning it: how many wait, and the first entry."""
+        found = self._found(create=False)
+        if found is None:
+            return 0, None
+        raw = found.get(TALLY)
+        waiting = 0 if raw is None else decode(raw, Tally, TALLY).waiting
+        return waiting, self.first(DelayedId(0, 0))
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    @property
+    def _there(self) -> Map:
+        assert self._map is not None, "whoever writes or scans was ready before"
+        return self._map
+
+    def _found(self, create: bool) -> Map | None:
+        if self._map is None:
+            name = keys.delayed_map(self.uid)
+            try:
+                self._map = self._store.open(name, create=False)
+            except NotFound:
+                if not create:
+                    return None
+                try:
+                    self._map = self._store.open(name, create=True)
+                except Conflict:  # another process was first
+                    self._map = self._store.open(name, create=False)
+        return self._map
+
+    def _load(self, there: Map) -> None:
+        there.recover()
+        raw = there.get(HEAD)
+        old = Head(0, 1) if raw is None else decode(raw, Head, HEAD)
+        head = Head(old.epoch + 1, old.reserved + RESERVED)
+        if not there.compare_and_set(HEAD, raw, encode(head)):
+            raise StorageUnavailable(
+                f"The delayed messages of {self.name} are being taken over by another process. Try "
+                "again."
+            )
+        self.head = head
+        if self.shared:
+            self._transactions.manager.confirm()
+        self._transactions.settle()
+        self.moved = Moved.of(self._transactions.positions(GROUP, self.name).get(0))
+        # An earlier topic of this name may have left the position.
+        self.next_sequence = max(old.reserved, self.moved.before)
+        self.requests = Requests(self._stored_requests)
+        if self.shared:
+            self._cancel_halves()
+        raw = there.get(TALLY)
+        tally = Tally(Moved(), 0) if raw is None else decode(raw, Tally, TALLY)
+        counted = tuple(tally.moved) == self.moved
+        self.waiting = tally.waiting
+        gone, messages = self._moved()
+        if not counted:  # before they are deleted: later nobody could count them
+            self.waiting = max(0, self.waiting - messages)
+            there.write([(TALLY, encode(Tally(self.moved, self.waiting)))], Durability.WRITTEN)
+        self.delete(gone)
+        self.trusted, self.lost, self._unsynced = True, False, False
+
+    def _cancel_halves(self) -> None:
+        """Whoever was owner before may still be writing the entries of the newest requests: those
+        that are not whole are nothing, whatever comes of them."""
+        for made_ms, token, request in self.requests.newest_group():
+            if all(self._is_decided(id) for id in request.ids()):
+                continue
+            ids = _messages(request)
+            mark = self.head.mark()
+            for at in range(0, len(ids), _DELETED_MAX):
+                marks = [(cancelled_key(id), mark) for id in ids[at : at + _DELETED_MAX]]
+                self._there.write(marks, Durability.SYNCED)
+            self._there.delete([request_key(made_ms, token)])
+            self.requests.discard(token)
+
+    def _stored_requests(self, after: bytes) -> Sequence[tuple[bytes, bytes]]:
+        start, stop = all_of(b"a")
+        bytes_max = SCAN_BYTES if self.shared else REQUEST_BYTES
+        return self._there.scan(max(start, after + b"\0"), stop, bytes_max)
+
+    def _is_decided(self, id: DelayedId) -> bool:
+        return self.moved.covers(id) or self._there.get(entry_key(id)) is not None
+
+    def _moved(self) -> tuple[list[bytes], int]:
+        """The keys of entries that were moved and are still there: of one batch, see above; and how
+        many messages of them waited."""
+        start, found_keys, messages = DelayedId(0, 0), list[bytes](), 0
+        self.begin = DelayedId(self.moved.due_ms, self.moved.last)
+        while found := self.scan(start, self.moved.due_ms, SCAN_BYTES):
+            start = _after(found[-1].id)
+            gone = [entry for entry in found if self.moved.covers(entry.id)]
+            if len(gone) < len(found):
+                kept = next(entry.id for entry in found if not self.moved.covers(entry.id))
+                self.begin = min(self.begin, kept)
+            if gone:
+                last = gone[-1]
+                end = DelayedId(last.id.due_ms, last.id.sequence + last.messages)
+                cancelled = self.cancelled(gone[0].id, end)
+                for entry in gone:
+                    found_keys.append(entry_key(entry.id))
+                    messages += entry.messages - len(cancelled_of(entry, cancelled))
+        return found_keys, messages
+
+    def _rows(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return chain.from_iterable(pages(self._there, start, stop, SCAN_BYTES))
+
+
+def cancelled_of(entry: DelayedEntry, cancelled: set[DelayedId]) -> set[int]:
+    """Which messages of an entry are cancelled, counted from 0."""
+    if not cancelled:
+        return set()
+    due_ms, first = entry.id
+    return {at for at in range(entry.messages) if DelayedId(due_ms, first + at) in cancelled}
+
+
+def _messages(request: Request) -> list[DelayedId]:
+    count = sum(count for _, count in request.entries)
+    return [DelayedId(request.due_ms, request.sequence + at) for at in range(count)]
+
+
+def _after(id: DelayedId) -> DelayedId:
+    return DelayedId(id.due_ms, id.sequence + 1)

@@ -1,0 +1,168 @@
+"""What Spark needs here: pyspark, the Java that fits, Arrow and pandas, a Python for its workers,
+and the way to the topics.
+
+Spark itself is not started, and pyspark not imported.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from typing import NamedTuple
+
+from tms.doctor import service
+from tms.doctor.finding import Finding, ok, problem, warning
+from tms.doctor.machine import Machine
+from tms.errors import ConfigError, TMSError
+from tms.spark.runtime import Runtime, SparkLine
+from tms.store.hbase import HBaseStore, Limits
+
+LIMITS = Limits(connect_s=5.0, call_s=10.0, connections_max=1)
+PYTHON_ANSWERS_S = 60.0
+_NEEDED = ("pyarrow", "pandas")
+_MINIMUM = re.compile(r"([A-Za-z0-9_.-]+)>=([0-9.]+); extra == .sql.")
+_PROBE = "import sys, pyarrow, pandas, tms; print('%d.%d' % sys.version_info[:2])"
+_EXTRAS = {SparkLine.SPARK4: "tms[spark]", SparkLine.SPARK35: "tms[spark35]"}
+
+
+class SparkTarget(NamedTuple):
+    """Where the topics are, as far as it was said: a service, an HBase, or both."""
+
+    url: str | None
+    store: str | None
+
+
+def check(runtime: Runtime, target: SparkTarget, machine: Machine) -> Iterator[Finding]:
+    """All checks."""
+    lane: SparkLine | None = None
+    try:
+        lane = runtime.lane()
+        yield ok("pyspark", runtime.pyspark())
+    except ConfigError as error:
+        yield _finding("pyspark", error)
+    yield _java(runtime, lane)
+    if lane is not None:
+        yield _spark_home(runtime)
+        for name in _NEEDED:
+            yield _library(name, _EXTRAS[lane], runtime)
+        yield _workers(runtime)
+    if target.url is not None:
+        yield from service.check(target.url, True, machine)
+    if target.store is not None:
+        yield _store(target.store)
+
+
+def _finding(check: str, error: ConfigError) -> Finding:
+    return problem(check, error.details["found"], error.details["fix"])
+
+
+def _java(runtime: Runtime, lane: SparkLine | None) -> Finding:
+    try:
+        version = runtime.java_version()
+        if lane is not None:
+            runtime.checked()
+        return ok("Java", f"{version}, {runtime.java()}")
+    except ConfigError as error:
+        return _finding("Java", error)
+
+
+def _spark_home(runtime: Runtime) -> Finding:
+    other = runtime.other_spark()
+    if other is None:
+        return ok("SPARK_HOME", runtime.environ.get("SPARK_HOME", "not set: pyspark's own Spark"))
+    home = runtime.environ["SPARK_HOME"]
+    return problem(
+        "SPARK_HOME",
+        f"{home} is Spark {other}, but pyspark is {runtime.pyspark()}",
+        f"unset SPARK_HOME, or pip install pyspark=={other}",
+    )
+
+
+def _library(name: str, extra: str, runtime: Runtime) -> Finding:
+    """A library that pyspark needs to exchange record batches."""
+    fix = f"pip install --upgrade '{extra}'"
+    try:
+        version = runtime.installed(name)
+    except metadata.PackageNotFoundError:
+        return problem(name, "is not installed", fix)
+    least = {match[1]: match[2] for one in _requires() if (match := _MINIMUM.match(one))}
+    wanted = least.get(name, "0")
+    if _numbers(version) < _numbers(wanted):
+        return problem(name, f"{version} is installed, pyspark needs {wanted}", fix)
+    return ok(name, version)
+
+
+def _requires() -> list[str]:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.requires("pyspark") or []
+    return []
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)[:3]]
+
+
+def _workers(runtime: Runtime) -> Finding:
+    """The Python that Spark runs functions and data sources in."""
+    named = runtime.environ.get("PYSPARK_PYTHON")
+    if named is None:
+        return _default_workers(runtime)
+    python = shutil.which(named, path=runtime.environ.get("PATH", ""))
+    if python is None:
+        return problem(
+            "PYSPARK_PYTHON",
+            f"{named} is no program here",
+            f"export PYSPARK_PYTHON={sys.executable}",
+        )
+    own = "{}.{}".format(*sys.version_info[:2])
+    version = _ask(python)
+    if version == own:
+        return ok("PYSPARK_PYTHON", named)
+    found = f"{named} is Python {version}, this is {own}"
+    if version is None:
+        found = f"{named} cannot import tms, pyarrow and pandas"
+    return problem(
+        "PYSPARK_PYTHON",
+        found,
+        f"export PYSPARK_PYTHON={sys.executable}, or install the same there",
+    )
+
+
+def _default_workers(runtime: Runtime) -> Finding:
+    python = shutil.which("python3", path=runtime.environ.get("PATH", ""))
+    if python is not None and os.path.dirname(python) == os.path.dirname(sys.executable):
+        return ok("PYSPARK_PYTHON", f"not set: {python}")
+    return warning(
+        "PYSPARK_PYTHON",
+        "not set; tms.spark.session() sets it, but workers of a session of your own would run"
+        f" {python or 'python3'} instead of {sys.executable}",
+        f"export PYSPARK_PYTHON={sys.executable}",
+    )
+
+
+def _ask(python: str) -> str | None:
+    """Its version, if it can import what a worker needs."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            timeout=PYTHON_ANSWERS_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _store(url: str) -> Finding:
+
+    try:
+        with contextlib.closing(HBaseStore(url, limits=LIMITS)) as store:
+            return ok("HBase", f"{store.place} has the tables of TMS")
+    except TMSError as error:
+        return problem("HBase", error.message, f"tms hbase status --store {url}")

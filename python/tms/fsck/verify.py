@@ -1,0 +1,312 @@
+"""Verifying a store: every record and every block is read and checked against all that is promised.
+
+    metadata   each record can be read; the uid counter is ahead; no map is without its topic
+    segments   every one has its map; offsets are dense, unless compaction left some out, and ids
+               ascend, also from one to the next
+    blocks     key, header, CRC-32C, and as many messages behind it as the header says
+    delayed    the same of messages that are not due yet
+
+Nothing is changed: the store that is given is a copy.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import chain, pairwise
+
+from tms.block import BlockHeader, Flags, read_header
+from tms.block import decode as decode_block
+from tms.delayed.entries import entry_of
+from tms.errors import DataCorrupt, NotFound, TMSError
+from tms.log.records import (
+    FIRST_KEY,
+    BlockKey,
+    CompactionRecord,
+    PartitionRecord,
+    ProducersRecord,
+    SegmentRecord,
+    decode,
+)
+from tms.log.staging import StagedBlocks, is_reference
+from tms.model import keys
+from tms.model.message import StoredBlock
+from tms.model.topic import TopicName
+from tms.store.base import Map, Store, pages
+from tms.topics.registry import TopicRecord
+
+SCAN_BYTES = 8 << 20
+_OTHER_RECORDS: dict[str, type[ProducersRecord | CompactionRecord]] = {
+    "producers": ProducersRecord,
+    "compaction": CompactionRecord,
+}
+_SEGMENT_MAP = re.compile(r"t([0-9a-f]{8})/p([0-9]{5})/s([0-9]{8})")
+
+
+class Severity(StrEnum):
+    """What a finding means."""
+
+    DAMAGE = "damage"  # something that was stored cannot be read as it was
+    NOTE = "note"  # lost earlier and mended since, or a leftover that the next start removes
+
+
+class Mend(StrEnum):
+    """What mends it."""
+
+    NOTHING = "nothing"
+    MAP = "rebuild the map from its intact records"
+    ROW = "remove the row"
+    PARTITION = "rebuild the partition's record from its maps"
+    TOPIC = "give its messages a topic of a new name"
+    COUNTER = "set the counter of topics"
+
+
+class SegmentMap(tuple[int, int, int]):
+    """The uid, partition and segment that the name of a map spells."""
+
+    @classmethod
+    def of(cls, name: str) -> "SegmentMap | None":
+        """None for other maps."""
+        match = _SEGMENT_MAP.fullmatch(name)
+        return None if match is None else cls((int(match[1], 16), int(match[2]), int(match[3])))
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that is not as it should be: where, what, and what mends it."""
+
+    severity: Severity
+    where: str
+    what: str
+    mend: Mend = Mend.NOTHING
+    map: str = ""
+    row: bytes = b""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was read."""
+
+    topics: int = 0
+    segments: int = 0
+    blocks: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class _End:
+    """How far a partition has been followed."""
+
+    offset: int
+    key: BlockKey
+
+
+@dataclass
+class Verifier:
+    """One pass over a store. `mended` are the maps that were rebuilt earlier: what they lost is
+    known."""
+
+    store: Store
+    mended: frozenset[str] = frozenset()
+    totals: Totals = field(default_factory=Totals)
+    _topics: dict[TopicName, TopicRecord] = field(default_factory=dict)
+    _partitions: dict[tuple[int, int], PartitionRecord] = field(default_factory=dict)
+    _deleted: set[int] = field(default_factory=set)
+    _counter: int = 0
+
+    def run(self) -> Iterator[Damage]:
+        """Verify everything; `totals` counts along."""
+        try:
+            rows = list(scan(self.store.open(keys.METADATA_MAP, create=False)))
+        except (DataCorrupt, NotFound) as error:
+            yield _damage("metadata", error.message, Mend.MAP, keys.METADATA_MAP)
+            return
+        for key, raw in rows:
+            try:
+                self._read_record(key, raw)
+            except (TMSError, ValueError) as error:
+                where = f"metadata, {key.decode('ascii', 'replace')}"
+                yield _damage(where, str(error), Mend.ROW, keys.METADATA_MAP, key)
+        for name, topic in sorted(self._topics.items()):
+            self.totals.topics += 1
+            for partition in range(topic.partitions):
+                record = self._partitions.get((topic.uid, partition))
+                if record is not None:
+                    yield from self._partition(name, topic.uid, partition, record)
+        yield from self._unnamed()
+
+    def _read_record(self, key: bytes, raw: bytes) -> None:
+        kind, *parts = key.decode("ascii").split("/")
+        if kind == "topic":
+            self._topics[TopicName(parts[0], parts[1])] = decode(raw, TopicRecord, key)
+        elif kind == "partition":
+            where = (int(parts[0], 16), int(parts[1]))
+            self._partitions[where] = decode(raw, PartitionRecord, key)
+        elif kind in _OTHER_RECORDS:
+            decode(raw, _OTHER_RECORDS[kind], key)
+        elif kind == "deleted":
+            self._deleted.add(int(parts[0], 16))
+        elif key == keys.TOPIC_UID_COUNTER:
+            self._counter = int(raw)
+
+    # --- partitions ------------------------------------------------------------------------------
+
+    def _partition(
+        self, name: TopicName, uid: int, partition: int, record: PartitionRecord
+    ) -> Iterator[Damage]:
+        end: _End | None = None
+        for segment in record.segments:
+            where = f"{name}, partition {partition}, segment {segment.number}"
+            map_name = keys.segment_map(uid, partition, segment.number)
+            gaps = record.gaps and segment.sealed
+            if end is not None and end.offset != segment.base_offset:
+                yield self._gap(where, map_name, end.offset, segment.base_offset, segment)
+            end = _End(segment.base_offset, FIRST_KEY if end is None else end.key)
+            self.totals.segments += 1
+            yield from self._segment(where, map_name, segment, end, gaps)
+            if segment.end_offset is not None and segment.last is not None:
+                if end.offset < segment.end_offset and not gaps:
+                    yield self._gap(where, map_name, end.offset, segment.end_offset, segment)
+                end = _End(segment.end_offset, segment.last)
+
+    def _segment(
+        self, where: str, map_name: str, segment: SegmentRecord, end: _End, gaps: bool
+    ) -> Iterator[Damage]:
+        uid, partition, _ = SegmentMap.of(map_name) or (0, 0, 0)
+        staged = StagedBlocks(self.store, uid, partition)
+        try:
+            for key, raw in scan(self.store.open(map_name, create=False)):
+                try:
+                    place, header, messages = read_block(key, raw, staged)
+                except TMSError as error:
+                    yield _damage(
+                        f"{where}, row {key.hex()}", error.message, Mend.ROW, map_name, key
+                    )
+                    continue
+                first = place[1] - header.count + 1
+                if first < 0 or (place[0], first) <= end.key:
+                    yield _damage(f"{where}, row {key.hex()}", "its ids do not ascend")
+                missing = header.base_offset - end.offset
+                if missing < 0 or (missing and not gaps):
+                    yield self._gap(where, map_name, end.offset, header.base_offset, segment)
+                end.offset, end.key = header.base_offset + header.count, place
+                self.totals.blocks += 1
+                self.totals.messages += messages
+                self.totals.bytes += len(raw)
+        except (DataCorrupt, NotFound) as error:
+            mend = Mend.PARTITION if isinstance(error, NotFound) else Mend.MAP
+            yield _damage(where, error.message, mend, map_name)
+
+    def _gap(
+        self, where: str, map_name: str, expected: int, found: int, segment: SegmentRecord
+    ) -> Damage:
+        if found < expected:
+            return _damage(where, f"offset {found} comes after {expected - 1}")
+        what = f"offsets {expected} to {found - 1} are missing"
+        if segment.sealed and map_name in self.mended:
+            return Damage(
+                Severity.NOTE, where, f"{what}; the damaged map is kept in damaged/", map=map_name
+            )
+        # An open segment is cut at its first gap when it is opened: sealing it keeps what is
+        # behind.
+        mend = Mend.NOTHING if segment.sealed else Mend.PARTITION
+        return _damage(where, what, mend, map_name)
+
+    # --- maps that no record names ---------------------------------------------------------------
+
+    def _unnamed(self) -> Iterator[Damage]:
+        live = {topic.uid for topic in self._topics.values()}
+        uids = live | self._deleted
+        for map_name in self.store.names(""):
+            place = SegmentMap.of(map_name)
+            if place is None:
+                if keys.is_payload_map(map_name):
+                    uids.add(keys.topic_of_map(map_name))
+                elif keys.is_delayed_map(map_name):
+                    uids.add(keys.topic_of_map(map_name))
+                    yield from self._delayed(map_name)
+                elif map_name != keys.METADATA_MAP and not map_name.startswith(keys.TABLES):
+                    yield Damage(Severity.NOTE, map_name, "no map of TMS has such a name")
+                continue
+            uid, partition, number = place
+            uids.add(uid)
+            record = self._partitions.get((uid, partition))
+            if uid in self._deleted:
+                what = "belongs to a deleted topic; the next start removes it"
+                yield Damage(Severity.NOTE, map_name, what)
+            elif uid not in live:
+                yield _damage(map_name, "no topic names it", Mend.TOPIC, map_name)
+            elif record is None or number > max((s.number for s in record.segments), default=-1):
+                yield from self._unrecorded(map_name)
+            elif all(segment.number != number for segment in record.segments):
+                what = "expired; the next start removes it"
+                yield Damage(Severity.NOTE, map_name, what)
+        if uids and self._counter < max(uids):
+            what = f"the counter of topics is {self._counter}, but {max(uids)} are in use"
+            yield _damage("metadata", what, Mend.COUNTER)
+
+    def _delayed(self, map_name: str) -> Iterator[Damage]:
+        """Messages that are not due yet."""
+        try:
+            for key, raw in scan(self.store.open(map_name, create=False)):
+                if key[:1] != b"d":
+                    continue
+                try:
+                    entry = entry_of(key, raw)
+                    self.totals.messages += decode_block(entry.block).count
+                except TMSError as error:
+                    where = f"{map_name}, row {key.hex()}"
+                    yield _damage(where, error.message, Mend.ROW, map_name, key)
+                    continue
+                self.totals.blocks += 1
+                self.totals.bytes += len(raw)
+        except DataCorrupt as error:
+            yield _damage(map_name, error.message, Mend.MAP, map_name)
+
+    def _unrecorded(self, map_name: str) -> Iterator[Damage]:
+        """A map is recorded before anything is written to it: with rows in it, its record was
+        lost."""
+        try:
+            empty = not self.store.open(map_name, create=False).scan(None, None, 1)
+        except TMSError as error:
+            yield _damage(map_name, error.message, Mend.MAP, map_name)
+            return
+        if empty:
+            what = "left by a crash, and empty; the next start removes it"
+            yield Damage(Severity.NOTE, map_name, what)
+        else:
+            yield _damage(map_name, "no record of a partition names it", Mend.PARTITION, map_name)
+
+
+def scan(source: Map) -> Iterator[tuple[bytes, bytes]]:
+    """All rows of a map, in order, a few at a time."""
+    return chain.from_iterable(pages(source, None, None, SCAN_BYTES))
+
+
+def read_block(key: bytes, raw: bytes, staged: StagedBlocks) -> tuple[BlockKey, BlockHeader, int]:
+    """The place and header of a stored block that is whole, and so is what it refers to; and how
+    many messages it has. Raises `TMSError`."""
+    if len(key) != keys.BLOCK_KEY_BYTES:
+        raise DataCorrupt(f"A block's key has {keys.BLOCK_KEY_BYTES} bytes, this one {len(key)}.")
+    stored = StoredBlock(0, *keys.split_block_key(key), raw)
+    header = read_header(raw)
+    try:
+        named = staged.resolve(stored).block if is_reference(stored) else raw
+    except DataCorrupt:
+        if header.flags & Flags.ROLLED_BACK:  # then what it names may go before it
+            return keys.split_block_key(key), header, 0
+        raise
+    columns = decode_block(named)
+    whole = read_header(named).count
+    if whole != header.count:
+        raise DataCorrupt(f"The header says {header.count} messages, there are {whole}.")
+    if not isinstance(columns.index, range) and any(a >= b for a, b in pairwise(columns.index)):
+        raise DataCorrupt("The index of what is left of the block does not ascend.")
+    return keys.split_block_key(key), header, columns.count
+
+
+def _damage(
+    where: str, what: str, mend: Mend = Mend.NOTHING, map_name: str = "", row: bytes = b""
+) -> Damage:
+    return Damage(Severity.DAMAGE, where, what, mend, map_name, row)

@@ -1,0 +1,101 @@
+"""Appending only if nothing has come in between: what a block expects of its partition.
+
+    E = the id that the caller knows as the last one          (`model.message.NewBlock.expect`)
+
+    … K  E  L  M  K │ end          with the key K: refused, K is there after E
+    … K  E  L  M    │ end          with the key K: stored; without a key: refused, L is after E
+
+Most of it is looked at before the block waits for its turn; only what came after that is looked at
+again when it gets its place.
+
+Invariants
+
+* When a block gets its place, every message before it and after E was looked at.
+* A message of a transaction in progress counts as one that is there: nobody can say that it is not.
+  Those of the block's own transaction do not count, nor those that nobody will ever see.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tms.block import Flags, decode
+from tms.errors import WrongLastId
+from tms.log.records import BlockKey
+from tms.log.recovery import header_of
+from tms.log.staging import is_reference
+from tms.log.visibility import Judge
+from tms.model.ids import MessageId
+from tms.model.message import StoredBlock
+from tms.model.preconditions import expected_text
+from tms.model.snapshot import Fate
+
+
+@dataclass(slots=True)
+class Precondition:
+    """What one block expects: no message after `after`, of its `keys` or, without keys, at all.
+    `checked`: up to which key of the log that is known to be so."""
+
+    keys: frozenset[bytes]
+    after: MessageId
+    pointer: int  # of its own transaction, 0: none
+    judge: Judge
+    resolve: Callable[[StoredBlock], StoredBlock]
+    checked: BlockKey
+    refusal: WrongLastId | None = None  # unless the block is a repetition
+
+    def look(self, blocks: Iterable[StoredBlock]) -> None:
+        """Look at blocks of the partition, in order, up to the first with a message that should not
+        be there."""
+        for stored in blocks:
+            last = (stored.time_ms, stored.last_sequence)
+            if self.refusal is None and last > self.checked:
+                found = self._last(stored)
+                if found is not None:
+                    self.refusal = self._refused(stored.partition, found)
+                self.checked = last
+
+    def refuse_to_tell(self, partition: int) -> None:
+        """What came after `after` is not kept from there on."""
+        self.refusal = WrongLastId(
+            f"Partition {partition} does not keep messages from {expected_text(self.after)} on any "
+            "more, so nobody can say what came after it. Nothing was stored; expect a newer id, "
+            "such as the one that a view has read to.",
+            partition=partition,
+            last="",
+            expected=expected_text(self.after),
+        )
+
+    def _last(self, stored: StoredBlock) -> MessageId | None:
+        """The last of a block's messages that should not be there."""
+        header = header_of(stored)
+        if header.flags & Flags.ROLLED_BACK:
+            return None
+        if header.flags & Flags.TRANSACTIONAL:
+            if self.pointer and header.write_pointer == self.pointer:
+                return None
+            if self.judge(header.write_pointer, bool(header.flags & Flags.ISSUED)) is Fate.SKIPPED:
+                return None
+        if not self.keys:
+            return MessageId(stored.time_ms, stored.last_sequence)
+        first = stored.last_sequence - header.count + 1
+        body = self.resolve(stored) if is_reference(stored) else stored
+        columns = decode(body.block)
+        keys, index = columns.keys(), columns.index
+        for at in range(len(keys) - 1, -1, -1):
+            id = MessageId(stored.time_ms, first + index[at])
+            if id[:2] <= self.after[:2]:
+                return None
+            if keys[at] in self.keys:
+                return id
+        return None
+
+    def _refused(self, partition: int, found: MessageId) -> WrongLastId:
+        of = "of this key " if self.keys else ""
+        return WrongLastId(
+            f"Partition {partition} has the message {found} {of}after {expected_text(self.after)}, "
+            "which was expected to be the last. Nothing was stored; read on to the newest message "
+            "and decide again.",
+            partition=partition,
+            last=str(found),
+            expected=expected_text(self.after),
+        )

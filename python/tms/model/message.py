@@ -1,0 +1,127 @@
+"""What goes into and comes out of a partition log: the values that engine, wire and client
+share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import msgspec
+
+from tms.model.ids import MessageId
+from tms.model.position import Position
+
+Buffer = bytes | bytearray | memoryview
+MESSAGES_MAX = 65_536  # of a block
+
+NOTHING = MessageId(0, 0)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Message(NamedTuple):
+    """A message as a consumer gets it. `value` is None for a tombstone, `key` for a message without
+    one."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: MessageId
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes]
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it was published, in ms since 1970-01-01T00:00Z."""
+        return self.id.time_ms
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was published, in UTC."""
+        return _EPOCH + timedelta(milliseconds=self.id.time_ms)
+
+
+class NewBlock(NamedTuple):
+    """A producer's block for a partition; the service fills in flags, base offset and CRC stays
+    the producer's.
+
+    With `expect` it is stored only if no message came after this id: none with one of the block's
+    keys or, if its messages have no keys, none at all in the partition. `NOTHING`: none whatsoever.
+    """
+
+    partition: int
+    block: Buffer
+    expect: MessageId | None = None
+
+
+class StoredBlock(NamedTuple):
+    """A block as it is stored, with the id of its last message. One that a transaction staged also
+    has the payload time and sequence of its first message."""
+
+    partition: int
+    time_ms: int
+    last_sequence: int
+    block: Buffer
+    payload: tuple[int, int] = (0, 0)
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """Where a block went: its messages have `count` consecutive sequences from `sequence` and
+    offsets from `base_offset`.
+
+    With durability `none` the block is acknowledged before it has a place: `time_ms`, `sequence`
+    and `base_offset` are -1.
+    """
+
+    partition: int
+    time_ms: int
+    sequence: int
+    count: int
+    base_offset: int
+    duplicate: bool = False
+
+    def ids(self) -> list[MessageId]:
+        """The ids of the messages, in order; empty with durability `none`."""
+        if self.time_ms < 0:
+            return []
+        return [MessageId(self.time_ms, self.sequence + i) for i in range(self.count)]
+
+
+class PartitionPosition(NamedTuple):
+    """One partition of a fetch."""
+
+    partition: int
+    position: Position
+
+
+class Readable(NamedTuple):
+    """What of a partition may be shown: nothing before the id of time and sequence `floor`, and of
+    the rest what its `rewrites`, numbered by how many there were, have left."""
+
+    floor: tuple[int, int]
+    rewrites: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The answer to a fetch.
+
+    `blocks` are in partition order and, within a partition, in message order; the first block of a
+    partition may begin before the position that was asked for, and the reader drops those
+    messages. `next` is where to go on, per partition asked for (also when nothing was found, so
+    that `latest` is resolved once). `ends` are the offsets after the last message, per partition;
+    offsets give the lag. `reached` are the offsets before which everything from the position on was
+    looked at, per partition: no blocks, or none that the reader wants, do not mean that there are
+    no more. `held` are the open transactions that reading waits for, per partition.
+    """
+
+    blocks: list[StoredBlock]
+    next: dict[int, Position]
+    ends: dict[int, int]
+    reached: dict[int, int]
+    held: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is there at `next`, in any of the partitions, as of this answer."""
+        return all(self.reached[partition] >= end for partition, end in self.ends.items())

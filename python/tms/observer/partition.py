@@ -1,0 +1,383 @@
+"""One partition that another process owns: where it begins and ends, and its committed blocks.
+
+    segment 0 (sealed)    segment 1 (sealed)    segment 2 (open)
+    up to its seal        up to its seal        up to where its owner cannot take it back: `ending`
+
+    scan a page ─▶ is all of it still kept? ─▶ judge ─▶ staged blocks in their places
+
+Invariants
+
+* Nothing behind a seal is shown, and nothing of an open segment that may be taken back.
+* Nothing is shown that is expired or truncated, or of a transaction that is not committed, and
+  nothing at or after the first message that the image does not decide. The image was read before
+  any row: so what is not invalid there, and not marked in its row, is committed.
+* The end never goes back within one `View`.
+* Rows go when a topic is deleted, truncated or expires, at any time. So after each page the records
+  are read again, and it is shown only if nothing between the last one and its end may have gone:
+  whoever gets blocks gets all of them, of one life of the topic, or an error.
+* Where the search for what is not decided begins is told by clocks, which may be wrong. So what is
+  shown is judged once more, and an undecided message there is an error.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from tms.block import Flags
+from tms.errors import Closed, DataCorrupt, NotFound, OffsetOutOfRange, StorageUnavailable, TMSError
+from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after
+from tms.log.recovery import header_of
+from tms.log.staging import StagedBlocks, is_reference
+from tms.log.trimming import trimmed
+from tms.log.visibility import admit
+from tms.model.ids import SEQUENCES_PER_MS
+from tms.model.message import StoredBlock
+from tms.model.position import Position, PositionKind
+from tms.model.transaction_image import Fates
+from tms.observer.ending import End, open_end
+from tms.observer.rows import PartitionRows, TopicGeneration
+from tms.observer.search import KnownPartition, search
+from tms.store.base import Map, Store
+
+CLOCK_SLACK_MS = 10_000  # by which a clock may have gone back while a transaction was in progress
+READ_BYTES = 8 << 20
+_ATTEMPTS = 40
+_PAUSE_S = 0.05
+
+
+class Piece(NamedTuple):
+    """Offsets that lie in one segment, and about how many bytes they take."""
+
+    start: int
+    stop: int
+    bytes: int
+
+
+class ObservedPartition:
+    """A partition as it stood when it was first asked. `known`: what was found before."""
+
+    def __init__(
+        self,
+        store: Store,
+        metadata: Map,
+        topic: TopicGeneration,
+        partition: int,
+        fates: Fates,
+        floor: BlockKey,
+        known: KnownPartition,
+    ) -> None:
+        self.partition = partition
+        self.uid = topic.record.uid
+        self._has_foreign = topic.record.has_foreign
+        self._rows = PartitionRows(store, metadata, topic, partition)
+        self._staged = StagedBlocks(store, self.uid, partition)
+        self._fates = fates
+        self._known = known
+        self._record = self._rows.record()
+        self.floor = max(floor, self._record.floor)
+        self._stored: End | None = None
+        self._end: End | None = None
+
+    @property
+    def segments(self) -> tuple[SegmentRecord, ...]:
+        """The segments that are kept; an open one as if it were sealed at its end."""
+        stored, segments = self._stored_end(), self._record.segments
+        if not segments or segments[-1].sealed:
+            return segments
+        last = _before(stored.key)
+        sealed = msgspec.structs.replace(segments[-1], end_offset=stored.offset, last=last)
+        return (*segments[:-1], sealed)
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def start(self) -> int:
+        """The offset of the first readable message; the end when there is none."""
+        return self._offset_from(FIRST_KEY)
+
+    def end(self) -> End:
+        """Where what is decided ends; what lies before stays as it is until its retention ends."""
+        if self._end is None:
+            self._end = self._decided_end()
+        return self._end
+
+    def decided(self, offset: int) -> End:
+        """A place up to which everything is decided: the end, unless it is known already that the
+        offset lies before it."""
+        return self._known.end if self._known.end.offset >= offset else self.end()
+
+    def offset_at(self, position: Position) -> int:
+        """The offset of the first readable message at or after a position; never beyond the
+        end."""
+        if position.kind is PositionKind.EARLIEST:
+            return self.start()
+        if position.kind is PositionKind.LATEST:
+            return self.end().offset
+        if position.kind is PositionKind.OFFSET:
+            return max(self.start(), min(position.number, self.decided(position.number).offset))
+        found = self._offset_from(_first_key(position))
+        return min(found, self.decided(found).offset)
+
+    def find(self, offset: int) -> StoredBlock | None:
+        """The stored block that has an offset or, where it was cleaned away, the next one. Reads a
+        few blocks."""
+        begin = self.floor
+        for segment in self._record.segments:
+            last, end = segment.last, segment.end_offset
+            if end is None or last is None:
+                newest = self._rows.newest(segment.number)
+                if newest is None:
+                    return None
+                header = header_of(newest)
+                last, end = _key_of(newest), header.base_offset + header.count
+            if offset < end and begin <= last:
+                found = self._search(segment.number, begin, last, end, offset)
+                if found is not None:
+                    return found
+            begin = max(begin, key_after(last))
+        return None
+
+    def locate(self, offset: int) -> BlockKey:
+        """The key of the message that has an offset or, where it was cleaned away, of the next
+        one; the end when there is none."""
+        found = self.find(offset)
+        if found is None:
+            return self._stored_end().key
+        header = header_of(found)
+        first = found.last_sequence - header.count + 1
+        return found.time_ms, first + max(0, offset - header.base_offset)
+
+    def span(self, start: int, stop: int) -> tuple[BlockKey, BlockKey]:
+        """The keys, half open, between which the blocks stand that overlap a range of offsets."""
+        known = self._known.place
+        begin, end = known(start) or self.locate(start), known(stop)
+        if end is not None:
+            return begin, end
+        last = self.find(stop - 1)
+        if last is None:
+            return begin, self.end().key
+        overlaps = header_of(last).base_offset < stop
+        return begin, key_after(_key_of(last)) if overlaps else _key_of(last)
+
+    def pieces(self, start: int, stop: int) -> list[Piece]:
+        """Where a range of offsets lies."""
+        found: list[Piece] = []
+        rate = 1.0  # bytes per offset
+        for segment in self._record.segments:
+            end = segment.end_offset if segment.end_offset is not None else max(stop, start)
+            if segment.stored_bytes and end > segment.base_offset:
+                rate = segment.stored_bytes / (end - segment.base_offset)
+            low, high = max(start, segment.base_offset), min(stop, end)
+            if low < high:
+                found.append(Piece(low, high, max(1, int((high - low) * rate))))
+        return found
+
+    # -- blocks --------------------------------------------------------------------------------
+
+    def blocks(self, start: BlockKey, stop: BlockKey) -> Iterator[StoredBlock]:
+        """Like `pages`, one by one."""
+        for page in self.pages(start, stop):
+            yield from page
+
+    def pages(self, start: BlockKey, stop: BlockKey) -> Iterator[list[StoredBlock]]:
+        """The committed blocks whose last message is in [start, stop), in order, some at a time.
+        What is expired already is left out. `stop` is at most what has been an end. Raises
+        `OffsetOutOfRange` when some go meanwhile, `TopicNotFound` when all do."""
+        begin = max(start, self.floor)
+        unsure = start < self.floor  # whether there is anything at `begin`
+        for found in self._scanned(begin, stop):
+            header = header_of(found[0])
+            if unsure:
+                begin = max(begin, (found[0].time_ms, found[0].last_sequence - header.count + 1))
+                unsure = False
+            self._require(begin)
+            try:
+                page = shown(found, self.floor, self._fates, self._staged.resolve)
+            except TMSError as error:
+                self._require(begin)  # its staged blocks go with it
+                left = self._left(found)
+                if not isinstance(error, DataCorrupt) or len(left) == len(found):
+                    raise
+                page = shown(left, self.floor, self._fates, self._staged.resolve) if left else []
+            yield page
+            begin = key_after(_key_of(found[-1]))
+        if begin < stop and not unsure:
+            self._require(begin)
+
+    def _left(self, found: list[StoredBlock]) -> list[StoredBlock]:
+        """Those of some blocks that compaction has not taken out since they were read, nor is about
+        to."""
+
+        def is_there(one: StoredBlock) -> bool:
+            there = self.block_at(_key_of(one))
+            if there is None or _key_of(there) != _key_of(one):
+                return False
+            return not header_of(there).flags & Flags.ROLLED_BACK
+
+        return [one for one in found if not is_reference(one) or is_there(one)]
+
+    def block_at(self, key: BlockKey) -> StoredBlock | None:
+        """The first stored block whose last message is at a key or behind it."""
+        key = max(key, self.floor)
+        for segment in self._record.segments:
+            if segment.last is not None and segment.last < key:
+                continue
+            for stop in self._stops(segment):
+                found = self._rows.scan(segment.number, key, stop, 1) if key < stop else []
+                if found:
+                    return found[0]
+        return None
+
+    def _stops(self, segment: SegmentRecord) -> Iterator[BlockKey]:
+        """Before which keys a segment's rows count; of an open one first what is known."""
+        if segment.last is not None:
+            yield key_after(segment.last)
+        else:
+            yield self._known.end.key
+            yield self._stored_end().key
+
+    def _require(self, begin: BlockKey) -> None:
+        """Whether everything from a key on is still kept."""
+        floor = self._rows.floor()
+        if floor <= begin:
+            return
+        self._record, self.floor = self._rows.record(), max(floor, self.floor)
+        earliest = self.start()
+        raise OffsetOutOfRange(
+            f"Messages of partition {self.partition} of the topic expired, or were truncated, "
+            f"before they were read; what is kept begins at offset {earliest}. Go on there, or "
+            "keep messages for longer.",
+            earliest=earliest,
+        )
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _stored_end(self) -> End:
+        if self._stored is None:
+            self._stored = self._look()
+        return self._stored
+
+    def _look(self) -> End:
+        """Where what is stored for good ends; see `tms.observer.ending`."""
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                threading.Event().wait(_PAUSE_S)
+            seen = self._record = self._rows.record()
+            self.floor = max(self.floor, seen.floor)
+            last = seen.segments[-1] if seen.segments else None
+            if last is None:
+                return End(0, FIRST_KEY)
+            if last.end_offset is not None and last.last is not None:
+                return End(last.end_offset, key_after(last.last))
+            settled = last.epoch == seen.epoch
+            if not settled and attempt < _ATTEMPTS // 2:
+                continue  # it takes a moment, unless who takes over has died
+            try:
+                end = open_end(self._rows.segment(last.number), last, seen.last, settled)
+            except (NotFound, Closed):
+                continue
+            if self._rows.record() == seen:
+                return end
+        raise StorageUnavailable(
+            f"Partition {self.partition} changes hands all the time; try again later."
+        )
+
+    def _decided_end(self) -> End:
+        known, end = self._known.end, self._stored_end()
+        since_ms = self._fates.undecided_since_ms(self._has_foreign) - CLOCK_SLACK_MS
+        start = max(self.floor, (max(0, since_ms), 0), known.key)
+        for found in self._scanned(start, end.key):
+            admitted = admit(found, self._fates.of)
+            if admitted.stop is not None:
+                end = End(admitted.end_offset, _first_key(admitted.stop))
+                break
+        self._known.end = end = max(end, self._known.end)
+        return end
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def _scanned(self, start: BlockKey, stop: BlockKey) -> Iterator[list[StoredBlock]]:
+        """What is stored from `start` to before `stop`, page by page."""
+        for segment in self._record.segments:
+            behind = stop if segment.last is None else min(stop, key_after(segment.last))
+            while start < behind and (
+                found := self._rows.scan(segment.number, start, behind, READ_BYTES)
+            ):
+                yield found
+                start = key_after(_key_of(found[-1]))
+
+    def _search(
+        self, number: int, low: BlockKey, high: BlockKey, end: int, offset: int
+    ) -> StoredBlock | None:
+        def first_from(key: BlockKey) -> StoredBlock | None:
+            found = self._rows.scan(number, key, key_after(high), 1)
+            return found[0] if found else None
+
+        return search(first_from, low, high, end, offset)
+
+    def _offset_from(self, start: BlockKey) -> int:
+        start = max(start, self.floor)
+        found = self.block_at(start)
+        gaps = self._record.gaps
+        if found is None:
+            end = self._stored_end()
+            return self._behind(start) if gaps and start < end.key else end.offset
+        header = header_of(found)
+        first = found.last_sequence - header.count + 1
+        skipped = max(0, start[1] - first) if start[0] == found.time_ms else 0
+        if not skipped:
+            self._known.note(header.base_offset, (found.time_ms, first))
+        if gaps and not skipped:
+            return min(header.base_offset, self._behind(start))
+        return header.base_offset + skipped
+
+    def _behind(self, key: BlockKey) -> int:
+        """The offset behind the last block before a key: where messages were compacted away, from
+        there on nothing else is missing."""
+        segments = self._record.segments
+        for segment in reversed(segments):
+            behind = self._stored_end().key if segment.last is None else key_after(segment.last)
+            before = self._rows.before(segment.number, min(key, behind))
+            if before is not None:
+                header = header_of(before)
+                return header.base_offset + header.count
+        return segments[0].base_offset
+
+
+def shown(
+    found: list[StoredBlock],
+    floor: BlockKey,
+    fates: Fates,
+    resolve: Callable[[StoredBlock], StoredBlock],
+) -> list[StoredBlock]:
+    """Of stored blocks of a partition, those that are committed, from `floor` on, and staged ones
+    in place of references to them. Raises `StorageUnavailable` at one that is not decided."""
+    admitted = admit(trimmed(found, floor), fates.of)
+    if admitted.stop is not None:
+        raise StorageUnavailable(
+            f"A message of transaction {admitted.held_by} stands before the time at which it "
+            f"began, at {admitted.stop} of partition {found[0].partition}: the clock of the "
+            "service went back. Try again when the transaction has ended."
+        )
+    page: list[StoredBlock] = []
+    for stored in admitted.blocks:
+        page += trimmed([resolve(stored)], floor) if is_reference(stored) else [stored]
+    return page
+
+
+def _first_key(position: Position) -> BlockKey:
+    if position.id is not None:
+        key = (position.id.time_ms, position.id.sequence)
+        return key_after(key) if position.kind is PositionKind.AFTER else key
+    return (position.number, 0) if position.kind is PositionKind.TIME else FIRST_KEY
+
+
+def _key_of(stored: StoredBlock) -> BlockKey:
+    return stored.time_ms, stored.last_sequence
+
+
+def _before(key: BlockKey) -> BlockKey:
+    """The greatest key smaller than this one."""
+    time_ms, sequence = key
+    return (time_ms, sequence - 1) if sequence else (max(0, time_ms - 1), SEQUENCES_PER_MS - 1)

@@ -1,0 +1,100 @@
+"""The rows of a partition, and the record that says which of them count; read only.
+
+Invariants
+
+* What is no longer kept is told from what is missing: segments go with their topic, or below the
+  floor.
+"""
+
+from typing import Protocol
+
+from tms.errors import Closed, DataCorrupt, NotFound
+from tms.log.records import BlockKey, PartitionRecord, decode
+from tms.model import keys
+from tms.model.message import StoredBlock
+from tms.store.base import Map, Store
+from tms.topics.registry import TopicRecord
+
+_NOTHING = PartitionRecord(epoch=0, segments=())
+
+
+class TopicGeneration(Protocol):
+    """The life of a topic that a partition belongs to."""
+
+    @property
+    def record(self) -> TopicRecord:
+        """The topic as it was."""
+        ...
+
+    def floor_now(self) -> BlockKey:
+        """The smallest key that is not expired now. Raises `TopicNotFound` when it has ended."""
+        ...
+
+
+class PartitionRows:
+    """The maps of one partition."""
+
+    def __init__(self, store: Store, metadata: Map, topic: TopicGeneration, partition: int) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._topic = topic
+        self._uid = topic.record.uid
+        self._partition = partition
+
+    def record(self) -> PartitionRecord:
+        """The record as it is now. Raises `TopicNotFound` when it went with its topic."""
+        key = keys.partition_key(self._uid, self._partition)
+        raw = self._metadata.get(key)
+        if raw is None:
+            self._topic.floor_now()
+            return _NOTHING
+        return decode(raw, PartitionRecord, key)
+
+    def floor(self) -> BlockKey:
+        """The smallest key that is kept now; rows that were there before, and were not read yet,
+        may be gone below it. Raises `TopicNotFound`."""
+        record = self.record()
+        return max(self._topic.floor_now(), record.floor)
+
+    def segment(self, number: int) -> Map:
+        """The map of a segment. Raises `NotFound`."""
+        return self._store.open(keys.segment_map(self._uid, self._partition, number), create=False)
+
+    def scan(
+        self, number: int, start: BlockKey, stop: BlockKey, bytes_max: int
+    ) -> list[StoredBlock]:
+        """Blocks of a segment whose last message is in [start, stop); none of one that was dropped
+        since its record was read, because the floor is above it."""
+        try:
+            found = self.segment(number).scan(
+                keys.block_key(*start), keys.block_key(*stop), bytes_max
+            )
+        except (NotFound, Closed) as exc:
+            self._require_dropped(number, exc)
+            return []
+        return [self._stored(*row) for row in found]
+
+    def newest(self, number: int) -> StoredBlock | None:
+        """The last block of a segment, whether it counts or not."""
+        return self.before(number, None)
+
+    def before(self, number: int, key: BlockKey | None) -> StoredBlock | None:
+        """The last block of a segment before a key, whether it counts or not."""
+        stop = None if key is None else keys.block_key(*key)
+        try:
+            found = self.segment(number).scan(None, stop, 1, reverse=True)
+        except (NotFound, Closed) as exc:
+            self._require_dropped(number, exc)
+            return None
+        return self._stored(*found[0]) if found else None
+
+    def _require_dropped(self, number: int, exc: Exception) -> None:
+        if any(segment.number == number for segment in self.record().segments):
+            name = keys.segment_map(self._uid, self._partition, number)
+            raise DataCorrupt(
+                f"Segment {number} of partition {self._partition} is recorded, but its map {name} "
+                "is missing. Run `tms fsck`."
+            ) from exc
+
+    def _stored(self, key: bytes, value: bytes) -> StoredBlock:
+        return StoredBlock(self._partition, *keys.split_block_key(key), value)

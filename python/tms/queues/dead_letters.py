@@ -1,0 +1,341 @@
+"""Dead letters: what was delivered in vain goes to a topic of its own, and back from there.
+
+    dying ─▶ read ─▶ one transaction: the copy, and the settlement ─▶ gone from the queue
+
+    redrive: dead letters ─▶ one transaction: the copy in the topic, and the position behind them
+
+Invariants
+
+* Copy and settlement commit together: wherever it dies, a message is dying or dead, never both.
+* A message that cannot be copied stays where it is, and does not keep others from being moved.
+* Whatever could be published can be a dead letter, and go back: the limits of topics are about
+  messages as they were published, not about what is added to a dead letter.
+* What waits is bounded: a transaction carries up to `LETTERS` messages of about `LETTER_BYTES`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from tms.block import decode, encode, read_header, unpacked
+from tms.errors import DataCorrupt, Fenced, TMSError, TopicExists, TopicNotFound
+from tms.events import EventLog
+from tms.log.pending import Pending
+from tms.model.ids import MessageId
+from tms.model.keys import partition_for_key
+from tms.model.message import NewBlock, PartitionPosition
+from tms.model.position import Position
+from tms.model.queue import Settlement, Token, dead_letter_topic, join_tokens, redrive_group
+from tms.model.topic import (
+    MESSAGE_BYTES_MAX,
+    Durability,
+    TopicInfo,
+    TopicName,
+    TopicSettings,
+)
+from tms.model.transaction import (
+    Commit,
+    CommitResult,
+    PositionChange,
+    PositionKey,
+    TopicBlock,
+)
+from tms.queues.queue import OpenQueue
+from tms.queues.reading import MessageLog, readable_ends
+
+LETTERS, LETTER_BYTES = 1_000, 4 << 20
+COMMIT_TIMEOUT_S = 30.0
+_AT_ONCE = 16  # messages that are read together: each may be large
+PREFIX = "tms-dead-"
+CAUSE, DELIVERIES = PREFIX + "cause", PREFIX + "deliveries"
+ORIGIN, GROUP = PREFIX + "origin", PREFIX + "group"
+_SETTINGS = TopicSettings(1, None, None, message_bytes_max=MESSAGE_BYTES_MAX)
+_log = EventLog(__name__)
+
+
+class TopicsPort(Protocol):
+    """What is needed of the engine besides reading; topics are made when first needed."""
+
+    def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo: ...
+
+    def settings(self, name: TopicName) -> TopicSettings: ...
+
+
+class PositionsPort(Protocol):
+    """The transactions of the engine."""
+
+    def submit_commit(
+        self, request: Commit, inline: Durability, begun: Callable[[], None] | None
+    ) -> Pending[CommitResult]: ...
+
+    def positions(self, group: str, topic: TopicName) -> Mapping[int, Position]: ...
+
+
+class Letter(NamedTuple):
+    """A message on its way."""
+
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes]
+
+    @property
+    def bytes(self) -> int:
+        """About how large it is."""
+        size = sum(len(name) + len(value) for name, value in self.headers.items())
+        return size + len(self.key or b"") + len(self.value or b"")
+
+
+class DeadLetters:
+    """Moves messages into dead letter topics and back. Of a queue one thread at a time moves."""
+
+    def __init__(self, log: MessageLog, topics: TopicsPort, transactions: PositionsPort) -> None:
+        self._log = log
+        self._topics = topics
+        self._transactions = transactions
+
+    # -- there -------------------------------------------------------------------------------------
+
+    def move(self, queue: OpenQueue) -> int:
+        """Move what is dying; how many. What cannot be moved is tried again with the next call.
+        Raises what keeps all of it from being moved."""
+        moved = 0
+        failed: list[Token] = []  # a commit that failed late has put them back already
+        while tokens := [one for one in queue.take_dying(LETTERS) if one not in failed]:
+            moved += self._move_some(queue, tokens, failed)
+        queue.bury_later(failed)
+        return moved
+
+    def _move_some(self, queue: OpenQueue, tokens: list[Token], failed: list[Token]) -> int:
+        """Move these together, or, if that cannot be, one by one."""
+        try:
+            return self._commit(queue, tokens)
+        except Fenced:  # a late acknowledgement: what is still dying is taken again
+            queue.bury_later(tokens)
+            return 0
+        except TMSError as error:
+            if error.retriable:
+                queue.bury_later(tokens)
+                raise
+            if len(tokens) > 1:
+                return sum(self._move_some(queue, [token], failed) for token in tokens)
+            failed += tokens
+            _log.error(
+                "dead_letter_not_moved",
+                group=queue.group,
+                topic=str(queue.topic),
+                partition=tokens[0].partition,
+                offset=tokens[0].offset,
+                error=error.message,
+            )
+            return 0
+
+    def _commit(self, queue: OpenQueue, tokens: Sequence[Token]) -> int:
+        letters: list[Letter] = []
+        settled: list[Token] = []
+        size = 0
+        for at in range(0, len(tokens), _AT_ONCE):
+            some = tokens[at : at + _AT_ONCE]
+            if size >= LETTER_BYTES:
+                queue.bury_later(some)
+                continue
+            for token, letter in self._read(queue, some):
+                if size >= LETTER_BYTES:
+                    queue.bury_later((token,))
+                    continue
+                settled.append(token)
+                letters.append(letter)
+                size += letter.bytes
+        if not letters:
+            return 0
+        name = dead_letter_topic(queue.group, queue.topic, queue.state.settings.dead_letter)
+        tokens_text = tuple(map(str, join_tokens(settled)))
+        self._move(
+            Commit(
+                blocks=_blocks(name, letters, self._partitions(name)),
+                settlements=(Settlement(queue.group, queue.topic, tokens_text),),
+            )
+        )
+        queue.died += len(letters)
+        return len(letters)
+
+    def _read(self, queue: OpenQueue, tokens: Sequence[Token]) -> Iterator[tuple[Token, Letter]]:
+        """The messages, as they go to the dead letters; what is gone from the log is settled."""
+        for partition in {token.partition for token in tokens}:
+            by_offset = {one.offset: one for one in tokens if one.partition == partition}
+            found = queue.find(partition, sorted(by_offset), LETTER_BYTES)
+            queue.bury_later(by_offset[offset] for offset in found.left)
+            if found.gone:
+                queue.settle_gone(tokens[0].epoch, partition, found.gone)
+            slices = [
+                block.slice(offset, 1, 0) for block, offsets in found.pieces for offset in offsets
+            ]
+            parts = unpacked(one.columns for one in slices)
+            for one, columns in zip(slices, parts, strict=True):
+                token = by_offset[one.offset]
+                key, value = columns.keys()[0], columns.values()[0]
+                headers = self._stamped(queue, token, one.id, columns.headers()[0])
+                yield token, Letter(partition, key, value, headers)
+
+    def _stamped(
+        self, queue: OpenQueue, token: Token, id: MessageId, headers: Mapping[str, bytes]
+    ) -> Mapping[str, bytes]:
+        name = f"{queue.topic.namespace}:{queue.topic.topic}"
+        return {
+            **headers,
+            CAUSE: queue.cause_of(token).encode(),
+            DELIVERIES: str(token.deliveries).encode(),
+            ORIGIN: f"{name}/{token.partition}/{token.offset}/{id}".encode(),
+            GROUP: queue.group.encode(),
+        }
+
+    def _partitions(self, name: TopicName) -> int:
+        """How many the topic has; it is made when there is none."""
+        try:
+            return self._topics.settings(name).partitions
+        except TopicNotFound:
+            try:
+                return self._topics.create_topic(name, _SETTINGS).settings.partitions
+            except TopicExists:
+                return self._topics.settings(name).partitions
+
+    # -- and back ----------------------------------------------------------------------------------
+
+    def count(self, queue: OpenQueue) -> int:
+        """How many dead letters there are that were not moved back; of a damaged topic, at most."""
+        name = dead_letter_topic(queue.group, queue.topic, queue.state.settings.dead_letter)
+        try:
+            return self._count(queue, name)
+        except TopicNotFound:
+            return 0
+        except DataCorrupt:  # where they begin cannot be told: all that ever came
+            partitions = self._topics.settings(name).partitions
+            return sum(readable_ends(self._log, name, partitions).values())
+
+    def _count(self, queue: OpenQueue, name: TopicName) -> int:
+        ends = self._log.offsets(name, Position.latest())
+        stands = self._transactions.positions(redrive_group(queue.group, queue.topic), name)
+        starts: dict[Position, Mapping[int, int]] = {}
+        count = 0
+        for partition, stop in ends.items():
+            at = stands.get(partition, Position.earliest())
+            if at not in starts:
+                starts[at] = self._log.offsets(name, at)
+            count += stop - min(stop, starts[at].get(partition, 0))
+        return count
+
+    def redrive(self, queue: OpenQueue, limit: int) -> int:
+        """Move up to `limit` dead letters of the queue back to its topic; how many."""
+        name = dead_letter_topic(queue.group, queue.topic, queue.state.settings.dead_letter)
+        group = redrive_group(queue.group, queue.topic)
+        try:
+            partitions = self._topics.settings(name).partitions
+        except TopicNotFound:
+            return 0
+        moved = 0
+        for partition in range(partitions):
+            key = PositionKey(group, name, partition)
+            while moved < limit:
+                some = self._redrive_some(queue, key, min(LETTERS, limit - moved))
+                if some is None:
+                    break
+                moved += some
+        return moved
+
+    def _redrive_some(self, queue: OpenQueue, key: PositionKey, limit: int) -> int | None:
+        """Move some in one transaction; None when nothing is left. Raises `Conflict` when somebody
+        else moves them, too."""
+        stands = self._transactions.positions(key.group, key.topic).get(key.partition)
+        start = stands or Position.earliest()
+        there = [PartitionPosition(key.partition, start)]
+        fetched = self._log.fetch(key.topic, there, LETTER_BYTES)
+        letters: list[Letter] = []
+        behind: Position | None = None
+        for stored in fetched.blocks:
+            columns, header = decode(stored.block), read_header(stored.block)
+            first = stored.last_sequence - header.count + 1
+            cells = zip(
+                columns.index, columns.keys(), columns.values(), columns.headers(), strict=True
+            )
+            for distance, message_key, value, headers in cells:
+                sequence = first + distance
+                id = MessageId(stored.time_ms, sequence)
+                if start.id is not None and (id.time_ms, sequence) <= start.id[:2]:
+                    continue
+                if len(letters) == limit:
+                    break
+                behind = Position.after(id)
+                origin = _origin(queue, headers)
+                if origin is not None:
+                    letters.append(Letter(origin, message_key, value, _without(headers)))
+        if behind is None:
+            return None
+        expected = "" if stands is None else str(stands)
+        partitions = self._topics.settings(queue.topic).partitions
+        self._move(
+            Commit(
+                blocks=_blocks(queue.topic, letters, partitions, home=True),
+                positions=(PositionChange(key, behind, expected),),
+            )
+        )
+        return len(letters)
+
+    def _move(self, request: Commit) -> None:
+        """Commit blocks that were made here, of messages that were checked when published."""
+        pending = self._transactions.submit_commit(request, Durability.SYNCED, _unchecked)
+        pending.result(COMMIT_TIMEOUT_S)
+
+
+def _unchecked() -> None:
+    """That it has begun: there is nothing to be done."""
+
+
+def _origin(queue: OpenQueue, headers: Mapping[str, bytes]) -> int | None:
+    """The partition from which a dead letter of this queue came; None if it is another's."""
+    if headers.get(GROUP) != queue.group.encode():
+        return None
+    name, _, rest = headers.get(ORIGIN, b"").partition(b"/")
+    if name != f"{queue.topic.namespace}:{queue.topic.topic}".encode():
+        return None
+    number = rest.partition(b"/")[0]
+    return int(number) if number.isdigit() else None
+
+
+def _without(headers: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    return {name: value for name, value in headers.items() if not name.startswith(PREFIX)}
+
+
+def _blocks(
+    name: TopicName, letters: Iterable[Letter], partitions: int, home: bool = False
+) -> tuple[TopicBlock, ...]:
+    """The letters as blocks: those with one key together, back `home` where they came from."""
+    places: dict[int, list[Letter]] = {}
+    for one in letters:
+        if one.key is not None and not home:
+            place = partition_for_key(one.key, partitions)
+        else:
+            place = one.partition % partitions
+        places.setdefault(place, []).append(one)
+    blocks = []
+    for place, some in places.items():
+        for part in _parts(some):
+            block = encode(
+                [one.value for one in part],
+                [one.key for one in part],
+                [one.headers or None for one in part],
+            )
+            blocks.append(TopicBlock(name, NewBlock(place, block)))
+    return tuple(blocks)
+
+
+def _parts(letters: Sequence[Letter]) -> Iterable[list[Letter]]:
+    """The letters by what fits into a block."""
+    part: list[Letter] = []
+    size = 0
+    for one in letters:
+        if part and size + one.bytes > LETTER_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += one.bytes
+    if part:
+        yield part

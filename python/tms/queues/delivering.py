@@ -1,0 +1,176 @@
+"""Taking messages for a worker: what to journal, and the slices to hand out.
+
+    ready again ──▶ read, outside of the lock ──▶ Delivered ─┬─▶ journal ─▶ slices
+    read ahead ───────────────────────────────▶ Advanced ────┘
+
+Invariants
+
+* What was found to be gone is settled before: whether a key is free is decided upon that.
+* What is delivered again comes first, then what is new, in the order of each partition.
+* Of what was looked at nothing is forgotten: it is leased, blocked, or settled because nobody can
+  see it.
+* At least one message is taken, however large, if there is one.
+"""
+
+from tms.block.received import Slice
+from tms.queues.entries import NOWHERE, Advanced, Leased
+from tms.queues.key_order import NO_KEY, pack
+from tms.queues.partition import BLOCKED, BLOCKED_MAX, DELIVERIES_MASK, QueuePartitionState
+from tms.queues.reading import FoundAgain, ReadBlock, Scanner
+from tms.queues.runs import Runs, add_range
+from tms.queues.state import Edits, QueueState
+
+
+class _Looked:
+    """What was looked at of a partition."""
+
+    __slots__ = ("at", "blocked", "blocked_hashes", "first", "hashes", "keys", "leased", "stop")
+
+    def __init__(self, state: QueuePartitionState) -> None:
+        self.first = self.stop = state.frontier
+        self.at = NOWHERE
+        self.leased: Runs = []
+        self.blocked: Runs = []
+        self.hashes: list[int] = []
+        self.blocked_hashes: list[int] = []
+        self.keys: set[int] = set()  # of which something is taken here
+
+
+class Taking:
+    """One receive. The caller holds the lock of the queue."""
+
+    def __init__(
+        self, state: QueueState, limit: int, bytes_max: int, now_ms: int, when_ms: int
+    ) -> None:
+        self._state = state
+        self._limit = limit
+        self._bytes = bytes_max
+        self._now_ms = now_ms
+        self._when_ms = when_ms
+        self._lease_ms = max(1, round(state.settings.lease_s * 1_000))
+        self.edits: Edits = []
+        self.slices: list[Slice] = []
+        self.again = 0  # how many were delivered before
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more has room."""
+        return self._limit <= 0 or (self._bytes <= 0 and bool(self.slices))
+
+    # -- again -------------------------------------------------------------------------------------
+
+    def take_again(self, partition: int, found: FoundAgain) -> None:
+        """Deliver messages again, as far as they may still be; what has no room is put back."""
+        state = self._state.partition(partition)
+        runs: Runs = []
+        deliveries: list[int] = []
+        for block, offsets in found.pieces:
+            for offset in offsets:
+                if not state.is_ready(offset, self._now_ms):
+                    continue
+                if self.full:
+                    state.put_back((offset,))
+                    continue
+                number = min(state.deliveries(offset) + 1, DELIVERIES_MASK)
+                joins = runs and runs[-2] + runs[-1] == offset and deliveries[-1] == number
+                if joins and self._joins(block, offset):
+                    runs[-1] += 1
+                    self._grow(block)
+                else:
+                    runs += (offset, 1)
+                    deliveries.append(number)
+                    self.slices.append(block.slice(offset, 1, number))
+                self._limit -= 1
+                self._bytes -= block.bytes_of(offset, 1)
+                self.again += number > 1
+        if runs:
+            self.edits.append((partition, Leased(runs, deliveries, self._lease_ms, self._when_ms)))
+
+    def _joins(self, block: ReadBlock, offset: int) -> bool:
+        last = self.slices[-1]
+        return block.base <= last.offset and last.partition == block.partition
+
+    def _grow(self, block: ReadBlock) -> None:
+        last = self.slices[-1]
+        self.slices[-1] = block.slice(last.offset, last.columns.count + 1, last.deliveries)
+
+    # -- new ---------------------------------------------------------------------------------------
+
+    def take_new(self, scanner: Scanner) -> None:
+        """Take what was read ahead."""
+        room = self._state.settings.outstanding_max - self._state.outstanding()
+        self._limit = min(self._limit, room)
+        ordered = self._state.settings.ordered_by == "key"
+        take = self._take_ordered if ordered else self._take_run
+        for partition, blocks in [*scanner.ahead.items()]:
+            looked = _Looked(self._state.partition(partition))
+            while blocks and not self.full:
+                block = blocks[0]
+                first = stop = max(block.base, looked.stop)
+                if first < block.stop:
+                    stop = take(block, looked, first)
+                if stop > first:
+                    looked.stop, looked.at = stop, block.number(stop - 1)
+                if stop < block.stop:
+                    break
+                blocks.popleft()
+            if not blocks:
+                del scanner.ahead[partition]
+            if looked.stop > looked.first:
+                self.edits.append((partition, self._advanced(looked)))
+
+    def _advanced(self, looked: _Looked) -> Advanced:
+        return Advanced(
+            looked.first,
+            looked.stop,
+            looked.at,
+            looked.leased,
+            self._lease_ms,
+            self._when_ms,
+            looked.blocked,
+            pack(looked.hashes + looked.blocked_hashes),
+        )
+
+    def _take_run(self, block: ReadBlock, looked: _Looked, first: int) -> int:
+        count = block.fitting(first, self._limit, self._bytes)
+        add_range(looked.leased, first, count)
+        self._hand_out(block, first, count)
+        return first + count
+
+    def _take_ordered(self, block: ReadBlock, looked: _Looked, first: int) -> int:
+        """Take what is first of its key, and note the others, as far as one may look ahead."""
+        state = self._state.partition(block.partition)
+        assert state.order is not None
+        blocked = state.counts[BLOCKED] + sum(looked.blocked[1::2])
+        offset, since = first, first  # since: what is free and not yet handed out
+        room = block.fitting(first, self._limit, self._bytes)
+        while offset < block.stop:
+            key = block.hash_at(offset)
+            free = key == NO_KEY or (key not in looked.keys and state.order.is_free(key))
+            if not free and blocked >= BLOCKED_MAX:
+                break
+            if free and offset - since >= room:
+                break
+            if key != NO_KEY:
+                looked.keys.add(key)
+            if free:
+                add_range(looked.leased, offset, 1)
+                looked.hashes.append(key)
+            else:
+                self._hand_out(block, since, offset - since)
+                add_range(looked.blocked, offset, 1)
+                looked.blocked_hashes.append(key)
+                blocked += 1
+                since = offset + 1
+                room = block.fitting(since, self._limit, self._bytes)
+            offset += 1
+            if self.full:
+                break
+        self._hand_out(block, since, offset - since)
+        return offset
+
+    def _hand_out(self, block: ReadBlock, first: int, count: int) -> None:
+        if count > 0:
+            self.slices.append(block.slice(first, count, 1))
+            self._limit -= count
+            self._bytes -= block.bytes_of(first, count)

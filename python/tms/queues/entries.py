@@ -1,0 +1,161 @@
+"""What happened to a queue, as the journal `system:_queues` has it.
+
+The key of an entry is `GROUP/TOPIC` for the queue itself and `GROUP/TOPIC/PARTITION` for what
+happened in a partition; the value is one of the structs below as a MessagePack array that begins
+with its letter. A queue that was deleted is an entry without value. Entries that belong to a
+transaction carry its write pointer, like any message: they count exactly if it commits.
+
+Invariants
+
+* Entries say how it is, not what changed: deliveries are numbers, not steps, so an entry that
+  repeats another, or misses one that was never stored, does no harm.
+* `when_ms` is the wall time of the entry, and leases and delays are what was left of them then.
+* A snapshot counts when all of its chunks are there, one after another.
+"""
+
+import msgspec
+
+from tms.errors import DataCorrupt, TMSError
+from tms.model.queue import QueueSettings
+from tms.model.topic import TopicName
+from tms.queues.runs import Runs
+
+NOWHERE = -1  # `at` while a partition was never looked at
+
+
+class Declared(msgspec.Struct, frozen=True, array_like=True, tag="D"):
+    """The queue exists, with these settings. `starts`: partition, frontier and `at` of what begins
+    elsewhere than at the first message. Another epoch makes it a new queue. `losses`: how often a
+    power loss took messages that it had seen; tokens of before are late."""
+
+    settings: QueueSettings
+    epoch: int
+    topic_uid: int
+    created_ms: int
+    starts: list[tuple[int, int, int]] = []
+    losses: int = 0
+
+
+class Advanced(msgspec.Struct, frozen=True, array_like=True, tag="a"):
+    """Everything from `first` up to `stop` was looked at: these were leased, for the first time,
+    these wait for an earlier one of their key, and the others are settled, for nobody will see
+    them. `at` is the id of the last message (ms << 16 | sequence); `hashes` has 8 bytes of the key
+    of each leased and then each blocked message, if the queue is ordered by key."""
+
+    first: int
+    stop: int
+    at: int
+    leased: Runs
+    lease_ms: int
+    when_ms: int
+    blocked: Runs = []
+    hashes: bytes = b""
+
+
+class Leased(msgspec.Struct, frozen=True, array_like=True, tag="d"):
+    """These were leased again; `deliveries` has a number for each run."""
+
+    runs: Runs
+    deliveries: list[int]
+    lease_ms: int
+    when_ms: int
+
+
+class Settled(msgspec.Struct, frozen=True, array_like=True, tag="s"):
+    """These are done with."""
+
+    runs: Runs
+
+
+class Returned(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+    """These were given back; `delays_ms` has a number for each run."""
+
+    runs: Runs
+    delays_ms: list[int]
+    when_ms: int
+
+
+class Extended(msgspec.Struct, frozen=True, array_like=True, tag="e"):
+    """The leases of these begin anew."""
+
+    runs: Runs
+    lease_ms: int
+    when_ms: int
+
+
+class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="x"):
+    """These go to the dead letters."""
+
+    runs: Runs
+    cause: str
+
+
+class Rewound(msgspec.Struct, frozen=True, array_like=True, tag="w"):
+    """The log ended at `stop` when the service started, and `at` is the id of its last message:
+    what was known of offsets from there on was of messages that a power loss has taken."""
+
+    stop: int
+    at: int
+
+
+class PartitionSnapshot(msgspec.Struct, frozen=True, array_like=True, tag="K"):
+    """Chunk `number` of the `chunks` of a snapshot of the partition: runs of what is not settled,
+    with a value for each: left ms << 23 | state << 20 | deliveries. `held`: pointer, first offset
+    and count of what a commit under way settles."""
+
+    number: int
+    chunks: int
+    frontier: int
+    at: int
+    when_ms: int
+    runs: Runs
+    values: list[int]
+    hashes: bytes = b""
+    causes: dict[int, str] = {}
+    held: list[tuple[int, int, int]] = []
+
+
+PartitionEdit = (
+    Advanced | Leased | Settled | Returned | Extended | Rejected | Rewound | PartitionSnapshot
+)
+_partition_decoder: msgspec.msgpack.Decoder[PartitionEdit] = msgspec.msgpack.Decoder(PartitionEdit)
+_queue_decoder = msgspec.msgpack.Decoder(Declared)
+encode = msgspec.msgpack.Encoder().encode
+
+
+def queue_key(group: str, topic: TopicName, partition: int | None = None) -> bytes:
+    """The key of an entry."""
+    name = f"{group}/{topic.namespace}:{topic.topic}"
+    return (name if partition is None else f"{name}/{partition}").encode()
+
+
+def decode_key(key: bytes | None) -> tuple[str, TopicName, int | None]:
+    """Group, topic and, unless it is about the queue itself, partition. Raises `DataCorrupt`."""
+    try:
+        group, topic, *rest = (key or b"").decode().split("/")
+        partition = int(*rest) if rest else None
+        return group, TopicName.parse(topic), partition
+    except (ValueError, TypeError, TMSError) as exc:
+        raise _corrupt(key) from exc
+
+
+def decode_queue(key: bytes | None, value: bytes) -> Declared:
+    """An entry about the queue itself. Raises `DataCorrupt`."""
+    try:
+        return _queue_decoder.decode(value)
+    except (msgspec.MsgspecError, TMSError) as exc:
+        raise _corrupt(key) from exc
+
+
+def decode_edit(key: bytes | None, value: bytes) -> PartitionEdit:
+    """An entry about a partition. Raises `DataCorrupt`."""
+    try:
+        return _partition_decoder.decode(value)
+    except (msgspec.MsgspecError, TMSError) as exc:
+        raise _corrupt(key) from exc
+
+
+def _corrupt(key: bytes | None) -> DataCorrupt:
+    return DataCorrupt(
+        f"An entry in the journal of queues cannot be read: {key!r:.80}. Run `tms fsck`."
+    )

@@ -1,0 +1,82 @@
+"""Reading the journal of queues: from entries to queues as they stand.
+
+Invariants
+
+* What a transaction wrote counts if it is committed; while it is open its messages are held.
+* A queue that is not declared has no state: entries about it, before its snapshot, are passed over.
+"""
+
+from collections.abc import Callable, Iterable
+
+from tms.clock import Clock
+from tms.model.snapshot import Fate
+from tms.model.topic import TopicName
+from tms.queues.entries import (
+    Advanced,
+    Extended,
+    Leased,
+    PartitionEdit,
+    PartitionSnapshot,
+    Returned,
+    Settled,
+    decode_edit,
+    decode_key,
+    decode_queue,
+)
+from tms.queues.runs import offsets_in
+from tms.queues.settling import end
+from tms.queues.state import QueueState
+from tms.topics.journal import JournalEntry
+
+States = dict[tuple[str, TopicName], QueueState]
+
+
+def replayed(
+    entries: Iterable[JournalEntry], fate: Callable[[int], Fate], clock: Clock
+) -> tuple[States, set[int]]:
+    """The queues, and the transactions that are open and hold some of their messages."""
+    states: States = {}
+    now_ms, wall_ms = int(clock.monotonic_s() * 1_000), clock.now_ms()
+    for entry in entries:
+        group, topic, partition = decode_key(entry.key)
+        known = states.get((group, topic))
+        if entry.value is None:
+            states.pop((group, topic), None)
+        elif partition is None:
+            declared = decode_queue(entry.key, entry.value)
+            if known is not None and known.declared.epoch == declared.epoch:
+                known.change(declared)
+            else:
+                states[group, topic] = QueueState(declared)
+        elif known is not None:
+            edit = decode_edit(entry.key, entry.value)
+            state = known.partition(partition)
+            if not entry.write_pointer:
+                state.apply(edit, now_ms, max(0, wall_ms - _when_ms(edit, wall_ms)))
+            elif isinstance(edit, Settled):
+                found = fate(entry.write_pointer)
+                if found is Fate.VISIBLE:
+                    state.apply(edit, now_ms)
+                elif found is Fate.OPEN:
+                    state.hold(offsets_in(edit.runs), entry.write_pointer)
+    return states, _judged(states, fate, now_ms)
+
+
+def _judged(states: States, fate: Callable[[int], Fate], now_ms: int) -> set[int]:
+    """End what transactions hold that have ended; the others."""
+    open_ones = set()
+    for queue in states.values():
+        for state in queue.partitions.values():
+            for pointer in set(state.held.values()):
+                found = fate(pointer)
+                if found is Fate.OPEN:
+                    open_ones.add(pointer)
+                else:
+                    end(state, pointer, found is Fate.VISIBLE, now_ms)
+    return open_ones
+
+
+def _when_ms(edit: PartitionEdit, wall_ms: int) -> int:
+    if isinstance(edit, Advanced | Leased | Returned | Extended | PartitionSnapshot):
+        return edit.when_ms
+    return wall_ms

@@ -1,0 +1,211 @@
+"""One queue over all partitions of a topic: what tokens mean for it.
+
+Invariants
+
+* Decisions change nothing: they are edits, to be journaled and then applied.
+* A token of another epoch, or of a delivery that is over, is late; nothing is done for it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+from tms.model.ids import MessageId
+from tms.model.queue import QueueSettings, Token
+from tms.queues.entries import (
+    NOWHERE,
+    Declared,
+    Extended,
+    PartitionEdit,
+    Rejected,
+    Returned,
+    Rewound,
+    Settled,
+)
+from tms.queues.partition import DYING, LEASED, WAITING, QueuePartitionState
+from tms.queues.runs import runs_of
+
+Edits = list[tuple[int, PartitionEdit]]  # with the partition
+
+
+EPOCH_MAX = (1 << 32) - 1
+
+
+class Decision(NamedTuple):
+    """What to journal for tokens, for how many messages, and the tokens that came too late."""
+
+    edits: Edits
+    done: int
+    late: list[Token]
+
+
+class QueueState:
+    """A queue. Not thread-safe."""
+
+    def __init__(self, declared: Declared) -> None:
+        self.declared = declared
+        self.settings = declared.settings
+        self.partitions: dict[int, QueuePartitionState] = {}
+        for partition, frontier, at in declared.starts:
+            self.partitions[partition] = self._made(frontier, at)
+
+    @property
+    def epoch(self) -> int:
+        """A part of every token."""
+        return self.declared.epoch + self.declared.losses & EPOCH_MAX
+
+    def change(self, declared: Declared) -> None:
+        """It has these settings from now on."""
+        self.declared = declared
+        self.settings = declared.settings
+
+    def partition(self, number: int) -> QueuePartitionState:
+        """How it stands in a partition."""
+        found = self.partitions.get(number)
+        if found is None:
+            found = self.partitions[number] = self._made(0, NOWHERE)
+        return found
+
+    def _made(self, frontier: int, at: int) -> QueuePartitionState:
+        return QueuePartitionState(frontier, at, self.settings.ordered_by == "key")
+
+    def outstanding(self) -> int:
+        """How many messages were looked at and are not settled."""
+        return sum(len(one.out) for one in self.partitions.values())
+
+    def rewound(self, ends: Mapping[int, tuple[int, MessageId | None]]) -> Edits:
+        """What takes it back to where its log ends: the offset and the last id, by partition."""
+        edits: Edits = []
+        for number, (stop, id) in ends.items():
+            if self.partition(number).frontier > stop:
+                at = NOWHERE if id is None else id.time_ms << 16 | id.sequence
+                edits.append((number, Rewound(stop, at)))
+        return edits
+
+    def after_loss(self) -> Declared:
+        """The queue, whose tokens are late from now on."""
+        return msgspec.structs.replace(self.declared, losses=self.declared.losses + 1)
+
+    def expire(self, now_ms: int) -> bool:
+        """Leases and delays that are over end; whether something became ready or dying."""
+        news = False
+        for one in self.partitions.values():
+            next_ms = one.next_ms()
+            if next_ms is not None and next_ms <= now_ms:
+                news = one.expire(now_ms, self.settings.deliveries_max) or news
+        return news
+
+    def next_ms(self) -> int | None:
+        """When a lease or a delay may end."""
+        times = (one.next_ms() for one in self.partitions.values())
+        return min((time for time in times if time is not None), default=None)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether something may be there to be delivered again."""
+        return any(one.has_ready for one in self.partitions.values())
+
+    @property
+    def has_dying(self) -> bool:
+        """Whether something may be there for the dead letters."""
+        return any(one.dying for one in self.partitions.values())
+
+    # -- tokens ------------------------------------------------------------------------------------
+
+    def settle(self, tokens: Iterable[Token]) -> Decision:
+        """These are done with."""
+        good, late = self._split(tokens, (LEASED, WAITING, DYING))
+        edits: Edits = [(number, Settled(runs_of(offsets))) for number, offsets in good.items()]
+        return Decision(edits, _count(good), late)
+
+    def settle_gone(self, gone: Iterable[tuple[int, Sequence[int]]]) -> Edits:
+        """These are not in the log any more, but for what a commit under way settles anyway."""
+        edits: Edits = []
+        for number, offsets in gone:
+            state = self.partition(number)
+            left = [one for one in offsets if one in state.out and one not in state.held]
+            if left:
+                edits.append((number, Settled(runs_of(left))))
+        return edits
+
+    def give_back(
+        self, tokens: Iterable[Token], delay_ms: int | None, when_ms: int, random: Random
+    ) -> Decision:
+        """These are to be delivered again, after a delay or their back-off, unless they were
+        delivered often enough."""
+        good, late = self._split(tokens, (LEASED, WAITING))
+        limit = self.settings.deliveries_max
+        edits: Edits = []
+        for number, offsets in good.items():
+            state = self.partitions[number]
+            used_up = [o for o in offsets if 0 < limit <= state.deliveries(o)]
+            if used_up:
+                cause = f"it was given back after {limit} deliveries"
+                edits.append((number, Rejected(runs_of(used_up), cause)))
+            again = [o for o in offsets if not 0 < limit <= state.deliveries(o)]
+            if not again:
+                continue
+            if delay_ms is not None:
+                runs = runs_of(again)
+                delays = [delay_ms] * (len(runs) // 2)
+            else:
+                runs = [number for offset in again for number in (offset, 1)]
+                delays = [
+                    backoff_ms(self.settings, state.deliveries(offset), random) for offset in again
+                ]
+            edits.append((number, Returned(runs, delays, when_ms)))
+        return Decision(edits, _count(good), late)
+
+    def extend(self, tokens: Iterable[Token], lease_ms: int, when_ms: int) -> Decision:
+        """The leases of these begin anew."""
+        return self._simple(
+            tokens, lambda offsets: Extended(runs_of(offsets), lease_ms, when_ms), (LEASED, WAITING)
+        )
+
+    def reject(self, tokens: Iterable[Token], cause: str) -> Decision:
+        """These go to the dead letters."""
+        return self._simple(
+            tokens, lambda offsets: Rejected(runs_of(offsets), cause), (LEASED, WAITING, DYING)
+        )
+
+    def _simple(
+        self,
+        tokens: Iterable[Token],
+        edit: Callable[[Sequence[int]], PartitionEdit],
+        states: Sequence[int],
+    ) -> Decision:
+        good, late = self._split(tokens, states)
+        edits = [(number, edit(offsets)) for number, offsets in good.items()]
+        return Decision(edits, _count(good), late)
+
+    def _split(
+        self, tokens: Iterable[Token], states: Sequence[int]
+    ) -> tuple[dict[int, list[int]], list[Token]]:
+        """Offsets by partition, in order and each once, and the tokens that came too late."""
+        found: dict[int, list[int]] = {}
+        late: list[Token] = []
+        for token in tokens:
+            state = self.partitions.get(token.partition)
+            if state is None or token.epoch != self.epoch:
+                late += token.each()
+                continue
+            good, others = state.split(token, states)
+            if good:
+                found.setdefault(token.partition, []).extend(good)
+            late += (token._replace(offset=offset, count=1) for offset in others)
+        return {number: sorted(set(offsets)) for number, offsets in found.items()}, late
+
+
+def _count(good: Mapping[int, Sequence[int]]) -> int:
+    return sum(map(len, good.values()))
+
+
+def backoff_ms(settings: QueueSettings, deliveries: int, random: Random) -> int:
+    """The delay after so many deliveries: doubled each time up to the limit, with jitter so that
+    what failed together does not come back together."""
+    doubled = settings.backoff_first_s * 2.0 ** min(max(deliveries - 1, 0), 60)
+    delay_s = min(settings.backoff_max_s, doubled)
+    share = 1.0 + settings.jitter * (2.0 * random.random() - 1.0)
+    return max(0, round(delay_s * share * 1_000))

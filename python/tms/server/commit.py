@@ -1,0 +1,92 @@
+"""POST /v2/transactions/{id}/commit: everything of a transaction in one request.
+
+* Memory for the body is reserved before it is read; blocks are views of the body, and the engine
+  fills in their headers where they stand.
+* A commit that the engine finishes at once never leaves the event loop's thread. Those that take
+  long to read or check are done one at a time.
+"""
+
+from functools import partial
+
+from tms.api import commits, routes
+from tms.errors import TransactionNotFound
+from tms.log.pending import Pending
+from tms.model.message import Buffer
+from tms.model.topic import Durability
+from tms.model.transaction import Commit, CommitResult
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import Body, content_type, header, parameters
+from tms.server.service import Service, are_quick
+
+_COMMITS_ONLY = (routes.COMMIT,)
+_HEAD = f"content-type: {routes.JSON}\r\n".encode()
+_INLINE_BYTES = 1 << 20  # more is stored by another thread
+_HEAD_INLINE_BYTES = 32 << 10  # a larger head is read by another thread
+
+
+class Committing:
+    """Answers commits."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._transactions = service.engine.transactions
+
+    async def __call__(self, exchange: Exchange, id: bytes) -> None:
+        """Raises what kept it from being done; nothing is ever seen of it then."""
+        service = self._service
+        parameters(exchange.scope["query_string"], ())
+        text = id.decode("latin-1")
+        transaction = 0 if text == routes.NEW_TRANSACTION else transaction_id(text)
+        content_type(header(exchange, b"content-type"), _COMMITS_ONLY)
+        service.require_open()
+        body = Body(service.publishing, service.limits.body_bytes_max)
+        try:
+            await body.read(exchange)
+            coding = header(exchange, b"content-encoding")
+            if coding:
+                await body.decompress(coding.lower(), service.threads)
+            service.metrics.bytes_in += len(body.data)
+            result = await self._commit(body.data, transaction)
+        finally:
+            body.release()
+        exchange.respond(routes.OK, _HEAD, commits.encode_result(result))
+
+    async def _commit(self, body: Buffer, transaction: int) -> CommitResult:
+        service = self._service
+        if commits.head_bytes(body) > _HEAD_INLINE_BYTES:
+            decode = partial(_decoded, body, transaction)
+            pending = await service.in_turn(service.checking, lambda: self._submit(decode()))
+        else:
+            asked = _decoded(body, transaction)
+            if not are_quick([new for _, new in asked.blocks]):
+                pending = await service.in_turn(service.checking, self._submit, asked)
+            elif len(body) <= _INLINE_BYTES and self._is_immediate(asked):
+                pending = self._transactions.submit_commit(asked, Durability.WRITTEN)
+            else:
+                pending = await service.in_thread(self._submit, asked)
+        return (await service.outcome(pending))[0]
+
+    def _is_immediate(self, asked: Commit) -> bool:
+        """Whether nothing is to be waited for: else its intention is journaled first, or the log is
+        looked at."""
+        if asked.transaction_id or any(one.new.expect is not None for one in asked.blocks):
+            return False
+        immediate = self._service.engine.immediate
+        return immediate is Durability.WRITTEN and self._transactions.is_ready(asked)
+
+    def _submit(self, asked: Commit) -> Pending[CommitResult]:
+        return self._transactions.submit_commit(asked, Durability.SYNCED)
+
+
+def _decoded(body: Buffer, transaction: int) -> Commit:
+    asked = commits.decode_commit(body, transaction)
+    for topic in {topic for topic, _ in asked.blocks}:
+        topic.require_writable()
+    return asked
+
+
+def transaction_id(text: str) -> int:
+    """The id in a path. Raises `TransactionNotFound`."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise TransactionNotFound(f"There is no transaction {text[:40]!r}: an id is a number.")
+    return int(text)

@@ -1,0 +1,231 @@
+"""GET …/messages: blocks as they are stored, or messages in JSON or as an Arrow stream.
+
+* What is in the cache is answered by the event loop itself, everything else by a few threads.
+* A long poll costs a watch and no thread; it ends when something may be there, at its time-out,
+  when the client leaves and when the service drains.
+* Bytes on their way to consumers are bounded: when memory is short, answers get smaller, and what
+  would have to be read from the store is refused (`Overloaded`). Blocks go out uncopied, one chunk
+  at a time, so a consumer that does not read holds no more than the blocks it asked for.
+* Compressed blocks that get large are unpacked for one answer at a time, and counted meanwhile.
+"""
+
+import asyncio
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from tms.api import bodies, messages, routes
+from tms.errors import BadEncoding, Invalid
+from tms.model.filter import Filter, as_filter
+from tms.model.message import Buffer, Fetched, PartitionPosition
+from tms.model.position import Position
+from tms.model.snapshot import Isolation, View, as_view
+from tms.model.topic import TopicName
+from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
+from tms.server.http.request import accepted, header, parameters, topic_name, whole_number
+from tms.server.service import UNPACKED_BYTES_MIN, Service
+
+_MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM)
+_PARAMETERS = ("from", "max_bytes", "wait_ms", "limit", "isolation", "snapshot", "filter")
+FETCH_BYTES_DEFAULT = 1 << 20
+FETCH_BYTES_ASKED_MAX = 1 << 30  # what is returned is bounded by the limits
+WAIT_MS_ASKED_MAX = 3_600_000  # so is the wait
+LIMIT_DEFAULT = 1_000
+LIMIT_MAX = 10_000
+GRANT_BYTES_MIN = 64 << 10
+FILTERING_MAX = 2  # fetches with a filter that look at the same time, each up to a second
+_INLINE_BYTES = 32 << 10  # blocks up to this size are unpacked by the event loop itself
+_UNPACKED_FACTOR = 4  # messages as Python strings and text take up to this many times their size
+
+
+class _FetchRequest(NamedTuple):
+    name: TopicName
+    media: str
+    positions: list[PartitionPosition]
+    bytes_max: int
+    wait_s: float
+    limit: int
+    isolation: View
+    where: Filter | None
+
+
+class Fetching:
+    """Answers fetches."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._filtering = asyncio.Semaphore(FILTERING_MAX)
+
+    async def __call__(self, exchange: Exchange, namespace: bytes, topic: bytes) -> None:
+        """Raises what was wrong."""
+        self._service.require_open()
+        request = self._read(exchange, topic_name(namespace, topic))
+        budget = self._service.fetching
+        held = 0
+        try:
+            fetched = await self._fetch(request)
+            if not fetched.blocks and fetched.ended and request.wait_s > 0:
+                request, fetched = await self._wait(exchange, request, fetched)
+            held = bodies.framed_bytes(fetched.blocks)
+            budget.bytes += held
+            if request.media == routes.BLOCKS:
+                await self._send_blocks(exchange, fetched, held)
+            else:
+                found, body = await self._unpacked(request, fetched, held)
+                budget.bytes += len(body)
+                held += len(body)
+                head = _head(request.media, found.next, found.reached, fetched.ends)
+                await self._send(exchange, head, body)
+        finally:
+            budget.give_back(held)
+
+    def _read(self, exchange: Exchange, name: TopicName) -> _FetchRequest:
+        limits = self._service.limits
+        given = parameters(exchange.scope["query_string"], _PARAMETERS)
+        media = accepted(header(exchange, b"accept"), _MADE)
+        if media == routes.BLOCKS and "limit" in given:
+            raise Invalid("`limit` counts messages; blocks are limited by `max_bytes`.")
+        asked = bodies.parse_positions(given.get("from", "earliest"))
+        if isinstance(asked, Position):
+            partitions = self._service.engine.settings(name).partitions
+            asked = [PartitionPosition(p, asked) for p in range(partitions)]
+        return _FetchRequest(
+            name,
+            media,
+            asked,
+            min(
+                whole_number(given, "max_bytes", FETCH_BYTES_DEFAULT, 1, FETCH_BYTES_ASKED_MAX),
+                limits.fetch_bytes_max,
+            ),
+            min(
+                whole_number(given, "wait_ms", 0, 0, WAIT_MS_ASKED_MAX),
+                limits.fetch_wait_ms_max,
+            )
+            / 1_000,
+            whole_number(given, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX),
+            _view(given),
+            as_filter(given.get("filter")),
+        )
+
+    async def _fetch(self, request: _FetchRequest) -> Fetched:
+        engine, budget = self._service.engine, self._service.fetching
+        free = budget.bytes_max - budget.bytes
+        grant = min(request.bytes_max, max(free // 2, GRANT_BYTES_MIN))
+        name, positions, isolation = request.name, request.positions, request.isolation
+        if request.where is None:  # looking at many messages would keep the event loop
+            fetched = engine.fetch_cached(name, positions, grant, isolation)
+            if fetched is not None:
+                return fetched
+        await budget.claim(grant)
+        try:
+            if request.where is None:
+                return await self._service.in_thread(
+                    engine.fetch, name, positions, grant, 0, isolation
+                )
+            return await self._service.in_turn(
+                self._filtering, engine.fetch, name, positions, grant, 0, isolation, request.where
+            )
+        finally:
+            budget.give_back(grant)
+
+    async def _wait(
+        self, exchange: Exchange, request: _FetchRequest, fetched: Fetched
+    ) -> tuple[_FetchRequest, Fetched]:
+        """The first blocks, or none at the end of the wait."""
+        service, loop = self._service, asyncio.get_running_loop()
+        deadline = loop.time() + request.wait_s
+        service.metrics.long_polls += 1
+        try:
+            while not fetched.blocks and fetched.ended:
+                positions = [PartitionPosition(p, fetched.next[p]) for p, _ in request.positions]
+                request = request._replace(positions=positions)
+                woken = loop.create_future()
+                wake = partial(settle_from_thread, loop, woken)
+                cancel = service.engine.watch(request.name, positions, wake, fetched.held)
+                try:
+                    await exchange.sleep(woken, deadline - loop.time())
+                finally:
+                    cancel()
+                if exchange.disconnected:
+                    raise Disconnected
+                fetched = await self._fetch(request)
+                if exchange.hurried or loop.time() >= deadline:
+                    break
+        finally:
+            service.metrics.long_polls -= 1
+        return request, fetched
+
+    async def _send_blocks(self, exchange: Exchange, fetched: Fetched, length: int) -> None:
+        head = _head(routes.BLOCKS, fetched.next, fetched.reached, fetched.ends)
+        self._service.metrics.bytes_out += length
+        await exchange.stream(routes.OK, head, length, bodies.frames(fetched.blocks))
+
+    async def _unpacked(
+        self, request: _FetchRequest, fetched: Fetched, held: int
+    ) -> tuple[messages.Unpacked, Buffer]:
+        asked, service = dict(request.positions), self._service
+
+        def find() -> messages.Unpacked:
+            return messages.unpacked(fetched, asked, request.limit, request.bytes_max)
+
+        def body(found: messages.Unpacked) -> Buffer:
+            if request.media == routes.ARROW_STREAM:
+                return memoryview(messages.as_arrow(found.runs))
+            return messages.as_json(found, fetched.ends)
+
+        def both() -> tuple[messages.Unpacked, Buffer | None]:
+            found = find()
+            large = found.unpacked_bytes >= UNPACKED_BYTES_MIN
+            return found, None if large else body(found)
+
+        size = request.bytes_max
+        if held <= _INLINE_BYTES:
+            found = find()
+            if sum(run.columns.unpacked_bytes for run in found.runs) <= _INLINE_BYTES:
+                return found, body(found)
+            size = sum(run.columns.cell_bytes for run in found.runs)
+        budget, weight = service.fetching, _UNPACKED_FACTOR * size
+        await budget.claim(weight, held)
+        try:
+            found, made = await service.in_thread(both)
+            if made is None:
+                made = await service.unpack(found.unpacked_bytes, body, found)
+            return found, made
+        finally:
+            budget.give_back(weight)
+
+    async def _send(self, exchange: Exchange, head: bytes, body: Buffer) -> None:
+        self._service.metrics.bytes_out += len(body)
+        view, size = memoryview(body), bodies.CHUNK_BYTES
+        chunks: Sequence[Buffer] = [view[at : at + size] for at in range(0, len(view), size)]
+        await exchange.stream(routes.OK, head, len(view), chunks)
+
+
+def _view(given: Mapping[str, str]) -> View:
+    isolation, text = given.get("isolation", Isolation.COMMITTED), given.get("snapshot")
+    if (text is None) is (isolation == Isolation.SNAPSHOT):
+        raise Invalid("The isolation `snapshot` and a snapshot go together.", field="snapshot")
+    if text is None:
+        return as_view(isolation)
+    try:
+        return as_view(urlsafe_b64decode(text.encode("ascii")))
+    except ValueError as exc:
+        raise BadEncoding("The snapshot is not base64 in its form for URLs.") from exc
+
+
+_NO_SNIFFING = "x-content-type-options: nosniff\r\n"  # a payload is never a page
+
+
+def _head(
+    media: str,
+    following: Mapping[int, Position],
+    reached: Mapping[int, int],
+    ends: Mapping[int, int],
+) -> bytes:
+    return (
+        f"content-type: {media}\r\n{_NO_SNIFFING}"
+        f"{routes.NEXT_HEADER}: {bodies.positions_text(following)}\r\n"
+        f"{routes.END_HEADER}: {bodies.ends_text(ends)}\r\n"
+        f"{routes.REACHED_HEADER}: {bodies.ends_text(reached)}\r\n"
+    ).encode()

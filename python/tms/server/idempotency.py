@@ -1,0 +1,90 @@
+"""The header Idempotency-Key of a JSON publish: the same request is stored once.
+
+It needs no memory of its own for that: the key becomes a producer id under which each partition's
+block is the first, so the log itself recognises a repetition, also after a restart, and answers
+with the ids of the first one. What was sent with a key is remembered here only to refuse another
+body that goes to other partitions, which no partition could notice, and to send a repetition where
+the first attempt is going, should partitions be added while that is under way.
+
+Invariants
+
+* The same key, topic and body make the same blocks for the same partitions, also once the topic has
+  more of them: of the numbers that it had, the one counts under which most blocks are stored.
+* At most `KEYS_REMEMBERED` keys are kept, the newest.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+
+from tms.api.messages import PackedRequest
+from tms.errors import IdempotencyKeyReused, Invalid, PartitionNotFound
+from tms.model.message import Buffer, NewBlock
+
+Counts = tuple[int, ...]  # of partitions, newest first
+KEY_CHARS_MAX = 255
+KEYS_REMEMBERED = 10_000
+
+
+def producer_id(key: str) -> int:
+    """63 bits of the key's hash, not zero. Raises `Invalid` for a key that is none."""
+    if not 0 < len(key) <= KEY_CHARS_MAX or not (key.isascii() and key.isprintable()):
+        raise Invalid(
+            f"An Idempotency-Key is 1 to {KEY_CHARS_MAX} printable ASCII characters, for example "
+            "a UUID.",
+            header="Idempotency-Key",
+        )
+    digest = blake2b(key.encode(), digest_size=8, person=b"tms-idempotency").digest()
+    return int.from_bytes(digest, "big") >> 1 or 1
+
+
+class RecentKeys:
+    """Which body came with which key, lately, and to how many partitions. Used by the event loop's
+    thread only. Topics go by their uid: one that was made anew has seen no key."""
+
+    def __init__(self) -> None:
+        self._sent: OrderedDict[tuple[int, str], tuple[bytes, Counts]] = OrderedDict()
+
+    def remember(self, uid: int, key: str, body: Buffer, counts: Counts) -> Counts:
+        """The numbers of partitions that the topic had when the key came first. Raises
+        `IdempotencyKeyReused` when it came with another body."""
+        digest = blake2b(body, digest_size=16).digest()
+        known, counts = self._sent.setdefault((uid, key), (digest, counts))
+        if known != digest:
+            raise reused(key)
+        self._sent.move_to_end((uid, key))
+        if len(self._sent) > KEYS_REMEMBERED:
+            self._sent.popitem(last=False)
+        return counts
+
+    def forget(self, uid: int, key: str) -> None:
+        """The request was refused: nothing of it is stored, so it may come corrected."""
+        self._sent.pop((uid, key), None)
+
+
+def pack_like_before(
+    pack: Callable[[int], PackedRequest],
+    counts: Counts,
+    count_stored: Callable[[Sequence[NewBlock]], int],
+) -> PackedRequest:
+    """The messages of a request under a key, as they are or would be stored: packed for as many
+    partitions as the topic had when the key came first. `counts`: see `Engine.growth`."""
+    newest, *older = counts
+    best = pack(newest)
+    if older:
+        stored = count_stored(best.blocks)
+        for count in older:
+            with suppress(PartitionNotFound):  # it names one that was not there yet
+                packed = pack(count)
+                if (more := count_stored(packed.blocks)) > stored:
+                    best, stored = packed, more
+    return best
+
+
+def reused(key: str) -> IdempotencyKeyReused:
+    """The error for a key that stands for another body."""
+    return IdempotencyKeyReused(
+        f"The Idempotency-Key {key[:64]!r} was used for a publish with another body. Take a new "
+        "key for each publish, and repeat it only with the same bytes."
+    )

@@ -1,1 +1,0 @@
-"""The two hot paths: publishing and fetching messages, without a framework in between."""

@@ -1,0 +1,184 @@
+"""POST …/messages: blocks as a producer packed them, or messages in JSON.
+
+* Memory for the body is reserved before it is read; blocks are views of the body, and the engine
+  fills in their headers where they stand.
+* A publish that the engine finishes at once never leaves the event loop's thread, unless checking
+  it takes long: such ones are checked by another thread, one at a time.
+* All messages of a request are checked before one is stored.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from itertools import count
+from typing import NamedTuple
+
+import msgspec
+
+from tms.api import bodies, messages, routes
+from tms.api.bodies import AppendedBody, PublishBody
+from tms.api.strict import decode_strict
+from tms.errors import BadEncoding, Invalid, SequenceReused, TMSError
+from tms.model.ids import MessageId
+from tms.model.message import Appended, NewBlock
+from tms.model.preconditions import ANSWERED, ONE_BLOCK, parse_expected
+from tms.model.topic import Durability, TopicName, parse_durability
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import Body, content_type, parameters, topic_name
+from tms.server.idempotency import (
+    Counts,
+    RecentKeys,
+    pack_like_before,
+    producer_id,
+    reused,
+)
+from tms.server.service import Service, are_quick
+
+_READABLE = (routes.JSON, routes.BLOCKS)
+_HEAD = f"content-type: {routes.JSON}\r\n".encode()
+_INLINE_BYTES = 32 << 10  # JSON up to this size is read by the event loop itself
+_UNPACKED_FACTOR = 4  # JSON as Python strings takes up to this many times its size
+
+
+class PublishEndpoint:
+    """Answers publishes."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._decoder = msgspec.json.Decoder(PublishBody)
+        self._turns = count()
+        self._recent_keys = RecentKeys()
+
+    async def __call__(self, exchange: Exchange, namespace: bytes, topic: bytes) -> None:
+        """Raises what was wrong; nothing is stored then."""
+        service = self._service
+        name = topic_name(namespace, topic)
+        asked = _asked(exchange.scope["query_string"])
+        media, coding, key = _content(exchange)
+        name.require_writable()
+        service.require_open()
+        body = Body(service.publishing, service.limits.body_bytes_max)
+        try:
+            await body.read(exchange)
+            if coding:
+                await body.decompress(coding, service.threads)
+            service.metrics.bytes_in += len(body.data)
+            if key is not None:
+                answer = await self._once(key, name, body, asked, media)
+            elif media == routes.BLOCKS:
+                appended = await self._append(name, bodies.unframe_new(body.data), asked)
+                answer = bodies.encode(AppendedBody(appended))
+            else:
+                answer = await self._json(name, body, asked)
+        finally:
+            body.release()
+        exchange.respond(routes.OK, _HEAD, answer)
+
+    async def _once(
+        self, key: str, name: TopicName, body: Body, asked: "_PublishParameters", media: str
+    ) -> bytes:
+        """Publish JSON under an Idempotency-Key."""
+        producer = producer_id(key)
+        if media == routes.BLOCKS:
+            raise Invalid(
+                "An Idempotency-Key goes with JSON; a block carries a producer id and sequence "
+                "instead.",
+                header="Idempotency-Key",
+            )
+        uid, counts = self._service.engine.growth(name)
+        counts = self._recent_keys.remember(uid, key, body.data, counts)
+        try:
+            return await self._json(name, body, asked, producer, counts)
+        except SequenceReused as exc:
+            raise reused(key) from exc
+        except TMSError as error:
+            if not error.retriable:
+                self._recent_keys.forget(uid, key)
+            raise
+
+    async def _append(
+        self, name: TopicName, blocks: Sequence[NewBlock], asked: "_PublishParameters"
+    ) -> list[Appended]:
+        service = self._service
+        submit, durability = service.engine.submit, asked.durability
+        quick = are_quick(blocks)
+        if asked.expect is not None:
+            if len(blocks) > 1:
+                raise Invalid(ONE_BLOCK, field="expect")
+            blocks = [blocks[0]._replace(expect=asked.expect)]
+        if not quick:
+            pending = await service.in_turn(service.checking, submit, name, blocks, durability)
+        elif asked.expect is not None:
+            pending = await service.in_thread(submit, name, blocks, durability)
+        else:
+            pending = submit(name, blocks, durability)
+        return await service.outcome(pending)
+
+    async def _json(
+        self,
+        name: TopicName,
+        body: Body,
+        asked: "_PublishParameters",
+        producer: int = 0,
+        counts: Counts | None = None,
+    ) -> bytes:
+        """Publish JSON; under the producer id of a key, where that went before: `counts` are the
+        numbers of partitions that the topic had."""
+        service = self._service
+        settings = service.engine.settings(name)
+        counts = counts or (settings.partitions,)
+        turn = producer or next(self._turns)
+
+        def pack() -> messages.PackedRequest:
+            new = decode_strict(body.data, self._decoder).messages
+
+            def pack_for(partitions: int) -> messages.PackedRequest:
+                spread = turn % partitions
+                return messages.pack(new, partitions, spread, settings.message_bytes_max, producer)
+
+            count_stored = partial(service.engine.count_stored, name)
+            return pack_like_before(pack_for, counts, count_stored)
+
+        if len(body.data) <= _INLINE_BYTES and len(counts) == 1:
+            packed = pack()
+        else:
+            await body.reserve(_UNPACKED_FACTOR * len(body.data))
+            packed = await service.in_turn(service.checking, pack)
+        return messages.placed(packed, await self._append(name, packed.blocks, asked))
+
+
+class _PublishParameters(NamedTuple):
+    """The parameters of a publish."""
+
+    durability: Durability | None
+    expect: MessageId | None
+
+
+@lru_cache(maxsize=64)
+def _asked(query: bytes) -> _PublishParameters:
+    given = parameters(query, ("durability", "expect"))
+    durability, expect = given.get("durability"), given.get("expect")
+    asked = _PublishParameters(
+        None if durability is None else parse_durability(durability),
+        None if expect is None else parse_expected(expect),
+    )
+    if asked.expect is not None and asked.durability is Durability.NONE:
+        raise Invalid(ANSWERED, field="expect")
+    return asked
+
+
+def _content(exchange: Exchange) -> tuple[str, str, str | None]:
+    """Media type and Content-Encoding of the body, and its Idempotency-Key."""
+    media = coding = ""
+    key: str | None = None
+    for name, value in exchange.scope["headers"]:
+        if name == b"content-type":
+            media = value.decode("latin-1")
+        elif name == b"content-encoding":
+            if coding:
+                raise BadEncoding("Content-Encoding is given twice.")
+            coding = value.decode("latin-1").strip().lower()
+        elif name == b"idempotency-key":
+            if key is not None:
+                raise Invalid("Idempotency-Key is given twice.", header="Idempotency-Key")
+            key = value.decode("latin-1").strip()
+    return content_type(media, _READABLE), coding, key

@@ -1,0 +1,92 @@
+"""The directory of an archive: what is where.
+
+    topic=flights/date=2026-11-01/part-….zstd.parquet    messages, by topic and UTC day
+    _spark_metadata/0, 1, …, 9.compact, …                which files belong to it, batch by batch
+    _checkpoint/offsets/0, 1, …                          up to which offsets each batch goes
+
+Invariants
+
+* A file belongs to the archive when `_spark_metadata` names it. Others are left over from batches
+  that were interrupted, and their rows are in other files too.
+* Of a name there only what stands behind the archive's own directory counts: an archive that was
+  moved or copied is as good.
+"""
+
+import json
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from pyspark.errors import AnalysisException
+
+from tms.errors import Invalid, NotFound
+from tms.spark.rows import WantedColumns, spark_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CHECKPOINT, MANIFEST = "_checkpoint", "_spark_metadata"
+COLUMNS = WantedColumns(headers=True, message_id=True)
+_SCHEMA = f"{spark_ddl(COLUMNS)}, date date"
+_DEPTH = 3  # topic, date, file
+_LIFE = re.compile(r"([^#]+)(#[0-9]+)?")
+
+
+def archived(spark: "SparkSession", directory: str) -> "DataFrame":
+    """The rows of an archive: the columns of a topic with headers and id, and `date`.
+
+    Raises `NotFound` when there is no archive.
+    """
+    directory = directory.rstrip("/")
+    files = committed_files(spark, directory)
+    if files is None:
+        raise NotFound(f"There is no archive in {directory}: it has no {MANIFEST}.")
+    if not files:
+        return spark.createDataFrame([], _SCHEMA)
+    paths = [f"{directory}/{file}" for file in files]
+    found = spark.read.schema(_SCHEMA).option("basePath", directory).parquet(*paths)
+    columns = [*spark.createDataFrame([], _SCHEMA).columns]
+    return found.select(*columns)
+
+
+def committed_files(spark: "SparkSession", directory: str) -> list[str] | None:
+    """The files of the archive, below its directory; None when there is none."""
+    if _lines(spark, f"{directory}/{MANIFEST}") is None:
+        return None
+    named = spark.read.schema(_SCHEMA).parquet(directory).inputFiles()  # not looked at yet
+    return sorted("/".join(unquote(path).split("/")[-_DEPTH:]) for path in named)
+
+
+def begun(spark: "SparkSession", directory: str) -> dict[str, int]:
+    """The topics that the archive has begun with, and how many partitions each has; none when it
+    has not begun. Raises `Invalid` when what is in the directory cannot be gone on with."""
+    batches = _lines(spark, f"{directory}/{CHECKPOINT}/offsets")
+    if not batches:
+        if _lines(spark, f"{directory}/{MANIFEST}") is not None:
+            raise Invalid(
+                f"{directory} holds an archive without {CHECKPOINT}: how far it goes is lost, and "
+                "Spark would leave out what comes. Archive into another directory.",
+                field="directory",
+            )
+        return {}
+    newest = batches[max(batches, key=int)]
+    offsets: dict[str, dict[str, int]] = json.loads(newest[2])
+    found: dict[str, int] = {}
+    for key, ends in offsets.items():
+        life = _LIFE.fullmatch(key)
+        if life is not None:
+            found[life[1]] = max(found.get(life[1], 0), 1 + max(map(int, ends)))
+    return found
+
+
+def _lines(spark: "SparkSession", directory: str) -> dict[str, list[str]] | None:
+    """The lines of the files there that have numbers for names; None when there is none. Of the
+    manifest only whether it is there can be told: Spark keeps its lines to itself."""
+    try:
+        found = spark.read.text(f"{directory}/[0-9]*", wholetext=True)
+        rows = found.select("_metadata.file_name", "value").collect()
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return None
+        raise
+    return {row.file_name: row.value.splitlines() for row in rows}

@@ -1,0 +1,127 @@
+"""An audit of whole topics, divided into tasks of Spark.
+
+driver     ranges of offsets
+executors  blocks of a range ─▶ what was found in it
+driver     what was found in the ranges of a partition follows each other ─▶ the audit
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from tms.spark.jobs.audit_checking import AuditFinding, Part
+from tms.spark.jobs.audit_stored import checked, planned
+from tms.spark.jobs.place import Subject, Topics, errors_told
+from tms.spark.source.topics import Split
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SPLITS_PER_CORE = 4
+_SPLIT_OFFSETS_MIN = 10_000  # less is not worth a task
+
+
+class PartitionAudit(msgspec.Struct, frozen=True):
+    """What a partition holds from offset `start` to before `stop`, and how much of it is wrong."""
+
+    topic: str
+    partition: int
+    start: int
+    stop: int
+    messages: int
+    blocks: int
+    bytes: int
+    rolled_back: int
+    gaps: int
+    unreadable: int
+    wrong: int
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """What an audit has found. `findings` are the first of each range; `wrong` of the partitions
+    counts them all."""
+
+    partitions: list[PartitionAudit]
+    findings: list[AuditFinding]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not any(one.wrong for one in self.partitions)
+
+
+def compact_check(
+    spark: "SparkSession",
+    topics: Topics,
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    store: str | None = None,
+    allow_gaps: bool = False,
+) -> Audit:
+    """Read everything that is stored of the topics, in parallel, and check order, ids and CRCs.
+
+    A service shows everything, so an offset at which there is nothing is wrong, unless
+    `allow_gaps`: an HBase whose coprocessor removes what nobody may see leaves gaps. With `store`
+    only what is committed is read, and gaps are counted. Raises `TopicNotFound`, `Invalid`.
+    """
+    subject = Subject.of(topics, url, token, store)
+    place, dense = subject.place, not (allow_gaps or store)
+    splits = [split for topic in subject.topics for split in _splits(spark, subject, topic)]
+    if not splits:
+        return Audit([], [])
+
+    def check(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                part = msgspec.json.encode(checked(place, splits[number], dense))
+                yield pa.record_batch([pa.array([part], pa.binary())], names=["part"])
+
+    with errors_told():
+        tasks = spark.range(0, len(splits), 1, len(splits))
+        rows = tasks.mapInArrow(check, "part binary").collect()
+    parts = [msgspec.json.decode(row.part, type=Part) for row in rows]
+    return _joined(sorted(parts, key=lambda one: (one.topic, one.partition, one.start)))
+
+
+def _splits(spark: "SparkSession", subject: Subject, topic: str) -> Sequence[Split]:
+    most = spark.sparkContext.defaultParallelism * _SPLITS_PER_CORE
+    splits = planned(subject.place, topic, 1)
+    offsets = sum(split.stop - split.start for split in splits)
+    wanted = min(most, offsets // _SPLIT_OFFSETS_MIN)
+    return planned(subject.place, topic, wanted) if wanted > len(splits) else splits
+
+
+def _joined(parts: Sequence[Part]) -> Audit:
+    audit = Audit([], [])
+    for (topic, partition), some in groupby(parts, lambda one: (one.topic, one.partition)):
+        of_partition = [*some]
+        wrong = sum(one.wrong for one in of_partition)
+        findings = [finding for one in of_partition for finding in one.findings]
+        last: tuple[int, int] | None = None
+        for one in of_partition:
+            if last is not None and one.first is not None and one.first <= last:
+                wrong += 1
+                what = f"ids go back: {one.first[0]}:{one.first[1]} follows {last[0]}:{last[1]}"
+                findings.append(AuditFinding(topic, partition, one.start, one.stop, what))
+            last = max(filter(None, (last, one.last)), default=None)
+        audit.findings.extend(sorted(findings, key=lambda one: one.start))
+        audit.partitions.append(
+            PartitionAudit(
+                topic,
+                partition,
+                of_partition[0].start,
+                of_partition[-1].stop,
+                sum(one.messages for one in of_partition),
+                sum(one.blocks for one in of_partition),
+                sum(one.bytes for one in of_partition),
+                sum(one.rolled_back for one in of_partition),
+                sum(one.gaps for one in of_partition),
+                sum(one.unreadable for one in of_partition),
+                wrong,
+            )
+        )
+    return audit

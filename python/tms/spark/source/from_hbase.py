@@ -1,0 +1,162 @@
+"""Topics read straight from HBase, over its Thrift servers; the service that owns them may be away.
+
+    driver      image, records, newest blocks ─▶ where topics begin and end; splits of like size
+    executor    its offsets ─▶ a range of rows ─▶ committed blocks, the next page read ahead
+
+Invariants
+
+* A split names the life of the topic, up to where the partition was decided when it was planned,
+  and the keys at its own ends as far as planning met them. All that stays so: an executor need not
+  look for them, and judges by an image that is as new or newer.
+* Only the rows of a split are read, and a few probes to find them.
+* What a task opens it closes; nothing of it is pickled.
+"""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from tms.block import read_header
+from tms.clock import SystemClock
+from tms.errors import OffsetOutOfRange, TopicNotFound
+from tms.log.records import BlockKey
+from tms.model.message import StoredBlock
+from tms.model.position import Position
+from tms.observer import End, ObservedPartition, StoreObserver
+from tms.spark.source.splitting import weighted_splits
+from tms.spark.source.topics import Split
+from tms.store.base import Store
+from tms.store.hbase import HBaseStore
+
+LOOKS_AT_ONCE = 8  # at partitions, by the driver
+
+
+class _Where(msgspec.Struct, frozen=True, array_like=True):
+    """What an executor has to know of a split."""
+
+    uid: int
+    end: End
+    places: dict[int, BlockKey]  # of offsets
+
+
+class HBaseReader:
+    """The topics of the HBase at `url`, `hbase://HOST:PORT[/NAMESPACE]`. Raises `ConfigError` when
+    TMS's tables are not there, `StorageUnavailable` when HBase is away."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._opened: tuple[Store, StoreObserver] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
+
+    def topics(self, pattern: str) -> list[str]:
+        """The topics of the namespace `default` that the pattern matches as a whole; of another
+        one when the pattern begins with its name and a colon."""
+        return self._view.topics(pattern)
+
+    def generation(self, topic: str) -> int:
+        """Which life of its name the topic is in."""
+        return self._view.topic(topic).record.generation
+
+    def offsets(self, topic: str, at: Position) -> Mapping[int, int]:
+        """By partition, the offset of the first message at or after a position."""
+        view = self._view.topic(topic)
+        with ThreadPoolExecutor(LOOKS_AT_ONCE, "tms-look") as threads:
+            numbers = range(view.record.partitions)
+            found = threads.map(lambda number: view.partition(number).offset_at(at), numbers)
+            return dict(enumerate(found))
+
+    def splits(
+        self, topic: str, ranges: Mapping[int, tuple[int, int]], at_least: int
+    ) -> list[Split]:
+        """The ranges in parts that take about the same bytes. Raises `OffsetOutOfRange` for what is
+        not decided yet."""
+        view = self._view.topic(topic)
+        pieces = {}
+        for number, (start, stop) in sorted(ranges.items()):
+            if start < stop:
+                one = view.partition(number)
+                _end(one, stop)
+                pieces[number] = one.pieces(start, stop)
+        found = weighted_splits(topic, pieces, at_least)
+        return [split._replace(where=self._where(view.record.uid, split)) for split in found]
+
+    def read(self, split: Split) -> Iterator[StoredBlock]:
+        """The committed blocks that overlap the split, in order."""
+        where = msgspec.msgpack.decode(split.where, type=_Where)
+        topic = self._view.topic(split.topic)
+        if topic.record.uid != where.uid:
+            raise TopicNotFound(
+                f"The topic {split.topic} was deleted and created anew while it was read. Start "
+                "the query again.",
+                topic=split.topic,
+            )
+        self._remember(where, split.partition)
+        one = topic.partition(split.partition)
+        if split.stop > where.end.offset:
+            _end(one, split.stop)
+        earliest = one.start()
+        if split.start < earliest:
+            raise OffsetOutOfRange(
+                f"Offset {split.start} of partition {split.partition} of {split.topic} is no "
+                f"longer kept; the earliest is {earliest}. Go on there.",
+                earliest=earliest,
+            )
+        for page in _ahead(one.pages(*one.span(split.start, split.stop))):
+            for stored in page:
+                header = read_header(stored.block)
+                if split.start - header.count < header.base_offset < split.stop:
+                    yield stored
+
+    def close(self) -> None:
+        """Release the connections."""
+        if self._opened is not None:
+            self._opened[0].close()
+            self._opened = None
+
+    def open_store(self) -> Store:
+        """The store, opened anew."""
+        return HBaseStore(self._url, watched=False)
+
+    def _where(self, uid: int, split: Split) -> bytes:
+        known = self._view.known(uid, split.partition)
+        places = {at: key for at, key in known.places.items() if at in (split.start, split.stop)}
+        return msgspec.msgpack.encode(_Where(uid, known.end, places))
+
+    def _remember(self, where: _Where, partition: int) -> None:
+        """Know what the driver knew."""
+        known = self._view.known(where.uid, partition)
+        known.end = max(known.end, where.end)
+        for offset, key in where.places.items():
+            known.note(offset, key)
+
+    @property
+    def _view(self) -> StoreObserver:
+        if self._opened is None:
+            store = self.open_store()
+            self._opened = store, StoreObserver(store, SystemClock())
+        return self._opened[1]
+
+
+def _end(one: ObservedPartition, stop: int) -> None:
+    """Everything is decided up to `stop`."""
+    end = one.decided(stop).offset
+    if end < stop:
+        raise OffsetOutOfRange(
+            f"Partition {one.partition} of the topic ends at offset {end}, not {stop}, for those "
+            "who read committed messages.",
+            end=end,
+            earliest=min(one.start(), end),
+        )
+
+
+def _ahead(pages: Iterator[list[StoredBlock]]) -> Iterator[list[StoredBlock]]:
+    """The same, each next one under way while one is worked on."""
+    with ThreadPoolExecutor(1, "tms-read") as thread:
+        pending = thread.submit(next, pages, None)
+        while (page := pending.result()) is not None:
+            pending = thread.submit(next, pages, None)
+            yield page

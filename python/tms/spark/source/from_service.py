@@ -1,0 +1,198 @@
+"""Topics read from a service over HTTP.
+
+    answer ──▶ next fetch begins ──▶ the answer's blocks go to Spark
+
+Invariants
+
+* A task has one connection, which fetches its split; it is closed with the task.
+* While Spark works on the blocks of one answer, the next is under way. How much a fetch asks for
+  follows from how large the messages have been, so that a short split does not fetch a long one.
+* What is read belongs to the life of the topic that the split was planned in: generations only
+  grow, so it is enough that it is still the same when the last answer has come.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from tms.block import read_header
+from tms.client.http.transport import HttpTransport
+from tms.client.transport import TIMEOUT_S, Channel, PendingAnswer, retrying
+from tms.errors import Invalid, OffsetOutOfRange, TimedOut, TMSError, TopicNotFound
+from tms.model.message import Fetched, PartitionPosition, StoredBlock
+from tms.model.position import Position
+from tms.model.topic import DEFAULT_NAMESPACE, TopicName
+from tms.spark.source.splitting import even_splits
+from tms.spark.source.topics import Split
+
+FETCH_BYTES = 8 << 20
+FIRST_FETCH_BYTES = 1 << 20
+_TOPICS_PER_PAGE = 1_000
+_SLACK = 1.25  # of the estimate how many bytes are left
+
+
+class ServiceReader:
+    """The topics of the service at `url`. Raises `Invalid` for what is no URL of one."""
+
+    def __init__(self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise Invalid(
+                f"Spark reads from a service at http://HOST:PORT, got {url!r}. A data directory is "
+                "owned by the process that opened it, and executors are others: start `tms serve` "
+                "on it and give its URL.",
+                field="tms.url",
+            )
+        self._url = url
+        self._token = token or ""
+        self._timeout_s = timeout_s
+        self._connected: HttpTransport | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_connected": None}
+
+    def topics(self, pattern: str) -> list[str]:
+        """The topics of the namespace `default` that the pattern matches as a whole; of another
+        one when the pattern begins with its name and a colon."""
+        matching = re.compile(pattern)
+        named = re.match(r"([A-Za-z0-9_]+):", pattern)
+        namespace = named[1] if named else DEFAULT_NAMESPACE
+        found, after = [], None
+        while True:
+            page = self._transport.list_topics(namespace, after, _TOPICS_PER_PAGE)
+            for info in page:
+                spelled = {str(info.name), f"{info.namespace}:{info.topic}"}
+                if any(map(matching.fullmatch, spelled)):
+                    found.append(str(info.name))
+            if len(page) < _TOPICS_PER_PAGE:
+                return found
+            after = page[-1].topic
+
+    def generation(self, topic: str) -> int:
+        """Which life of its name the topic is in."""
+        return self._transport.describe_topic(TopicName.parse(topic)).generation
+
+    def offsets(self, topic: str, at: Position) -> Mapping[int, int]:
+        """By partition, the offset of the first message at or after a position."""
+        return self._transport.offsets(TopicName.parse(topic), at)
+
+    def splits(
+        self, topic: str, ranges: Mapping[int, tuple[int, int]], at_least: int
+    ) -> list[Split]:
+        """The ranges in about equal parts."""
+        life = b"%d" % self.generation(topic)
+        return [split._replace(where=life) for split in even_splits(topic, ranges, at_least)]
+
+    def read(self, split: Split) -> Iterator[StoredBlock]:
+        """The committed blocks that overlap the split, in order."""
+        fetching = _Fetching(self._transport, split, self._timeout_s)
+        try:
+            for blocks in fetching.answers():
+                if fetching.finished:
+                    self._check_life(split)
+                yield from blocks
+        finally:
+            fetching.close()
+
+    def close(self) -> None:
+        """Release the connections."""
+        if self._connected is not None:
+            self._connected.close()
+            self._connected = None
+
+    @property
+    def _transport(self) -> HttpTransport:
+        if self._connected is None:
+            self._connected = HttpTransport(self._url, token=self._token, timeout_s=self._timeout_s)
+        return self._connected
+
+    def _check_life(self, split: Split) -> None:
+        if split.where and self.generation(split.topic) != int(split.where):
+            raise TopicNotFound(
+                f"The topic {split.topic} was deleted and created anew while it was read. Start "
+                "the query again.",
+                topic=split.topic,
+            )
+
+
+class _Fetching:
+    """The fetches of one split, one after another on a connection of their own."""
+
+    def __init__(self, transport: HttpTransport, split: Split, timeout_s: float) -> None:
+        self._name = TopicName.parse(split.topic)
+        self._split = split
+        self._clock = transport.clock
+        self._timeout_s = timeout_s
+        self._lane: Channel = transport.open_lane()
+        self._position = Position.offset(split.start)
+        self._at = split.start  # the offset before which everything was looked at
+        self._bytes = self._offsets = 0  # that have come
+        self.finished = False
+
+    def answers(self) -> Iterator[list[StoredBlock]]:
+        """The blocks of each answer; the last one is handed out when `finished` is set."""
+        ahead: PendingAnswer[Fetched] | None = None
+        while not self.finished:
+            fetched = self._answer(ahead)
+            blocks = self._accept(fetched)
+            ahead = None if self.finished else self._begin()
+            yield blocks
+
+    def close(self) -> None:
+        self._lane.close()
+
+    def _accept(self, fetched: Fetched) -> list[StoredBlock]:
+        """The blocks of an answer that are of the split. Raises `OffsetOutOfRange` when there are
+        no more and the log ends before the split does."""
+        stop = self._split.stop
+        wanted = []
+        for block in fetched.blocks:
+            header = read_header(block.block)
+            end = header.base_offset + header.count
+            self._bytes += len(block.block)
+            self._offsets += header.count
+            if header.base_offset < stop and end > self._split.start:
+                wanted.append(block)
+        self._position = fetched.next[self._split.partition]
+        end_of_log = fetched.ends[self._split.partition]
+        self._at = max(self._at, fetched.reached[self._split.partition])
+        if fetched.ended and end_of_log < stop and not wanted:
+            raise OffsetOutOfRange(
+                f"Partition {self._split.partition} of {self._name} ends at offset {end_of_log}, "
+                f"but it reached {stop} when the query was planned.",
+                end=end_of_log,
+                earliest=min(self._at, end_of_log),
+            )
+        self.finished = self._at >= stop
+        return wanted
+
+    def _begin(self) -> PendingAnswer[Fetched] | None:
+        """Begin the next fetch; when that fails, it is asked for again with its answer."""
+        with suppress(TMSError):
+            return self._ask()
+        return None
+
+    def _ask(self) -> PendingAnswer[Fetched]:
+        there = [PartitionPosition(self._split.partition, self._position)]
+        return self._lane.begin_fetch(self._name, there, self._bytes_wanted(), 0)
+
+    def _bytes_wanted(self) -> int:
+        if not self._offsets:
+            return FIRST_FETCH_BYTES
+        left = (self._split.stop - self._at) * self._bytes / self._offsets
+        return min(FETCH_BYTES, max(FIRST_FETCH_BYTES, int(left * _SLACK)))
+
+    def _answer(self, ahead: PendingAnswer[Fetched] | None) -> Fetched:
+        held = [ahead]
+
+        def attempt(left_s: float) -> Fetched:
+            pending = held.pop() if held else None
+            if pending is None:
+                pending = self._ask()
+            try:
+                return pending.result(left_s)
+            except TimedOut:
+                self._lane.reset()
+                raise
+
+        return retrying(attempt, self._clock, self._timeout_s)

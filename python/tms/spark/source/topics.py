@@ -1,0 +1,59 @@
+"""The port between Spark and where topics are: what a reader of topics can do.
+
+The driver asks where a topic begins and ends and divides what is to be read into splits; executors
+read one split each.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from tms.model.message import StoredBlock
+from tms.model.position import Position
+
+
+class Split(NamedTuple):
+    """What one task reads: the offsets from `start` to before `stop` of a partition. `where` is the
+    reader's own."""
+
+    topic: str
+    partition: int
+    start: int
+    stop: int
+    where: bytes = b""
+
+
+class TopicReader(Protocol):
+    """Reads topics that somebody else owns. Picklable; connects when first used, and connections
+    are never pickled."""
+
+    def topics(self, pattern: str) -> list[str]:
+        """The topics whose `name` or `namespace:name` the pattern matches as a whole."""
+        ...
+
+    def generation(self, topic: str) -> int:
+        """Which life of its name the topic is in. Raises `TopicNotFound`."""
+        ...
+
+    def offsets(self, topic: str, at: Position) -> Mapping[int, int]:
+        """By partition, the offset of the first message at or after a position. Everything below
+        `latest` is decided for good. Raises `TopicNotFound`."""
+        ...
+
+    def splits(
+        self, topic: str, ranges: Mapping[int, tuple[int, int]], at_least: int
+    ) -> list[Split]:
+        """The ranges in about equal parts, at least so many as far as that is possible. They are of
+        the life that the topic is in now."""
+        ...
+
+    def read(self, split: Split) -> Iterator[StoredBlock]:
+        """The committed blocks that overlap the split, in order; the caller cuts to offsets.
+
+        Raises `OffsetOutOfRange` when its beginning is no longer kept or its end is not there, and
+        `TopicNotFound` when the topic is in another life.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the connections; they are made again when it is used again."""
+        ...

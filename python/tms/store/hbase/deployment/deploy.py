@@ -1,0 +1,241 @@
+"""Reading what is there, carrying out steps, asking every region what it runs.
+
+Invariants
+
+* Steps are carried out in their order, and each is sure of its end before the next.
+* Every wait has a deadline, and says what did not come.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+import msgspec
+
+from tms.clock import Clock
+from tms.errors import ConfigError, DataCorrupt, StorageUnavailable, TMSError
+from tms.store.hbase.admin import Admin, Probe, Region
+from tms.store.hbase.deployment import plan
+from tms.store.hbase.deployment.jar_places import JarPlace
+from tms.store.hbase.deployment.tables import WATCHED
+from tms.store.hbase.rows import METADATA, TABLES
+
+NOTE = "installed"
+_POLL_S = 0.25
+_NAMED_MAX = 3
+_REFUSED = "DoNotRetryIOException: "  # the master says no to a table's description
+_ADVICE = " Set hbase.table.sanity.checks"  # to switch such checks off, which is never right
+
+
+@dataclass(frozen=True, slots=True)
+class RegionAnswer:
+    """What a region says of its coprocessor: a probe, nothing, or an error instead."""
+
+    region: Region
+    probe: Probe | None = None
+    error: str | None = None
+
+    @property
+    def version(self) -> str | None:
+        """The version of its coprocessor; None when it has none, or does not answer."""
+        return None if self.probe is None else self.probe.version
+
+    def runs(self, version: str | None) -> bool:
+        """Whether it is this version, and at work; without one, whether there is none."""
+        if self.error is not None or self.version != version:
+            return False
+        probe = self.probe
+        return probe is None or not probe.enabled or probe.metadata_age_ms is not None
+
+
+class Deployment:
+    """A namespace of HBase, and how long to wait for its regions. `say` talks to the person."""
+
+    def __init__(
+        self, admin: Admin, clock: Clock, wait_s: float, say: Callable[[str], None]
+    ) -> None:
+        self.admin = admin
+        self._clock = clock
+        self._wait_s = wait_s
+        self._say = say
+        self._made: list[plan.Step] = []
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the tables."""
+        return self.admin.place.namespace
+
+    def state(self) -> plan.TablesState:
+        """What is there."""
+        exists = self.namespace in self.admin.namespaces()
+        tables: dict[str, plan.FoundTable] = {}
+        foreign = []
+        for name in self.admin.tables():
+            if name not in TABLES:
+                foreign.append(name)
+                continue
+            try:
+                table = self.admin.table(name)
+            except DataCorrupt:  # it has not our family
+                foreign.append(name)
+            else:
+                tables[name] = plan.FoundTable(table, self.admin.enabled(name))
+        note = self._note() if METADATA in tables and tables[METADATA].enabled else None
+        return plan.TablesState(self.namespace, exists, tables, tuple(foreign), note)
+
+    def carry_out(self, steps: Iterable[plan.Step], put_jar: Callable[[], bool]) -> None:
+        """Do what a plan says. `put_jar` puts the jar where region servers read it."""
+        for step in steps:
+            self._say(plan.words(step, self.namespace))
+            try:
+                self._carry_out(step, put_jar)
+            except TMSError as error:
+                explained = self._explained(error, step)
+                if isinstance(step, plan.CreateTable) and explained is not error:
+                    self._leave_nothing()
+                raise explained from error
+
+    def answers(self, name: str) -> list[RegionAnswer]:
+        """What every region of a table says."""
+        return [self._answer(region) for region in self.admin.regions(name)]
+
+    def ask(self, name: str, version: str | None) -> None:
+        """Wait until every region of a table runs this version of the coprocessor, or none. Raises
+        `StorageUnavailable` when that does not come in time."""
+        deadline_s = self._clock.monotonic_s() + self._wait_s
+        while True:
+            wrong, total = self._wrong(name, version)
+            if not wrong:
+                return
+            if self._clock.monotonic_s() >= deadline_s:
+                wanted = f"the coprocessor {version}" if version else "no coprocessor"
+                raise StorageUnavailable(
+                    f"{len(wrong)} of {total} regions of {self.namespace}:{name} do not answer as "
+                    f"{wanted} after {self._wait_s:g} s: {_named(wrong)}.",
+                    next="the logs of these region servers say why; `tms hbase status` asks again",
+                )
+            Event().wait(_POLL_S)
+
+    def require_visible(self, place: JarPlace, shared: bool) -> None:
+        """Refuse a directory that servers of HBase may not see: one that cannot read its table's
+        coprocessor stops, and so does the next that gets its regions. Raises `ConfigError`."""
+        if not place.local or shared:
+            return
+        others = [host for host in self.admin.servers() if not _is_this_machine(host)]
+        if others:
+            raise ConfigError(
+                f"HBase runs on other machines ({', '.join(others[:_NAMED_MAX])}), and a region "
+                "server that cannot read the jar stops itself.",
+                next="name a directory in HDFS; or mount one on every server of HBase at the same "
+                "path, and confirm that with --shared",
+            )
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _carry_out(self, step: plan.Step, put_jar: Callable[[], bool]) -> None:
+        admin = self.admin
+        match step:
+            case plan.PutJar():
+                put_jar()
+            case plan.CreateNamespace():
+                self._made += [step] if admin.create_namespace() else []
+            case plan.CreateTable(table, splits):
+                self._made += [step] if admin.create_table(table, splits) else []
+            case plan.ModifyTable(table):
+                admin.modify_table(table)
+            case plan.EnableTable(name):
+                admin.enable(name)
+            case plan.DropTable(name):
+                admin.disable(name)
+                admin.drop_table(name)
+            case plan.DropNamespace():
+                admin.drop_namespace()
+            case plan.Ask(name, version):
+                self.ask(name, version)
+            case plan.Note(note):
+                admin.set_config(NOTE, msgspec.json.encode(note))
+
+    def _note(self) -> plan.Installed | None:
+        raw = self.admin.config(NOTE)
+        if raw is None:
+            return None
+        try:
+            return msgspec.json.decode(raw, type=plan.Installed)
+        except msgspec.MsgspecError as exc:
+            raise DataCorrupt(
+                f"The note !config/{NOTE} in {self.namespace}:{METADATA} cannot be read: {exc}.",
+                next="delete that row; `tms hbase install` writes it anew",
+            ) from exc
+
+    def _answer(self, region: Region) -> RegionAnswer:
+        try:
+            return RegionAnswer(region, self.admin.probe(region))
+        except TMSError as error:
+            return RegionAnswer(region, error=error.message)
+
+    def _wrong(self, name: str, version: str | None) -> tuple[list[RegionAnswer], int]:
+        """The regions that do not answer so, and how many there are."""
+        found = self.answers(name)
+        return [one for one in found if not one.runs(version)], len(found)
+
+    def _leave_nothing(self) -> None:
+        """Take back what was made before the first table with a coprocessor, which was refused: all
+        of it is empty."""
+        made = [step for step in self._made if isinstance(step, plan.CreateTable)]
+        if any(step.table.name in WATCHED for step in made):
+            return
+        try:
+            for step in made:
+                self.admin.disable(step.table.name)
+                self.admin.drop_table(step.table.name)
+            if len(made) < len(self._made) and not self.admin.tables():
+                self.admin.drop_namespace()
+        except TMSError as error:
+            self._say(f"What was made stays, and is in nobody's way: {error.message}")
+
+    def _explained(self, error: TMSError, step: plan.Step) -> TMSError:
+        if _REFUSED not in error.message or not isinstance(
+            step, plan.CreateTable | plan.ModifyTable
+        ):
+            return error
+        said = error.message.partition(_REFUSED)[2].partition(_ADVICE)[0]
+        return ConfigError(
+            f"HBase refuses the table {self.namespace}:{step.table.name}: {said}.",
+            next="see that the jar is a whole one of this TMS, and that HBase's user can read it "
+            "at the same path on the master and on every region server",
+        )
+
+
+def regions_of(deployment: Deployment, tables: Sequence[str]) -> dict[str, list[RegionAnswer]]:
+    """What every region of those tables says that have a coprocessor and are there."""
+    return {name: deployment.answers(name) for name in WATCHED if name in tables}
+
+
+def _named(answers: Sequence[RegionAnswer]) -> str:
+    """Some of these regions, and what is wrong with them."""
+    texts = [
+        f"{one.region.encoded or one.region.start.decode(errors='replace')} on "
+        f"{one.region.server} ({_said(one)})"
+        for one in answers[:_NAMED_MAX]
+    ]
+    return "; ".join(texts) + (" …" if len(answers) > _NAMED_MAX else "")
+
+
+def _said(answer: RegionAnswer) -> str:
+    if answer.error is not None or answer.probe is None:
+        return answer.error or "no answer"
+    return answer.probe.version + (
+        ", no metadata read" if answer.probe.metadata_age_ms is None else ""
+    )
+
+
+def _is_this_machine(host: str) -> bool:
+    if host in (socket.gethostname(), socket.getfqdn(), "localhost"):
+        return True
+    try:
+        addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(one).partition("%")[0]).is_loopback for one in addresses)

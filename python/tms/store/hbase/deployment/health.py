@@ -1,0 +1,259 @@
+"""What is wrong with a deployment, and what to do about it. Values only: nothing is called here.
+
+A problem makes `tms hbase status` fail; a warning is something that an operator may want so.
+
+Invariants
+
+* A region counts as cleaned up to the bound that its coprocessor noted; a table as far as its
+  region that is furthest behind, and not at all while one has no note.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from tms.store.hbase.admin import TTL
+from tms.store.hbase.coprocessor import AGE_MS_MAX
+from tms.store.hbase.deployment.deploy import RegionAnswer
+from tms.store.hbase.deployment.plan import Build, TablesState
+from tms.store.hbase.deployment.tables import (
+    ENABLED,
+    ISOLATION,
+    REFRESH,
+    RELIED_ON,
+    WATCHED,
+    coprocessor_path,
+)
+from tms.store.hbase.rows import TABLES
+
+_INSTALL = "`tms hbase install` mends it"
+
+
+class HealthSeverity(StrEnum):
+    """How bad a finding is."""
+
+    PROBLEM = "problem"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFinding:
+    """Something that is not as it should be."""
+
+    severity: HealthSeverity
+    where: str
+    what: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was found: answers by table, bounds by `TABLE/ENCODED`, tables whose jar is gone."""
+
+    state: TablesState
+    answers: Mapping[str, Sequence[RegionAnswer]]
+    bounds: Mapping[str, int]
+    jars_gone: Mapping[str, str]
+    tms: str
+
+
+class _RegionNote(msgspec.Struct):
+    bound_ms: int
+
+
+def bounds(notes: Mapping[str, bytes]) -> dict[str, int]:
+    """How far each region is cleaned, from its notes; one that cannot be read is left out."""
+    found = {}
+    for name, raw in notes.items():
+        try:
+            found[name] = msgspec.json.decode(raw, type=_RegionNote).bound_ms
+        except msgspec.MsgspecError:
+            continue
+    return found
+
+
+def verdict(answer: RegionAnswer, version: str) -> str:
+    """`0.1.0`, `missing`, `off`, `unreachable`, or `0.0.9 instead of 0.1.0`."""
+    if answer.error is not None:
+        return "unreachable"
+    if answer.probe is None:
+        return "missing"
+    if answer.probe.version != version:
+        return f"{answer.probe.version} instead of {version}"
+    return version if answer.probe.enabled else "off"
+
+
+def findings(seen: Observed) -> list[HealthFinding]:
+    """Everything that is not as it should be, the worst first."""
+    state = seen.state
+    missing = [name for name in TABLES if name not in state.tables]
+    if missing:
+        what = f"there is no table {', '.join(missing)}"
+        where = state.namespace
+        found = [HealthFinding(HealthSeverity.PROBLEM, where, what, "`tms hbase install` makes it")]
+    else:
+        found = []
+    for name, table in state.tables.items():
+        where = f"{state.namespace}:{name}"
+        if not table.enabled:
+            found.append(HealthFinding(HealthSeverity.PROBLEM, where, "it is disabled", _INSTALL))
+        family = table.table.family_attributes
+        wrong = [f"{key} = {family.get(key)}" for key in RELIED_ON if _differs(family, key)]
+        if wrong:
+            what = f"TMS relies on other settings than {', '.join(wrong)}"
+            found.append(HealthFinding(HealthSeverity.PROBLEM, where, what, _INSTALL))
+        if name in WATCHED:
+            found += _of_coprocessor(seen, name)
+    found += _of_note(seen)
+    return sorted(dict.fromkeys(found), key=lambda one: one.severity is not HealthSeverity.PROBLEM)
+
+
+def table_facts(seen: Observed, name: str) -> dict[str, object]:
+    """One table, as status shows it."""
+    found = seen.state.tables.get(name)
+    answers = list(seen.answers.get(name, ()))
+    servers = Counter(one.region.server for one in answers)
+    expected = _expected(seen) or seen.tms
+    verdicts = Counter(verdict(one, expected) for one in answers) if name in WATCHED else {}
+    ages = [one.probe for one in answers if one.probe is not None]
+    cleaned = _cleaned(seen, name)
+    return {
+        "table": name,
+        "exists": found is not None,
+        "enabled": found is not None and found.enabled,
+        "regions": len(answers),
+        "servers": dict(sorted(servers.items())),
+        "jar": None if found is None else coprocessor_path(found.table),
+        "coprocessor": dict(sorted(verdicts.items())),
+        "metadata_age_ms": _oldest([one.metadata_age_ms for one in ages]),
+        "image_age_ms": _oldest([one.image_age_ms for one in ages]),
+        "cleaned_before_ms": min(cleaned) if cleaned and len(cleaned) == len(answers) else None,
+        "regions_cleaned": len(cleaned),
+        "attributes": {
+            key: value
+            for key, value in (found.table.attributes if found is not None else {}).items()
+            if key in (TTL, ISOLATION, REFRESH, ENABLED)
+        },
+    }
+
+
+def _of_coprocessor(seen: Observed, name: str) -> list[HealthFinding]:
+    """What is wrong with a table's coprocessor."""
+    where = f"{seen.state.namespace}:{name}"
+    expected = _expected(seen)
+    answers = seen.answers.get(name, ())
+    if expected is None and all(one.probe is None for one in answers):
+        return []  # said once, for all tables
+    expected = expected or seen.tms
+    found = []
+    if name in seen.jars_gone:
+        what = f"{seen.jars_gone[name]} is gone: region servers that start again stop themselves"
+        next_step = "`tms hbase install` with the same jar puts it back"
+        found.append(HealthFinding(HealthSeverity.PROBLEM, where, what, next_step))
+    verdicts = Counter(verdict(one, expected) for one in answers)
+    errors = [one.error for one in answers if one.error is not None]
+    for said, count in sorted(verdicts.items()):
+        regions = f"{count} of {len(answers)} regions"
+        if said == "off":
+            what = f"the coprocessor is switched off in {regions}: {ENABLED} is false"
+            next_step = f"in `hbase shell`: alter '{where}', METHOD => 'table_att_unset', "
+            found.append(
+                HealthFinding(
+                    HealthSeverity.PROBLEM, where, what, f"{next_step}NAME => '{ENABLED}'"
+                )
+            )
+        elif said == "unreachable":
+            what = f"{regions} do not answer: {errors[0]}"
+            found.append(
+                HealthFinding(HealthSeverity.PROBLEM, where, what, "see whether HBase serves them")
+            )
+        elif said == "missing":
+            what = f"{regions} have no coprocessor: nothing is cleaned there, readers see all"
+            found.append(HealthFinding(HealthSeverity.PROBLEM, where, what, _INSTALL))
+        elif said != expected:
+            what = f"{regions} run the coprocessor {said}"
+            found.append(
+                HealthFinding(HealthSeverity.PROBLEM, where, what, "`tms hbase upgrade` mends it")
+            )
+    return found + _of_ages(seen, name)
+
+
+def _of_ages(seen: Observed, name: str) -> list[HealthFinding]:
+    where = f"{seen.state.namespace}:{name}"
+    probes = [one.probe for one in seen.answers.get(name, ()) if one.probe is not None]
+    found = []
+    never = sum(one.metadata_age_ms is None for one in probes)
+    oldest = _oldest([one.metadata_age_ms for one in probes])
+    if never or (oldest is not None and oldest > AGE_MS_MAX):
+        what = (
+            f"{never} of {len(probes)} regions have not read the metadata yet"
+            if never
+            else f"the metadata was read {(oldest or 0) // 1000:,} s ago"
+        )
+        next_step = "a region that has just opened needs some seconds; else its server's log says "
+        found.append(
+            HealthFinding(HealthSeverity.PROBLEM, where, what, next_step + "tms_refresh_failed")
+        )
+    image = _oldest([one.image_age_ms for one in probes])
+    if probes and (image is None or image > AGE_MS_MAX):
+        what = (
+            "no service has written its transactions yet"
+            if image is None
+            else f"the newest state of transactions is {image // 60_000:,} minutes old"
+        )
+        next_step = "committed readers wait for it: see whether `tms serve --store` runs"
+        found.append(HealthFinding(HealthSeverity.WARNING, seen.state.namespace, what, next_step))
+    return found
+
+
+def _of_note(seen: Observed) -> list[HealthFinding]:
+    state = seen.state
+    if any(name not in state.tables for name in TABLES):
+        return []
+    where = state.namespace
+    if state.note is None:
+        what = "it is not noted what was installed"
+        return [HealthFinding(HealthSeverity.PROBLEM, where, what, "`tms hbase install` notes it")]
+    build = state.note.coprocessor
+    paths = {coprocessor_path(state.tables[name].table) for name in WATCHED}
+    if build is None and paths == {None}:
+        what = "there is no coprocessor: nothing is cleaned, and other readers see every row"
+        return [
+            HealthFinding(HealthSeverity.WARNING, where, what, "`tms hbase install` puts one there")
+        ]
+    found = []
+    if paths != {build.path if build is not None else None}:
+        what = "the tables do not name the jar that is noted; something was interrupted"
+        next_step = "run the command again that was, or `tms hbase upgrade`"
+        found.append(HealthFinding(HealthSeverity.PROBLEM, where, what, next_step))
+    if build is not None and build.version != seen.tms:
+        what = f"the coprocessor {build.version} is installed, and this is TMS {seen.tms}"
+        found.append(
+            HealthFinding(HealthSeverity.WARNING, where, what, "`tms hbase upgrade` when you like")
+        )
+    return found
+
+
+def _expected(seen: Observed) -> str | None:
+    """The version that every region should run."""
+    build: Build | None = seen.state.note.coprocessor if seen.state.note is not None else None
+    return None if build is None else build.version
+
+
+def _cleaned(seen: Observed, name: str) -> list[int]:
+    regions = (one.region.encoded for one in seen.answers.get(name, ()))
+    notes = (seen.bounds.get(f"{name}/{encoded}") for encoded in regions)
+    return [bound for bound in notes if bound is not None]
+
+
+def _differs(family: Mapping[str, str], key: str) -> bool:
+    found = family.get(key)
+    return found is not None and found.upper() != RELIED_ON[key]
+
+
+def _oldest(ages: Sequence[int | None]) -> int | None:
+    known = [age for age in ages if age is not None]
+    return max(known) if known else None

@@ -1,0 +1,264 @@
+"""Fetching over several partitions of a topic, with waiting.
+
+Invariants
+
+* A fetch that finds nothing resolves `latest` once, so that what comes between two
+  polls is not missed.
+* Waiting is bounded and ends when something may be there; nobody polls.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from tms.clock import Clock
+from tms.errors import TMSError
+from tms.log.partition import again
+from tms.log.reader import PartitionReader, Read
+from tms.log.records import FIRST_KEY, BlockKey
+from tms.log.staging import is_reference
+from tms.log.visibility import Judge, admit
+from tms.model.filter import Filter
+from tms.model.ids import MessageId
+from tms.model.message import Fetched, PartitionPosition, Readable
+from tms.model.position import Position
+from tms.model.topic import TopicName
+from tms.topics.filtering import FetchBounds, Selection
+from tms.topics.partitions import Partitions
+from tms.topics.registry import Registry
+from tms.topics.retention import RetentionClock, floor_by_time
+
+
+class Fetcher:
+    """The way out. Thread-safe."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        partitions: Partitions,
+        retention: RetentionClock,
+        clock: Clock,
+        watch_end: Callable[[int, Callable[[], None]], Callable[[], None]],
+    ) -> None:
+        self._registry = registry
+        self._partitions = partitions
+        self._retention = retention
+        self._clock = clock
+        self._watch_end = watch_end
+        self._closed: TMSError | None = None
+        self.hits = 0
+        self.misses = 0
+        self.bounds = FetchBounds()  # of fetches with a filter
+
+    def close(self, reason: TMSError) -> None:
+        """Refuse everything from now on, for this reason."""
+        self._closed = reason
+
+    def fetch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        wait_s: float = 0.0,
+        judge: Judge | None = None,
+        where: Filter | None = None,
+    ) -> Fetched:
+        """See `Engine.fetch`. A judge decides what is shown of transactions; None: everything."""
+        bytes_max = max(1, bytes_max)
+        deadline_s = self._clock.monotonic_s() + wait_s
+        in_time = True
+        while True:
+            fetched = self._fetch(name, positions, bytes_max, judge, where)
+            left_s = deadline_s - self._clock.monotonic_s()
+            if fetched.blocks or not fetched.ended or left_s <= 0 or not in_time:
+                return fetched
+            woken = threading.Event()
+            positions = [PartitionPosition(p, fetched.next[p]) for p, _ in positions]
+            cancel = self.watch(name, positions, woken.set, fetched.held)
+            in_time = woken.wait(left_s)
+            cancel()
+
+    def fetch_cached(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        judge: Judge | None = None,
+    ) -> Fetched | None:
+        """See `Engine.fetch_cached`."""
+        topic = self._registry.peek(name)
+        if topic is None or self._closed is not None:
+            return None
+        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
+        fetched = Fetched([], {}, {}, {})
+        for partition, position in positions:
+            log = self._partitions.peek(topic, partition)
+            if log is None or not log.state.known:
+                return None
+            if bytes_max <= 0:
+                read = log.reader.skip(position)
+            else:
+                cached = _shown_cached(log.reader, position, bytes_max, floor, judge)
+                if cached is None:
+                    return None
+                read = cached
+            bytes_max -= _add(fetched, partition, read)
+        self.hits += 1
+        return fetched
+
+    def _fetch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        judge: Judge | None,
+        where: Filter | None,
+    ) -> Fetched:
+        if where is None:
+            cached = self.fetch_cached(name, positions, bytes_max, judge)
+            if cached is not None:
+                return cached
+        if self._closed is not None:
+            raise again(self._closed)
+        self.misses += 1
+        topic = self._registry.find(name)
+        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
+        fetched = Fetched([], {}, {}, {})
+        selection: Selection | None = None
+        if where is not None:
+            selection = Selection(where, self.bounds, self._clock, len(positions))
+        for partition, position in positions:
+            reader = self._partitions.get(name, topic, partition).reader
+            if bytes_max <= 0:
+                read = reader.skip(position)
+            elif selection is None:
+                read = _shown(reader, position, bytes_max, floor, judge)
+            else:
+                show = partial(_shown, reader, floor=floor, judge=judge)
+                read = selection.of(show, position, bytes_max)
+            bytes_max -= _add(fetched, partition, read)
+        return fetched
+
+    def offsets(
+        self,
+        name: TopicName,
+        at: Position,
+        judge: Judge | None,
+        undecided_since_ms: Callable[[int, bool], int],
+    ) -> dict[int, int]:
+        """See `Engine.offsets`. `undecided_since_ms` is when the oldest transaction that is not
+        decided may have begun, by the time and whether foreign ones wrote to the topic."""
+        if self._closed is not None:
+            raise again(self._closed)
+        topic = self._registry.find(name)
+        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
+        since_ms = undecided_since_ms(self._clock.now_ms(), topic.has_foreign)
+        found = {}
+        for partition in range(topic.partitions):
+            reader = self._partitions.get(name, topic, partition).reader
+            if judge is not None:
+                end = reader.decided_end(judge, since_ms, floor)
+            offset = reader.offset_at(at, floor)
+            found[partition] = min(offset, end) if judge else offset
+        return found
+
+    def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
+        """See `Engine.end`."""
+        log = self._partitions.get(name, self._registry.find(name), partition)
+        log.reader.load()
+        with log.state.lock:
+            end, last = log.state.end_offset, log.state.last
+        return end, None if last == FIRST_KEY else MessageId(*last)
+
+    def kept(self, name: TopicName, partitions: Iterable[int]) -> dict[int, Readable]:
+        """See `Engine.kept`."""
+        topic = self._registry.find(name)
+        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
+        found = {}
+        for partition in partitions:
+            state = self._partitions.get(name, topic, partition).state
+            found[partition] = Readable(max(floor, state.chain.record.floor), state.rewrites)
+        return found
+
+    def watch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        callback: Callable[[], None],
+        held: Mapping[int, int] | None = None,
+    ) -> Callable[[], None]:
+        """See `Engine.watch`."""
+        if self._closed is not None:
+            raise again(self._closed)
+        topic = self._registry.find(name)
+        readers = [
+            self._partitions.get(name, topic, partition).reader for partition, _ in positions
+        ]
+        cancels = [
+            self._watch_end(held[partition], callback)
+            if held and partition in held
+            else reader.watch(position, callback)
+            for reader, (partition, position) in zip(readers, positions, strict=True)
+        ]
+
+        def cancel() -> None:
+            for each in cancels:
+                each()
+
+        return cancel
+
+
+def _shown(
+    reader: PartitionReader,
+    position: Position,
+    bytes_max: int,
+    floor: BlockKey,
+    judge: Judge | None,
+) -> Read:
+    """What a partition shows from `position` on, with what transactions staged; reads on while
+    everything is to be skipped."""
+    while True:
+        read = _admitted(reader.read(position, floor, bytes_max), judge)
+        if any(map(is_reference, read.blocks)):
+            read = reader.resolved(read, bytes_max)
+        if read.blocks or read.ended:
+            return read
+        position = read.next
+
+
+def _shown_cached(
+    reader: PartitionReader,
+    position: Position,
+    bytes_max: int,
+    floor: BlockKey,
+    judge: Judge | None,
+) -> Read | None:
+    """The same, None when that takes the store."""
+    while (cached := reader.read_cached(position, floor, bytes_max)) is not None:
+        read = _admitted(cached, judge)
+        if any(map(is_reference, read.blocks)):
+            return None
+        if read.blocks or read.ended:
+            return read
+        position = read.next
+    return None
+
+
+def _admitted(read: Read, judge: Judge | None) -> Read:
+    """What is shown of what was read."""
+    if judge is None or not read.blocks:
+        return read
+    shown, stop, end_offset, held_by = admit(read.blocks, judge)
+    if stop is not None:  # for this reader, the partition ends here
+        return Read(shown, stop, end_offset, end_offset, read.start, held_by)
+    return read if shown is read.blocks else read._replace(blocks=shown)
+
+
+def _add(fetched: Fetched, partition: int, read: Read) -> int:
+    fetched.blocks.extend(read.blocks)
+    if read.held_by:
+        fetched.held[partition] = read.held_by
+    fetched.next[partition] = read.next
+    fetched.ends[partition] = read.end
+    fetched.reached[partition] = read.reached
+    return sum(len(block.block) for block in read.blocks)

@@ -1,0 +1,173 @@
+"""The partition logs that are open in this process, opened when first asked for."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from tms.clock import Clock
+from tms.errors import Closed, PartitionNotFound, TMSError, TopicNotFound
+from tms.log.cache import BlockCache
+from tms.log.inflight import InFlight
+from tms.log.partition import LogLimits, PartitionState, again
+from tms.log.reader import PartitionReader
+from tms.log.segments import SegmentChain
+from tms.log.staging import StagedBlocks
+from tms.log.writer import PartitionWriter
+from tms.model import keys
+from tms.model.topic import TopicName
+from tms.store.base import Map, Store
+from tms.topics.registry import Registry, TopicRecord
+
+
+class PartitionLog:
+    """One open partition: its shared state, its writer and its reader."""
+
+    __slots__ = ("partition", "reader", "staged", "state", "uid", "writer")
+
+    def __init__(
+        self,
+        uid: int,
+        partition: int,
+        state: PartitionState,
+        writer: PartitionWriter,
+        staged: StagedBlocks,
+    ) -> None:
+        self.uid = uid
+        self.partition = partition
+        self.state = state
+        self.writer = writer
+        self.staged = staged
+        self.reader = PartitionReader(state, staged)
+
+    def close(self, timeout_s: float, reason: TMSError) -> None:
+        """Write what is queued, let nothing new in, and wake who waits; `reason` is what everybody
+        gets from then on."""
+        self.writer.close(timeout_s, reason)
+        self.state.retire(reason)
+
+
+class _OwnerCheck:
+    """What has to hold of whoever owns a partition of a topic; see `log.segments.OwnerCheck`."""
+
+    def __init__(
+        self, registry: Registry, name: TopicName, uid: int, require_owner: Callable[[], None]
+    ) -> None:
+        self._registry = registry
+        self._name = name
+        self._uid = uid
+        self.require_owner = require_owner
+
+    def require_topic(self) -> None:
+        """Raise `TopicNotFound`."""
+        self._registry.require_life(self._name, self._uid)
+
+
+class Partitions:
+    """Opens partition logs and keeps them. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        metadata: Map,
+        clock: Clock,
+        registry: Registry,
+        cache: BlockCache,
+        limits: LogLimits,
+        in_flight: InFlight,
+        background: Executor,
+        require_owner: Callable[[], None],
+    ) -> None:
+        self._require_owner = require_owner
+        self._store = store
+        self._metadata = metadata
+        self._clock = clock
+        self._registry = registry
+        self._cache = cache
+        self._limits = limits
+        self._in_flight = in_flight
+        self._background = background
+        self._open: dict[tuple[int, int], PartitionLog] = {}
+        self._deleted: set[int] = set()
+        self._closed: TMSError | None = None
+        self._lock = threading.Lock()
+
+    def get(self, name: TopicName, topic: TopicRecord, partition: int) -> PartitionLog:
+        """The log of one partition. Raises `PartitionNotFound`, `TopicNotFound`."""
+        log = self._open.get((topic.uid, partition))
+        if log is not None:
+            return log
+        if not 0 <= partition < topic.partitions:
+            raise PartitionNotFound(
+                f"The topic {name} has partitions 0 to {topic.partitions - 1}, not {partition}.",
+                partition=partition,
+                partitions=topic.partitions,
+            )
+        with self._lock:
+            if self._closed is not None:
+                raise again(self._closed)
+            if topic.uid in self._deleted:
+                raise TopicNotFound(f"The topic {name} was deleted.", topic=str(name))
+            log = self._open.get((topic.uid, partition))
+            if log is None:
+                log = self._make(name, topic.uid, partition)
+                self._open[topic.uid, partition] = log
+        return log
+
+    def peek(self, topic: TopicRecord, partition: int) -> PartitionLog | None:
+        """The log of one partition if it is open."""
+        return self._open.get((topic.uid, partition))
+
+    def opened(self) -> list[PartitionLog]:
+        """Every open log."""
+        with self._lock:
+            return list(self._open.values())
+
+    def staged_places(self) -> list[tuple[int, int]]:
+        """Topic uid and partition of all that have maps of staged blocks."""
+        names = self._store.names("t")
+        return sorted({keys.payload_place(name) for name in names if keys.is_payload_map(name)})
+
+    def forget(self, uid: int, timeout_s: float) -> None:
+        """Close the logs of a deleted topic and wake who waits for its messages."""
+        with self._lock:
+            self._deleted.add(uid)
+            gone = [key for key in self._open if key[0] == uid]
+            logs = [self._open.pop(key) for key in gone]
+        for log in logs:
+            log.close(timeout_s, TopicNotFound("The topic was deleted."))
+
+    def close(self, timeout_s: float, reason: TMSError | None = None) -> None:
+        """Write what is queued, let nothing new in, and wake who waits; `reason` is what everybody
+        gets from then on."""
+        reason = reason or Closed("The engine is closed; open it again.")
+        with self._lock:
+            self._closed = reason
+            logs = list(self._open.values())
+        for log in logs:
+            log.close(timeout_s, reason)
+
+    def _make(self, name: TopicName, uid: int, partition: int) -> PartitionLog:
+        standing = _OwnerCheck(self._registry, name, uid, self._require_owner)
+        chain = SegmentChain(self._store, self._metadata, uid, partition, standing)
+        state = PartitionState(
+            chain, self._metadata, self._cache, self._limits, self._retention_of(name, uid)
+        )
+        writer = PartitionWriter(
+            state,
+            self._clock,
+            self._in_flight.room(partition, self._limits.queue_bytes),
+            self._background.submit,
+        )
+        staged = StagedBlocks(self._store, uid, partition)
+        return PartitionLog(uid, partition, state, writer, staged)
+
+    def _retention_of(
+        self, name: TopicName, uid: int
+    ) -> Callable[[], tuple[int | None, int | None]]:
+        def retention() -> tuple[int | None, int | None]:
+            record = self._registry.peek(name)
+            if record is None or record.uid != uid:
+                return None, None
+            return record.retention_ms, record.retention_bytes
+
+        return retention

@@ -1,0 +1,179 @@
+"""Publishing: checking what comes in, handing it to the partitions, bounding what is under way.
+
+Invariants
+
+* Every block of a request is checked completely, and room for all of them is reserved, before any
+  of them is handed on: what is refused (`Overloaded` as well) was not stored by halves.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from tms.block import BlockHeader, check, decode, read_header
+from tms.errors import Invalid, OutOfOrderSequence, SequenceReused, TMSError
+from tms.events import EventLog
+from tms.log.groups import PLAIN, Stamp, Ticket
+from tms.log.partition import again
+from tms.log.pending import PendingAppend
+from tms.log.preconditions import Precondition
+from tms.log.records import FIRST_KEY, key_after
+from tms.log.visibility import Judge
+from tms.model.ids import MessageId
+from tms.model.message import NOTHING, Appended, Buffer, NewBlock
+from tms.model.position import Position
+from tms.model.topic import Durability, TopicName
+from tms.topics.partitions import PartitionLog, Partitions
+from tms.topics.registry import Registry, TopicRecord
+
+LOOK_BYTES = 4 << 20
+_log = EventLog(__name__)
+
+
+class Publisher:
+    """The way in. Thread-safe."""
+
+    def __init__(
+        self, registry: Registry, partitions: Partitions, block_bytes: int, judge: Judge
+    ) -> None:
+        self._registry = registry
+        self._partitions = partitions
+        self._block_bytes = block_bytes
+        self._judge = judge
+        self._closed: TMSError | None = None
+
+    def close(self, reason: TMSError) -> None:
+        """Refuse everything from now on, for this reason."""
+        self._closed = reason
+
+    def submit(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        durability: Durability | None,
+        inline: Durability,
+        stamp: Stamp = PLAIN,
+        internal: bool = False,
+    ) -> PendingAppend:
+        """Hand blocks to their partitions; the calling thread itself writes what needs at most
+        `inline`. `stamp` is a transaction's; `internal` ones were made here and may go to the
+        namespace `system`. See `Engine.submit`."""
+        if self._closed is not None:
+            raise again(self._closed)
+        if not internal:
+            name.require_writable()
+        topic = self._registry.find(name)
+        if durability is None:
+            durability = topic.durability
+        if not blocks:
+            raise Invalid("There is nothing to publish: give at least one block.")
+        pending = PendingAppend(len(blocks))
+        tickets: dict[PartitionLog, Ticket] = {}
+        for number, (partition, block, expect) in enumerate(blocks):
+            log = self._partitions.get(name, topic, partition)
+            header = read_header(block) if internal else self._checked(block, topic)
+            ticket = tickets.get(log)
+            if ticket is None:
+                ticket = tickets[log] = Ticket(pending, durability, stamp)
+            ticket.entries.append((number, block, header))
+            ticket.bytes += len(block)
+            if expect is not None:
+                ticket.expecting[number] = self._expecting(log, block, expect, stamp.write_pointer)
+        if len(tickets) > 1:
+            _reserve(tickets)
+        strongest = None if durability is Durability.NONE else inline
+        for log, ticket in tickets.items():
+            log.writer.submit(ticket, strongest)
+        if durability is Durability.NONE:
+            return _acknowledged(pending, blocks, tickets)
+        return pending
+
+    def look(self, name: TopicName, new: NewBlock, pointer: int) -> None:
+        """Raises `WrongLastId` if a block of a transaction is surely not what it expects to be."""
+        if new.expect is not None:
+            topic = self._registry.find(name)
+            log = self._partitions.get(name, topic, new.partition)
+            self._checked(new.block, topic)
+            found = self._expecting(log, new.block, new.expect, pointer).refusal
+            if found is not None:
+                raise found
+
+    def _expecting(
+        self, log: PartitionLog, block: Buffer, after: MessageId, pointer: int
+    ) -> Precondition:
+        """What a checked block expects, looked at as far as the log goes now. Raises `Invalid`."""
+        keys = decode(block).keys()
+        if None in keys and any(key is not None for key in keys):
+            raise Invalid(
+                "What is expected is about the keys of all messages, or, without keys, about the "
+                "partition: give all of them a key, or none.",
+                field="expect",
+            )
+        own = frozenset(key for key in keys if key is not None)
+        expecting = Precondition(own, after, pointer, self._judge, log.staged.resolve, after[:2])
+        if after != NOTHING and key_after(after[:2]) < log.reader.floor():
+            expecting.refuse_to_tell(log.partition)
+        position, ended = Position.after(after), False
+        while expecting.refusal is None and not ended:
+            read = log.reader.read(position, FIRST_KEY, LOOK_BYTES)
+            expecting.look(read.blocks)
+            position, ended = read.next, read.ended
+        return expecting
+
+    def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
+        """How many of these blocks their partitions have, by producer id and sequence."""
+        topic = self._registry.find(name)
+        count = 0
+        for partition, block, _ in blocks:
+            state = self._partitions.get(name, topic, partition).state
+            with state.changing():
+                state.load()
+                with suppress(OutOfOrderSequence, SequenceReused):
+                    count += state.producers.find(read_header(block)) is not None
+        return count
+
+    def check(self, name: TopicName, blocks: Sequence[NewBlock]) -> list[BlockHeader]:
+        """The headers of blocks that could be stored in a topic. Raises what is wrong with one."""
+        topic = self._registry.find(name)
+        for new in blocks:
+            self._partitions.get(name, topic, new.partition)
+        return [self._checked(new.block, topic) for new in blocks]
+
+    def _checked(self, block: Buffer, topic: TopicRecord) -> BlockHeader:
+        return check(
+            block,
+            message_bytes_max=topic.message_bytes_max,
+            decompressed_bytes_max=self._block_bytes,
+        )
+
+
+def _reserve(tickets: dict[PartitionLog, Ticket]) -> None:
+    """Make room in all partitions or in none. Raises `Overloaded`, `Closed`."""
+    try:
+        for log, ticket in tickets.items():
+            log.writer.reserve(ticket)
+    except TMSError:
+        for log, ticket in tickets.items():
+            log.writer.release(ticket)
+        raise
+
+
+def _acknowledged(
+    pending: PendingAppend,
+    blocks: Sequence[NewBlock],
+    tickets: dict[PartitionLog, Ticket],
+) -> PendingAppend:
+    """The answer for durability `none`: given at once; what becomes of the blocks is only
+    logged."""
+
+    def report() -> None:
+        try:
+            pending.result(0)
+        except TMSError as error:
+            _log.error("unacknowledged_append_failed", error=error.message, blocks=len(blocks))
+
+    answer = PendingAppend(len(blocks))
+    for ticket in tickets.values():
+        for index, _, header in ticket.entries:
+            answer.settle(index, Appended(blocks[index].partition, -1, -1, header.count, -1))
+    pending.add_done_callback(report)
+    return answer

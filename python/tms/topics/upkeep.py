@@ -1,0 +1,207 @@
+"""The background work of an engine: expired segments go, aged segments roll, failed maps recover.
+
+One thread wakes at an interval; everything that it does can also be called directly, which is what
+tests do with a clock of their own. Nothing here decides what may be read: expired messages are
+unreadable at once, whether this ran or not.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+
+from tms.clock import Clock
+from tms.errors import Closed, TMSError, TopicNotFound
+from tms.events import EventLog
+from tms.log.records import PartitionRecord, decode
+from tms.model import keys
+from tms.model.snapshot import POINTERS_PER_MS
+from tms.model.topic import Durability, TopicName
+from tms.store.base import Map, pages
+from tms.topics.partitions import PartitionLog, Partitions
+from tms.topics.registry import Registry, TopicRecord
+from tms.topics.retention import RetentionClock, floor_by_bytes, floor_by_time
+
+CLOSE_TIMEOUT_S = 30.0
+TRANSACTION_MS_MAX = 26 * 3_600_000  # from a transaction's begin to its last reference
+_RECOVERY_S = 0.5
+SCAN_BYTES = 4 << 20
+_log = EventLog(__name__)
+
+
+class Maintenance:
+    """Cleans and recovers. `start` runs it in a thread, `clean` and `recover` do one pass."""
+
+    def __init__(
+        self,
+        metadata: Map,
+        clock: Clock,
+        registry: Registry,
+        partitions: Partitions,
+        retention: RetentionClock,
+        interval_s: float,
+        expire: Callable[[], object],
+        forget: Callable[[int], None] = lambda uid: None,
+    ) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._registry = registry
+        self._partitions = partitions
+        self._retention = retention
+        self._interval_s = interval_s
+        self._expire = expire
+        self._forget = forget
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin working in the background."""
+        self._thread = threading.Thread(target=self._run, name="tms-maintenance", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for its current pass."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def clean(self) -> None:
+        """One pass over every topic: roll what is old, drop what is expired or deleted."""
+        self._registry.refresh_default()
+        now_ms = self._retention.now_ms()
+        self._metadata.write([(keys.RETENTION_CLOCK, b"%d" % now_ms)], Durability.WRITTEN)
+        held_back_ms = self._retention.held_back_ms()
+        if held_back_ms:
+            _log.warning(
+                "retention_clock_held_back", ms=held_back_ms, next_step="confirm the clock"
+            )
+        for uid in self._registry.deleted():
+            self.finish_deletion(uid)
+        opened = {log.uid for log in self._partitions.opened()}
+        topics = self._registry.refresh()
+        for uid in opened - {record.uid for _, record in topics}:
+            self._close_deleted(uid)
+        staged = set(self._partitions.staged_places())
+        stored = self._partition_records()
+        for name, record in topics:
+            for partition in range(record.partitions):
+                try:
+                    self._clean_partition(name, record, partition, now_ms, stored)
+                    if (record.uid, partition) in staged:
+                        self._clean_staged(name, record, partition, now_ms)
+                except (TopicNotFound, Closed):
+                    pass  # deleted meanwhile
+                except TMSError as error:
+                    _log.warning(
+                        "cleaning_failed", topic=str(name), partition=partition, error=error.message
+                    )
+
+    def _close_deleted(self, uid: int) -> None:
+        """Close the partitions of a deleted topic; another process may have deleted it."""
+        self._forget(uid)
+        self._partitions.forget(uid, CLOSE_TIMEOUT_S)
+
+    def finish_deletion(self, uid: int) -> None:
+        """Close the partitions of a deleted topic and free its space; what fails is tried again
+        by the next pass."""
+        self._close_deleted(uid)
+        try:
+            self._registry.drop_maps(uid)
+        except TMSError as error:
+            _log.warning("deleting_unfinished", topic_uid=uid, error=error.message)
+
+    def recover(self) -> None:
+        """One try to make everything writable again whose last write failed."""
+        try:
+            self._metadata.recover()
+        except TMSError:
+            return  # the store says when it can; the reason stands in `readiness`
+        for log in self._partitions.opened():
+            if log.state.failed:
+                try:
+                    with log.state.owner:
+                        log.state.load()
+                    _log.info("partition_recovered", uid=log.uid, partition=log.partition)
+                except TMSError as error:
+                    if error.retriable:
+                        return
+
+    def _partition_records(self) -> dict[bytes, bytes]:
+        """All records of partitions by key, in few reads: there may be very many."""
+        found: dict[bytes, bytes] = {}
+        start, stop = keys.PARTITION_PREFIX, keys.prefix_stop(keys.PARTITION_PREFIX)
+        for page in pages(self._metadata, start, stop, SCAN_BYTES):
+            found.update(page)
+        return found
+
+    def _clean_partition(
+        self,
+        name: TopicName,
+        topic: TopicRecord,
+        partition: int,
+        now_ms: int,
+        stored: Mapping[bytes, bytes],
+    ) -> None:
+        floor = floor_by_time(now_ms, topic.retention_ms)
+        if self._partitions.peek(topic, partition) is None and not _worth_opening(
+            topic, partition, floor[0], stored
+        ):
+            return
+        self._clean_log(self._partitions.get(name, topic, partition), topic, floor[0], now_ms)
+
+    def _clean_staged(
+        self, name: TopicName, topic: TopicRecord, partition: int, now_ms: int
+    ) -> None:
+        """Drop what was staged by transactions so old that no reference to it is readable."""
+        if topic.retention_ms is None:
+            return
+        oldest_ms = max(0, now_ms - topic.retention_ms - TRANSACTION_MS_MAX)
+        bound = keys.payload_map(topic.uid, partition, oldest_ms * POINTERS_PER_MS)
+        self._partitions.get(name, topic, partition).staged.drop_before(bound)
+
+    def _clean_log(self, log: PartitionLog, topic: TopicRecord, floor_ms: int, now_ms: int) -> None:
+        state = log.state
+        with state.changing():
+            state.load()
+            state.maintain(self._clock.now_ms())
+            active = state.chain.active
+            if active is not None and state.chain.record.last < state.last < (floor_ms, 0):
+                state.roll(self._clock.now_ms())  # everything in it is expired
+            sealed = [(s.last, s.stored_bytes) for s in state.chain.record.segments if s.last]
+            open_bytes = state.chain.stored_bytes() - sum(size for _, size in sealed)
+            floor = max((floor_ms, 0), floor_by_bytes(sealed, open_bytes, topic.retention_bytes))
+            if any(last < floor for last, _ in sealed):
+                before = len(state.chain.record.segments)
+                state.raise_floor(floor)
+                _log.info(
+                    "segments_dropped",
+                    topic_uid=topic.uid,
+                    partition=log.partition,
+                    segments=before - len(state.chain.record.segments),
+                )
+
+    def _run(self) -> None:
+        waited_s = 0.0
+        while not self._stop.wait(_RECOVERY_S):
+            waited_s += _RECOVERY_S
+            try:
+                self.recover()
+                self._expire()
+                if waited_s >= self._interval_s:
+                    waited_s = 0.0
+                    self.clean()
+            except TMSError as error:
+                _log.warning("maintenance_failed", error=error.message)
+            except Exception:
+                _log.exception("maintenance_failed")
+
+
+def _worth_opening(
+    topic: TopicRecord, partition: int, floor_ms: int, stored: Mapping[bytes, bytes]
+) -> bool:
+    key = keys.partition_key(topic.uid, partition)
+    raw = stored.get(key)
+    if raw is None:
+        return False
+    segments = decode(raw, PartitionRecord, key).segments
+    if topic.retention_bytes is not None and len(segments) > 1:
+        return True
+    return bool(segments) and segments[0].created_ms < floor_ms

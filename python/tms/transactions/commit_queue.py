@@ -1,0 +1,132 @@
+"""Commits that come together are written together (`journal.group_commit`).
+
+    submit ─▶ queue ─▶ take all that wait ─▶ decide ─▶ journal, once ─▶ apply ─▶ answer
+
+Invariants
+
+* Of commits that are written together and changed the same key, the first one wins.
+* What a commit moves is checked and moved at the moment at which it is decided and applied: no
+  other commit comes in between.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tms.errors import TimedOut, TMSError, TransactionConflict
+from tms.journal.group_commit import GroupCommit, Lead
+from tms.model.topic import Durability
+from tms.transactions.edits import Committed, Edit, Prepared, Stored
+from tms.transactions.journaled import JournaledState
+from tms.transactions.state import TransactionState
+from tms.transactions.watchers import Watchers
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(slots=True)
+class Finish:
+    """A commit that is to be written. `check` raises what keeps it from being done; `applied` is
+    called when it is visible, `answer` at last, with the error if there was one."""
+
+    id: int
+    answer: Callable[[TMSError | None], None]
+    changes: Iterable[bytes] | None = None
+    blocks: Sequence[Stored] = ()
+    durability: Durability = Durability.SYNCED
+    check: Callable[[], None] = _nothing
+    applied: Callable[[], None] = _nothing
+    error: TMSError | None = None
+
+
+class CommitQueue:
+    """Commits on their way into the journal. Thread-safe."""
+
+    def __init__(
+        self,
+        journal: JournaledState,
+        watchers: Watchers,
+        run_in_background: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._journal = journal
+        self._watchers = watchers
+        self._commits = GroupCommit(journal.writing, self._write, run_in_background, self._answer)
+        self.done = 0  # since the start
+
+    def __len__(self) -> int:
+        """How many wait for who writes."""
+        return len(self._commits)
+
+    def submit(self, one: Finish, inline: Durability) -> None:
+        """Take a commit, which then always gets an answer. The calling thread writes what needs at
+        most the durability `inline`; with `synced` it may wait for others, else it never does."""
+        if inline is Durability.SYNCED:
+            lead = Lead.YES
+        else:
+            lead = Lead.IF_FREE if one.durability.rank <= inline.rank else Lead.NO
+        self._commits.submit(one, lead)
+
+    def _answer(self, group: Sequence[Finish]) -> None:
+        self._watchers.wake([one.id for one in group])
+        for one in group:
+            one.answer(one.error)
+
+    def _write(self, group: Sequence[Finish]) -> None:
+        done: list[Finish] = []
+        try:
+            edits = self._decide(group, done)
+            if edits:
+                strongest = max((one.durability for one in done), key=_rank, default=_WRITTEN)
+                self._journal.write(edits, strongest, lambda: _applied(done))
+                self.done += len(done)
+        except BaseException as error:
+            for one in group:
+                one.error = one.error or (
+                    error
+                    if isinstance(error, TMSError)
+                    else TimedOut("The commit was interrupted; ask for its outcome.")
+                )
+            if not isinstance(error, Exception):
+                raise
+
+    def _decide(self, group: Iterable[Finish], done: list[Finish]) -> list[Edit]:
+        """What to journal; those that can be committed go into `done`."""
+        state = self._journal.ready()
+        edits: list[Edit] = []
+        taken: dict[bytes, str | None] = {}  # change → who changes it
+        with self._journal.lock:
+            for one in group:
+                try:
+                    one.check()
+                    edit = state.commit(one.id, one.changes, one.blocks)
+                    _require_free(state, edit, taken)
+                except TMSError as error:
+                    one.error = error
+                    if isinstance(error, TransactionConflict):
+                        edits.append(Prepared(one.id, ()))
+                    continue
+                taken.update(dict.fromkeys(edit.changes, state.find(one.id).began.client))
+                edits.append(edit)
+                done.append(one)
+        return edits
+
+
+_WRITTEN = Durability.WRITTEN
+
+
+def _rank(durability: Durability) -> int:
+    return durability.rank
+
+
+def _applied(done: Iterable[Finish]) -> None:
+    for one in done:
+        one.applied()
+
+
+def _require_free(
+    state: TransactionState, edit: Committed, taken: Mapping[bytes, str | None]
+) -> None:
+    for change in edit.changes:
+        if change in taken:
+            raise state.conflict(edit.id, change, taken[change])

@@ -1,0 +1,338 @@
+"""All transactions of one engine: what can be asked of them and done to them.
+
+Invariants
+
+* Everything is decided by the pure state and journaled before it is true; see `journaled`.
+* Commits that come together share one write of the journal, and its sync; see `commit_queue`.
+* Whoever waits for a transaction is called when it has ended.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from tms.clock import Clock
+from tms.errors import TimedOut, TMSError, TransactionEnded, TransactionNotFound
+from tms.model.snapshot import POINTERS_PER_MS, Fate, Snapshot, TransactionType
+from tms.model.topic import Durability
+from tms.transactions.commit_queue import CommitQueue, Finish
+from tms.transactions.edits import (
+    Aborted,
+    Began,
+    Checkpointed,
+    Edit,
+    Intended,
+    Invalidated,
+    Outcome,
+    Reserved,
+    Reset,
+    Stored,
+)
+from tms.transactions.journaled import RESERVE_MS, EditLog, JournaledState
+from tms.transactions.state import LONG_TIMEOUT_S, TransactionState
+from tms.transactions.watchers import Watchers
+
+WRITE_TIMEOUT_S = 30.0
+T = TypeVar("T")
+_SYNCED, _WRITTEN = Durability.SYNCED, Durability.WRITTEN
+
+
+class TransactionManager:
+    """All transactions of one engine. Thread-safe."""
+
+    def __init__(
+        self,
+        log: EditLog,
+        clock: Clock,
+        is_stored: Callable[[Stored], bool],
+        make_durable: Callable[[Iterable[tuple[int, int]]], None],
+        run_in_background: Callable[[Callable[[], None]], object],
+        reloaded: Callable[[], None],
+        lifetime_ms: int,
+    ) -> None:
+        self._clock = clock
+        self._lifetime_ms = lifetime_ms  # of a foreign transaction
+        self._watchers = Watchers()
+        self._journal = JournaledState(log, clock, is_stored, make_durable, reloaded)
+        self._commits = CommitQueue(self._journal, self._watchers, run_in_background)
+        self._committing: set[int] = set()  # intended, and not ended yet
+
+    @property
+    def state(self) -> TransactionState:
+        """The state as it is now, for reading."""
+        return self._journal.state
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the state is known; else asking waits until the journal was read again."""
+        return self._journal.trusted
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def begin(
+        self,
+        *,
+        type: TransactionType = TransactionType.SHORT,
+        timeout_s: float | None = None,
+        client: str | None = None,
+        token: str = "",
+    ) -> Began:
+        """Begin a transaction; see `TransactionState.begin`."""
+        journal, now_ms = self._journal, self._clock.now_ms()
+        with journal.writing:
+            state = journal.reserve(now_ms)
+            with journal.lock:
+                edit = state.begin(
+                    now_ms, type=type, timeout_s=timeout_s, client=client, token=token
+                )
+                known = edit.id in state.open
+                if not known:
+                    journal.note(edit)
+            if not known:
+                journal.write([], _WRITTEN)
+            return edit
+
+    def snapshot(self, id: int) -> Snapshot:
+        """What a transaction in progress sees if it looks now."""
+        state = self._journal.settled()
+        with self._journal.lock:
+            return state.snapshot(id)
+
+    def change(
+        self,
+        decide: Callable[[TransactionState, int], Iterable[Edit]],
+        answer: Callable[[TransactionState], T],
+        durability: Durability = _WRITTEN,
+    ) -> T:
+        """Do what `decide` says of the state at this time (ms); what `answer` says of the state
+        then. Nobody else who writes the journal comes in between."""
+        journal, now_ms = self._journal, self._clock.now_ms()
+        with journal.writing:
+            state = journal.reserve(now_ms)
+            with journal.lock:
+                edits = list(decide(state, now_ms))
+                pointers = all(isinstance(edit, Began | Checkpointed) for edit in edits)
+                for edit in edits if pointers else ():  # given away at once, or another gets it too
+                    journal.note(edit)
+            if edits:
+                journal.write([] if pointers else edits, durability)
+            with journal.lock:
+                found = answer(journal.state)
+        if any(isinstance(edit, Aborted | Invalidated | Reset) for edit in edits):
+            self._watchers.wake_if(self.knows)
+        return found
+
+    def intend(self, id: int, changes: Sequence[bytes]) -> None:
+        """The messages of a transaction that began before are about to be stored. A second try
+        after a crash would store them twice, and must find that there was a first one: synced,
+        because others may sync the messages. `finished` must follow. Raises
+        `TransactionConflict`, `TransactionEnded`."""
+        journal = self._journal
+        with journal.writing:
+            journal.ready().prepare(id, changes)
+            self._committing.add(id)
+            try:
+                journal.write([Intended(id)], _SYNCED)
+            except BaseException:
+                self._committing.discard(id)  # nothing is stored: `expire` ends it
+                raise
+
+    def begin_intended(self, token: str) -> int:
+        """A transaction begins, and its messages are about to be stored; its id. `finished` must
+        follow. Raises `TimedOut` when one with this token has begun meanwhile."""
+        journal, now_ms = self._journal, self._clock.now_ms()
+        if not journal.has_room(now_ms):
+            with journal.writing:
+                journal.reserve(now_ms)
+        with journal.lock:
+            began = journal.state.begin(now_ms, token=token, intended=True)
+            if began.id in journal.state.open:  # what it stored so far, its own commit has to name
+                raise TimedOut(f"The transaction {began.id} began with this token. Try again.")
+            journal.note(began)
+            self._committing.add(began.id)
+            return began.id
+
+    def commit(self, one: Finish, inline: Durability = _SYNCED) -> None:
+        """Commit; see `CommitQueue.submit`."""
+        self._commits.submit(one, inline)
+
+    def commit_and_wait(self, id: int, blocks: Sequence[Stored]) -> None:
+        """Commit, synced, with the changes that were prepared; `blocks` have to be there. Raises
+        `TransactionConflict`, `TransactionEnded`."""
+        done = threading.Event()
+        errors: list[TMSError | None] = []
+
+        def answer(error: TMSError | None) -> None:
+            errors.append(error)
+            done.set()
+
+        self._commits.submit(Finish(id, answer, None, blocks), _SYNCED)
+        if not done.wait(WRITE_TIMEOUT_S):
+            raise TimedOut(f"The commit of {id} takes too long; ask for its outcome.")
+        if errors[0] is not None:
+            raise errors[0]
+
+    def finished(self, id: int) -> None:
+        """A commit came to its end, whichever: if it is still open, it is given up."""
+        self._committing.discard(id)
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit is under way."""
+        return bool(self._committing)
+
+    @contextmanager
+    def alone(self, durable: bool = False) -> Iterator[None]:
+        """Meanwhile nothing is committed; what was committed before is `durable` if that is
+        asked."""
+        with self._journal.writing:
+            self._journal.ready()
+            if durable:
+                self._journal.settle()
+            yield
+
+    def abort(self, id: int) -> None:
+        """Abort; see `TransactionState.abort`. The caller took its data back before."""
+        with self._journal.writing:
+            edit = self._journal.ready().abort(id)
+            if edit is not None:
+                self._journal.write([edit], _WRITTEN)
+        self._watchers.wake([id])
+
+    def invalidate(self, id: int) -> bool:
+        """Make a transaction in progress invalid; whether it was in progress."""
+        with self._journal.writing:
+            edit = self._journal.ready().invalidate(id)
+            if edit is not None:
+                self._journal.write([edit], _SYNCED)
+        self._watchers.wake([id])
+        return edit is not None
+
+    def look(self, see: Callable[[TransactionState], T]) -> T:
+        """What `see` finds in the state, which does not change meanwhile."""
+        state = self._journal.settled()
+        with self._journal.lock:
+            return see(state)
+
+    def confirm(self) -> None:
+        """Make sure that the journal is still this one's: what it knows is then the truth."""
+        self.change(lambda state, _: [Reserved(state.reserved)], lambda _: None, _SYNCED)
+
+    def expire(self) -> int:
+        """Make invalid what has been open for too long; how many. While transactions come, this
+        also makes room for pointers, so that those who begin need not."""
+        journal, now_ms = self._journal, self._clock.now_ms()
+        busy = now_ms - journal.state.last_pointer // POINTERS_PER_MS < RESERVE_MS
+        short_of_room = busy and not journal.has_room(now_ms, RESERVE_MS // 2)
+        if not journal.used or not (journal.state.open or short_of_room):
+            return 0
+        with journal.writing:
+            state = journal.reserve(now_ms, RESERVE_MS // 2) if busy else journal.ready()
+            with journal.lock:
+                edit = state.expired(now_ms, self._committing)
+            if edit is not None:
+                journal.write([edit], _SYNCED)
+        if edit is None:
+            return 0
+        self._watchers.wake(edit.ids)
+        return len(edit.ids)
+
+    def shorten(self, length_max: int) -> None:
+        """Keep the state in the journal if a start would have more than so many edits to read."""
+        if self._journal.length > length_max:
+            self._journal.shorten()
+
+    def outcome(self, id: int) -> Outcome:
+        """How a transaction stands; of one that ended long ago the journal knows for a day. Raises
+        `TransactionNotFound`."""
+        state = self._journal.settled()
+        try:
+            with self._journal.lock:
+                return state.outcome(id)
+        except TransactionNotFound:
+            if not 0 < id <= state.last_pointer:
+                raise
+            found = self._journal.search(id, LONG_TIMEOUT_S * 1_000)
+            if found.outcome is None:
+                raise
+            return found.outcome
+
+    def committed_blocks(self, id: int) -> tuple[Stored, ...]:
+        """Where the blocks of a commit are, as the journal knows it for a day; no more after
+        that."""
+        return self._journal.search(id, LONG_TIMEOUT_S * 1_000).blocks
+
+    def of_token(self, token: str) -> int:
+        """The last transaction that began with this token, 0 when there is none that is committed
+        or may be."""
+        state = self._journal.settled()
+        with self._journal.lock:
+            id = state.tokens.get(token, 0)
+        return id if id and self.outcome(id) in (Outcome.OPEN, Outcome.COMMITTED) else 0
+
+    @property
+    def committed(self) -> int:
+        """How many were committed since the start."""
+        return self._commits.done
+
+    # -- readers ---------------------------------------------------------------------------------
+
+    def fate(self, pointer: int, issued: bool) -> Fate:
+        """What becomes of a message, for a reader of committed ones. A foreign pointer is open
+        until it is rolled back or too old."""
+        if issued:
+            return self.state.fate(pointer)
+        late = pointer // POINTERS_PER_MS + self._lifetime_ms < self._clock.now_ms()
+        return Fate.SKIPPED if late else Fate.OPEN
+
+    def bound(self) -> int:
+        """A pointer up to which everything is decided for every transaction in progress."""
+        with self._journal.lock:
+            state = self._journal.state
+            bounds = [one.began.bound for one in state.open.values()]
+            return min(bounds, default=state.last_pointer)
+
+    def is_open(self, pointer: int) -> bool:
+        """Whether it was given here and has not ended."""
+        return pointer in self.state.in_progress
+
+    def transaction_of(self, pointer: int) -> int | None:
+        """The transaction in progress that this pointer was given to."""
+        return self.state.in_progress.get(pointer)
+
+    def is_committed(self, pointer: int) -> bool:
+        """Whether messages with this pointer are visible, as far as is remembered."""
+        return self.state.fate(pointer) is Fate.VISIBLE
+
+    def is_intended(self, id: int) -> bool:
+        """Whether its commit is under way."""
+        found = self.state.open.get(id)
+        return found is not None and found.intended
+
+    def knows(self, pointer: int) -> bool:
+        """Whether it was given here and has ended, as far as is remembered."""
+        state = self.state
+        return pointer in state.ended or state.is_invalid(pointer) or state.is_lost(pointer)
+
+    def why_not_open(self, id: int) -> TMSError:
+        """The error for a transaction that has ended."""
+        try:
+            self.state.find(id)
+        except TMSError as error:
+            return error
+        return TransactionEnded(f"The transaction {id} is open.", transaction=id)
+
+    def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once when a transaction ends, at once if it has. Returns a cancel."""
+        with self._journal.lock:
+            id = self.state.in_progress.get(pointer)
+            if id is not None or not self.knows(pointer):
+                # a foreign one ends by being rolled back
+                return self._watchers.add(pointer if id is None else id, callback)
+        callback()
+        return lambda: None
+
+    def rolled_back(self, pointer: int) -> None:
+        """Messages of a transaction were rolled back: who waits for it looks again."""
+        self._watchers.wake([self.state.in_progress.get(pointer, pointer)])

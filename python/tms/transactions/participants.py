@@ -1,0 +1,70 @@
+"""What else a commit changes, besides messages: the port of those who keep it.
+
+    verify ─▶ store, with the write pointer ─▶ verify ─▶ the commit is journaled ─▶ committed
+                                  └─ anything fails ─▶ ended
+
+Invariants
+
+* What `store` writes counts exactly if the transaction commits.
+* After `store` one of `committed` and `ended` follows, also if it has raised. `ended` may come
+  while the transaction is still open, or although it is committed: its fate says how it ended.
+* `verify` for the second time and `committed` are called while nothing else commits, and must not
+  wait for a commit.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from tms.log.groups import Stamp
+from tms.log.pending import PendingAppend
+from tms.model.topic import Durability, TopicName
+from tms.model.transaction import Commit
+
+
+class CommitParticipant(Protocol):
+    """A state that commits change, kept in a journal of its own. Thread-safe."""
+
+    @property
+    def journal_name(self) -> TopicName:
+        """The topic of its journal."""
+        ...
+
+    @property
+    def known(self) -> bool:
+        """Whether asking needs no reading."""
+        ...
+
+    def concerns(self, request: Commit) -> bool:
+        """Whether a commit changes something here; nothing else is asked if not."""
+        ...
+
+    def durability_of(self, request: Commit) -> Durability:
+        """How durable its changes are unless the request says so."""
+        ...
+
+    def keys_of(self, request: Commit) -> Iterable[bytes]:
+        """What it changes: of two transactions at a time that change the same, one commits."""
+        ...
+
+    def verify(self, request: Commit, id: int) -> None:
+        """Raises what keeps it from being done; `id` is 0 before it is stored."""
+        ...
+
+    def store(
+        self, request: Commit, id: int, durability: Durability, stamp: Stamp, inline: Durability
+    ) -> PendingAppend:
+        """Write what changes, without changing it; the calling thread writes what needs at most
+        `inline`."""
+        ...
+
+    def committed(self, request: Commit, id: int) -> None:
+        """It is committed."""
+        ...
+
+    def ended(self, request: Commit, id: int) -> None:
+        """It failed, as far as is known."""
+        ...
+
+    def distrust(self) -> None:
+        """What became of a commit was looked up: look up what it changed, too."""
+        ...

@@ -1,0 +1,400 @@
+"""The state of all transactions, and every rule about them: Tephra's, to the letter.
+
+Pure: time comes in with each decision; nothing is read, written or waited for here. A decision
+(`begin`, `commit`, …) looks at the state and returns an edit, or raises; `apply` carries an edit
+out. Whoever drives it writes the edit to the journal between the two, so that replaying the journal
+gives the same state.
+
+    begin ─▶ in progress ─▶ prepare ─▶ commit ─▶ committed
+                 │  └ checkpoint: one more pointer
+                 ├─▶ abort: its data was taken back; as if it had never been
+                 └─▶ invalid: its data may still be there and must never be seen
+                     (time-out, abort of a long one, invalidate)
+
+Invariants
+
+* A pointer is given once, in ascending order, and never at or above `reserved`.
+* Everything in progress, checkpoints included, stands in `in_progress` in ascending order.
+* What is neither in progress nor invalid and at or below the read pointer is visible to whoever
+  begins now.
+* A commit has a conflict if one of its changes was also committed with a commit pointer above its
+  id. Changes are kept while a short transaction is in progress that could conflict with them.
+* How a transaction ended is remembered for the newest `ENDED_REMEMBERED`.
+* What leaves the invalid list without having been aborted is `forgotten`: snapshots do not name it,
+  and its messages are never visible.
+* Before the first transaction all that others wrote earlier is visible.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Container, Iterable, Sequence
+
+from tms.errors import Invalid, TMSError, TransactionConflict
+from tms.model.snapshot import (
+    NONE_IN_PROGRESS,
+    POINTERS_PER_MS,
+    Fate,
+    Snapshot,
+    TransactionType,
+)
+from tms.transactions.edits import (
+    Aborted,
+    Began,
+    Checkpointed,
+    Committed,
+    Edit,
+    Forgotten,
+    Intended,
+    Invalidated,
+    Lost,
+    Outcome,
+    Prepared,
+    Reserved,
+    Reset,
+    Stored,
+)
+from tms.transactions.in_progress import Open, not_open, unknown
+
+TIMEOUT_S_DEFAULT = 30
+TIMEOUT_S_MAX = 3_600
+LONG_TIMEOUT_S = 86_400
+ENDED_REMEMBERED = 200_000
+
+
+class TransactionState:
+    """All transactions. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.read_pointer = 0
+        self.last_pointer = 0
+        self.reserved = 0
+        self.open: dict[int, Open] = {}
+        self.in_progress: dict[int, int] = {}  # pointer → transaction
+        self.invalid: set[int] = set()
+        self.forgotten: set[int] = set()
+        self.lost: list[tuple[int, int]] = []
+        self.ended: OrderedDict[int, tuple[Outcome, int]] = OrderedDict()  # id → how, commit
+        self.tokens: OrderedDict[str, int] = OrderedDict()
+        self.shorts: OrderedDict[int, None] = OrderedDict()
+        self.committed: OrderedDict[int, set[bytes]] = OrderedDict()  # commit pointer → changes
+        self.winner: dict[bytes, tuple[int, str | None]] = {}  # change → newest commit, client
+        self.sorted_invalid: tuple[int, ...] | None = ()
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def snapshot(self, id: int) -> Snapshot:
+        """What a transaction in progress would see if it began now. O(in progress)."""
+        found = self.find(id)
+        if self.sorted_invalid is None:
+            self.sorted_invalid = tuple(sorted(self.invalid))
+        own = found.pointers
+        others = tuple([pointer for pointer in self.in_progress if pointer not in own])
+        return Snapshot(
+            id,
+            self.read_pointer,
+            self.sorted_invalid,
+            others,
+            next((short for short in self.shorts if short != id), NONE_IN_PROGRESS),
+            found.began.type,
+            found.write_pointer,
+            found.checkpoints,
+        )
+
+    def first_short(self) -> int:
+        """The oldest short transaction in progress."""
+        return next(iter(self.shorts), NONE_IN_PROGRESS)
+
+    def fate(self, pointer: int) -> Fate:
+        """What becomes, as far as known, of a message written under one of our own pointers."""
+        if pointer in self.in_progress:
+            return Fate.OPEN
+        if self.is_invalid(pointer) or pointer > self.last_pointer or self.is_lost(pointer):
+            return Fate.SKIPPED
+        ended = self.ended.get(pointer)
+        aborted = ended is not None and ended[0] is Outcome.ABORTED
+        return Fate.SKIPPED if aborted else Fate.VISIBLE
+
+    def is_invalid(self, pointer: int) -> bool:
+        """Whether nothing written with this is ever seen, because its transaction is invalid."""
+        return pointer in self.invalid or pointer in self.forgotten
+
+    def find(self, id: int) -> Open:
+        """The transaction in progress. Raises why there is none."""
+        found = self.open.get(id)
+        if found is None:
+            raise self._not_open(id)
+        return found
+
+    def outcome(self, id: int) -> Outcome:
+        """How a transaction stands. Raises `TransactionNotFound`."""
+        if id in self.open:
+            return Outcome.OPEN
+        ended = self.ended.get(id)
+        if ended is not None:
+            return ended[0]
+        if self.is_invalid(id) or self.is_lost(id):
+            return Outcome.INVALID
+        raise self._not_open(id)
+
+    def _not_open(self, id: int) -> TMSError:
+        ended = self.ended.get(id)
+        if ended is None and not self.is_invalid(id) and not self.is_lost(id):
+            return unknown(id)
+        return not_open(id, Outcome.INVALID if ended is None else ended[0])
+
+    def is_lost(self, pointer: int) -> bool:
+        """Whether it may have been given, and was forgotten when the power went."""
+        at = bisect_right(self.lost, (pointer, NONE_IN_PROGRESS))
+        return at > 0 and pointer < self.lost[at - 1][1]
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        now_ms: int,
+        *,
+        type: TransactionType = TransactionType.SHORT,
+        timeout_s: float | None = None,
+        client: str | None = None,
+        token: str = "",
+        intended: bool = False,
+    ) -> Began:
+        """Begin a transaction. With a token of one that is in progress, that one again. Raises
+        `Invalid` for a time-out that is none."""
+        if token and (known := self.open.get(self.tokens.get(token, 0))) is not None:
+            return known.began
+        if timeout_s is None:
+            timeout_s = TIMEOUT_S_DEFAULT if type is TransactionType.SHORT else LONG_TIMEOUT_S
+        elif not 0 < timeout_s <= TIMEOUT_S_MAX:
+            what = "positive" if timeout_s <= 0 else f"at most {TIMEOUT_S_MAX}"
+            raise Invalid(f"timeout must be {what} but is {timeout_s:g} seconds", field="timeout_s")
+        id = self.next_pointer(now_ms)
+        first = next(iter(self.in_progress), None)
+        read_pointer = self.read_pointer if self.last_pointer else id - 1
+        bound = read_pointer if first is None else first - 1
+        return Began(id, type, now_ms + int(timeout_s * 1_000), bound, client, token, intended)
+
+    def next_pointer(self, now_ms: int) -> int:
+        """The pointer that the next begin or checkpoint gets."""
+        return max(self.last_pointer + 1, now_ms * POINTERS_PER_MS)
+
+    def checkpoint(self, id: int, now_ms: int) -> Checkpointed:
+        """One more pointer for a transaction."""
+        self.find(id)
+        return Checkpointed(id, self.next_pointer(now_ms))
+
+    def prepare(self, id: int, changes: Iterable[bytes]) -> Prepared:
+        """Whether these changes could be committed now. Raises `TransactionConflict`."""
+        self.find(id)
+        found = tuple(changes)
+        self._check(id, found)
+        return Prepared(id, found)
+
+    def commit(
+        self,
+        id: int,
+        changes: Iterable[bytes] | None = None,
+        blocks: Sequence[Stored] = (),
+    ) -> Committed:
+        """Commit, with the changes that were prepared unless others are given. Raises
+        `TransactionConflict`; the transaction is then still in progress, and whoever drives this
+        takes its changes away: `Prepared(id, ())`."""
+        found = self.find(id)
+        final = (found.changes or ()) if changes is None else tuple(changes)
+        self._check(id, final)
+        return Committed(id, self.last_pointer + 1, final, tuple(blocks))
+
+    def abort(
+        self, id: int, *, long: bool = False, checkpoints: Iterable[int] = ()
+    ) -> Aborted | Invalidated | None:
+        """Abort: a long one becomes invalid, a short one is forgotten even if it was invalid, then
+        with these checkpoints. None when there is nothing to do. Raises why it cannot be aborted.
+        `long` and `checkpoints` say what is not known of an invalid one."""
+        found = self.open.get(id)
+        if found is not None:
+            long = found.began.type is TransactionType.LONG
+            return Invalidated((id,)) if long else Aborted(id)
+        if id in self.invalid:
+            return None if long else Aborted(id, tuple(checkpoints))
+        ended = self.ended.get(id)
+        if ended is not None and ended[0] is Outcome.ABORTED:
+            return None
+        raise self._not_open(id)
+
+    def invalidate(self, id: int) -> Invalidated | None:
+        """Make a transaction in progress invalid; None when it is not in progress."""
+        return Invalidated((id,)) if id in self.open else None
+
+    def expired(self, now_ms: int, committing: Container[int] = ()) -> Invalidated | None:
+        """Those that have been open for too long, or whose commit was given up halfway; None when
+        there are none. What is being committed at this moment is not."""
+        late = tuple(
+            id
+            for id, one in self.open.items()
+            if (one.intended or one.began.expires_ms < now_ms) and id not in committing
+        )
+        return Invalidated(late, timed_out=True) if late else None
+
+    def recovered(self, now_ms: int) -> list[Edit]:
+        """What a start after an end without a word has to note: pointers that may have been given
+        and forgotten, and commits that nobody will finish."""
+        edits: list[Edit] = []
+        stop = max(self.reserved, self.next_pointer(now_ms))
+        if self.reserved:
+            edits.append(Lost(self.last_pointer + 1, stop))
+        halfway = tuple(id for id, one in self.open.items() if one.intended)
+        if halfway:
+            edits.append(Invalidated(halfway))
+        return edits
+
+    def _check(self, id: int, changes: Iterable[bytes]) -> None:
+        for change in changes:
+            winner = self.winner.get(change)
+            if winner is not None and winner[0] > id:
+                raise self.conflict(id, change, winner[1])
+
+    def conflict(self, id: int, change: bytes, client: str | None) -> TransactionConflict:
+        """The error for a transaction that changed what another one did meanwhile."""
+        return TransactionConflict(
+            f"Transaction {id} and another one that committed meanwhile changed the same key. "
+            "Roll back, and do it again.",
+            transaction=id,
+            key=change.hex(),
+            client=client,
+        )
+
+    # -- carrying out ----------------------------------------------------------------------------
+
+    def apply(self, edit: Edit) -> None:
+        """Carry out an edit. Late and repeated ones change nothing."""
+        match edit:
+            case Began():
+                self._began(edit)
+            case Committed():
+                self._commit(edit)
+            case Intended():
+                if (found := self.open.get(edit.id)) is not None:
+                    found.intended = True
+            case Prepared():
+                if (found := self.open.get(edit.id)) is not None:
+                    found.changes = edit.changes
+            case Checkpointed():
+                self._checkpointed(edit)
+            case Aborted():
+                self._aborted(edit)
+            case Invalidated():
+                for id in edit.ids:
+                    self._invalidated(id, edit.timed_out)
+            case Forgotten():
+                self.forgotten.update(edit.ids)  # before they leave the others: readers look
+                self.invalid.difference_update(edit.ids)
+                self.sorted_invalid = None
+            case Reserved():
+                self.reserved = max(self.reserved, edit.upto)
+            case Lost():
+                self.lost.append((edit.start, edit.stop))
+                self.last_pointer = max(self.last_pointer, edit.stop - 1)
+                self.reserved = max(self.reserved, edit.stop)
+            case Reset():
+                self._reset()
+
+    def _began(self, edit: Began) -> None:
+        if edit.id <= self.last_pointer:
+            return
+        if not self.last_pointer:
+            self.read_pointer = edit.bound
+        self.last_pointer = edit.id
+        self.open[edit.id] = Open(edit)
+        self.in_progress[edit.id] = edit.id
+        if edit.type is TransactionType.SHORT:
+            self.shorts[edit.id] = None
+        if edit.token:
+            self.tokens[edit.token] = edit.id
+            while len(self.tokens) > max(ENDED_REMEMBERED, len(self.open)):
+                token, id = self.tokens.popitem(last=False)
+                if id in self.open:  # whoever begins with it again must find it
+                    self.tokens[token] = id
+
+    def _checkpointed(self, edit: Checkpointed) -> None:
+        found = self.open.get(edit.id)
+        if found is not None and edit.pointer > self.last_pointer:
+            self.last_pointer = edit.pointer
+            found.checkpoints = (*found.checkpoints, edit.pointer)
+            self.in_progress[edit.pointer] = edit.id
+
+    def _commit(self, edit: Committed) -> None:
+        found = self.open.get(edit.id)
+        if found is None:
+            return
+        if edit.changes:
+            kept = self.committed.setdefault(edit.pointer, set())
+            kept.update(edit.changes)
+            winner = (edit.pointer, found.began.client)
+            for change in edit.changes:
+                self.winner[change] = winner
+        self._close(found)
+        self.read_pointer = max(self.read_pointer, found.write_pointer)
+        for pointer in found.pointers:
+            self._remember(pointer, Outcome.COMMITTED, edit.pointer)
+        self._drop_changes()
+
+    def _aborted(self, edit: Aborted) -> None:
+        found = self.open.get(edit.id)
+        if found is None and edit.id not in self.invalid:
+            return
+        pointers = (edit.id, *edit.checkpoints) if found is None else found.pointers
+        for pointer in pointers:  # before they leave what is in progress or invalid
+            self._remember(pointer, Outcome.ABORTED)
+        if found is not None:
+            self._close(found)
+        self.invalid.difference_update(pointers)
+        self.sorted_invalid = None
+        self.read_pointer = max(self.read_pointer, pointers[-1])
+        self._drop_changes()
+
+    def _invalidated(self, id: int, timed_out: bool) -> None:
+        found = self.open.get(id)
+        if found is None:
+            return
+        self.invalid.update(found.pointers)  # before it leaves what is in progress: readers look
+        self.sorted_invalid = None
+        self._close(found)
+        if found.began.type is TransactionType.SHORT:
+            self.read_pointer = max(self.read_pointer, found.write_pointer)
+        self._remember(id, Outcome.TIMED_OUT if timed_out else Outcome.INVALID)
+        self._drop_changes()
+
+    def _reset(self) -> None:
+        self.forgotten.update(self.invalid, self.in_progress)
+        for pointer in self.in_progress:
+            self._remember(pointer, Outcome.INVALID)
+        for kept in (self.open, self.in_progress, self.invalid, self.shorts):
+            kept.clear()
+        self.committed.clear()
+        self.winner.clear()
+        self.sorted_invalid = None
+        self.read_pointer = 0
+
+    def _close(self, found: Open) -> None:
+        id = found.began.id
+        del self.open[id]
+        for pointer in found.pointers:
+            del self.in_progress[pointer]
+        self.shorts.pop(id, None)
+
+    def _remember(self, id: int, outcome: Outcome, pointer: int = 0) -> None:
+        self.ended[id] = (outcome, pointer)
+        if len(self.ended) > ENDED_REMEMBERED:
+            self.ended.popitem(last=False)
+
+    def _drop_changes(self) -> None:
+        """Forget changes that no short transaction in progress can conflict with."""
+        first = self.first_short()
+        while self.committed:
+            pointer = next(iter(self.committed))
+            if pointer >= first:
+                return
+            for change in self.committed.pop(pointer):
+                winner = self.winner.get(change)
+                if winner is not None and winner[0] == pointer:
+                    del self.winner[change]

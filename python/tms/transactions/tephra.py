@@ -1,0 +1,234 @@
+"""Transactions as Apache Tephra's clients ask for them: the whole sequence over one manager.
+
+    start ─▶ can_commit(changes) ─▶ commit          a conflict leaves it in progress: abort it
+      └ checkpoint, invalidate, abort               without its changes
+
+Invariants
+
+* What a client was told survives a power loss: pointers it may have written with elsewhere, and
+  changes that others must not collide with, are synced before the answer. Requests that come
+  together share a sync.
+* A transaction that is aborted leaves the lists only after its messages here were taken back. Where
+  it is not known what there is, it leaves them as `Forgotten`: its messages are never seen.
+* Ending one that has ended, or never was, changes nothing.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from tms.errors import Invalid, TimedOut, TMSError, TooLarge
+from tms.journal.group_commit import GroupCommit, Lead
+from tms.model.snapshot import Snapshot, TransactionType
+from tms.model.topic import MESSAGE_BYTES_MAX, Durability
+from tms.model.transaction_image import TransactionImage
+from tms.transactions.edits import Edit, Forgotten, Invalidated, Reserved, Reset
+from tms.transactions.images import image_of
+from tms.transactions.manager import WRITE_TIMEOUT_S, TransactionManager
+from tms.transactions.pruning import checkpoints_of, forget, forget_before
+from tms.transactions.state import TIMEOUT_S_MAX, TransactionState
+from tms.transactions.writes import UncommittedWrites, Writes
+
+CLIENT_CHARS_MAX = 1_024
+CHANGES_BYTES_MAX = MESSAGE_BYTES_MAX // 4 * 3 - 65_536  # the journal has them in base64
+CHANGE_OVERHEAD_BYTES = 5  # of each, there
+_NOTHING = Reserved(0)
+_T = TypeVar("_T")
+_A = TypeVar("_A")
+_Decide = Callable[[TransactionState, int], Iterable[Edit]]
+
+
+class _TephraRequest:
+    """A change that waits for its turn."""
+
+    __slots__ = ("answer", "decide", "done", "error", "found")
+
+    def __init__(self, decide: _Decide, answer: Callable[[TransactionState], Any]) -> None:
+        self.decide = decide
+        self.answer = answer
+        self.found: Any = None
+        self.error: TMSError | None = None
+        self.done = threading.Event()
+
+
+class TephraOperations(Generic[_T]):
+    """Tephra's operations. Thread-safe."""
+
+    def __init__(
+        self,
+        manager: TransactionManager,
+        published: UncommittedWrites[_T],
+        take_back: Callable[[Writes[_T]], bool],
+        run_in_background: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._manager = manager
+        self._published = published
+        self._take_back = take_back
+        self._requests = GroupCommit(threading.Lock(), self._carry_out, run_in_background)
+
+    # -- the sequence ----------------------------------------------------------------------------
+
+    def start(
+        self, type: TransactionType, client: str | None, timeout_s: int | None = None
+    ) -> Snapshot:
+        """Begin a transaction. Raises `Invalid`."""
+        if client is not None and len(client) > CLIENT_CHARS_MAX:
+            raise Invalid(f"clientId must not exceed {CLIENT_CHARS_MAX} characters")
+        if timeout_s is not None and timeout_s > TIMEOUT_S_MAX:
+            raise Invalid(
+                f"timeout must not exceed {TIMEOUT_S_MAX} seconds but is {timeout_s} seconds"
+            )
+        id = 0
+
+        def decide(state: TransactionState, now_ms: int) -> Iterable[Edit]:
+            nonlocal id
+            began = state.begin(now_ms, type=type, timeout_s=timeout_s, client=client)
+            id = began.id
+            return [began]
+
+        return self._synced(decide, lambda state: state.snapshot(id))
+
+    def checkpoint(self, seen: Snapshot) -> Snapshot:
+        """One more pointer for a transaction that sees this; it sees the same afterwards. Raises
+        `TransactionNotFound`, `TransactionEnded`."""
+        id = seen.transaction_id
+
+        def answer(state: TransactionState) -> Snapshot:
+            found = state.find(id)
+            return replace(seen, write_pointer=found.write_pointer, checkpoints=found.checkpoints)
+
+        return self._synced(lambda state, now_ms: [state.checkpoint(id, now_ms)], answer)
+
+    def can_commit(self, id: int, changes: Sequence[bytes]) -> None:
+        """Remember the changes for the commit. Raises `TransactionConflict`, `TooLarge`,
+        `TransactionNotFound`, `TransactionEnded`."""
+        changes = list(dict.fromkeys(changes))
+        size = sum(map(len, changes)) + CHANGE_OVERHEAD_BYTES * len(changes)
+        if size > CHANGES_BYTES_MAX:
+            raise TooLarge(
+                f"Change set for transaction {id} has total size of {size} bytes and exceeds the "
+                f"limit of {CHANGES_BYTES_MAX} bytes"
+            )
+        self._synced(lambda state, _: [state.prepare(id, changes)], lambda _: None)
+
+    def commit(self, id: int, pointer: int) -> None:
+        """Commit with the changes remembered, if any. `pointer`: the one last written with. Raises
+        `TransactionConflict`, `Invalid`, `TransactionNotFound`, `TransactionEnded`."""
+        with self._published.ending(id) as writes:
+            found = self._manager.state.open.get(id)
+            if found is not None and pointer not in found.pointers:
+                raise Invalid(f"{pointer} is no write pointer of the transaction {id}")
+            if writes.failed:
+                self._manager.invalidate(id)  # which failed as well when the append did
+            self._manager.commit_and_wait(id, writes.stored)
+            writes.settle()
+
+    def abort(self, id: int, *, long: bool, checkpoints: Sequence[int]) -> None:
+        """Abort: a short one leaves the lists, with the invalid ones among these checkpoints; a
+        long one becomes invalid."""
+        with self._published.ending(id) as writes:
+            if not self._is_listed(self._manager.state, id):
+                return
+            if writes.ranges:
+                self._manager.invalidate(id)  # from now on nobody can commit what is taken back
+            sure = self._take_back(writes)
+
+            def decide(state: TransactionState, _: int) -> Iterable[Edit]:
+                if not self._is_listed(state, id):
+                    return []
+                found = state.open.get(id)
+                if found is None:
+                    stays, own = long, checkpoints_of(state, id, checkpoints)
+                else:
+                    stays, own = found.began.type is TransactionType.LONG, found.checkpoints
+                if sure or stays:
+                    edit = state.abort(id, long=long, checkpoints=own)
+                    return [] if edit is None else [edit]
+                ended: list[Edit] = [] if found is None else [Invalidated((id,))]
+                return [*ended, Forgotten((id, *own))]
+
+            self._manager.change(decide, lambda _: None)
+            writes.settle()
+
+    def invalidate(self, id: int) -> bool:
+        """Make a transaction in progress invalid; whether it was in progress."""
+        return self._manager.invalidate(id)
+
+    # -- operating -------------------------------------------------------------------------------
+
+    def truncate(self, ids: Iterable[int]) -> bool:
+        """Take transactions off the invalid list; whether one was on it."""
+        asked = set(ids)
+        return self._shorten(lambda state, _: forget(state, asked))
+
+    def truncate_before(self, time_ms: int) -> bool:
+        """Take all that began before a time off the invalid list; whether there were some. Raises
+        `InvalidTruncateTime`."""
+        return self._shorten(lambda state, _: forget_before(state, time_ms))
+
+    def invalid_count(self) -> int:
+        """How many pointers are on the invalid list."""
+        return len(self._manager.state.invalid)
+
+    def reset(self) -> None:
+        """Forget what is in progress, invalid and a conflict; nothing of it is ever seen here."""
+        self._manager.change(lambda *_: [Reset()], lambda _: None, Durability.SYNCED)
+
+    def image(self, now_ms: int) -> TransactionImage:
+        """Everything that stands, at one moment."""
+        return self._manager.change(lambda *_: [], lambda state: image_of(state, now_ms))
+
+    def _shorten(self, decide: Callable[[TransactionState, int], list[Forgotten]]) -> bool:
+        before = after = 0
+
+        def decided(state: TransactionState, now_ms: int) -> Iterable[Edit]:
+            nonlocal before
+            before = len(state.invalid)
+            return decide(state, now_ms)
+
+        after = self._manager.change(decided, lambda state: len(state.invalid), Durability.SYNCED)
+        return after < before
+
+    @staticmethod
+    def _is_listed(state: TransactionState, id: int) -> bool:
+        return id in state.open or id in state.invalid
+
+    # -- sharing a sync --------------------------------------------------------------------------
+
+    def _synced(self, decide: _Decide, answer: Callable[[TransactionState], _A]) -> _A:
+        mine = _TephraRequest(decide, answer)
+        self._requests.submit(mine, Lead.YES)
+        if not mine.done.wait(WRITE_TIMEOUT_S):
+            raise TimedOut("The journal of transactions takes too long. Try again.")
+        if mine.error is not None:
+            raise mine.error
+        found: _A = mine.found
+        return found
+
+    def _carry_out(self, group: Sequence[_TephraRequest]) -> None:
+        """Only the last of them is synced, which syncs what came before."""
+        synced = True
+        try:
+            for one in group:
+                last = one is group[-1]
+                durability = Durability.SYNCED if last else Durability.WRITTEN
+                try:
+                    one.found = self._manager.change(one.decide, one.answer, durability)
+                    synced = last
+                except TMSError as error:
+                    one.error = error
+            if not synced:
+                self._manager.change(lambda *_: [_NOTHING], lambda _: None, Durability.SYNCED)
+        except BaseException as error:
+            for one in group:
+                one.error = one.error or (
+                    error
+                    if isinstance(error, TMSError)
+                    else TimedOut("The journal of transactions was interrupted.")
+                )
+            if not isinstance(error, TMSError):
+                raise
+        finally:
+            for one in group:
+                one.done.set()

@@ -1,0 +1,358 @@
+"""What transactions store before they commit: messages that hold readers back, staged messages that
+nobody sees, and taking both back.
+
+Invariants
+
+* A message with a pointer that was given here is stored only while that is in progress, and its
+  transaction ends only when nothing is being stored in it; see `tms.transactions.writes`.
+* It is synced, whatever the topic says, because the commit may be.
+* Whether everything that a transaction stored is known is never guessed: after a start, and after
+  a failed write, it is not.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Self
+
+from tms.block import BlockHeader, Flags
+from tms.clock import Clock
+from tms.errors import Invalid, TimedOut, TMSError, TopicNotFound, TransactionEnded
+from tms.log.groups import Stamp
+from tms.log.pending import PendingAppend
+from tms.log.records import FIRST_KEY
+from tms.log.recovery import header_of
+from tms.log.staging import Staged, is_reference
+from tms.model.message import Appended, NewBlock
+from tms.model.position import Position
+from tms.model.snapshot import POINTERS_PER_MS
+from tms.model.topic import Durability, TopicName
+from tms.model.transaction import TopicStaged
+from tms.topics.journal import READ_BYTES, end_of
+from tms.topics.partitions import PartitionLog, Partitions
+from tms.topics.publishing import Publisher
+from tms.topics.registry import Registry
+from tms.transactions.edits import Stored
+from tms.transactions.manager import WRITE_TIMEOUT_S, TransactionManager
+from tms.transactions.writes import UncommittedWrites, Writes
+
+_SYNCED = Durability.SYNCED
+AHEAD_MS_MAX = 3_600_000  # of a pointer that was given elsewhere
+REFERRED_MAX = 100_000
+Place = tuple[TopicName, int, int]  # topic, partition, pointer
+
+
+class StoredRange(NamedTuple):
+    """Where a transaction's messages stand: keys of the first and the last, both inclusive."""
+
+    topic: TopicName
+    partition: int
+    first: tuple[int, int]
+    last: tuple[int, int]
+    write_pointer: int
+
+    @classmethod
+    def of(cls, topic: TopicName, place: Appended, write_pointer: int) -> "StoredRange":
+        """The range of one block."""
+        last = (place.time_ms, place.sequence + place.count - 1)
+        return cls(topic, place.partition, (place.time_ms, place.sequence), last, write_pointer)
+
+
+_Referring = tuple[int, int, int]  # topic's uid, partition, pointer
+
+
+class _Referred(NamedTuple):
+    """How many staged blocks are referred to by now, and where the last references went."""
+
+    blocks: int
+    places: list[Appended]
+
+
+class Unnamed(NamedTuple):
+    """Staged blocks of a partition that no commit will publish."""
+
+    log: PartitionLog
+    pointer: int
+    blocks: list[Staged]
+
+
+class UncommittedMessages:
+    """Messages that are stored before their commit. Thread-safe."""
+
+    def __init__(
+        self,
+        manager: TransactionManager,
+        registry: Registry,
+        partitions: Partitions,
+        publisher: Publisher,
+        clock: Clock,
+    ) -> None:
+        self._manager = manager
+        self._registry = registry
+        self._partitions = partitions
+        self._publisher = publisher
+        self._clock = clock
+        self._lock = threading.Lock()  # guards what follows
+        self._staged: dict[int, set[Place]] = {}  # by transactions given here
+        self._referred: dict[_Referring, _Referred] = {}
+        self._referring: set[_Referring] = set()
+        self._refers = threading.Condition(self._lock)
+        self._first = manager.state.next_pointer(clock.now_ms())  # that is given from now on
+        self.published: UncommittedWrites[StoredRange] = UncommittedWrites(self._first)
+
+    def submit(
+        self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int
+    ) -> PendingAppend:
+        """Store blocks in the log: readers of committed messages wait there."""
+        with self._storing(write_pointer) as storing:
+            if storing.id is None:
+                self._registry.note_foreign(name)
+            pending = self._publisher.submit(name, blocks, _SYNCED, _SYNCED, storing.stamp())
+            storing.follow(name, pending)
+        return pending
+
+    def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
+        """Store blocks where nobody sees them, until `refer` or a commit names them."""
+        with self._storing(write_pointer) as storing:
+            name.require_writable()
+            checked = self._publisher.check(name, blocks)
+            if storing.id is not None:
+                with self._lock:
+                    staged = self._staged.setdefault(storing.id, set())
+                    staged.update((name, new.partition, write_pointer) for new in blocks)
+            for partition in {new.partition for new in blocks}:
+                some = [
+                    (new.block, header)
+                    for new, header in zip(blocks, checked, strict=True)
+                    if new.partition == partition
+                ]
+                log = self._log(name, partition)
+                flags = storing.stamp().flags
+                log.staged.add(some, write_pointer, self._clock.now_ms(), flags)
+
+    def references(
+        self, name: TopicName, partition: int, write_pointer: int, producers: Sequence[int] = ()
+    ) -> list[NewBlock]:
+        """Blocks that name what a transaction staged in a partition, in order; of these producers,
+        if some are given."""
+        staged, named = self._log(name, partition).staged.of(write_pointer), frozenset(producers)
+        return [
+            NewBlock(partition, one.reference())
+            for one in staged
+            if not named or one.producer_id in named
+        ]
+
+    def refer(self, name: TopicName, partition: int, write_pointer: int) -> list[Appended]:
+        """Store references to what was staged since the last time; readers of committed messages
+        wait there. One at a time does that: who repeats it is told where they went."""
+        place = (self._registry.find(name).uid, partition, write_pointer)
+        with self._alone(place), self._storing(write_pointer) as storing:
+            before = self._referred.get(place) or self._referred_before(name, partition, storing)
+            blocks = self.references(name, partition, write_pointer)
+            new = blocks[before.blocks :]
+            if not new:
+                return before.places
+            if storing.id is None:
+                self._registry.note_foreign(name)
+            stamp = storing.stamp(Flags.STAGED)
+            pending = self._publisher.submit(name, new, _SYNCED, _SYNCED, stamp, internal=True)
+            storing.follow(name, pending)
+            places = pending.result(WRITE_TIMEOUT_S)
+            self._referred[place] = _Referred(len(blocks), places)
+            if len(self._referred) > REFERRED_MAX:
+                del self._referred[next(iter(self._referred))]
+        return places
+
+    def _referred_before(self, name: TopicName, partition: int, storing: "_Storing") -> _Referred:
+        """What an earlier process referred to, as the log has it; nothing can be there of a
+        transaction that began since the start."""
+        pointer, ahead = storing.pointer, AHEAD_MS_MAX * POINTERS_PER_MS
+        places: list[Appended] = []
+        if pointer >= self._first + (0 if storing.id else ahead):
+            return _Referred(0, places)
+        reader, ended = self._log(name, partition).reader, False
+        position = Position.time(max(0, pointer - ahead) // POINTERS_PER_MS)
+        while not ended:
+            read = reader.read(position, FIRST_KEY, READ_BYTES)
+            position, ended = read.next, read.ended
+            for stored in read.blocks:
+                header = header_of(stored)
+                taken_back = header.flags & Flags.ROLLED_BACK
+                if is_reference(stored) and header.write_pointer == pointer and not taken_back:
+                    first = stored.last_sequence - header.count + 1
+                    place = stored.time_ms, first, header.count, header.base_offset
+                    places.append(Appended(partition, *place))
+        return _Referred(len(places), places)
+
+    @contextlib.contextmanager
+    def _alone(self, place: "_Referring") -> Iterator[None]:
+        """Refer to what a transaction staged in a partition, while nobody else does. Raises
+        `TimedOut`."""
+        with self._refers:
+            if not self._refers.wait_for(lambda: place not in self._referring, WRITE_TIMEOUT_S):
+                raise TimedOut(
+                    f"The transaction {place[2]} is still being published in. Try again."
+                )
+            self._referring.add(place)
+        try:
+            yield
+        finally:
+            with self._refers:
+                self._referring.discard(place)
+                self._refers.notify_all()
+
+    def roll_back(self, range: StoredRange) -> int:
+        """Take back the messages of a transaction in a range, synced; how many blocks there
+        were. Raises `TransactionEnded` for one that was committed here: it stays."""
+        _check_pointer(range.write_pointer)
+        state = self._log(range.topic, range.partition).state
+        with state.changing():
+            state.load()
+            count = state.roll_back(
+                range.first, range.last, range.write_pointer, self._require_uncommitted
+            )
+        self._manager.rolled_back(range.write_pointer)
+        return count
+
+    def _require_uncommitted(self, header: BlockHeader) -> None:
+        """Raise `TransactionEnded` for a block that was committed here, however long ago."""
+        pointer, flags = header.write_pointer, header.flags
+        shown = flags & Flags.ISSUED and not flags & Flags.ROLLED_BACK
+        if shown and self._manager.is_committed(pointer):
+            raise TransactionEnded(
+                f"The transaction {pointer} is committed; its messages cannot be taken back.",
+                transaction=pointer,
+                outcome="committed",
+            )
+
+    def take_back(self, writes: Writes[StoredRange]) -> bool:
+        """Roll back what a transaction stored, which can no longer commit; whether nothing of it is
+        left."""
+        for one in writes.ranges:
+            try:
+                self.roll_back(one)
+            except TopicNotFound:
+                continue
+            except TMSError:
+                return False
+        return writes.sure
+
+    def forget(self, id: int, committed: bool) -> None:
+        """A transaction has ended: what it staged is named by its commit, or dropped."""
+        with self._lock:
+            places = self._staged.pop(id, set())
+        for name, partition, pointer in places:
+            with contextlib.suppress(TMSError):
+                log = self._log(name, partition)
+                self._referred.pop((log.uid, partition, pointer), None)
+                if not committed:
+                    log.staged.drop(pointer)
+
+    def unnamed(self, id: int, named: Sequence[TopicStaged]) -> list[Unnamed]:
+        """What a transaction staged, as far as that is known, that a commit which names producers
+        will not publish."""
+        if not any(one.producers for one in named):
+            return []
+        with self._lock:
+            places = sorted(self._staged.get(id, ()))
+        found: list[Unnamed] = []
+        for name, partition, pointer in places:
+            here = [one for one in named if (one.topic, one.partition) == (name, partition)]
+            published = frozenset(number for one in here for number in one.producers)
+            if any(not one.producers for one in here):
+                continue
+            with contextlib.suppress(TMSError):  # of a topic that is gone, all of it is
+                log = self._log(name, partition)
+                blocks = [one for one in log.staged.of(pointer) if one.producer_id not in published]
+                if blocks and (log.uid, partition, pointer) not in self._referred:
+                    found.append(Unnamed(log, pointer, blocks))
+        return found
+
+    def drop(self, unnamed: Sequence[Unnamed]) -> None:
+        """Make room: nobody will ever name these. What fails stays until its day is dropped."""
+        for log, pointer, blocks in unnamed:
+            with contextlib.suppress(TMSError):
+                log.staged.drop(pointer, blocks)
+
+    def _storing(self, write_pointer: int) -> "_Storing":
+        _check_pointer(write_pointer)
+        id = self._manager.transaction_of(write_pointer)
+        if id is None and self._manager.knows(write_pointer):
+            raise _too_late(write_pointer)
+        ahead_ms = write_pointer // POINTERS_PER_MS - self._clock.now_ms()
+        if id is None and ahead_ms > AHEAD_MS_MAX:  # it would hold readers back until its time
+            raise Invalid(
+                f"The write pointer {write_pointer} is {ahead_ms} ms ahead of the clock; it is the "
+                "time at which its transaction began, in ms × 1,000,000."
+            )
+        return _Storing(self, self._manager, write_pointer, id)
+
+    def note(self, id: int, name: TopicName, pointer: int, pending: PendingAppend) -> None:
+        """Remember what an open transaction stored. Of an append that failed nobody knows, so the
+        transaction is invalid."""
+        ranges: list[StoredRange] = []
+        stored: list[Stored] = []
+        sure = False
+        try:
+            places = pending.result(0)
+            uid = self._registry.find(name).uid
+            ranges = [StoredRange.of(name, place, pointer) for place in places]
+            stored = [Stored(uid, place.partition, end_of(place)) for place in places]
+            sure = True
+        except TMSError:
+            with contextlib.suppress(TMSError):
+                self._manager.invalidate(id)
+        finally:
+            self.published.leave(id, ranges, stored, sure)
+
+    def _log(self, name: TopicName, partition: int) -> PartitionLog:
+        return self._partitions.get(name, self._registry.find(name), partition)
+
+
+class _Storing:
+    """Something is being stored under a pointer: until it is, nobody ends its transaction."""
+
+    def __init__(
+        self, early: UncommittedMessages, manager: TransactionManager, pointer: int, id: int | None
+    ) -> None:
+        self.id = id  # of the transaction, if it was given here
+        self._early = early
+        self._manager = manager
+        self.pointer = pointer
+        self._followed = False
+
+    def __enter__(self) -> Self:
+        if self.id is not None:
+            self._early.published.enter(self.id)
+            if not self._manager.is_open(self.pointer):
+                self._early.published.leave(self.id, (), (), True)
+                raise _too_late(self.pointer)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.id is not None and not self._followed:
+            self._early.published.leave(self.id, (), (), True)
+
+    def stamp(self, more: int = 0) -> Stamp:
+        """What goes on the blocks."""
+        issued = Flags.ISSUED if self.id is not None else 0
+        return Stamp(Flags.TRANSACTIONAL | issued | more, self.pointer)
+
+    def follow(self, name: TopicName, pending: PendingAppend) -> None:
+        """It is over once this is stored."""
+        id = self.id
+        if id is not None:
+            self._followed = True
+            pending.add_done_callback(lambda: self._early.note(id, name, self.pointer, pending))
+
+
+def _too_late(pointer: int) -> TransactionEnded:
+    return TransactionEnded(
+        f"The transaction {pointer} has ended; nothing can be published in it.",
+        transaction=pointer,
+    )
+
+
+def _check_pointer(write_pointer: int) -> None:
+    if not 0 < write_pointer < 2**63:
+        raise Invalid("A write pointer is a positive number of 63 bits.")

@@ -1,1 +1,0 @@
-"""Transactions: the pure state machine, its edits, and who drives it over a journal."""
