@@ -1,13 +1,14 @@
 """The mutation tests notice what a test notices, and nothing else."""
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from mutants.making import Mutant, sample
-from mutants.report import Report
-from mutants.rooms import ROOMS, Room
+from mutants.report import SENTENCES, Report
+from mutants.rooms import PYTHON, ROOMS, Room
 from mutants.running import BUDGET_S, Baseline, Result, _Fork, measure, run
 
 CODE = '''"""A room."""
@@ -110,3 +111,13 @@ def test_the_score_counts_what_was_noticed_and_what_nobody_reached() -> None:
     outcomes = ("killed", "timeout", "killed", "unreached", "survived")
     report = Report([Result(mutant, outcome, 1, 0.1) for outcome in outcomes])
     assert report.score == pytest.approx(0.6)
+
+
+def test_what_cannot_be_noticed_is_still_in_the_source() -> None:
+    """An entry whose line is gone would excuse nothing, and hide that it has to be judged anew."""
+    gone = [
+        (one["file"], one["before"])
+        for one in tomllib.loads(SENTENCES.read_text())["mutant"]
+        if "".join(one["before"].split()) not in "".join((PYTHON / one["file"]).read_text().split())
+    ]
+    assert not gone
