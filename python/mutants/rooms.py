@@ -30,6 +30,7 @@ class Room(NamedTuple):
 
 
 ROOMS = {
+    "journal": Room(("tms/journal/*.py",), ("tests/journal/*.py",)),
     "log": Room(
         ("tms/log/*.py",),
         (

@@ -109,10 +109,9 @@ PURE = {
     "queues/snapshots.py",
     "queues/state.py",
 }
-IMPURE = {"asyncio", "concurrent", "io", "os", "pathlib", "select", "socket", "subprocess"} | {
-    "tempfile",
-    "threading",
-    "time",
+IMPURE = {
+    *("asyncio", "concurrent", "io", "os", "pathlib", "select", "socket", "subprocess"),
+    *("tempfile", "threading", "time"),
 }
 
 # Third-party modules, and the only files that may import them. A name that ends with / is a room.

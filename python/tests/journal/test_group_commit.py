@@ -47,15 +47,16 @@ class Place:
 def test_a_lone_request_is_written_by_its_own_thread(lead: Lead) -> None:
     place = Place()
     for number in range(3):
-        place.commits.submit(number, lead)
+        assert place.commits.submit(number, lead)
     assert place.groups == [[0], [1], [2]] and place.answered == [0, 1, 2]
     assert not place.background and not place.commits.busy and not place.turn.locked()
 
 
 def test_who_may_not_write_leaves_it_to_the_background() -> None:
     place = Place()
-    place.commits.submit(0, Lead.NO)
-    place.commits.submit(1, Lead.YES)  # somebody leads by now
+    assert place.commits.submit(0, Lead.NO)
+    assert place.commits.submit(1, Lead.YES)  # somebody leads by now
+    assert not place.commits.try_lead()  # though the turn is free
     assert place.groups == [] and len(place.commits) == 2
     place.run_background()
     assert place.groups == [[0, 1]] and not place.commits.busy
@@ -124,6 +125,7 @@ def test_what_waited_when_it_was_closed_is_written_and_nothing_more_is_taken() -
     place.commits.close()
     assert not place.commits.submit(1, Lead.YES) and not place.commits.try_lead()
     place.run_background()
+    assert not place.commits.try_lead() and not place.turn.locked()
     assert place.groups == [[0]]
 
 

@@ -20,7 +20,7 @@ Invariants
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
+from enum import Enum, auto
 from typing import Generic, TypeVar
 
 ROUNDS_MAX = 64  # of a thread, before it makes room for another one
@@ -30,9 +30,9 @@ T = TypeVar("T")
 class Lead(Enum):
     """Whether the thread that submits a request may write it."""
 
-    NO = 0
-    IF_FREE = 1  # when nobody has the turn
-    YES = 2  # also after waiting for it
+    NO = auto()
+    IF_FREE = auto()  # when nobody has the turn
+    YES = auto()  # also after waiting for it
 
 
 def _nothing(_: object) -> None:

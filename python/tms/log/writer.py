@@ -70,6 +70,9 @@ class PartitionWriter:
         and the reason once closed."""
         if self._closed is not None:
             raise again(self._closed)
+        self._make_room(ticket)
+
+    def _make_room(self, ticket: Ticket) -> None:
         self._room.take(ticket.bytes)
         ticket.reserved = True
 
@@ -98,8 +101,7 @@ class PartitionWriter:
             return
         if self._closed is None:
             if not ticket.reserved:
-                self._room.take(ticket.bytes)
-                ticket.reserved = True
+                self._make_room(ticket)
             if self._tickets.submit(ticket, Lead.NO):
                 return
         assert self._closed is not None
