@@ -39,7 +39,7 @@ PATH = "/v2/namespaces/default/topics/t"
 KEYS = (None, b"a", b"b", b"c")
 BOUNDS = {  # pages and looks of readers, by where their names stand
     "tms.topics.filtering.PAGE_BYTES": 1 << 20,
-    "tms.topics.journal.READ_BYTES": 8 << 20,
+    "tms.topics.internal_topic.READ_BYTES": 8 << 20,
     "tms.log.reader._LOOK_BYTES": 4 << 20,
     "tms.log.recovery.SCAN_BYTES": 4 << 20,
     "tms.compaction.rewriting.PAGE_BYTES": 1 << 20,

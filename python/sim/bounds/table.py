@@ -31,6 +31,8 @@ DRAWN: dict[str, float] = {
     "log.staging.TRANSACTIONS_KNOWN": 1,
     "log.staging.SCAN_BYTES": 1,
     "journal.group_commit.ROUNDS_MAX": 1,
+    "journal.journaled.LOADS_MAX": 1,
+    "journal.journaled.SNAPSHOT_BYTES": 1,
     "log.writer.GROUP_BYTES": 1,
     "log.writer.GROUPS_IN_A_ROW": 1,
     # blocks
@@ -41,7 +43,7 @@ DRAWN: dict[str, float] = {
     # topics
     "topics.filtering.FetchBounds.bytes": 1,
     "topics.filtering.PAGE_BYTES": 1,
-    "topics.journal.READ_BYTES": 1,
+    "topics.internal_topic.READ_BYTES": 1,
     "topics.upkeep.SCAN_BYTES": 1,
     "topics.publishing.LOOK_BYTES": 1,
     "topics.registry.SCAN_BYTES": 1,
@@ -83,7 +85,6 @@ DRAWN: dict[str, float] = {
     "delayed.topic_queue.GROUP_BYTES": 1,
     # groups
     "groups.members.ENTRIES_MAX": 1,
-    "groups.members._CHUNK_BYTES": 1,
     # queues
     "queues.partition.BLOCKED_MAX": 1,
     "queues.partition.EXPIRE_MAX": 1,
@@ -280,7 +281,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "store.leveldb.databases.RETRY_S",
         "store.leveldb.map._DRAIN_S",
         "topics.filtering.FetchBounds.seconds",
-        "topics.journal.TIMEOUT_S",
+        "topics.internal_topic.TIMEOUT_S",
         "topics.upkeep.*_S",
         "transactions.stored_image.*",
         "transactions.manager.WRITE_TIMEOUT_S",

@@ -117,9 +117,9 @@ def _read_journal_without_barrier() -> list[Replacement]:
             self._reloaded()
         return self.state
 
-    from tms.topics import journal
+    from tms.topics import internal_topic
 
-    return [(JournaledState, "ready", ready), (journal, "_end_doubts", lambda log: None)]
+    return [(JournaledState, "ready", ready), (internal_topic, "_end_doubts", lambda log: None)]
 
 
 def _forget_tokens() -> list[Replacement]:

@@ -179,7 +179,7 @@ class Members(RuleBasedStateMachine):
         assert self.group.state.owners == before.owners
         assert list(self.group.state.sessions.items()) == list(before.sessions.items())
         kept = Membership()
-        kept.apply(decode_entry(*encode_entry(KEY, self.group.state.kept()))[1])
+        kept.apply(decode_entry(*encode_entry(KEY, self.group.state.snapshot()))[1])
         assert (kept.owners, kept.sessions) == (before.owners, before.sessions)
         assert kept.generation == before.generation
 

@@ -65,7 +65,7 @@ class World:
     @property
     def journaled(self) -> int:
         """Entries of the journal since it was shortened."""
-        return self.engine.groups._members.length
+        return self.engine.groups._members._journal.length
 
     def move(self, to: int, owner: Owner | None, partition: int = 0) -> None:
         key = PositionKey("g", A, partition)

@@ -823,7 +823,7 @@ def test_a_journal_whose_write_failed_goes_on_though_no_thread_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Threads in the background may wait for the very lock that is held meanwhile."""
-    monkeypatch.setattr("tms.topics.journal.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("tms.topics.internal_topic.TIMEOUT_S", 0.1)
     store = FaultyStore(KeptStore())
     engine = Engine(store, ManualClock(), threads=NoThread())
     engine.transactions.begin()

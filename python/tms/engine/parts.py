@@ -15,7 +15,7 @@ from tms.model.topic import TopicName
 from tms.store.base import Store
 from tms.tables.tables import Tables
 from tms.topics.fetching import Fetcher
-from tms.topics.journal import Journal
+from tms.topics.internal_topic import InternalTopic
 from tms.topics.partitions import Partitions
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
@@ -109,8 +109,8 @@ class EngineParts:
             self.delayed.erase,
         )
 
-    def _journal(self, name: TopicName) -> Journal:
-        return Journal(name, self._registry, self._partitions, self._publisher)
+    def _journal(self, name: TopicName) -> InternalTopic:
+        return InternalTopic(name, self._registry, self._partitions, self._publisher)
 
     def _make_partitions(self) -> Partitions:
         return Partitions(

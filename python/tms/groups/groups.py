@@ -22,7 +22,7 @@ from tms.model.group import (
 )
 from tms.model.topic import SYSTEM_NAMESPACE, TopicName
 from tms.model.transaction import PositionKey
-from tms.topics.journal import Journal
+from tms.topics.internal_topic import InternalTopic
 from tms.topics.partitions import Partitions
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
@@ -46,7 +46,7 @@ class LogGroups:
     ) -> None:
         self._registry = registry
         self._transactions = transactions
-        journal = Journal(GROUPS, registry, partitions, publisher)
+        journal = InternalTopic(GROUPS, registry, partitions, publisher)
         self._members = Members(journal, registry, clock, transactions.manager.alone)
         self._members.load()
         self._lags = Lags(look, clock)

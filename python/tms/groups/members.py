@@ -12,26 +12,27 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from tms.clock import Clock
 from tms.errors import Fenced, Overloaded, TopicNotFound
 from tms.groups.membership import Change, GroupKey, Membership, Poll, decode_entry, encode_entry
+from tms.journal.journaled import Cells, Journaled, JournalEntry
 from tms.model.group import GroupStanding
 from tms.model.topic import Durability
 from tms.model.transaction import PositionChange
-from tms.topics.journal import Journal
+from tms.topics.internal_topic import InternalTopic
 from tms.topics.registry import Registry
 
 MEMBERS_MAX = 1_000  # of a group
 GROUPS_MAX = 10_000  # with members
 ENTRIES_MAX = 10_000  # of the journal, before it is shortened
 LATE_S = 60.0  # after its session a member is forgotten, even if nobody waits for it
-_CHUNK_BYTES = 1 << 20
 _GENERATION = b"generation"  # the key of the entry that keeps the number alone
 _NOBODY = Membership()
+_Event = tuple[GroupKey, Change] | int  # a change of a group, or a generation
 
 
 @dataclass(slots=True)
@@ -43,12 +44,76 @@ class MemberSession:
     reading: bool
 
 
+class _Groups:
+    """All groups that have members, and the last generation of any."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.members: dict[GroupKey, Membership] = {}
+
+    def apply(self, event: _Event) -> None:
+        if isinstance(event, int):
+            self.generation = max(self.generation, event)
+            return
+        key, change = event
+        group = self.members.setdefault(key, Membership())
+        group.apply(change)
+        self.generation = max(self.generation, change.generation)
+        if not group.sessions:
+            del self.members[key]
+
+
+class _Machine:
+    """The groups as they follow from the journal, and the sessions, which are in none."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.sessions: dict[GroupKey, dict[str, MemberSession]] = {}
+
+    def replay(self, entries: Iterator[JournalEntry]) -> _Groups:
+        groups = _Groups()
+        for key, value, _ in entries:
+            alone = key == _GENERATION
+            groups.apply(int(value or b"0") if alone else decode_entry(key, value))
+        for of in (*groups.members, *self.sessions):
+            self._follow(of, groups.members.get(of))
+        return groups
+
+    def apply(self, groups: _Groups, event: _Event) -> None:
+        groups.apply(event)
+        if not isinstance(event, int):
+            self._follow(event[0], groups.members.get(event[0]))
+
+    def _follow(self, key: GroupKey, group: Membership | None) -> None:
+        """Whoever is new in a group has a session, whoever is gone has none."""
+        before = self.sessions.pop(key, {})
+        if group is not None:
+            now_s = self._clock.monotonic_s()
+            self.sessions[key] = {
+                member: before.get(member) or MemberSession(now_s + session_s, True)
+                for member, session_s in group.sessions.items()
+            }
+
+    def encode(self, events: Sequence[_Event]) -> list[list[Cells]]:
+        return [
+            [
+                (_GENERATION, b"%d" % event) if isinstance(event, int) else encode_entry(*event)
+                for event in events
+            ]
+        ]
+
+    def snapshot(self, groups: _Groups) -> Iterator[_Event]:
+        yield groups.generation
+        for key, group in groups.members.items():
+            yield key, group.snapshot()
+
+
 class Members:
     """The members of all groups. Thread-safe. `alone` keeps commits out meanwhile."""
 
     def __init__(
         self,
-        journal: Journal,
+        journal: InternalTopic,
         registry: Registry,
         clock: Clock,
         alone: Callable[[], AbstractContextManager[None]],
@@ -58,12 +123,20 @@ class Members:
         self._clock = clock
         self._alone = alone
         self._lock = threading.RLock()
-        self._states: dict[GroupKey, Membership] = {}
-        self._sessions: dict[GroupKey, dict[str, MemberSession]] = {}
-        self._generation = 0
+        machine = _Machine(clock)
+        self._sessions = machine.sessions
+        self._journaled = Journaled(journal, machine, self._lock)
         self._looked_s = clock.monotonic_s()
-        self.length = 0  # of the journal, in entries
-        self.known = False
+
+    @property
+    def known(self) -> bool:
+        """Whether asking needs no reading."""
+        return self._journaled.known
+
+    def load(self) -> Mapping[GroupKey, Membership]:
+        """All groups that have members, read from the journal unless they are known."""
+        with self._lock:
+            return self._journaled.load().members
 
     # -- polls -----------------------------------------------------------------------------------
 
@@ -78,26 +151,25 @@ class Members:
         with self._alone(), self._lock:
             change = self._decide(key, poll, partitions)
             if change is not None:
-                self._write(key, change)
+                self._journaled.write([(key, change)], Durability.SYNCED)
             return self._answer(key, poll, partitions, reading)
 
     def _decide(self, key: GroupKey, poll: Poll | None, partitions: int) -> Change | None:
-        self.load()
-        state, now_s = self._states.get(key), self._clock.monotonic_s()
-        sessions = self._sessions.get(key, {})
+        groups, now_s = self._journaled.load(), self._clock.monotonic_s()
+        state, sessions = groups.members.get(key), self._sessions.get(key, {})
         if state is None:
             if poll is None or poll.leaving:
                 return None
             state = Membership()
         if poll is not None and poll.member not in sessions and not poll.leaving:
-            self._require_room(key)
+            self._require_room(key, len(groups.members))
         slack_s = LATE_S if poll is None else 0.0
         late = {member for member, one in sessions.items() if one.until_s + slack_s <= now_s}
         ended = late if poll is None else late - {poll.member}
-        return state.decide(poll, partitions, ended, self._generation + 1)
+        return state.decide(poll, partitions, ended, groups.generation + 1)
 
-    def _require_room(self, key: GroupKey) -> None:
-        if len(self._sessions.get(key, ())) >= MEMBERS_MAX or len(self._states) >= GROUPS_MAX:
+    def _require_room(self, key: GroupKey, groups: int) -> None:
+        if len(self._sessions.get(key, ())) >= MEMBERS_MAX or groups >= GROUPS_MAX:
             raise Overloaded(
                 f"The group {key.group} of {key.topic} cannot take another member: there are at "
                 f"most {MEMBERS_MAX} in a group, and {GROUPS_MAX} groups.",
@@ -105,7 +177,8 @@ class Members:
             )
 
     def _answer(self, key: GroupKey, poll: Poll, partitions: int, reading: bool) -> GroupStanding:
-        standing = self._states.get(key, _NOBODY).standing(poll.member, partitions)
+        group = self._journaled.state.members.get(key, _NOBODY)
+        standing = group.standing(poll.member, partitions)
         sessions = self._sessions.get(key, {})
         if poll.member in sessions:
             until_s = self._clock.monotonic_s() + poll.session_s
@@ -128,12 +201,10 @@ class Members:
         for change in changes:
             if change.owner is None:
                 continue
-            if not self.known:
-                self.load()
+            groups = self._journaled.state.members if self.known else self.load()
             key = change.key
-            state = self._states.get(GroupKey(key.group, key.topic), _NOBODY)
-            now = state.owners.get(key.partition)
-            if now != change.owner:
+            group = groups.get(GroupKey(key.group, key.topic), _NOBODY)
+            if group.owners.get(key.partition) != change.owner:
                 raise Fenced(
                     f"The member {change.owner.member} of the group {key.group} has lost partition "
                     f"{key.partition} of {key.topic}, because it was silent for longer than its "
@@ -150,56 +221,17 @@ class Members:
     def groups(self) -> list[GroupKey]:
         """Which groups have members."""
         with self._lock:
-            self.load()
-            return list(self._states)
+            return list(self.load())
 
     def look(self, key: GroupKey) -> tuple[Membership, Mapping[str, float]]:
         """How a group stands, not to be changed, and for how many seconds each member may still be
         silent."""
         with self._lock:
-            self.load()
-            now_s = self._clock.monotonic_s()
+            group, now_s = self.load().get(key, _NOBODY), self._clock.monotonic_s()
             left = {m: one.until_s - now_s for m, one in self._sessions.get(key, {}).items()}
-            return self._states.get(key, _NOBODY).copy(), left
+            return group.copy(), left
 
-    # -- the journal -----------------------------------------------------------------------------
-
-    def load(self) -> None:
-        """Know all members, from the journal unless they are known."""
-        with self._lock:
-            if self.known:
-                return
-            self._states, self.length = {}, 0
-            for entry in self._journal.replay():
-                self.length += 1
-                if entry.key == _GENERATION:
-                    self._generation = max(self._generation, int(entry.value or b"0"))
-                else:
-                    self._apply(*decode_entry(entry.key, entry.value))
-            self.known = True
-
-    def _write(self, key: GroupKey, change: Change) -> None:
-        name, value = encode_entry(key, change)
-        try:
-            self._journal.finish(self._journal.append([value], Durability.SYNCED, [name]))
-        except BaseException:  # it may have been stored all the same
-            self.known = False
-            raise
-        self.length += 1
-        self._apply(key, change)
-
-    def _apply(self, key: GroupKey, change: Change) -> None:
-        state = self._states.setdefault(key, Membership())
-        state.apply(change)
-        self._generation = max(self._generation, change.generation)
-        sessions = self._sessions.setdefault(key, {})
-        for gone in sessions.keys() - state.sessions.keys():
-            del sessions[gone]
-        now_s = self._clock.monotonic_s()
-        for member, session_s in state.sessions.items():
-            sessions.setdefault(member, MemberSession(now_s + session_s, True))
-        if not state.sessions:
-            del self._states[key], self._sessions[key]
+    # -- now and then ------------------------------------------------------------------------------
 
     def tidy(self) -> None:
         """What is to be done now and then: forget members who are long gone, and shorten the
@@ -209,8 +241,9 @@ class Members:
             self._looked_s = now_s
             for key in self.groups():
                 self._expire(key)
-        if self.length > ENTRIES_MAX:
-            self.shorten()
+        if self._journal.length > ENTRIES_MAX:
+            with self._lock:
+                self._journaled.shorten()
 
     def forget(self) -> None:
         """Take everybody for gone."""
@@ -234,23 +267,4 @@ class Members:
         with self._alone(), self._lock:
             change = self._decide(key, None, partitions)
             if change is not None:
-                self._write(key, change)
-
-    def shorten(self) -> None:
-        """Keep all members in the journal, so that a start reads it from here."""
-        with self._lock:
-            self.load()
-            chunks: list[list[tuple[bytes, bytes]]] = [[(_GENERATION, b"%d" % self._generation)]]
-            size = 0
-            for key, state in self._states.items():
-                entry = encode_entry(key, state.kept())
-                size += len(entry[0]) + len(entry[1])
-                if size > _CHUNK_BYTES:
-                    chunks.append([])
-                    size = 0
-                chunks[-1].append(entry)
-            self._journal.keep(
-                [[value for _, value in chunk] for chunk in chunks],
-                [[name for name, _ in chunk] for chunk in chunks],
-            )
-            self.length = 0
+                self._journaled.write([(key, change)], Durability.SYNCED)

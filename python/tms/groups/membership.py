@@ -131,7 +131,7 @@ class Membership:
             view.coming.get(member, 0),
         )
 
-    def kept(self) -> Change:
+    def snapshot(self) -> Change:
         """The state as one change of nothing."""
         edits: list[Edit] = [Joined(*one) for one in self.sessions.items()]
         edits += [Owned(p, *owner) for p, owner in self.owners.items()]

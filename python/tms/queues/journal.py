@@ -13,11 +13,12 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 from tms.errors import StorageUnavailable, TMSError
+from tms.journal.journaled import JournalEntry
 from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
 from tms.model.ids import MessageId
 from tms.model.topic import Durability, TopicName
-from tms.topics.journal import Journal, JournalEntry
+from tms.topics.internal_topic import InternalTopic
 
 Cells = tuple[bytes, bytes | None]  # key and value of an entry
 
@@ -38,12 +39,11 @@ class EntryBatch:
 class QueueJournal:
     """The journal of all queues of an engine. Thread-safe."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: InternalTopic) -> None:
         self._journal = journal
         self._lock = threading.Lock()  # guards the open batch
         self._writing = threading.Lock()
         self._open = EntryBatch()
-        self._unfinished: list[PendingAppend] = []  # writes that failed, perhaps only so far
         self._broken = True  # it was not read yet
         self._doubts = 0
         self.length = 0  # in entries, since its last beginning
@@ -91,18 +91,15 @@ class QueueJournal:
     def _write(self) -> None:
         with self._lock:
             batch, self._open = self._open, EntryBatch()
-        pending: PendingAppend | None = None
         try:
             if self._broken:
                 raise _unreadable()
             if batch.values:
                 self._grow(batch.keys, batch.values)
-                pending = self._journal.append(batch.values, batch.durability, batch.keys)
-                self._journal.finish(pending)
+                entries = list(zip(batch.keys, batch.values, strict=True))
+                self._journal.write(entries, batch.durability)
         except BaseException as error:
             self.distrust()
-            if pending is not None:
-                self._unfinished.append(pending)
             known = isinstance(error, TMSError)
             batch.error = error if known else _unreadable()  # type: ignore[assignment]
             if not known:
@@ -116,7 +113,7 @@ class QueueJournal:
         """Write entries of a transaction; the calling thread writes what needs at most `inline`."""
         names, values = [key for key, _ in entries], [value for _, value in entries]
         self._grow(names, values)
-        return self._journal.append(values, durability, names, stamp, inline)
+        return self._journal.append(entries, durability, stamp, inline)
 
     def _grow(self, names: Iterable[bytes], values: Sequence[bytes | None]) -> None:
         self.length += len(values)
@@ -124,9 +121,7 @@ class QueueJournal:
 
     def keep(self, entries: Sequence[Cells]) -> MessageId:
         """Write entries of a snapshot, synced; the id of the first."""
-        values = [value for _, value in entries]
-        pending = self._journal.append(values, Durability.SYNCED, [key for key, _ in entries])
-        (place,) = self._journal.finish(pending)
+        place = self._journal.write(entries, Durability.SYNCED)
         return MessageId(place.time_ms, place.sequence)
 
     def begin_at(self, first: MessageId) -> None:
@@ -143,13 +138,10 @@ class QueueJournal:
         """All entries, also those of transactions; `mend` follows once they are applied. Raises
         `StorageUnavailable` while a write that failed is still under way."""
         with self._writing:
-            if not all(pending.done() for pending in self._unfinished):
-                raise _unreadable()
             self.length = self.bytes = 0
             for entry in self._journal.replay():
                 self._grow((entry.key or b"",), (entry.value,))
                 yield entry
-            self._unfinished.clear()
 
     def mend(self, doubts: int) -> None:
         """Its entries are known again, unless it was distrusted more often since it was read. What

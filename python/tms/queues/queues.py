@@ -44,7 +44,7 @@ from tms.queues.settling import Settling
 from tms.queues.shortening import shorten
 from tms.queues.state import QueueState
 from tms.queues.upkeep import QueueUpkeep
-from tms.topics.journal import Journal
+from tms.topics.internal_topic import InternalTopic
 from tms.topics.registry import Registry, TopicRecord
 from tms.transactions.transactions import Transactions
 
@@ -66,7 +66,7 @@ class Queues:
         self,
         log: Log,
         registry: Registry,
-        journal: Journal,
+        journal: InternalTopic,
         transactions: Transactions,
         clock: Clock,
         random: Random,

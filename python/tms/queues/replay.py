@@ -9,6 +9,7 @@ Invariants
 from collections.abc import Callable, Iterable
 
 from tms.clock import Clock
+from tms.journal.journaled import JournalEntry
 from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
 from tms.queues.entries import (
@@ -26,7 +27,6 @@ from tms.queues.entries import (
 from tms.queues.runs import offsets_in
 from tms.queues.settling import end
 from tms.queues.state import QueueState
-from tms.topics.journal import JournalEntry
 
 States = dict[tuple[str, TopicName], QueueState]
 

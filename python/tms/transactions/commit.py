@@ -23,7 +23,7 @@ from tms.log.pending import Pending, PendingAppend
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, TopicAppended, TopicStaged
-from tms.topics.journal import end_of
+from tms.topics.internal_topic import end_of
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
 from tms.transactions.commit_queue import Finish

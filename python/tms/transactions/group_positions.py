@@ -13,11 +13,10 @@ from typing import Protocol
 
 from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
-from tms.log.visibility import Judge
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey
-from tms.topics.journal import Journal
+from tms.topics.internal_topic import InternalTopic
 from tms.transactions.positions import Positions, decode_entry, encode_key
 
 CHUNK = 1_000
@@ -39,9 +38,8 @@ class MemberFence(Protocol):
 class GroupPositions:
     """Where groups stand. Thread-safe."""
 
-    def __init__(self, journal: Journal, judge: Judge) -> None:
+    def __init__(self, journal: InternalTopic) -> None:
         self._journal = journal
-        self._judge = judge
         self.fence: MemberFence | None = None
         self._known: Positions | None = None
         self.length = 0  # of the journal, in entries
@@ -57,7 +55,7 @@ class GroupPositions:
         or is alone."""
         if self._known is None:
             found, length = Positions(), 0
-            for entry in self._journal.replay(self._judge):
+            for entry in self._journal.replay():
                 found.apply(*decode_entry(entry.key, entry.value))
                 length += 1
             self._known, self.length = found, length
@@ -102,10 +100,9 @@ class GroupPositions:
     ) -> PendingAppend:
         """Write changes, without applying them; the calling thread writes what needs at most
         `inline`."""
-        values = [str(change.position).encode() for change in changes]
-        names = [encode_key(change.key) for change in changes]
+        entries = [(encode_key(one.key), str(one.position).encode()) for one in changes]
         self.length += len(changes)
-        return self._journal.append(values, durability, names, stamp, inline)
+        return self._journal.append(entries, durability, stamp, inline)
 
     # -- as a part of commits ----------------------------------------------------------------------
 
@@ -144,9 +141,8 @@ class GroupPositions:
         with self._lock:
             known = list(self.load().all())
             chunks = [known[at : at + CHUNK] for at in range(0, len(known), CHUNK)]
-            self._journal.keep(
-                [[str(position).encode() for _, position in chunk] for chunk in chunks],
-                [[encode_key(key) for key, _ in chunk] for chunk in chunks],
+            self._journal.snapshot(
+                [[(encode_key(key), str(at).encode()) for key, at in chunk] for chunk in chunks]
             )
             self.length = 0
 
@@ -154,7 +150,8 @@ class GroupPositions:
         """Write and apply changes outside of a transaction, all or none. Raises `Conflict`."""
 
         def write() -> None:
-            self._journal.finish(self.submit(changes, durability, Stamp(0, 0)))
+            entries = [(encode_key(one.key), str(one.position).encode()) for one in changes]
+            self._journal.write(entries, durability)
             self.apply(changes)
 
         with self._lock:
@@ -166,9 +163,7 @@ class GroupPositions:
         """Forget positions."""
 
         def write() -> None:
-            values: list[bytes | None] = [None] * len(keys)
-            names = [encode_key(key) for key in keys]
-            self._journal.finish(self._journal.append(values, Durability.SYNCED, names))
+            self._journal.write([(encode_key(key), None) for key in keys], Durability.SYNCED)
             for key in keys:
                 self.load().apply(key, None)
 

@@ -34,7 +34,7 @@ from tms.model.transaction import (
     TransactionStats,
 )
 from tms.store.base import Map
-from tms.topics.journal import Journal
+from tms.topics.internal_topic import InternalTopic
 from tms.topics.partitions import Partitions
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
@@ -58,24 +58,24 @@ POSITIONS = TopicName(SYSTEM_NAMESPACE, "_positions")
 class _EditLog:
     """The journal of the transaction manager."""
 
-    def __init__(self, journal: Journal, clock: Clock) -> None:
+    def __init__(self, journal: InternalTopic, clock: Clock) -> None:
         self._journal = journal
         self._clock = clock
 
     def write(self, entries: Sequence[bytes], durability: Durability) -> None:
         for entry in entries:  # one after another: none is there without those before it
-            self._journal.finish(self._journal.append([entry], durability))
+            self._journal.write([(None, entry)], durability)
 
     def read(self) -> Iterator[bytes]:
         return (entry.value for entry in self._journal.replay() if entry.value is not None)
 
     def keep(self, entries: Sequence[bytes]) -> None:
         before_ms = max(0, self._clock.now_ms() - KEPT_MS)
-        self._journal.keep([[entry] for entry in entries], before_ms=before_ms)
+        self._journal.snapshot([[(None, entry)] for entry in entries], before_ms)
 
     def since(self, time_ms: int) -> Iterator[bytes]:
         start = Position.time(max(0, time_ms))
-        found = self._journal.replay(start=start)
+        found = self._journal.since(start)
         return (entry.value for entry in found if entry.value is not None)
 
 
@@ -96,9 +96,11 @@ class Transactions:
     ) -> None:
         self._registry = registry
         self._partitions = partitions
-        edits = _EditLog(Journal(TRANSACTIONS, registry, partitions, publisher), clock)
-        journal = Journal(POSITIONS, registry, partitions, publisher)
-        self._positions = GroupPositions(journal, lambda *of: self.manager.fate(*of))
+        edits = _EditLog(InternalTopic(TRANSACTIONS, registry, partitions, publisher), clock)
+        journal = InternalTopic(
+            POSITIONS, registry, partitions, publisher, lambda *of: self.manager.fate(*of)
+        )
+        self._positions = GroupPositions(journal)
         self.manager = TransactionManager(
             edits,
             clock,

@@ -28,7 +28,7 @@ from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import TopicStaged
-from tms.topics.journal import READ_BYTES, end_of
+from tms.topics.internal_topic import READ_BYTES, end_of
 from tms.topics.partitions import PartitionLog, Partitions
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry

@@ -1,0 +1,127 @@
+"""Internal topics: what is replayed, and from where."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.gate_kit import WAIT_S, StoreGate, in_thread
+from tests.log_kit import SEGMENTS, SYNCED, Bench, until
+from tms.block import Flags
+from tms.errors import StorageUnavailable, TimedOut
+from tms.log.groups import Stamp
+from tms.log.visibility import Judge
+from tms.model.position import Position
+from tms.model.snapshot import Fate
+from tms.model.topic import TopicName
+from tms.topics.internal_topic import InternalTopic
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with Bench() as made:
+        yield made
+
+
+def _open(bench: Bench, judge: Judge | None = None) -> InternalTopic:
+    engine = bench.engine
+    name = TopicName("system", "_test")
+    return InternalTopic(name, engine._registry, engine._partitions, engine._publisher, judge)
+
+
+def _write(topic: InternalTopic, *values: bytes) -> None:
+    topic.write([(None, value) for value in values], SYNCED)
+
+
+def _values(topic: InternalTopic, start: Position | None = None) -> list[bytes | None]:
+    entries = topic.replay() if start is None else topic.since(start)
+    return [entry.value for entry in entries]
+
+
+def test_an_internal_topic_gives_what_was_written_in_order(bench: Bench) -> None:
+    topic = _open(bench)
+    assert _values(topic) == []
+    topic.write([(b"a", b"1"), (b"b", b"2")], SYNCED)
+    topic.write([(b"a", b"3"), (b"b", None)], SYNCED)
+    bench.restart()
+    found = [(entry.key, entry.value, entry.write_pointer) for entry in _open(bench).replay()]
+    assert found == [(b"a", b"1", 0), (b"b", b"2", 0), (b"a", b"3", 0), (b"b", None, 0)]
+
+
+def test_a_replay_begins_with_the_last_snapshot(bench: Bench) -> None:
+    topic = _open(bench)
+    for round_ in range(2):
+        _write(topic, b"forgotten")
+        bench.clock.pass_ms(1)
+        topic.snapshot([[(None, b"%d" % round_), (None, b"b")], [(None, b"c")]])
+        _write(topic, b"behind")
+        assert _values(topic) == [b"%d" % round_, b"b", b"c", b"behind"]
+        bench.restart()
+        topic = _open(bench)
+        assert _values(topic) == [b"%d" % round_, b"b", b"c", b"behind"]
+        assert _values(topic, Position.earliest()) == [b"%d" % round_, b"b", b"c", b"behind"]
+
+
+def test_what_is_not_older_than_was_asked_stays_before_a_snapshot(bench: Bench) -> None:
+    topic = _open(bench)
+    for value in (b"old", b"young"):
+        _write(topic, value)
+        bench.clock.pass_ms(10)
+    topic.snapshot([[(None, b"kept")]], before_ms=bench.clock.now_ms() - 15)
+    bench.restart()
+    topic = _open(bench)
+    assert _values(topic) == [b"kept"]
+    assert _values(topic, Position.earliest()) == [b"young", b"kept"]
+
+
+def test_it_is_as_long_as_what_the_next_replay_reads(bench: Bench) -> None:
+    topic = _open(bench)
+    topic.write([(b"key", b"1"), (None, b"22")], SYNCED)
+    topic.write([(b"key", None)], SYNCED)
+    assert (topic.length, topic.bytes) == (3, 9)
+    bench.restart()
+    topic = _open(bench)
+    for _ in range(2):
+        assert len(list(topic.replay())) == topic.length == 3 and topic.bytes == 9
+    bench.clock.pass_ms(1)
+    topic.snapshot([[(b"key", b"1")]])
+    assert (topic.length, topic.bytes) == (0, 0)  # to be written since
+    _write(topic, b"1")
+    assert (topic.length, topic.bytes) == (1, 1)
+
+
+def test_nothing_is_replayed_while_a_write_that_failed_is_under_way(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would come later, and nobody who has read before would know of it."""
+    bench.store.before = gate = StoreGate()
+    topic = _open(bench)
+    _write(topic, b"1")
+    with gate.holding("write", SEGMENTS):
+        leader = in_thread(lambda: _write(topic, b"2"))
+        gate.wait_reached()
+        monkeypatch.setattr("tms.topics.internal_topic.TIMEOUT_S", 0.01)
+        with pytest.raises(TimedOut):
+            _write(topic, b"3")
+        with pytest.raises(StorageUnavailable, match="under way"):
+            _values(topic)
+    leader.result(WAIT_S)
+    until(lambda: all(pending.done() for pending in topic._failed))
+    assert _values(topic) == [b"1", b"2", b"3"]
+
+
+def test_of_transactions_those_entries_count_that_a_judge_admits(bench: Bench) -> None:
+    judged = list[tuple[int, bool]]()
+    fates = {5: Fate.VISIBLE, 6: Fate.SKIPPED, 7: Fate.OPEN, 8: Fate.VISIBLE}
+
+    def judge(pointer: int, issued: bool) -> Fate:
+        judged.append((pointer, issued))
+        return fates[pointer]
+
+    topic = _open(bench, judge)
+    _write(topic, b"0")
+    for pointer in fates:
+        flags = Flags.TRANSACTIONAL | (Flags.ISSUED if pointer == 8 else 0)
+        topic.append([(None, b"%d" % pointer)], SYNCED, Stamp(flags, pointer)).result(WAIT_S)
+    found = [(entry.value, entry.write_pointer) for entry in topic.replay()]
+    assert found == [(b"0", 0), (b"5", 5), (b"8", 8)]
+    assert judged == [(5, False), (6, False), (7, False), (8, True)]

@@ -1,0 +1,166 @@
+"""An internal topic: the journal of one state machine (`journal.journaled`).
+
+Invariants
+
+* It has one partition; nothing of it expires, and what a snapshot makes unneeded is dropped.
+* `replay` gives the entries in the order in which they were appended; an entry is there if its
+  append was acknowledged, and may be there if it was not. What is not there comes never: nothing is
+  replayed while a write that failed is still under way.
+* A journal that was never appended to has no topic.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tms.block import BlockHeader, Flags, decode, encode
+from tms.errors import StorageUnavailable, TopicNotFound
+from tms.journal.journaled import Cells, JournalEntry
+from tms.log.groups import PLAIN, Stamp
+from tms.log.pending import PendingAppend
+from tms.log.records import FIRST_KEY
+from tms.log.recovery import header_of
+from tms.log.visibility import Judge
+from tms.model.ids import MessageId
+from tms.model.message import Appended, NewBlock
+from tms.model.position import Position
+from tms.model.snapshot import Fate
+from tms.model.topic import MESSAGE_BYTES_MAX, Durability, TopicName, TopicSettings
+from tms.topics.partitions import PartitionLog, Partitions
+from tms.topics.publishing import Publisher
+from tms.topics.registry import Registry
+
+READ_BYTES = 8 << 20
+TIMEOUT_S = 30.0
+_SETTINGS = TopicSettings(1, None, None, Durability.SYNCED, MESSAGE_BYTES_MAX)
+
+
+class InternalTopic:
+    """The journal of one state machine. Thread-safe. Of entries that transactions wrote `replay`
+    gives those that `judge` admits, without one all."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        registry: Registry,
+        partitions: Partitions,
+        publisher: Publisher,
+        judge: Judge | None = None,
+    ) -> None:
+        self.name = name
+        self.length = 0  # in entries, of what the next replay reads
+        self.bytes = 0  # of these
+        self._registry = registry
+        self._partitions = partitions
+        self._publisher = publisher
+        self._judge = judge
+        self._exists = False
+        self._failed: list[PendingAppend] = []  # writes without an answer in time
+
+    def append(
+        self,
+        entries: Sequence[Cells],
+        durability: Durability,
+        stamp: Stamp = PLAIN,
+        inline: Durability = Durability.SYNCED,
+    ) -> PendingAppend:
+        """Append entries together; the calling thread itself writes what needs at most `inline`."""
+        if not self._exists:
+            self._registry.create(self.name, _SETTINGS)
+            self._exists = True
+        for key, value in entries:
+            self._count(key, value)
+        keys, values = [key for key, _ in entries], [value for _, value in entries]
+        blocks = [NewBlock(0, encode(values, keys))]
+        return self._publisher.submit(self.name, blocks, durability, inline, stamp, internal=True)
+
+    def write(self, entries: Sequence[Cells], durability: Durability) -> Appended:
+        """Append entries together, and wait until they are stored. This thread writes them if no
+        other one has begun to: who holds a lock meanwhile, which threads in the background wait
+        for, must not depend on a free one."""
+        pending = self.append(entries, durability)
+        try:
+            if not pending.done():
+                record = self._registry.find(self.name)
+                self._partitions.get(self.name, record, 0).writer.write_what_waits(TIMEOUT_S)
+            (place,) = pending.result(TIMEOUT_S)
+            return place
+        finally:
+            if not pending.done():
+                self._failed = [one for one in (*self._failed, pending) if not one.done()]
+
+    def snapshot(self, entries: Iterable[Sequence[Cells]], before_ms: int | None = None) -> None:
+        """Append entries, each sequence of them together, synced; from now on `replay` begins with
+        them. What was before may be forgotten, with `before_ms` only what is older than that."""
+        places = [self.write(some, Durability.SYNCED) for some in entries]
+        if places:
+            self.begin_at(MessageId(places[0].time_ms, places[0].sequence), before_ms)
+
+    def begin_at(self, first: MessageId, before_ms: int | None = None) -> None:
+        """Let `replay` begin here from now on: everything that it needs was appended from there on.
+        What was before may be forgotten, with `before_ms` only what is older than that."""
+        record = self._registry.find(self.name)
+        self._registry.set_journal_start(record.uid, str(first))
+        self.length = self.bytes = 0
+        before = Position.at(first) if before_ms is None else Position.time(before_ms)
+        self._partitions.get(self.name, record, 0).reader.truncate(before, first.time_ms)
+
+    def replay(self) -> Iterator[JournalEntry]:
+        """All entries since the last snapshot. Raises `StorageUnavailable` while a write that
+        failed is still under way."""
+        self.length = self.bytes = 0
+        for entry in self.since(None):
+            self._count(entry.key, entry.value)
+            yield entry
+
+    def since(self, start: Position | None) -> Iterator[JournalEntry]:
+        """The same, from a position on instead."""
+        if not all(pending.done() for pending in self._failed):
+            raise StorageUnavailable(
+                f"A write of {self.name} that failed is still under way. Try again."
+            )
+        try:
+            record = self._registry.find(self.name)
+        except TopicNotFound:
+            return
+        self._exists = True
+        log = self._partitions.get(self.name, record, 0)
+        reader = log.reader
+        _end_doubts(log)
+        first = self._registry.journal_start(record.uid)
+        position = start or (Position.earliest() if first is None else Position.parse(first))
+        ended = False
+        while not ended:
+            read = reader.read(position, FIRST_KEY, READ_BYTES)
+            position, ended = read.next, read.ended
+            for stored in read.blocks:
+                header = header_of(stored)
+                if self._judge is not None and not _counts(header, self._judge):
+                    continue
+                columns = decode(stored.block)
+                for key, value in zip(columns.keys(), columns.values(), strict=True):
+                    yield JournalEntry(key, value, header.write_pointer)
+
+    def _count(self, key: bytes | None, value: bytes | None) -> None:
+        self.length += 1
+        self.bytes += len(key or b"") + len(value or b"")
+
+
+def _end_doubts(log: PartitionLog) -> None:
+    """After a write that failed: what of it is stored counts, and nothing more comes of it."""
+    if log.state.known and not log.state.loaded:
+        with log.state.changing():
+            log.state.load()
+
+
+def _counts(header: BlockHeader, judge: Judge) -> bool:
+    """Whether an entry is true by now. One in progress is not, and holds nothing back: whoever
+    commits it tells it to those who replayed before."""
+    if header.flags & Flags.ROLLED_BACK:
+        return False
+    if not header.flags & Flags.TRANSACTIONAL:
+        return True
+    return judge(header.write_pointer, bool(header.flags & Flags.ISSUED)) is Fate.VISIBLE
+
+
+def end_of(place: Appended) -> int:
+    """The offset after a block."""
+    return place.base_offset + place.count
