@@ -245,7 +245,7 @@ class Partition:
         found, following = list[Row](), f"0:{position}"
         while True:
             limit = self.random.choice((1, 3, 100))
-            query = f"from={following}&max_bytes={self.bytes_max()}&limit={limit}"
+            query = f"start={following}&bytes_max={self.bytes_max()}&limit={limit}"
             answer = client.request("GET", f"{PATH}/messages?{query}", accept=media)
             assert answer.status == 200, answer
             found += (_from_json if media == routes.JSON else _from_arrow)(answer.body)

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tms import block
-from tms.api import bodies, messages, routes, strict
+from tms.api import bodies, messages, openapi, routes, strict
 from tms.api.bodies import MessageIn, PublishBody
 from tms.api.commits import decode_commit, encode_commit
-from tms.api.openapi import document as openapi
 from tms.errors import (
     BadBlock,
     BadJson,
@@ -217,22 +216,22 @@ def test_an_unknown_field_is_refused() -> None:
 
 def test_settings_travel_as_a_put_body() -> None:
     settings = TopicSettings(3, None, 1 << 20, Durability.WRITTEN, 1_000)
-    body = bodies.settings_body(settings)
+    body = bodies.encode(bodies.NEW_TOPIC.encode(settings))
     assert bodies.decode(body, bodies.SettingsBody).settings() == settings
 
 
 def test_changes_travel_as_a_patch_body() -> None:
-    body = bodies.changes_body({"retention_ms": 5_000, "partitions": 2})
+    body = bodies.encode(bodies.TOPIC_CHANGES.encode({"retention_ms": 5_000, "partitions": 2}))
     changes = bodies.decode(body, bodies.SettingsBody).changes()
     assert changes == {"retention_ms": 5_000, "partitions": 2}
 
 
 def test_a_retention_that_is_not_the_topics_own_travels_as_none_or_by_its_name() -> None:
     settings = TopicSettings(retention_ms=7_000, retention_is_default=True)
-    body = bodies.settings_body(settings)
+    body = bodies.encode(bodies.NEW_TOPIC.encode(settings))
     assert b'"retention"' not in body  # which an earlier version understands
     assert bodies.decode(body, bodies.SettingsBody).settings().retention_is_default
-    body = bodies.changes_body({"retention_is_default": True})
+    body = bodies.encode(bodies.TOPIC_CHANGES.encode({"retention_is_default": True}))
     assert json.loads(body) == {"retention": "default"}
     assert bodies.decode(body, bodies.SettingsBody).changes() == {"retention_is_default": True}
 

@@ -157,8 +157,8 @@ def test_a_queue_comes_through_whole() -> None:
         *counts,
         partitions=(QueuePartition(0, 1, 2, 3), QueuePartition(1, 4, 5, 6)),
     )
-    body = bodies.encode(queues.queue_body(info))
-    assert queues.queue_info(bodies.decode(body, queues.QueueBody)) == info
+    body = bodies.encode(queues.QUEUE.encode(info))
+    assert queues.QUEUE.decode(bodies.decode(body, queues.QueueBody)) == info
     assert json.loads(body)["dead_letter"] == "team:jobs-workers-dead"
 
 
@@ -203,5 +203,6 @@ def test_tokens_are_checked_and_counted() -> None:
 
 
 def test_the_answer_to_tokens_comes_through() -> None:
-    body = bodies.encode(queues.TokensBody(3, ["a"]))
-    assert queues.token_result(body) == TokenResult(3, ("a",))
+    result = TokenResult(3, ("a",))
+    body = bodies.encode(queues.TOKEN_RESULT.encode(result))
+    assert queues.TOKEN_RESULT.decode(bodies.decode(body, queues.TokensBody)) == result

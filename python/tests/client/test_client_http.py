@@ -169,7 +169,7 @@ def test_a_fetch_names_each_partition_s_position() -> None:
     (head,) = calls.fetch(NAME, positions, 1_000, 0.25).chunks
     assert head.startswith(  # type: ignore[union-attr]
         b"GET /v2/namespaces/team/topics/orders/messages"
-        b"?from=0:earliest,2:offset:7&max_bytes=1000&wait_ms=250 HTTP/1.1\r\n"
+        b"?start=0:earliest,2:offset:7&bytes_max=1000&wait_s=0.25 HTTP/1.1\r\n"
     )
 
 

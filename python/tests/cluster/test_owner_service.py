@@ -64,7 +64,7 @@ def refused(served: Served, method: str, path: str, body: bytes | None = None) -
 
 TOPIC = "/v2/namespaces/default/topics/orders"
 REQUESTS = [
-    ("GET", f"{TOPIC}/messages?from=earliest&partition=0", None),
+    ("GET", f"{TOPIC}/messages?start=earliest&partition=0", None),
     ("POST", f"{TOPIC}/messages", b'{"messages": [{"value": "late"}]}'),
     ("GET", TOPIC, None),
     ("GET", "/v2/namespaces/default/topics", None),
@@ -99,17 +99,17 @@ def test_fault_37_the_first_request_after_a_replacement_is_refused_whatever_is_c
             bus.publish("orders", b"1")
         with Client(first.address) as client:
             for _ in range(2):
-                answer = client.request("GET", f"{path}/messages?from=earliest")
+                answer = client.request("GET", f"{path}/messages?start=earliest")
                 assert answer.status == 200
         owned(store, "second", SLOW, take_over=True)
-        refused(first, "GET", f"{path}/messages?from=earliest")
+        refused(first, "GET", f"{path}/messages?start=earliest")
 
 
 def test_fault_37_a_poll_that_waits_ends_when_the_store_is_taken_over() -> None:
     store = KeptStore(shared=True)
     with serving(store, owner=owned(store, "first")) as first, first.connect() as client:
         path = first.create("orders")
-        client.send(f"GET {path}/messages?wait_ms=15000 HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        client.send(f"GET {path}/messages?wait_s=15 HTTP/1.1\r\nHost: a\r\n\r\n".encode())
         while not first.service.engine._partitions.opened():
             threading.Event().wait(0.01)
         with serving(store, owner=owned(store, "second", take_over=True)):

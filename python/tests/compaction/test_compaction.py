@@ -540,10 +540,10 @@ def test_a_compacted_topic_is_the_same_through_http() -> None:
         assert list(bus.consumer("t", stop_at_end=True)) == expected
         assert [batch.to_arrow().num_rows for batch in bus.fetch("t").batches] == [4, 1]
         client = served.connect()
-        path = "/v2/namespaces/default/topics/t/messages?from=offset:38&limit=1"
+        path = "/v2/namespaces/default/topics/t/messages?start=offset:38&limit=1"
         first = client.request("GET", path).json
         assert [message["offset"] for message in first["messages"]] == [38]
-        rest = client.request("GET", f"{path.partition('?')[0]}?from={first['next']}").json
+        rest = client.request("GET", f"{path.partition('?')[0]}?start={first['next']}").json
         assert [message["offset"] for message in rest["messages"]] == [39, 42]
         changed = bus.update_topic("t", cleanup="compact,delete", retention="1d").settings
         assert (changed.cleanup, changed.retention_ms) == (Cleanup.BOTH, DAY_MS)

@@ -45,7 +45,7 @@ def committed(client: Client) -> list[str]:
     values: list[str] = []
     start = "earliest"
     while True:
-        page = client.request("GET", f"/v2/namespaces/n/topics/t/messages?from={start}").json
+        page = client.request("GET", f"/v2/namespaces/n/topics/t/messages?start={start}").json
         if not page["messages"]:
             return values
         values += [message["value"] for message in page["messages"]]

@@ -24,10 +24,10 @@ from tms.model.message import NewBlock
 MIB = 1 << 20
 TOPICS = "/v2/namespaces/default/topics"
 CDAP = "/v1/namespaces/default/topics"
-TRANSACTIONS = routes.TRANSACTIONS
+TRANSACTIONS = "/v2/transactions"
 JSON, BLOCKS, ARROW, COMMIT = routes.JSON, routes.BLOCKS, routes.ARROW_STREAM, routes.COMMIT
-HOUR = "delay_ms=3600000"
-EVERYTHING = "from=earliest&max_bytes=1000000000"
+HOUR = "delay_s=3600"
+EVERYTHING = "start=earliest&bytes_max=1000000000"
 VALUES = 499_000  # what a body of JSON may hold, nearly
 
 
@@ -192,7 +192,7 @@ def fetch() -> list[bytes]:
         made += [request("GET", f"{path}&limit=10000", Accept=media) for media in (JSON, ARROW)]
         made += [
             request("GET", path, Accept=BLOCKS),
-            request("GET", f"{path}&isolation=uncommitted&wait_ms=100", Accept=BLOCKS),
+            request("GET", f"{path}&isolation=uncommitted&wait_s=0.1", Accept=BLOCKS),
             request("GET", f"{TOPICS}/{topic}/offsets?at=time:1"),
             request("GET", f"{TOPICS}/{topic}/inspect?limit=1000"),
         ]
@@ -200,7 +200,7 @@ def fetch() -> list[bytes]:
 
 
 def fetch_filtered() -> list[bytes]:
-    path = f"{TOPICS}/many/messages?{EVERYTHING}&filter="
+    path = f"{TOPICS}/many/messages?{EVERYTHING}&where="
     return [
         request("GET", path + where, Accept=media)
         for where in ("key%20%5E%3D%207", "key%20%3D%20none")
@@ -209,7 +209,7 @@ def fetch_filtered() -> list[bytes]:
 
 
 def receive() -> list[bytes]:
-    asked = text({"max": 2_000, "bytes_max": 1 << 30})
+    asked = text({"limit": 2_000, "bytes_max": 1 << 30})
     path = f"{TOPICS}/jobs/queues/g/receive"
     return [post(path, asked, Accept=JSON), post(path, asked, Accept=BLOCKS)]
 
@@ -229,7 +229,7 @@ def settle() -> list[bytes]:
 
 def redrive() -> list[bytes]:
     path = f"{TOPICS}/hurt/queues/g/redrive"
-    return [post(path, text({"max": 1_000})), post(path, text({"max": 1, "x": [1] * VALUES}))]
+    return [post(path, text({"limit": 1_000})), post(path, text({"limit": 1, "x": [1] * VALUES}))]
 
 
 def erase() -> list[bytes]:
@@ -320,7 +320,7 @@ def heads() -> list[bytes]:
         request("GET", path, **{f"X{n}": "v" * 60 for n in range(1_000)}),
         request("GET", path, X="v" * 100_000),
         request("GET", f"{path}?{'x' * 20_000}"),
-        request("GET", f"{path}/messages?filter={'(' * 4_000}"),
+        request("GET", f"{path}/messages?where={'(' * 4_000}"),
         chunked(f"{path}/messages", b" " * (64 << 10), 1),
         request("GET", routes.METRICS),
         request("GET", routes.OPENAPI),
@@ -361,7 +361,7 @@ def prepare(service: Service) -> None:
     call(service, post(f"{TOPICS}/later/delayed?{HOUR}", large(3), BLOCKS))
     call(service, request("PUT", f"{CDAP}/cdap", b"{}"))
     hurt = f"{TOPICS}/hurt/queues/g"
-    received = call(service, post(f"{hurt}/receive", text({"max": 6}))).json
+    received = call(service, post(f"{hurt}/receive", text({"limit": 6}))).json
     call(service, post(f"{hurt}/reject", text({"tokens": received["tokens"]})))
 
 

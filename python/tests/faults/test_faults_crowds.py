@@ -40,7 +40,7 @@ SLOWER = 4  # and how much longer all may take, on a machine that does other thi
 def test_fault_19_a_thousand_consumers_that_never_read_cost_32_mib_and_hurt_nobody(
     tmp_path: Path,
 ) -> None:
-    fetch = request("GET", f"{MESSAGES}?from=0:earliest&max_bytes={8 * MIB}", Accept=routes.BLOCKS)
+    fetch = request("GET", f"{MESSAGES}?start=0:earliest&bytes_max={8 * MIB}", Accept=routes.BLOCKS)
     with (
         descriptors(CONSUMERS + 200),
         Service(tmp_path / "data", "--cache-bytes", str(16 * MIB), *PATIENCE) as service,
@@ -68,7 +68,7 @@ def test_fault_19_while_a_crowd_does_not_read_a_replay_from_the_store_goes_on(
     tmp_path: Path,
 ) -> None:
     """The crowd's answers hold all the memory there is for answers."""
-    fetch = request("GET", f"{MESSAGES}?from=0:earliest&max_bytes={8 * MIB}", Accept=routes.BLOCKS)
+    fetch = request("GET", f"{MESSAGES}?start=0:earliest&bytes_max={8 * MIB}", Accept=routes.BLOCKS)
     options = ("--cache-bytes", str(MIB), "--fetch-bytes-in-flight-max", str(4 * MIB))
     with (
         descriptors(CONSUMERS + 200),
@@ -125,7 +125,7 @@ def test_fault_29_a_flood_in_256_mib_is_refused_where_it_must_be_and_nothing_is_
 
 def greedy() -> list[bytes]:
     """Requests that want as much memory as they may, or more."""
-    fetch = f"{MESSAGES}?from=0:earliest&max_bytes={8 * MIB}"
+    fetch = f"{MESSAGES}?start=0:earliest&bytes_max={8 * MIB}"
     return [
         request("POST", MESSAGES, framed(8 * MIB - 4_096, 1), media=routes.BLOCKS),
         request("POST", MESSAGES, framed(64 << 10, 200), media=routes.BLOCKS),

@@ -89,7 +89,7 @@ def test_fault_29_every_kind_of_request_is_answered_within_the_bound(
     assert statuses.keys() <= CLEAR, (statuses, service.lines[-3:])
     assert waiting.statuses == {200}
     assert call(service, SMALL).status == 200
-    assert call(service, request("GET", f"{TOPICS}/in/messages?from=latest")).status == 200
+    assert call(service, request("GET", f"{TOPICS}/in/messages?start=latest")).status == 200
     assert service.ready()
 
 

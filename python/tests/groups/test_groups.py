@@ -51,12 +51,14 @@ class World:
         group: str = "g",
         session_s: float = 10,
         topic: TopicName = A,
-        leaving: bool = False,
         reading: bool = False,
     ) -> GroupStanding:
         return self.engine.groups.poll(
-            group, topic, member, session_s, holding or {}, leaving=leaving, reading=reading
+            group, topic, member, session_s, holding or {}, reading=reading
         )
+
+    def leave(self, member: str, group: str = "g") -> None:
+        self.engine.groups.leave(group, A, member)
 
     def owners(self) -> dict[int, str | None]:
         found = self.engine.groups.describe("g", A)
@@ -126,13 +128,13 @@ def test_a_member_that_never_comes_back_is_forgotten(world: World) -> None:
 
 
 def test_leaving_is_not_waiting_and_may_be_repeated(world: World) -> None:
-    mine = world.poll("a").partitions
+    world.poll("a")
     world.poll("b")
     for _ in range(2):
-        world.poll("a", mine, leaving=True)
+        world.leave("a")
     assert sorted(world.poll("b").partitions) == [0, 1, 2, 3]
-    world.poll("b", leaving=True)
-    world.poll("nobody", leaving=True)
+    world.leave("b")
+    world.leave("nobody")
     assert world.engine.groups._members.groups() == []
 
 
@@ -235,14 +237,14 @@ def test_members_of_a_process_that_is_gone_can_be_forgotten(world: World) -> Non
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_poll_whose_journal_fails_changes_nothing_or_all(world: World, stored: bool) -> None:
-    mine = world.poll("a").partitions
+    world.poll("a")
     world.poll("b")
     world.store.fail_write(1, stored=stored)
     with pytest.raises(TMSError):
-        world.poll("a", mine, leaving=True)
+        world.leave("a")
     world.engine.maintenance.recover()
     assert set(world.owners().values()) in ({"a"}, {"b"})
-    assert world.poll("a", mine, leaving=True).partitions == {}
+    world.leave("a")
     owned = world.poll("b").partitions
     assert sorted(owned) == [0, 1, 2, 3]
     world.restart()
@@ -269,7 +271,7 @@ def test_the_journal_is_shortened_and_forgets_groups_without_members(
     for number in range(20):
         world.poll("a", group=f"g{number}")
         if number % 2:
-            world.poll("a", group=f"g{number}", leaving=True)
+            world.leave("a", f"g{number}")
     before = {n: world.poll("a", group=f"g{n}").partitions for n in range(0, 20, 2)}
     assert world.journaled > 10
     world.engine.groups.tidy()
@@ -297,7 +299,7 @@ def test_only_the_owner_of_a_partition_moves_its_position(world: World) -> None:
     assert world.position() == "offset:3"
     world.restart()
     world.move(4, owner)
-    world.poll("a", leaving=True)
+    world.leave("a")
     with pytest.raises(Fenced):
         world.move(5, owner)
     assert world.position() == "offset:4"
@@ -372,7 +374,7 @@ def test_the_lag_counts_what_is_before_a_group_and_how_old_it_is(world: World) -
     ):
         world.move(to, None)
         assert lags()[0] == lag
-    (summary,) = world.engine.groups.of(A)
+    (summary,) = world.engine.groups.list_groups(A)
     assert (summary.group, summary.lag, summary.lag_ms) == ("g", 0, 0)
     world.engine.append(A, [NewBlock(0, encode([b"x"]))])
     world.clock.pass_ms(700)

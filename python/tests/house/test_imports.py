@@ -64,10 +64,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sql": _VALUES | {"clock", "client", "api"},
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
     "spark/source": _VALUES | _TOLD,
-    "spark/source/from_service": _VALUES | {"clock", "client"},
+    "spark/source/from_service": _VALUES | {"clock", "api", "client"},
     "spark/source/from_hbase": _VALUES | {"clock", "log", "store", "observer"},
     "spark/connector": _VALUES | {"clock", "log", "store", "observer"},
-    "spark/sink": _VALUES | {"clock", "client"},
+    "spark/sink": _VALUES | {"clock", "api", "client"},
     "spark/jobs": _VALUES | {"client"},  # an audit reads what no reader is shown
     "spark": _VALUES | {"clock", "root"},
     # The two composition roots of the Python API: they join client, engine and store.

@@ -262,7 +262,7 @@ def test_an_offset_beyond_the_end_is_refused_and_the_end_is_named(
     with pytest.raises(OffsetOutOfRange), bus.consumer("t", "offset:4") as consumer:
         next(iter(consumer))
     with there.served.connect() as client:
-        answer = client.request("GET", f"{PATH}/messages?from=offset:4&wait_ms=20000")
+        answer = client.request("GET", f"{PATH}/messages?start=offset:4&wait_s=20")
         assert (answer.status, answer.problem) == (410, "offset-out-of-range")
         assert answer.json["details"]["end"] == 3
 
@@ -270,11 +270,11 @@ def test_an_offset_beyond_the_end_is_refused_and_the_end_is_named(
 def test_an_answer_in_json_says_how_far_everything_was_looked_at(there: Partition) -> None:
     publish(there, *(b"%d" % number for number in range(10)))
     with there.served.connect() as client:
-        answer = client.request("GET", f"{PATH}/messages?limit=4&max_bytes=1000000")
+        answer = client.request("GET", f"{PATH}/messages?limit=4&bytes_max=1000000")
         said = json.loads(answer.body)
         assert (said["reached"], said["ends"]) == ({"0": 4}, {"0": 10})
         assert (answer.headers["tms-reached"], answer.headers["tms-end"]) == ("0:4", "0:10")
-        answer = client.request("GET", f"{PATH}/messages?filter=key%20%3D%20nobody")
+        answer = client.request("GET", f"{PATH}/messages?where=key%20%3D%20nobody")
         assert json.loads(answer.body)["messages"] == []
         assert answer.headers["tms-reached"] == "0:10"
 

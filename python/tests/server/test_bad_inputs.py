@@ -55,7 +55,7 @@ def topic(served: Served) -> str:
 
 def stored(client: Client, topic: str) -> int:
     """How many messages the topic has."""
-    answer = client.request("GET", f"{topic}/messages?limit=10000&max_bytes=4000000")
+    answer = client.request("GET", f"{topic}/messages?limit=10000&bytes_max=4000000")
     return len(answer.json["messages"])
 
 
@@ -357,7 +357,7 @@ def test_rows_19_to_24_json_that_is_not_strict(client: Client, topic: str, body:
 @pytest.mark.parametrize("number", [2**63, 2**64, -(2**63) - 1, -1, 10**30])
 @pytest.mark.parametrize("kind", ["offset", "time"])
 def test_row_22_numbers_beyond_64_bits(client: Client, topic: str, kind: str, number: int) -> None:
-    answer = client.request("GET", f"{topic}/messages?from={kind}:{number}")
+    answer = client.request("GET", f"{topic}/messages?start={kind}:{number}")
     refused(client, answer, 422, "invalid")
     refused(
         client,
@@ -483,30 +483,30 @@ def test_row_35_fewer_partitions(client: Client, topic: str) -> None:
 )
 @pytest.mark.parametrize("kind", ["", "id:", "after:", "0:after:"])
 def test_row_37_malformed_message_ids(client: Client, topic: str, kind: str, id: str) -> None:
-    answer = client.request("GET", f"{topic}/messages?from={kind}{id}")
+    answer = client.request("GET", f"{topic}/messages?start={kind}{id}")
     refused(client, answer, 400, "bad-message-id")
 
 
 def test_row_37_an_id_of_the_future_finds_nothing(client: Client, topic: str) -> None:
     publish(client, topic, messages({"value": "a"}))
     future = MessageId(200_000_000_000_000, 0)
-    answer = client.request("GET", f"{topic}/messages?from=after:{future}")
+    answer = client.request("GET", f"{topic}/messages?start=after:{future}")
     assert (answer.status, answer.json["messages"]) == (routes.OK, [])
 
 
 def test_row_38_beyond_the_end_and_before_the_floor(client: Client, topic: str) -> None:
     publish(client, topic, messages(*({"value": str(n), "partition": 0} for n in range(3))))
-    answer = client.request("GET", f"{topic}/messages?from=0:offset:3")
+    answer = client.request("GET", f"{topic}/messages?start=0:offset:3")
     assert (answer.status, answer.json["messages"]) == (routes.OK, [])
     client.request("POST", f"{topic}/truncate", b"{}")
-    answer = client.request("GET", f"{topic}/messages?from=0:offset:1")
+    answer = client.request("GET", f"{topic}/messages?start=0:offset:1")
     refused(client, answer, 410, "offset-out-of-range")
     assert answer.json["details"] == {"earliest": 3, "end": 3}
 
 
 @pytest.mark.parametrize("time_ms", ["-1", "253402300800000", "1700000000000000", "x", ""])
 def test_row_39_times(client: Client, topic: str, time_ms: str) -> None:
-    answer = client.request("GET", f"{topic}/messages?from=time:{time_ms}")
+    answer = client.request("GET", f"{topic}/messages?start=time:{time_ms}")
     refused(client, answer, 422, "invalid")
 
 
@@ -525,7 +525,7 @@ def test_row_40_limits(client: Client, topic: str, value: str) -> None:
         refused(client, answer, 422, "invalid")
 
 
-@pytest.mark.parametrize("query", ["form=latest", "limit=1&limit=2", "wait_ms=-1", "max_bytes=0"])
+@pytest.mark.parametrize("query", ["form=latest", "limit=1&limit=2", "wait_s=-1", "bytes_max=0"])
 def test_row_40_other_parameters(client: Client, topic: str, query: str) -> None:
     refused(client, client.request("GET", f"{topic}/messages?{query}"), 422, "invalid")
 

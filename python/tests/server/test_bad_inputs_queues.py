@@ -61,19 +61,19 @@ def counts(client: Client, queue: str) -> tuple[int, int]:
 @pytest.mark.parametrize(
     "body",
     [
-        {"max": 0},
-        {"max": -1},
-        {"max": RECEIVE_MAX + 1},
-        {"max": 1.5},
-        {"max": "1"},
-        {"max": None},
-        {"max": 10**30},
+        {"limit": 0},
+        {"limit": -1},
+        {"limit": RECEIVE_MAX + 1},
+        {"limit": 1.5},
+        {"limit": "1"},
+        {"limit": None},
+        {"limit": 10**30},
         {"wait_s": -1},
         {"wait_s": 3_600.1},
         {"wait_s": "1"},
         {"bytes_max": 0},
         {"bytes_max": 1 << 40},
-        {"limit": 1},
+        {"max": 1},
         [],
         "receive",
         1,
@@ -90,12 +90,12 @@ def test_a_receive_that_asks_for_what_is_not_given(client: Client, queue: str, b
     [
         b"",
         b"{",
-        b'{"max":1,"max":2}',
+        b'{"limit":1,"limit":2}',
         b'{"wait_s":NaN}',
         b'{"wait_s":Infinity}',
         b'{"wait_s":1e999}',
-        b'\xef\xbb\xbf{"max":1}',
-        b'{"max":1}x',
+        b'\xef\xbb\xbf{"limit":1}',
+        b'{"limit":1}x',
         b'{"a":"\\ud800"}',
         b"\xff",
         b"[" * 20_000,
@@ -149,7 +149,7 @@ def test_media_types_that_are_not_read_or_made(client: Client, queue: str, what:
 )
 @pytest.mark.parametrize("what", ["ack", "nack", "extend", "reject"])
 def test_tokens_that_are_none(client: Client, queue: str, what: str, tokens: Value) -> None:
-    taken = post(client, f"{queue}/receive", {"max": 3}).json["tokens"]
+    taken = post(client, f"{queue}/receive", {"limit": 3}).json["tokens"]
     body = {"tokens": [*taken, *tokens] if isinstance(tokens, list) else tokens}
     refused(client, post(client, f"{queue}/{what}", body), 422, "invalid")
     assert counts(client, queue) == (0, 3)
@@ -164,7 +164,7 @@ def test_tokens_of_more_messages_than_one_request_names(client: Client, queue: s
 
 @pytest.mark.parametrize("what", ["ack", "nack", "extend", "reject"])
 def test_tokens_of_others_do_nothing_and_are_named(client: Client, queue: str, what: str) -> None:
-    taken = post(client, f"{queue}/receive", {"max": 3}).json["tokens"]
+    taken = post(client, f"{queue}/receive", {"limit": 3}).json["tokens"]
     token = Token.parse(taken[0])
     others = [
         str(token._replace(epoch=token.epoch + 1)),
@@ -197,7 +197,7 @@ def test_tokens_of_others_do_nothing_and_are_named(client: Client, queue: str, w
 def test_settings_of_a_call_that_are_none(
     client: Client, queue: str, what: str, more: dict[str, object]
 ) -> None:
-    taken = post(client, f"{queue}/receive", {"max": 3}).json["tokens"]
+    taken = post(client, f"{queue}/receive", {"limit": 3}).json["tokens"]
     answer = post(client, f"{queue}/{what}", {"tokens": taken, **more})
     refused(client, answer, 422, "invalid")
     assert counts(client, queue) == (0, 3)
@@ -205,7 +205,7 @@ def test_settings_of_a_call_that_are_none(
 
 @pytest.mark.parametrize("limit", [0, -1, 100_001, 1.5, "1"])
 def test_a_redrive_of_no_number(client: Client, queue: str, limit: object) -> None:
-    refused(client, post(client, f"{queue}/redrive", {"max": limit}), 422, "invalid")
+    refused(client, post(client, f"{queue}/redrive", {"limit": limit}), 422, "invalid")
 
 
 @pytest.mark.parametrize(

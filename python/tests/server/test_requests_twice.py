@@ -30,6 +30,7 @@ from tms.store.faulty import FaultyStore
 
 TOPIC = TopicName("default", "t")
 PATH = "/v2/namespaces/default/topics/t"
+TRANSACTIONS = "/v2/transactions"
 QUEUE = f"{PATH}/queues/workers"
 LATER = "9000000000000"
 METADATA = "metadata"
@@ -125,22 +126,22 @@ def alike(answers: list[Answer], status: int = routes.OK) -> Any:
 def test_a_commit_by_token(world: World, cut: bool, large: bool) -> None:
     """Large ones are stored by a thread of their own; this is the first commit after a start."""
     value = b"1" * ((2 << 20) if large else 1)
-    raw = commit(f"{routes.TRANSACTIONS}/new/commit", value, token="t")
+    raw = commit(f"{TRANSACTIONS}/new/commit", value, token="t")
     found = alike(world.twice(raw, "write", world.maps(), cut))
     assert len(found["appended"]) == 1
     assert [value[:1] for value in world.values()] == ["a", "b", "1"]
 
 
 def test_a_commit_by_token_that_looks_at_the_log(world: World, cut: bool) -> None:
-    raw = commit(f"{routes.TRANSACTIONS}/new/commit", b"1", token="t", expect=first_id(world))
+    raw = commit(f"{TRANSACTIONS}/new/commit", b"1", token="t", expect=first_id(world))
     found = alike(world.twice(raw, "scan", world.maps(), cut))
     assert len(found["appended"]) == 1
     assert world.values() == ["a", "b", "1"]
 
 
 def test_a_commit_by_id(world: World, cut: bool) -> None:
-    id = world.call("POST", routes.TRANSACTIONS, {}).json["transaction_id"]
-    raw = commit(f"{routes.TRANSACTIONS}/{id}/commit", b"1", expect=first_id(world))
+    id = world.call("POST", TRANSACTIONS, {}).json["transaction_id"]
+    raw = commit(f"{TRANSACTIONS}/{id}/commit", b"1", expect=first_id(world))
     found = alike(world.twice(raw, "write", world.maps(), cut))
     assert (found["transaction_id"], len(found["appended"])) == (id, 1)
     assert world.values() == ["a", "b", "1"]
@@ -149,20 +150,18 @@ def test_a_commit_by_id(world: World, cut: bool) -> None:
 def test_a_commit_that_is_refused(world: World, cut: bool) -> None:
     first = first_id(world)
     world.call("POST", f"{PATH}/messages", {"messages": [{"value": "c", "key": "k"}]})
-    raw = commit(f"{routes.TRANSACTIONS}/new/commit", b"1", token="t", expect=first)
+    raw = commit(f"{TRANSACTIONS}/new/commit", b"1", token="t", expect=first)
     answers = world.twice(raw, "scan", world.maps(), cut)
     assert {(one.status, one.problem) for one in answers} == {(409, "wrong-last-id")}
     assert world.values() == ["a", "b", "c"]
 
 
 def test_a_begin_by_token(world: World, cut: bool) -> None:
-    raw = request("POST", routes.TRANSACTIONS, b'{"token": "t"}')
-    world.call("POST", routes.TRANSACTIONS, {})
+    raw = request("POST", TRANSACTIONS, b'{"token": "t"}')
+    world.call("POST", TRANSACTIONS, {})
     journal = world.maps(TopicName("system", "_transactions"))
     found = alike(world.twice(raw, "write", journal, cut), routes.CREATED)
-    begun = [
-        one["transaction_id"] for one in world.call("GET", routes.TRANSACTIONS).json["transactions"]
-    ]
+    begun = [one["transaction_id"] for one in world.call("GET", TRANSACTIONS).json["transactions"]]
     assert begun.count(found["transaction_id"]) == 1 and len(begun) == 2
 
 
@@ -204,7 +203,7 @@ def test_a_cancellation_of_a_delayed_message(world: World, cut: bool) -> None:
 
 @pytest.mark.parametrize("how", ["ack", "reject", "nack"])
 def test_settling_messages_of_a_queue(world: World, cut: bool, how: str) -> None:
-    received = world.call("POST", f"{QUEUE}/receive", {"max": 2}).json["messages"]
+    received = world.call("POST", f"{QUEUE}/receive", {"limit": 2}).json["messages"]
     tokens = [message["token"] for message in received]
     assert len(tokens) == 2
     body = {"tokens": tokens} | ({"delay_s": 3_600} if how == "nack" else {})
@@ -212,17 +211,17 @@ def test_settling_messages_of_a_queue(world: World, cut: bool, how: str) -> None
     journal = world.maps(TopicName("system", "_queues"))
     found = alike(world.twice(raw, "write", journal, cut))
     assert not found.get("failed"), found
-    assert world.call("POST", f"{QUEUE}/receive", {"max": 2}).json["messages"] == []
+    assert world.call("POST", f"{QUEUE}/receive", {"limit": 2}).json["messages"] == []
 
 
 def test_dead_letters_that_are_moved_back(world: World, cut: bool) -> None:
     """It moves what there is, so the second one finds nothing, or somebody else at work."""
-    received = world.call("POST", f"{QUEUE}/receive", {"max": 2}).json["messages"]
+    received = world.call("POST", f"{QUEUE}/receive", {"limit": 2}).json["messages"]
     rejected = {"tokens": [message["token"] for message in received]}
     assert world.call("POST", f"{QUEUE}/reject", rejected).status == routes.OK
     world.served.service.engine.queues.start()
     until(lambda: world.call("GET", QUEUE).json["dead"] == 2)
-    raw = request("POST", f"{QUEUE}/redrive", b'{"max": 10}')
+    raw = request("POST", f"{QUEUE}/redrive", b'{"limit": 10}')
     answers = world.twice(raw, "write", world.maps(), cut)
     assert {(one.status, one.body) for one in answers if one.status == routes.OK} <= {
         (routes.OK, b'{"moved":2}'),
@@ -293,7 +292,7 @@ def test_a_commit_of_a_client_whose_connection_is_cut(
             until(lambda: proxy.done)
         assert len(ids.result(20)) == 1
     assert [value[:1] for value in world.values()] == ["a", "b", "1"]
-    assert world.call("GET", routes.TRANSACTIONS).json == {"transactions": []}
+    assert world.call("GET", TRANSACTIONS).json == {"transactions": []}
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["own", "another's"])

@@ -67,8 +67,8 @@ def test_two_requests_in_flight_with_large_bodies_keep_their_order(client: Clien
 
 
 def test_a_long_poll_does_not_let_later_answers_overtake(served: Served, client: Client) -> None:
-    end = client.request("GET", f"{PATH}?from=latest").headers["tms-next"]
-    client.send(request("GET", f"{PATH}?from={end}&wait_ms=20000") + request("GET", "/livez"))
+    end = client.request("GET", f"{PATH}?start=latest").headers["tms-next"]
+    client.send(request("GET", f"{PATH}?start={end}&wait_s=20") + request("GET", "/livez"))
     with served.connect() as other:
         other.send(publish(framed(b"now")))
         assert other.answer().status == routes.OK
@@ -77,7 +77,7 @@ def test_a_long_poll_does_not_let_later_answers_overtake(served: Served, client:
 
 
 def test_too_many_requests_at_once_end_the_connection_after_their_answers(client: Client) -> None:
-    client.send(request("GET", f"{PATH}?from=latest&wait_ms=500"))
+    client.send(request("GET", f"{PATH}?start=latest&wait_s=0.5"))
     client.send(request("GET", "/livez") * (PIPELINE_MAX + 1))
     assert [client.answer().status for _ in range(PIPELINE_MAX + 1)] == [routes.OK] * (
         PIPELINE_MAX + 1
@@ -190,7 +190,7 @@ def test_a_silent_connection_is_closed(served: Served) -> None:
 
 def test_a_client_that_leaves_ends_its_long_poll(served: Served) -> None:
     with served.connect() as leaving:
-        leaving.send(request("GET", f"{PATH}?from=latest&wait_ms=60000"))
+        leaving.send(request("GET", f"{PATH}?start=latest&wait_s=60"))
         wait_for(lambda: served.service.metrics.long_polls == 1)
     wait_for(lambda: served.service.metrics.long_polls == 0)
 
@@ -242,7 +242,7 @@ def test_a_thousand_consumers_that_do_not_read_cost_little_and_are_cut_off() -> 
                 assert answer.status == routes.OK
         gc.collect()
         before = resident_bytes()
-        query = f"{path}?from=0:earliest&max_bytes=8000000"
+        query = f"{path}?start=0:earliest&bytes_max=8000000"
         for _ in range(CONSUMERS):
             stalled = stalled_consumer(served)
             stack.enter_context(stalled)
@@ -250,7 +250,7 @@ def test_a_thousand_consumers_that_do_not_read_cost_little_and_are_cut_off() -> 
         with served.connect() as other:
             for _ in range(20):
                 assert other.request("GET", "/livez").status == routes.OK
-                answer = other.request("GET", f"{path}?from=latest", Accept=routes.BLOCKS)
+                answer = other.request("GET", f"{path}?start=latest", Accept=routes.BLOCKS)
                 assert answer.status == routes.OK
             assert resident_bytes() - before <= 32 << 20
             wait_for(lambda: served.service.watchdog.cut_off > 0, 60)  # else all fits into buffers

@@ -170,7 +170,7 @@ def test_sigterm_under_load_loses_nothing_that_was_acknowledged(tmp_path: Path) 
             thread.join()
     assert set(refused) <= {"unavailable"}
     with running(tmp_path / "data") as (_, address), Client(address) as client:
-        end = client.request("GET", f"{TOPIC}/messages?from=latest").headers["tms-end"]
+        end = client.request("GET", f"{TOPIC}/messages?start=latest").headers["tms-end"]
         assert int(end.removeprefix("0:")) >= sum(acknowledged)
 
 
@@ -181,7 +181,7 @@ def test_draining_answers_what_was_received_and_shows_in_readyz(tmp_path: Path) 
         assert idle.request("GET", "/livez").status == routes.OK
         sent = request("POST", f"{TOPIC}/messages", BLOCK, media=routes.BLOCKS)
         slow.send(sent[:-1])
-        poll.send(request("GET", f"{TOPIC}/messages?from=latest&wait_ms=60000"))
+        poll.send(request("GET", f"{TOPIC}/messages?start=latest&wait_s=60"))
         other.send(b"GET /readyz HTTP/1.1\r\n")
         with Client(address) as client:  # everything before was received
             assert client.request("GET", "/livez").status == routes.OK

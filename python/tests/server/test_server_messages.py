@@ -61,7 +61,7 @@ def test_blocks_are_stored_as_durably_as_asked(
     [appended] = answer.json["appended"]
     assert (appended["partition"], appended["count"]) == (1, 2)
     assert appended["base_offset"] == (-1 if durability == "none" else 0)
-    assert fetched(client, f"{topic}?from=earliest&wait_ms=5000") == [(1, [b"a", b"b"])]
+    assert fetched(client, f"{topic}?start=earliest&wait_s=5") == [(1, [b"a", b"b"])]
 
 
 def test_several_blocks_for_several_partitions_go_in_one_request(
@@ -113,7 +113,7 @@ def test_a_topic_that_is_not_there_is_named(client: Client) -> None:
         client.request("POST", missing, framed(0, b"a"), media=routes.BLOCKS),
         client.request("POST", missing, body),
         client.request("GET", missing),
-        client.request("GET", f"{missing}?from=0:latest&wait_ms=100"),
+        client.request("GET", f"{missing}?start=0:latest&wait_s=0.1"),
     ):
         assert (answer.status, answer.problem) == (404, "topic-not-found")
 
@@ -124,11 +124,11 @@ def test_a_topic_that_is_not_there_is_named(client: Client) -> None:
 def test_reading_on_with_next_delivers_everything_once(client: Client, topic: str) -> None:
     for number in range(20):
         client.request("POST", topic, framed(number % 2, b"%d" % number), media=routes.BLOCKS)
-    for query in ("limit=3", "max_bytes=1"):
+    for query in ("limit=3", "bytes_max=1"):
         seen: list[str] = []
         position = "earliest"
         for _ in range(30):
-            answer = client.request("GET", f"{topic}?from={position}&{query}")
+            answer = client.request("GET", f"{topic}?start={position}&{query}")
             seen += [message["value"] for message in answer.json["messages"]]
             position = answer.json["next"]
             assert position == answer.headers["tms-next"]
@@ -141,10 +141,10 @@ def test_reading_on_with_next_delivers_everything_once(client: Client, topic: st
 def test_one_partition_can_be_asked_for_alone(client: Client, topic: str) -> None:
     body = framed(0, b"a") + framed(1, b"b", b"c")
     client.request("POST", topic, body, media=routes.BLOCKS)
-    assert fetched(client, f"{topic}?from=1:earliest") == [(1, [b"b", b"c"])]
-    found = client.request("GET", f"{topic}?from=1:offset:1,0:latest").json["messages"]
+    assert fetched(client, f"{topic}?start=1:earliest") == [(1, [b"b", b"c"])]
+    found = client.request("GET", f"{topic}?start=1:offset:1,0:latest").json["messages"]
     assert [message["value"] for message in found] == ["c"]
-    answer = client.request("GET", f"{topic}?from=2:earliest")
+    answer = client.request("GET", f"{topic}?start=2:earliest")
     assert (answer.status, answer.problem) == (404, "partition-not-found")
 
 
@@ -152,7 +152,7 @@ def test_many_small_and_large_blocks_arrive_whole(client: Client, topic: str) ->
     sent = [bytes([n]) * (100 if n % 3 else 40_000) for n in range(30)]
     body = b"".join(framed(0, value) for value in sent)
     client.request("POST", topic, body, media=routes.BLOCKS)
-    assert [value for _, [value] in fetched(client, f"{topic}?max_bytes=8000000")] == sent
+    assert [value for _, [value] in fetched(client, f"{topic}?bytes_max=8000000")] == sent
 
 
 def test_an_arrow_stream_opens_in_pyarrow_and_polars(client: Client, topic: str) -> None:
@@ -164,7 +164,7 @@ def test_an_arrow_stream_opens_in_pyarrow_and_polars(client: Client, topic: str)
     frame = polars.read_ipc_stream(answer.body)
     assert frame["offset"].to_list() == [0, 1, 0]
     following = answer.headers["tms-next"]
-    again = client.request("GET", f"{topic}?from={following}", Accept=routes.ARROW_STREAM)
+    again = client.request("GET", f"{topic}?start={following}", Accept=routes.ARROW_STREAM)
     assert pa.ipc.open_stream(io.BytesIO(again.body)).read_all().num_rows == 0
 
 
@@ -193,7 +193,7 @@ def test_a_limit_of_messages_is_not_for_blocks(client: Client, topic: str) -> No
 def test_a_long_poll_ends_with_the_first_message(
     served: Served, client: Client, topic: str
 ) -> None:
-    client.send(request("GET", f"{topic}?from=latest&wait_ms=30000"))
+    client.send(request("GET", f"{topic}?start=latest&wait_s=30"))
     wait_for_poll(served)
     with served.connect() as other:
         other.request("POST", topic, framed(1, b"now"), media=routes.BLOCKS)
@@ -209,22 +209,22 @@ def wait_for_poll(served: Served) -> None:
 
 def test_a_long_poll_ends_with_its_time(client: Client, topic: str) -> None:
     started = time.monotonic()
-    answer = client.request("GET", f"{topic}?from=latest&wait_ms=300")
+    answer = client.request("GET", f"{topic}?start=latest&wait_s=0.3")
     assert answer.json["messages"] == []
     assert time.monotonic() - started >= 0.29
 
 
 def test_what_comes_between_two_polls_is_not_missed(client: Client, topic: str) -> None:
-    position = client.request("GET", f"{topic}?from=latest").headers["tms-next"]
+    position = client.request("GET", f"{topic}?start=latest").headers["tms-next"]
     client.request("POST", topic, framed(0, b"between"), media=routes.BLOCKS)
-    assert fetched(client, f"{topic}?from={position}&wait_ms=10000") == [(0, [b"between"])]
+    assert fetched(client, f"{topic}?start={position}&wait_s=10") == [(0, [b"between"])]
 
 
 def test_many_wait_for_one_message_without_a_thread_each(served: Served, topic: str) -> None:
     threads = threading.active_count()
     clients = [served.connect() for _ in range(100)]
     for client in clients:
-        client.send(request("GET", f"{topic}?from=latest&wait_ms=30000"))
+        client.send(request("GET", f"{topic}?start=latest&wait_s=30"))
     end = time.monotonic() + 10
     while served.service.metrics.long_polls < len(clients):
         assert time.monotonic() < end
@@ -240,7 +240,7 @@ def test_many_wait_for_one_message_without_a_thread_each(served: Served, topic: 
 def test_a_topic_deleted_during_a_long_poll_ends_it(
     served: Served, client: Client, topic: str
 ) -> None:
-    client.send(request("GET", f"{topic}?from=latest&wait_ms=30000"))
+    client.send(request("GET", f"{topic}?start=latest&wait_s=30"))
     wait_for_poll(served)
     with served.connect() as other:
         answer = other.request("DELETE", topic.removesuffix("/messages"))
@@ -255,7 +255,7 @@ def test_a_fetch_that_asks_for_more_than_one_returns_gets_that_much() -> None:
         for _ in range(10):
             body = framed(0, bytes(1_000))
             assert client.request("POST", topic, body, media=routes.BLOCKS).status == routes.OK
-        for query in ("", "?max_bytes=4194304"):
+        for query in ("", "?bytes_max=4194304"):
             answer = client.request("GET", topic + query, Accept=routes.BLOCKS)
             assert answer.status == routes.OK
             assert 1_000 < len(answer.body) <= 3_000
@@ -293,7 +293,7 @@ def test_answers_get_smaller_when_memory_is_short(client: Client, served: Served
     topic = served.create("large") + "/messages"
     body = b"".join(framed(0, bytes(30_000)) for _ in range(100))
     client.request("POST", topic, body, media=routes.BLOCKS)
-    target = f"{topic}?max_bytes=8000000"
+    target = f"{topic}?bytes_max=8000000"
     assert len(fetched(client, target)) == 100
     fetching = served.service.fetching
     fetching.bytes += fetching.bytes_max
@@ -307,7 +307,7 @@ def test_no_memory_is_lost_however_requests_end(client: Client, served: Served, 
     client.request("POST", topic, framed(0, b"a"), media=routes.BLOCKS)
     client.request("POST", topic, b"nonsense", media=routes.BLOCKS)
     client.request("POST", topic, b"{")
-    client.request("GET", f"{topic}?from=0:offset:99")
+    client.request("GET", f"{topic}?start=0:offset:99")
     client.request("GET", topic, Accept=routes.ARROW_STREAM)
     with served.connect() as leaving:
         leaving.send(request("POST", topic, bytes(1_000), media=routes.BLOCKS)[:-1])
@@ -329,6 +329,6 @@ def test_one_large_request_alone_is_never_refused_for_memory() -> None:
         body = json.dumps({"messages": values}).encode()
         assert client.request("POST", topic, body).status == routes.OK
         for accept in (routes.JSON, routes.ARROW_STREAM, routes.BLOCKS):
-            answer = client.request("GET", f"{topic}?max_bytes=8000000", Accept=accept)
+            answer = client.request("GET", f"{topic}?bytes_max=8000000", Accept=accept)
             assert answer.status == routes.OK
             assert len(answer.body) >= 1_800_000

@@ -60,7 +60,7 @@ def publish(client: Client, queue: str, *values: str) -> None:
 
 
 def receive(client: Client, queue: str, **asked: Any) -> Any:
-    answer = post(client, f"{queue}/receive", {"max": 10, **asked})
+    answer = post(client, f"{queue}/receive", {"limit": 10, **asked})
     assert answer.status == routes.OK, answer
     return answer.json
 
@@ -113,7 +113,7 @@ def test_queues_are_listed_and_deleted(client: Client, topic: str) -> None:
 
 def test_messages_are_leased_with_tokens_and_acknowledged(client: Client, queue: str) -> None:
     publish(client, queue, "a", "b", "c")
-    found = receive(client, queue, max=2)
+    found = receive(client, queue, limit=2)
     assert values(found) == [("a", 1), ("b", 1)]
     assert values(receive(client, queue)) == [("c", 1)]
     assert [Token.parse(token).count for token in found["tokens"]] == [2]
@@ -161,7 +161,7 @@ def test_a_lease_can_be_made_longer_and_ends_by_itself(client: Client, topic: st
 
 def test_what_is_rejected_goes_to_the_dead_letters_and_back(client: Client, queue: str) -> None:
     publish(client, queue, "bad", "good")
-    bad = receive(client, queue, max=1)["tokens"]
+    bad = receive(client, queue, limit=1)["tokens"]
     answer = post(client, f"{queue}/reject", {"tokens": bad, "cause": "no such file"})
     assert answer.json["done"] == 1
     until(lambda: dead(client, queue) == 1)
@@ -170,9 +170,9 @@ def test_what_is_rejected_goes_to_the_dead_letters_and_back(client: Client, queu
     [letter] = client.request("GET", path).json["messages"]
     assert (letter["value"], letter["headers"]["tms-dead-cause"]) == ("bad", "no such file")
     assert letter["headers"]["tms-dead-deliveries"] == "1"
-    assert post(client, f"{queue}/redrive", {"max": 10}).json == {"moved": 1}
-    assert values(receive(client, queue, max=1)) == [("good", 1)]
-    assert values(receive(client, queue, max=1)) == [("bad", 1)]
+    assert post(client, f"{queue}/redrive", {"limit": 10}).json == {"moved": 1}
+    assert values(receive(client, queue, limit=1)) == [("good", 1)]
+    assert values(receive(client, queue, limit=1)) == [("bad", 1)]
     assert dead(client, queue) == 0
 
 
@@ -182,7 +182,7 @@ def dead(client: Client, queue: str) -> int:
 
 def test_clients_get_blocks_as_they_are(client: Client, queue: str) -> None:
     publish(client, queue, *"abcdef")
-    answer = post(client, f"{queue}/receive", {"max": 4}, Accept=routes.BLOCKS)
+    answer = post(client, f"{queue}/receive", {"limit": 4}, Accept=routes.BLOCKS)
     assert answer.headers["content-type"] == routes.BLOCKS
     found = queues.decode_received(answer.body)
     assert [one.value for one in found.messages("t")] == [b"a", b"b", b"c", b"d"]
@@ -203,7 +203,7 @@ def test_an_answer_is_never_larger_than_the_service_allows() -> None:
         queue = f"{served.create('t')}/queues/g"
         assert client.request("PUT", queue, b"{}", media=routes.JSON).status == routes.CREATED
         publish(client, queue, *("x" * 1_000 for _ in range(10)))
-        assert len(receive(client, queue, max=10)["messages"]) in (2, 3)
+        assert len(receive(client, queue, limit=10)["messages"]) in (2, 3)
 
 
 def test_without_memory_nothing_is_leased(served: Served, client: Client, queue: str) -> None:
@@ -224,7 +224,7 @@ def test_without_memory_nothing_is_leased(served: Served, client: Client, queue:
 def waiting(served: Served, queue: str, count: int = 1, **asked: object) -> list[Client]:
     """Clients that wait for a message."""
     before = served.service.metrics.long_polls
-    body = json.dumps({"max": 1, "wait_s": 30, **asked}).encode()
+    body = json.dumps({"limit": 1, "wait_s": 30, **asked}).encode()
     clients = [served.connect() for _ in range(count)]
     for one in clients:
         one.send(request("POST", f"{queue}/receive", body))
@@ -341,9 +341,9 @@ def test_metrics_tell_how_queues_stand(client: Client, topic: str) -> None:
     queue = f"{topic}/queues/measured"
     client.request("PUT", queue, b'{"deliveries_max": 0}')
     publish(client, queue, "a", "b", "c")
-    tokens = receive(client, queue, max=2)["tokens"]
+    tokens = receive(client, queue, limit=2)["tokens"]
     post(client, f"{queue}/nack", {"tokens": tokens, "delay_s": 0})
-    receive(client, queue, max=1)
+    receive(client, queue, limit=1)
     text = client.request("GET", "/metrics").body.decode()
     labels = f'{{group="measured",topic="{topic.rpartition("/")[2]}"}}'
     assert f"tms_queue_leased{labels} 1.0" in text

@@ -162,7 +162,7 @@ def test_damaged_data_is_never_delivered(
         raise DataCorrupt("A stored block is damaged.")
 
     monkeypatch.setattr(served.service.engine, "fetch_cached", damaged)
-    answer = client.request("GET", f"{topic}/messages?from=0:earliest")
+    answer = client.request("GET", f"{topic}/messages?start=0:earliest")
     assert (answer.status, answer.problem) == (500, "data-corrupt")
 
 

@@ -96,7 +96,7 @@ HEAVY = {
         routes.COMMIT,
         commit({"topics": [{"topic": "default:t", "blocks": 4}]}, packed(4)),
     ),
-    "delayed messages": (f"{TOPIC}/delayed?delay_ms=3600000", BLOCKS, packed(4)),
+    "delayed messages": (f"{TOPIC}/delayed?delay_s=3600", BLOCKS, packed(4)),
 }
 
 
@@ -142,7 +142,7 @@ def test_a_small_publish_is_checked_by_the_event_loop_itself(
     ("path", "body"),
     [
         (f"{TOPIC}/messages", {"messages": [{"value": "x" * 40_000}]}),
-        (f"{TOPIC}/delayed?delay_ms=3600000", {"messages": [{"value": "x" * 40_000}]}),
+        (f"{TOPIC}/delayed?delay_s=3600", {"messages": [{"value": "x" * 40_000}]}),
         (f"{TOPIC}/queues/q/ack", {"tokens": [f"0.{n:x}.1.1" for n in range(4_000)]}),
     ],
     ids=["publish", "delayed", "ack"],
@@ -155,7 +155,7 @@ def test_large_json_is_read_one_request_at_a_time(
     room = {
         "messages": "publish",
         "delayed": "delayed",
-        "queues": "queue_messages",
+        "queues": "operations",
     }[path.removeprefix(TOPIC + "/").partition("/")[0].partition("?")[0]]
     crowding = Crowding()
     module = __import__(f"tms.server.{room}", fromlist=["decode_strict"])
@@ -169,7 +169,7 @@ def test_large_json_is_read_one_request_at_a_time(
     ("method", "path", "body", "name", "most"),
     [
         ("POST", f"{TOPIC}/erase", b'{"key":"k"}', "erase", 1),
-        ("GET", f"{TOPIC}/messages?filter=key%20%3D%20k", None, "fetch", FILTERING_MAX),
+        ("GET", f"{TOPIC}/messages?where=key%20%3D%20k", None, "fetch", FILTERING_MAX),
     ],
     ids=["erasing", "filtering"],
 )
@@ -194,7 +194,7 @@ def test_delayed_messages_are_listed_by_what_they_are_once_unpacked(served: Serv
     with served.connect() as client:
         for _ in range(4):
             body = packed(1, messages=3, size=3 << 20)
-            answer = client.request("POST", f"{TOPIC}/delayed?delay_ms=3600000", body, media=BLOCKS)
+            answer = client.request("POST", f"{TOPIC}/delayed?delay_s=3600", body, media=BLOCKS)
             assert answer.status == 200, answer
         listed = client.request("GET", f"{TOPIC}/delayed?limit=1000").json
         assert listed["waiting"] == 12 and len(listed["messages"]) == 3

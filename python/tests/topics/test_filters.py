@@ -169,7 +169,7 @@ class TestHttp(FilterContract):
     ) -> None:
         fill(bus, 60)
         client = served.connect()
-        path = "/v2/namespaces/default/topics/t/messages?from=earliest&filter="
+        path = "/v2/namespaces/default/topics/t/messages?start=earliest&where="
         answer = client.request("GET", path + "key%3Du-4%20and%20header.kind")
         assert [m["offset"] for m in answer.json["messages"]] == [
             n for n in range(60) if n % 5 == 4 and n % 4 != 3

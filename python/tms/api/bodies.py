@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from tms.api.operation import Codec
 from tms.errors import BadBlock, Invalid, Malformed, TooLarge
 from tms.model.message import Appended, Buffer, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
@@ -192,7 +193,12 @@ class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     tombstone_retention: str | int | UnsetType | None = UNSET
 
     def changes(self) -> dict[str, Any]:
-        """What was given, by the names of `TopicSettings`. Raises `Invalid`."""
+        """What is to be changed, by the names of `TopicSettings`. Raises `Invalid`."""
+        if not (given := self._given()):
+            raise Invalid("The body changes nothing; name at least one setting.")
+        return given
+
+    def _given(self) -> dict[str, Any]:
         given = {
             name: value
             for name in self.__struct_fields__
@@ -209,33 +215,36 @@ class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
 
     def settings(self) -> TopicSettings:
         """The settings of a new topic. Raises `Invalid`."""
-        return TopicSettings(**{"retention_is_default": self.retention is UNSET, **self.changes()})
+        return TopicSettings(**{"retention_is_default": self.retention is UNSET, **self._given()})
 
 
-def settings_body(settings: TopicSettings) -> bytes:
-    """The PUT body that asks for exactly these settings."""
-    return encode(
-        SettingsBody(
-            partitions=settings.partitions,
-            retention=UNSET if settings.retention_is_default else settings.retention_ms,
-            retention_bytes=settings.retention_bytes,
-            durability=settings.durability,
-            message_bytes_max=settings.message_bytes_max,
-            cleanup=settings.cleanup,
-            tombstone_retention=settings.tombstone_retention_ms,
-        )
+def _settings_body(settings: TopicSettings) -> SettingsBody:
+    return SettingsBody(
+        partitions=settings.partitions,
+        retention=UNSET if settings.retention_is_default else settings.retention_ms,
+        retention_bytes=settings.retention_bytes,
+        durability=settings.durability,
+        message_bytes_max=settings.message_bytes_max,
+        cleanup=settings.cleanup,
+        tombstone_retention=settings.tombstone_retention_ms,
     )
 
 
-def changes_body(changes: Mapping[str, object]) -> bytes:
-    """The PATCH body for changes named as in `TopicSettings`."""
+def _changes_body(changes: Mapping[str, object]) -> dict[str, object]:
+    """Changes, named as in `TopicSettings`, by the names of `SettingsBody`."""
     said = {
         (name.removesuffix("_ms") if name.endswith("retention_ms") else name): value
         for name, value in changes.items()
     }
     if said.pop("retention_is_default", False):
         said["retention"] = RETENTION_DEFAULT
-    return encode(said)
+    return said
+
+
+NEW_TOPIC: Codec[TopicSettings] = Codec(SettingsBody, SettingsBody.settings, _settings_body)
+TOPIC_CHANGES: Codec[Mapping[str, object]] = Codec(
+    SettingsBody, SettingsBody.changes, _changes_body
+)
 
 
 class TruncateBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -244,11 +253,19 @@ class TruncateBody(msgspec.Struct, forbid_unknown_fields=True):
     before: str = "latest"
 
 
+BEFORE: Codec[Position] = Codec(
+    TruncateBody, lambda body: Position.parse(body.before), lambda at: TruncateBody(str(at))
+)
+
+
 class TopicsBody(msgspec.Struct):
     """A page of topics; `next` is `after` of the next page."""
 
     topics: list[TopicInfo]
     next: str | None = None
+
+
+TOPICS: Codec[list[TopicInfo]] = Codec(TopicsBody, lambda body: body.topics)
 
 
 class MessageIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -310,12 +327,6 @@ class FetchedBody(msgspec.Struct):
     next: str
     ends: dict[str, int]
     reached: dict[str, int]
-
-
-class OffsetsBody(msgspec.Struct):
-    """Answer of `offsets`: by partition."""
-
-    offsets: dict[int, int]
 
 
 class RootBody(msgspec.Struct):

@@ -17,8 +17,9 @@ from struct import Struct as Layout
 import msgspec
 
 from tms.api import bodies
+from tms.api.operation import Codec
 from tms.block import MESSAGES_MAX
-from tms.errors import BadEncoding, Invalid, Malformed, TooLarge
+from tms.errors import BadEncoding, Invalid, Malformed, TooLarge, TransactionNotFound
 from tms.model.message import Appended, Buffer, NewBlock
 from tms.model.position import Position
 from tms.model.preconditions import expected_text, parse_expected
@@ -34,7 +35,6 @@ from tms.model.transaction import (
     TopicAppended,
     TopicBlock,
     TopicStaged,
-    TransactionInfo,
     check_group,
 )
 
@@ -99,14 +99,6 @@ class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     settlements: list[SettlementBody] = []
 
 
-class BeginBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """POST /v2/transactions."""
-
-    timeout_s: float | None = None
-    long: bool = False
-    token: str = ""
-
-
 class Placed(msgspec.Struct):
     """Where a block of a commit went."""
 
@@ -119,24 +111,6 @@ class CommittedBody(msgspec.Struct):
 
     transaction_id: int
     appended: list[Placed] = []
-
-
-class TransactionsBody(msgspec.Struct):
-    """GET /v2/transactions: those in progress."""
-
-    transactions: list[TransactionInfo]
-
-
-class PruneBody(msgspec.Struct, forbid_unknown_fields=True):
-    """POST /v2/transactions/prune: those that began before this time."""
-
-    before_ms: int
-
-
-class PrunedBody(msgspec.Struct):
-    """How many left the invalid list."""
-
-    pruned: int
 
 
 class PositionsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -322,6 +296,20 @@ def positions_of(positions: Mapping[str, str]) -> dict[int, Position]:
             raise Invalid(f"There is no partition {partition[:20]!r}.", field="positions")
         found[int(partition)] = Position.parse(text)
     return found
+
+
+POSITIONS: Codec[Mapping[int, Position]] = Codec(
+    PositionsBody,
+    lambda body: positions_of(body.positions),
+    lambda positions: PositionsBody({str(p): str(at) for p, at in positions.items()}),
+)
+
+
+def transaction_id(text: str) -> int:
+    """The id in a path. Raises `TransactionNotFound`."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise TransactionNotFound(f"There is no transaction {text[:40]!r}: an id is a number.")
+    return int(text)
 
 
 def full_name(topic: TopicName) -> str:

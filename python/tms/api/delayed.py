@@ -11,7 +11,8 @@ import msgspec
 
 from tms.api import bodies
 from tms.api.messages import PackedRequest, as_text, cells_in
-from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage
+from tms.api.operation import Codec
+from tms.model.delayed import Deferred, DelayedId, DelayedMessage, DelayedPage
 
 
 class DelayedPlace(msgspec.Struct):
@@ -55,12 +56,6 @@ class WaitingBody(msgspec.Struct):
     messages: list[WaitingMessage] = []
 
 
-class CancelledBody(msgspec.Struct):
-    """Whether the message is cancelled; if not, it is delivered already, or never was."""
-
-    cancelled: bool
-
-
 def placed(packed: PackedRequest, deferred: Sequence[Deferred]) -> bytes:
     """The body that tells each message's id."""
     found = []
@@ -71,8 +66,7 @@ def placed(packed: PackedRequest, deferred: Sequence[Deferred]) -> bytes:
     return bodies.encode(DelayedBody(found))
 
 
-def waiting_body(info: DelayedInfo, messages: Sequence[DelayedMessage]) -> WaitingBody:
-    """What waits, as a body."""
+def _page_body(page: DelayedPage) -> WaitingBody:
     shown = [
         WaitingMessage(
             str(one.id),
@@ -80,14 +74,13 @@ def waiting_body(info: DelayedInfo, messages: Sequence[DelayedMessage]) -> Waiti
             one.partition,
             *as_text(one.key, one.value, one.headers),
         )
-        for one in messages
+        for one in page.messages
     ]
-    return WaitingBody(info.waiting, info.next_due_ms, shown)
+    return WaitingBody(page.waiting, page.next_due_ms, shown)
 
 
-def messages_of(body: WaitingBody) -> list[DelayedMessage]:
-    """The messages in a body. Raises `BadEncoding`, `Invalid`."""
-    return [
+def _page(body: WaitingBody) -> DelayedPage:
+    messages = [
         DelayedMessage(
             DelayedId.parse(one.id),
             one.partition,
@@ -95,3 +88,7 @@ def messages_of(body: WaitingBody) -> list[DelayedMessage]:
         )
         for one in body.messages
     ]
+    return DelayedPage(body.waiting, body.next_due_ms, messages)
+
+
+PAGE: Codec[DelayedPage] = Codec(WaitingBody, _page, _page_body)

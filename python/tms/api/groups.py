@@ -4,22 +4,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tms.api import bodies
+from tms.api.operation import Codec
 from tms.errors import Invalid
-from tms.model.group import SESSION_S, GroupStanding, GroupSummary
-from tms.model.message import Buffer
+from tms.model.group import GroupStanding
 from tms.model.topic import PARTITIONS_MAX
 
 EPOCH_MAX = 2**63 - 1
-
-
-class PollBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """POST …/members/{member}: it is there. `holding` has its partitions with their epochs;
-    `reading` says that it reads up to an end that it has not reached."""
-
-    session_s: float = SESSION_S
-    holding: dict[str, int] = {}
-    reading: bool = False
 
 
 class StandingBody(msgspec.Struct):
@@ -34,13 +24,7 @@ class StandingBody(msgspec.Struct):
     reading: int
 
 
-class GroupsBody(msgspec.Struct):
-    """The groups of a topic."""
-
-    groups: list[GroupSummary]
-
-
-def holding_of(holding: Mapping[str, int]) -> dict[int, int]:
+def _holding_of(holding: Mapping[str, int]) -> dict[int, int]:
     """Epochs by partition. Raises `Invalid`."""
     found = {}
     for partition, epoch in holding.items():
@@ -53,13 +37,7 @@ def holding_of(holding: Mapping[str, int]) -> dict[int, int]:
     return found
 
 
-def encode_poll(session_s: float, holding: Mapping[int, int], reading: bool) -> bytes:
-    """A member's poll."""
-    return bodies.encode(PollBody(session_s, {str(p): e for p, e in holding.items()}, reading))
-
-
-def standing_body(standing: GroupStanding) -> StandingBody:
-    """What a member is told."""
+def _standing_body(standing: GroupStanding) -> StandingBody:
     return StandingBody(
         standing.generation,
         {str(p): epoch for p, epoch in standing.partitions.items()},
@@ -70,14 +48,18 @@ def standing_body(standing: GroupStanding) -> StandingBody:
     )
 
 
-def decode_standing(body: Buffer) -> GroupStanding:
-    """What a member is told. Raises `Malformed`."""
-    found = bodies.decode(body, StandingBody)
+def _standing(found: StandingBody) -> GroupStanding:
     return GroupStanding(
         found.generation,
-        holding_of(found.partitions),
+        _holding_of(found.partitions),
         frozenset(found.release),
         found.members,
         found.coming,
         found.reading,
     )
+
+
+HOLDING: Codec[Mapping[int, int]] = Codec(
+    dict[str, int], _holding_of, lambda holding: {str(p): epoch for p, epoch in holding.items()}
+)
+STANDING: Codec[GroupStanding] = Codec(StandingBody, _standing, _standing_body)

@@ -17,20 +17,22 @@ Invariants
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct as Layout
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from tms import block
 from tms.api import bodies, messages
 from tms.api.bodies import MessageOut
+from tms.api.operation import Codec, list_of
 from tms.block.received import Received, Slice
-from tms.errors import BadMessageId, Malformed, TooLarge
+from tms.errors import BadMessageId, Invalid, Malformed, TooLarge
 from tms.model.ids import MessageId
 from tms.model.message import Buffer, NewBlock
 from tms.model.queue import (
     RECEIVE_BYTES,
+    RECEIVE_MAX,
     TOKENS_MAX,
     QueueInfo,
     QueuePartition,
@@ -42,6 +44,8 @@ from tms.model.queue import (
 from tms.model.topic import TopicName, parse_durability
 
 REDRIVE_DEFAULT, REDRIVE_MAX = 1_000, 100_000
+FETCH_BYTES_MAX = 1 << 30  # what may be asked for; limits of the service bound the answer
+WAIT_S_MAX = 3_600.0  # so is the wait
 _WHOLE_BYTES = 4 << 10  # a block up to this size is not cut
 _LENGTH = Layout(">I")
 _Origin = tuple[int, int]  # number of the block in the answer, and where its slice begins
@@ -65,7 +69,12 @@ class QueueSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     durability: str | UnsetType | None = UNSET
 
     def changes(self) -> dict[str, Any]:
-        """What was given, by the names of `QueueSettings`. Raises `Invalid`."""
+        """What is to be changed, by the names of `QueueSettings`. Raises `Invalid`."""
+        if not (given := self._given()):
+            raise Invalid("The body changes nothing; name at least one setting.")
+        return given
+
+    def _given(self) -> dict[str, Any]:
         given = {
             name: value
             for name in self.__struct_fields__
@@ -77,7 +86,7 @@ class QueueSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
 
     def settings(self) -> QueueSettings:
         """The settings of a new queue. Raises `Invalid`."""
-        return QueueSettings(**self.changes())
+        return QueueSettings(**self._given())
 
 
 class QueuePartitionBody(msgspec.Struct):
@@ -110,13 +119,7 @@ class QueueBody(msgspec.Struct):
     partitions: list[QueuePartitionBody]
 
 
-class QueuesBody(msgspec.Struct):
-    """GET …/queues: those of a topic, by their groups."""
-
-    queues: list[QueueBody]
-
-
-def queue_body(info: QueueInfo) -> QueueBody:
+def _queue_body(info: QueueInfo) -> QueueBody:
     """A queue as JSON shows it."""
     return QueueBody(
         info.group,
@@ -137,7 +140,7 @@ def queue_body(info: QueueInfo) -> QueueBody:
     )
 
 
-def queue_info(found: QueueBody) -> QueueInfo:
+def _queue_info(found: QueueBody) -> QueueInfo:
     """The queue that JSON shows."""
     return QueueInfo(
         found.group,
@@ -160,34 +163,15 @@ def queue_info(found: QueueBody) -> QueueInfo:
     )
 
 
+NEW_QUEUE: Codec[QueueSettings] = Codec(QueueSettingsBody, QueueSettingsBody.settings)
+QUEUE_CHANGES: Codec[Mapping[str, object]] = Codec(
+    QueueSettingsBody, QueueSettingsBody.changes, dict
+)
+QUEUE: Codec[QueueInfo] = Codec(QueueBody, _queue_info, _queue_body)
+QUEUES = list_of(QUEUE)
+
+
 # --- tokens --------------------------------------------------------------------------------------
-
-
-class AckBody(msgspec.Struct, forbid_unknown_fields=True):
-    """POST …/ack: these are done with."""
-
-    tokens: list[str]
-
-
-class NackBody(msgspec.Struct, forbid_unknown_fields=True):
-    """POST …/nack: deliver these again, after `delay_s`, or the back-off of the queue."""
-
-    tokens: list[str]
-    delay_s: float | None = None
-
-
-class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
-    """POST …/extend: the leases of these begin anew, for `lease_s`, or what the queue says."""
-
-    tokens: list[str]
-    lease_s: float | None = None
-
-
-class RejectBody(msgspec.Struct, forbid_unknown_fields=True):
-    """POST …/reject: these go to the dead letters, with this cause."""
-
-    tokens: list[str]
-    cause: str = ""
 
 
 class TokensBody(msgspec.Struct):
@@ -197,16 +181,11 @@ class TokensBody(msgspec.Struct):
     fenced: list[str]
 
 
-class RedriveBody(msgspec.Struct, forbid_unknown_fields=True):
-    """POST …/redrive: move up to so many dead letters back."""
-
-    max: int = REDRIVE_DEFAULT
-
-
-class RedrivenBody(msgspec.Struct):
-    """How many were moved."""
-
-    moved: int
+TOKEN_RESULT: Codec[TokenResult] = Codec(
+    TokensBody,
+    lambda body: TokenResult(body.done, tuple(body.fenced)),
+    lambda result: TokensBody(result.done, [*result.fenced]),
+)
 
 
 def check_tokens(tokens: Sequence[str]) -> list[str]:
@@ -219,21 +198,15 @@ def check_tokens(tokens: Sequence[str]) -> list[str]:
     return list(tokens)
 
 
-def token_result(body: Buffer) -> TokenResult:
-    """The answer to a request with tokens. Raises `Malformed`."""
-    found = bodies.decode(body, TokensBody)
-    return TokenResult(found.done, tuple(found.fenced))
-
-
 # --- messages ------------------------------------------------------------------------------------
 
 
 class ReceiveBody(msgspec.Struct, forbid_unknown_fields=True):
-    """POST …/receive: up to `max` messages, of about `bytes_max` bytes; wait for the first."""
+    """POST …/receive: up to `limit` messages, of about `bytes_max` bytes; wait for the first."""
 
-    max: int = 1
-    wait_s: float = 0
-    bytes_max: int = RECEIVE_BYTES
+    limit: Annotated[int, Meta(ge=1, le=RECEIVE_MAX)] = 1
+    wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] = 0
+    bytes_max: Annotated[int, Meta(ge=1, le=FETCH_BYTES_MAX)] = RECEIVE_BYTES
 
 
 class DeliveredBody(MessageOut, kw_only=True):

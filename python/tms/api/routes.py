@@ -10,6 +10,7 @@
 """
 
 from base64 import urlsafe_b64encode
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -17,14 +18,15 @@ from urllib.parse import quote
 import msgspec
 
 from tms.errors import ErrorKind, TMSError, TooLarge, from_code
+from tms.model.delayed import Due
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.preconditions import expected_text
 from tms.model.snapshot import Isolation, Snapshot, View, encode_snapshot
 from tms.model.topic import Durability, TopicName
 
-PREFIX = "/v2/namespaces"
-TRANSACTIONS = "/v2/transactions"
+ROOT = "/v2"
+PREFIX = f"{ROOT}/namespaces"
 NEW_TRANSACTION = "new"  # in place of an id: the transaction begins with its commit
 LIVEZ, READYZ, METRICS, OPENAPI = "/livez", "/readyz", "/metrics", "/openapi.json"
 
@@ -33,8 +35,9 @@ BLOCKS = "application/vnd.tms.blocks"
 COMMIT = "application/vnd.tms.commit"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
+TEXT = "text/plain"
 
-NEXT_HEADER = "TMS-Next"  # where to go on: usable as `from` of the next fetch
+NEXT_HEADER = "TMS-Next"  # where to go on: usable as `start` of the next fetch
 END_HEADER = "TMS-End"  # `0:123,1:456`: the offset after the last message, by partition
 REACHED_HEADER = "TMS-Reached"  # the same of before which everything was looked at
 REQUEST_ID_HEADER = "TMS-Request-Id"
@@ -105,24 +108,10 @@ class NotImplementedMethod(TMSError):
     code, kind = "not-implemented", ErrorKind.INVALID
 
 
-def topics_path(namespace: str) -> str:
-    """The topics of a namespace: GET lists them."""
-    return f"{PREFIX}/{quote(namespace, safe='')}/topics"
-
-
+@lru_cache(1_024)
 def topic_path(name: TopicName) -> str:
-    """One topic: PUT, GET, PATCH, DELETE."""
-    return f"{topics_path(name.namespace)}/{quote(name.topic, safe='')}"
-
-
-def truncate_path(name: TopicName) -> str:
-    """POST removes the messages before a position."""
-    return f"{topic_path(name)}/truncate"
-
-
-def erase_path(name: TopicName) -> str:
-    """POST takes messages out for good."""
-    return f"{topic_path(name)}/erase"
+    """One topic."""
+    return f"{PREFIX}/{quote(name.namespace, safe='')}/topics/{quote(name.topic, safe='')}"
 
 
 def staged_path(name: TopicName, transaction: int) -> str:
@@ -144,13 +133,13 @@ def fetch_path(
     start: str,
     *,
     bytes_max: int,
-    wait_ms: int = 0,
+    wait_s: float = 0,
     limit: int | None = None,
     isolation: View = Isolation.COMMITTED,
     where: Filter | None = None,
 ) -> str:
     """GET fetches; `start` is a position for all partitions or `bodies.positions_text`."""
-    query = f"from={start}&max_bytes={bytes_max}&wait_ms={wait_ms}"
+    query = f"start={start}&bytes_max={bytes_max}&wait_s={max(0.0, round(wait_s, 3)):g}"
     if limit is not None:
         query += f"&limit={limit}"
     if isinstance(isolation, Snapshot):
@@ -159,69 +148,24 @@ def fetch_path(
     elif isolation is not Isolation.COMMITTED:
         query += f"&isolation={isolation}"
     if where is not None:
-        query += f"&filter={quote(where.text, safe='')}"
+        query += f"&where={quote(where.text, safe='')}"
     return f"{topic_path(name)}/messages?{query}"
 
 
-def transaction_path(id: int, what: str = "") -> str:
-    """One transaction: GET describes, DELETE aborts; POST to its `commit` or `invalidate`."""
-    return f"{TRANSACTIONS}/{id or NEW_TRANSACTION}{'/' if what else ''}{what}"
+def commit_path(id: int) -> str:
+    """POST commits the transaction, or one that begins with its commit."""
+    return f"{ROOT}/transactions/{id or NEW_TRANSACTION}/commit"
 
 
-def delayed_path(
-    name: TopicName, at_ms: int | None, delay_ms: int | None, durability: Durability | None
-) -> str:
+def delayed_path(name: TopicName, due: Due, durability: Durability | None) -> str:
     """POST stores messages until they are due."""
-    query = f"delay_ms={delay_ms}" if at_ms is None else f"deliver_at_ms={at_ms}"
+    if due.delay_ms is None:
+        query = f"deliver_at_ms={due.at_ms}"
+    else:
+        query = f"delay_s={due.delay_ms // 1_000}.{due.delay_ms % 1_000:03}"
     if durability is not None:
         query += f"&durability={durability}"
     return f"{topic_path(name)}/delayed?{query}"
-
-
-def waiting_path(name: TopicName, after: str, limit: int) -> str:
-    """GET shows what waits until it is due."""
-    query = f"limit={limit}" + (f"&after={after}" if after else "")
-    return f"{topic_path(name)}/delayed?{query}"
-
-
-def delayed_message_path(name: TopicName, id: str) -> str:
-    """DELETE cancels a delayed message."""
-    return f"{topic_path(name)}/delayed/{id}"
-
-
-def positions_path(name: TopicName, group: str) -> str:
-    """A group's positions in a topic: GET, PUT."""
-    return f"{topic_path(name)}/positions/{quote(group, safe='')}"
-
-
-def queues_path(name: TopicName) -> str:
-    """The queues of a topic: GET lists them."""
-    return f"{topic_path(name)}/queues"
-
-
-def queue_path(name: TopicName, group: str, what: str = "") -> str:
-    """One queue: PUT, GET, PATCH, DELETE; POST to its `receive`, `ack`, `nack`, `extend`, `reject`
-    or `redrive`."""
-    return f"{queues_path(name)}/{quote(group, safe='')}{'/' if what else ''}{what}"
-
-
-def groups_path(name: TopicName, group: str = "", member: str = "") -> str:
-    """The groups of a topic, one of them: GET; a member of it: POST, DELETE."""
-    path = f"{topic_path(name)}/groups"
-    if group:
-        path += "/" + quote(group, safe="")
-    return f"{path}/members/{quote(member, safe='')}" if member else path
-
-
-def offsets_path(name: TopicName, at: str, isolation: View) -> str:
-    """GET tells which offsets a position is, by partition."""
-    shown = Isolation.SNAPSHOT if isinstance(isolation, Snapshot) else isolation
-    return f"{topic_path(name)}/offsets?at={at}&isolation={shown}"
-
-
-def inspect_path(name: TopicName, partition: int, limit: int) -> str:
-    """GET shows what is stored of a partition."""
-    return f"{topic_path(name)}/inspect?partition={partition}&limit={limit}"
 
 
 class ProblemBody(msgspec.Struct, omit_defaults=True):

@@ -23,7 +23,7 @@ from tms.model.queue import RECEIVE_MAX, TokenResult, redrive_group
 from tms.model.topic import TopicName
 
 if TYPE_CHECKING:
-    from tms.client.ports import QueuesPort
+    from tms.api.operations import QueuesApi
 
 TOO_LATE = 4
 _DELIVERED_FIELDS: Fields = {
@@ -134,7 +134,7 @@ def _done(
     session: Session,
     what: str,
     tokens: tuple[str, ...],
-    work: "Callable[[QueuesPort, list[str]], TokenResult]",
+    work: "Callable[[QueuesApi, list[str]], TokenResult]",
 ) -> int:
     """Do it, and say for how many it was done; the exit code."""
     texts = (sys.stdin.read() if text == "-" else text for text in tokens)

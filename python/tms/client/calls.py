@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 from weakref import WeakSet
 
+from tms.api.operations import QueuesApi, TransactionsApi
 from tms.client.cursor import Page, asks, page
 from tms.client.known import KnownTopic, PublishMemory
 from tms.client.member import Member
-from tms.client.ports import QueuesPort, TransactionsPort
 from tms.client.transport import LocalTransport, RemoteTransport
 from tms.clock import Clock
 from tms.model.position import Position
@@ -40,12 +40,17 @@ class BusCalls:
         self._leavers: deque[Member] = deque()  # of groups, whose consumers were dropped
 
     @property
-    def transactions(self) -> TransactionsPort:
+    def publishing(self) -> PublishMemory:
+        """What is known of topics that were published to; for the asyncio bus."""
+        return self._publishing
+
+    @property
+    def transactions(self) -> TransactionsApi:
         """All transactions, for those who look after them; to make one: `Bus.transaction`."""
         return self._transport.transactions
 
     @property
-    def queue_port(self) -> QueuesPort:
+    def queue_port(self) -> QueuesApi:
         """All queues, for those who look after them; to work on one: `Bus.queue`."""
         return self._transport.queues
 

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from tms.api.parameters import TIMEOUT_S
 from tms.block import Compression
 from tms.client.batching import REQUEST_BYTES, Headers
 from tms.client.coalescing import Coalescing, Lone
@@ -39,7 +40,7 @@ from tms.client.standing import CommittedPositions
 from tms.client.table import Table
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
-from tms.client.transport import TIMEOUT_S, LocalTransport, RemoteTransport, open_lane
+from tms.client.transport import LocalTransport, RemoteTransport, open_lane
 from tms.client.view_calls import ViewCalls
 from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound

@@ -125,7 +125,8 @@ class DelayedCalls(BusCalls):
     def delayed(self, topic: str) -> DelayedInfo:
         """How many messages of a topic wait until they are due, and when the first is. Raises
         `TopicNotFound`."""
-        return self._transport.delayed.info(TopicName.parse(topic))
+        page = self._transport.delayed.page(TopicName.parse(topic), None, 0)
+        return DelayedInfo(page.waiting, page.next_due_ms)
 
     def delayed_messages(
         self, topic: str, after: DelayedId | str | None = None
@@ -133,7 +134,7 @@ class DelayedCalls(BusCalls):
         """The messages of a topic that wait, in the order in which they are due, from behind the
         one named `after`; read in pages as they are taken. Raises `TopicNotFound`."""
         name, last = TopicName.parse(topic), None if after is None else as_id(after)
-        while found := self._transport.delayed.messages(name, last, PAGE):
+        while found := self._transport.delayed.page(name, last, PAGE).messages:
             yield from found
             last = found[-1].id
 

@@ -33,7 +33,7 @@ class GroupCalls(BusCalls):
     def groups(self, topic: str) -> list[GroupSummary]:
         """The groups that have members or positions in a topic, with their lag. Raises
         `TopicNotFound`."""
-        return self._transport.groups.of(TopicName.parse(topic))
+        return self._transport.groups.list_groups(TopicName.parse(topic))
 
     def group(self, group: str, topic: str) -> GroupInfo:
         """How a group stands in a topic: its members, and of each partition owner, position and

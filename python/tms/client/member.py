@@ -23,9 +23,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tms import forks
+from tms.api.operations import GroupsApi, TransactionsApi
 from tms.client.cursor import Batch, Cursor
 from tms.client.group_options import DeliveryMode, MemberOptions
-from tms.client.ports import GroupsPort, TransactionsPort
 from tms.client.standing import CommittedPositions
 from tms.clock import Clock
 from tms.errors import Conflict, Fenced, Invalid, TMSError
@@ -58,8 +58,8 @@ class Member:
         self,
         make_name: Callable[[], str],
         name: TopicName,
-        groups: GroupsPort,
-        transactions: TransactionsPort,
+        groups: GroupsApi,
+        transactions: TransactionsApi,
         clock: Clock,
         options: MemberOptions,
         leavers: "deque[Member]",
@@ -348,14 +348,7 @@ class Member:
         self._standing.owners.clear()
         self._look_at_s = 0.0
         with contextlib.suppress(TMSError):  # its session ends by itself
-            self._groups.poll(
-                self._group,
-                self._topic,
-                self.name,
-                self.options.session_s,
-                {},
-                leaving=True,
-            )
+            self._groups.leave(self._group, self._topic, self.name)
 
 
 def _text(position: Position | None) -> str:

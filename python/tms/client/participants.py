@@ -18,7 +18,7 @@ Invariants
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from tms.client.ports import TransactionsPort
+from tms.api.operations import TransactionsApi
 from tms.errors import (
     CommitUnfinished,
     Invalid,
@@ -83,7 +83,7 @@ class Decider(Protocol):
 class Participants:
     """The participants of one transaction, in the order in which they joined."""
 
-    def __init__(self, transactions: Callable[[], TransactionsPort]) -> None:
+    def __init__(self, transactions: Callable[[], TransactionsApi]) -> None:
         self._transactions = transactions
         self.all: list[Participant[Any]] = []
         self._sent: Commit | None = None  # a commit of which it is not known what became

@@ -16,16 +16,18 @@ Invariants
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Unpack
 
+from tms.api.operations import QueuesApi
 from tms.block import MESSAGES_MAX
 from tms.block.received import Delivered, Received
 from tms.client.leases import Leases, Pace
-from tms.client.ports import QueuesPort
 from tms.clock import Clock
 from tms.errors import Fenced, Invalid, TMSError
 from tms.model.queue import (
     RECEIVE_BYTES,
     QueueInfo,
+    QueueOptions,
     QueueSettings,
     Settlement,
     Token,
@@ -43,7 +45,7 @@ class Queue:
 
     def __init__(
         self,
-        port: Callable[[], QueuesPort],
+        port: Callable[[], QueuesApi],
         group: str,
         name: TopicName,
         settings: QueueSettings,
@@ -170,7 +172,7 @@ class Queue:
         """How it stands."""
         return self._port().describe(self.group, self.name)
 
-    def update(self, **changes: object) -> QueueInfo:
+    def update(self, /, **changes: Unpack[QueueOptions]) -> QueueInfo:
         """Change settings. Raises `Invalid`."""
         info = self._port().update(self.group, self.name, changes)
         self.settings = info.settings

@@ -1,11 +1,12 @@
 """What a bus does with queues."""
 
 from contextlib import suppress
+from typing import Unpack
 
 from tms.client.calls import BusCalls
 from tms.client.queue import Queue
 from tms.errors import QueueNotFound
-from tms.model.queue import QueueInfo, QueueSettings
+from tms.model.queue import QueueInfo, QueueOptions, QueueSettings
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
 
@@ -13,7 +14,7 @@ from tms.model.transaction import check_group
 class QueueCalls(BusCalls):
     """The part of a bus that makes and lists queues. Thread-safe."""
 
-    def queue(self, topic: str, group: str, **settings: object) -> Queue:
+    def queue(self, topic: str, group: str, **settings: Unpack[QueueOptions]) -> Queue:
         """A queue over a topic, made if there is none: see `QueueSettings` for what can be said of
         it. Without settings it is taken as it is; with some, one that exists has to have the same,
         the others at their defaults. Raises `TopicNotFound`, `Conflict`, `Invalid`."""

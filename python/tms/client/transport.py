@@ -11,21 +11,23 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from tms.client.ports import DelayedPort, GroupsPort, QueuesPort, TransactionsPort
+from tms.api.operations import (
+    DelayedApi,
+    GroupsApi,
+    QueuesApi,
+    TopicsApi,
+    TransactionsApi,
+)
 from tms.clock import Clock
 from tms.errors import Closed, TMSError
 from tms.model.filter import Filter
-from tms.model.ids import MessageId
-from tms.model.inspection import PartitionInspection
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
-from tms.model.position import Position
 from tms.model.snapshot import Isolation, View
-from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
+from tms.model.topic import Durability, TopicName
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-TIMEOUT_S = 30.0
 PAUSE_FIRST_S = 0.02
 PAUSE_MAX_S = 2.0
 _LOCAL_WAIT_S = 0.2  # how soon a waiting local fetch notices that its lane was closed
@@ -44,67 +46,20 @@ class PendingAnswer(Protocol[T_co]):
         ...
 
 
-class Transport(Protocol):
-    """The engine's methods; see `tms.engine.Engine` for what they promise."""
+class Transport(TopicsApi, Protocol):
+    """An engine, here or at a service: a port for each group of operations."""
 
     @property
-    def transactions(self) -> TransactionsPort: ...
+    def transactions(self) -> TransactionsApi: ...
 
     @property
-    def queues(self) -> QueuesPort: ...
+    def queues(self) -> QueuesApi: ...
 
     @property
-    def groups(self) -> GroupsPort: ...
+    def groups(self) -> GroupsApi: ...
 
     @property
-    def delayed(self) -> DelayedPort: ...
-
-    def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo: ...
-
-    def describe_topic(self, name: TopicName) -> TopicInfo: ...
-
-    def list_topics(
-        self, namespace: str, after: str | None = None, limit: int = 1000
-    ) -> list[TopicInfo]: ...
-
-    def update_topic(self, name: TopicName, changes: Mapping[str, object]) -> TopicInfo: ...
-
-    def truncate_topic(self, name: TopicName, before: Position) -> TopicInfo: ...
-
-    def erase(
-        self,
-        name: TopicName,
-        key: bytes | None = None,
-        id: MessageId | None = None,
-        partition: int | None = None,
-        timeout_s: float = TIMEOUT_S,
-    ) -> int: ...
-
-    def delete_topic(self, name: TopicName) -> None: ...
-
-    def append(
-        self,
-        name: TopicName,
-        blocks: Sequence[NewBlock],
-        durability: Durability | None = None,
-        timeout_s: float = TIMEOUT_S,
-    ) -> list[Appended]: ...
-
-    def fetch(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        wait_s: float = 0,
-        isolation: View = Isolation.COMMITTED,
-        where: Filter | None = None,
-    ) -> Fetched: ...
-
-    def offsets(
-        self, name: TopicName, at: Position, isolation: View = Isolation.COMMITTED
-    ) -> Mapping[int, int]: ...
-
-    def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection: ...
+    def delayed(self) -> DelayedApi: ...
 
     def close(self) -> None: ...
 

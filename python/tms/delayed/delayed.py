@@ -22,7 +22,7 @@ from tms.errors import Closed, Invalid, TMSError, TopicNotFound
 from tms.log.partition import again
 from tms.log.pending import Pending
 from tms.model import keys
-from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
+from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, DelayedPage, Due
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.store.base import Store
@@ -135,6 +135,14 @@ class DelayedMessages:
     def info(self, name: TopicName) -> DelayedInfo:
         """How many messages of a topic wait, and when the first is due."""
         return self._of(name).info()
+
+    def page(
+        self, name: TopicName, after: DelayedId | None = None, limit: int = 100
+    ) -> DelayedPage:
+        """How many messages of a topic wait, when the first is due, and up to `limit` of them."""
+        info = self.info(name)
+        messages = self.messages(name, after, limit) if limit else []
+        return DelayedPage(info.waiting, info.next_due_ms, messages)
 
     def messages(
         self, name: TopicName, after: DelayedId | None = None, limit: int = 100

@@ -31,7 +31,7 @@ from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition, Readable
-from tms.model.position import Position
+from tms.model.position import LATEST, Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
 from tms.queues import Queues
@@ -256,7 +256,10 @@ class Engine(EngineParts):
         return self._fetcher.fetch_cached(name, positions, bytes_max, self._judge(isolation))
 
     def offsets(
-        self, name: TopicName, at: Position, isolation: Isolation | Snapshot = Isolation.COMMITTED
+        self,
+        name: TopicName,
+        at: Position = LATEST,
+        isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> dict[int, int]:
         """By partition, the offset of the first message at or after a position, or of the next one
         where there is none. Of committed messages, never beyond the first that is not decided:
@@ -313,7 +316,7 @@ class Engine(EngineParts):
         self._retention.confirm()
         self.delayed.confirm_clock()
 
-    def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection:
+    def inspect(self, name: TopicName, partition: int = 0, limit: int = 20) -> PartitionInspection:
         """How a partition stands in the store, with its newest `limit` blocks."""
         self._require_owned()
         topic = self._registry.find(name)

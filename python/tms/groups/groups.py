@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from tms.clock import Clock
 from tms.errors import GroupNotFound, TMSError, TopicNotFound
@@ -11,6 +12,7 @@ from tms.groups.lag import Lags, Look
 from tms.groups.members import Members
 from tms.groups.membership import GroupKey, Membership, Poll
 from tms.model.group import (
+    SESSION_S,
     GroupInfo,
     GroupPartition,
     GroupStanding,
@@ -58,18 +60,22 @@ class LogGroups:
         group: str,
         topic: TopicName,
         member: str,
-        session_s: float,
-        holding: Mapping[int, int],
-        *,
-        leaving: bool = False,
+        session_s: float = SESSION_S,
+        holding: Mapping[int, int] = MappingProxyType({}),
         reading: bool = False,
     ) -> GroupStanding:
-        """A member is there, holding these partitions with their epochs, or leaves; what it is
-        told. `reading`: it reads up to an end, and has not reached it. May be repeated. Raises
+        """A member is there, holding these partitions with their epochs; what it is told.
+        `reading`: it reads up to an end, and has not reached it. May be repeated. Raises
         `TopicNotFound`, `Invalid`, `Overloaded`."""
         key = GroupKey(check_group(group), topic)
-        poll = Poll(check_member(member), check_session(session_s), holding, leaving)
-        return self._members.poll(key, poll, reading and not leaving)
+        poll = Poll(check_member(member), check_session(session_s), holding)
+        return self._members.poll(key, poll, reading)
+
+    def leave(self, group: str, topic: TopicName, member: str) -> None:
+        """A member leaves: its partitions go to others at once. May be repeated. Raises
+        `TopicNotFound`, `Invalid`."""
+        poll = Poll(check_member(member), SESSION_S, {}, leaving=True)
+        self._members.poll(GroupKey(check_group(group), topic), poll, reading=False)
 
     def describe(self, group: str, topic: TopicName) -> GroupInfo:
         """How a group stands. Raises `TopicNotFound`, `GroupNotFound`."""
@@ -85,7 +91,7 @@ class LogGroups:
             )
         return self._info(key, membership, left_s, partitions)
 
-    def of(self, topic: TopicName) -> list[GroupSummary]:
+    def list_groups(self, topic: TopicName) -> list[GroupSummary]:
         """The groups of a topic, by name. Raises `TopicNotFound`."""
         partitions = self._registry.find(topic).partitions
         return [

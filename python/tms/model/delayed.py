@@ -7,7 +7,7 @@ in the log the message gets an id like every other one.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Self
@@ -100,6 +100,15 @@ class DelayedInfo:
 
     waiting: int
     next_due_ms: int | None
+
+
+class DelayedPage(NamedTuple):
+    """How many messages of a topic wait, when the first of them is due (None: none waits), and some
+    of them, by their ids."""
+
+    waiting: int
+    next_due_ms: int | None
+    messages: Sequence["DelayedMessage"] = ()
 
 
 class DelayedMessage(NamedTuple):

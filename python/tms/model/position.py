@@ -101,3 +101,6 @@ class Position:
         if self.kind in (PositionKind.TIME, PositionKind.OFFSET):
             return f"{self.kind}:{self.number}"
         return str(self.kind)
+
+
+LATEST = Position.latest()

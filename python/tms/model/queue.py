@@ -17,7 +17,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from tms.errors import Invalid
 from tms.model.message import MESSAGES_MAX
@@ -97,6 +97,21 @@ class QueueSettings:
                     field=name,
                 )
         return replace(self, **changes)  # type: ignore[arg-type]  # checked when built
+
+
+class QueueOptions(TypedDict, total=False):
+    """What is said of a queue, the rest left as it is; see `QueueSettings`."""
+
+    lease_s: float
+    deliveries_max: int
+    backoff_first_s: float
+    backoff_max_s: float
+    jitter: float
+    dead_letter: str
+    ordered_by: str
+    start: str
+    outstanding_max: int
+    durability: Durability | str | None
 
 
 class Token(NamedTuple):

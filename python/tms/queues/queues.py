@@ -60,7 +60,7 @@ class Log(MessageLog, TopicsPort, Protocol):
 
 
 class Queues:
-    """The queues of one engine. Thread-safe; see `QueuesPort`."""
+    """The queues of one engine. Thread-safe; see `QueuesApi`."""
 
     def __init__(
         self,

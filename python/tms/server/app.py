@@ -1,7 +1,5 @@
-"""The ASGI application: messages and commits go straight to their endpoints, everything else
-through Starlette.
+"""The ASGI application: a request is answered by the operation that its path and method name.
 
-* Paths are matched as they were sent; a name is decoded once, by `request.topic_name`.
 * In a store that others can reach, a request is answered only by the store's owner.
 * Every error leaves as a problem document; one that nobody expected says no more than its request
   id, and the log has the rest. A failed request is logged at most once.
@@ -9,22 +7,23 @@ through Starlette.
 
 from typing import Any
 
-from starlette.exceptions import HTTPException
-from starlette.routing import Router
-
 from tms.api import routes
+from tms.api.operation import Resource
+from tms.api.operations import OPERATIONS
 from tms.api.routes import MethodNotAllowed
 from tms.compat.cdap.app import Cdap, is_cdap
 from tms.errors import ErrorKind, NotFound, NotOwner, TMSError, without_frames
 from tms.events import EventLog
-from tms.server import delayed, groups, operating, topics, transactions
-from tms.server import queues as administration
+from tms.server import operating, operations
 from tms.server.commit import Committing
+from tms.server.delayed import DelayedPublishing
 from tms.server.fetch import Fetching
 from tms.server.http.exchange import Disconnected, Exchange
-from tms.server.publish import PublishEndpoint
-from tms.server.queue_messages import QueueMessages
+from tms.server.publish import Publishing
+from tms.server.receive import Receiving
+from tms.server.router import Route, RouteTable, allowed, not_allowed
 from tms.server.service import Service
+from tms.server.staging import Staging
 
 _log = EventLog("tms.server")
 _OURS = frozenset(
@@ -37,7 +36,8 @@ _OURS = frozenset(
     )
 )
 _WORTH_RETRYING = frozenset((ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE, ErrorKind.STORAGE_FULL))
-_MESSAGES_METHODS = ("GET", "POST")
+_PROBLEM_HEAD = f"content-type: {routes.PROBLEM}\r\n".encode()
+_OTHER = "other"  # in metrics and logs: requests for nothing that there is
 
 
 class App:
@@ -45,79 +45,64 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._publish = PublishEndpoint(service)
-        self._fetch = Fetching(service)
-        self._commit = Committing(service)
-        self._queues = QueueMessages(service)
         self._cdap = Cdap(service)
-        self._rest = Router(
+        self._routes = RouteTable(
             [
-                *topics.routes_of(service),
-                *transactions.routes_of(service),
-                *administration.routes_of(service),
-                *groups.routes_of(service),
-                *delayed.routes_of(service),
+                Route(OPERATIONS["publish"], Publishing(service)),
+                Route(OPERATIONS["fetch"], Fetching(service)),
+                Route(OPERATIONS["commit"], Committing(service)),
+                Route(OPERATIONS["stage"], Staging(service)),
+                Route(OPERATIONS["receive"], Receiving(service)),
+                Route(OPERATIONS["delayed.publish"], DelayedPublishing(service)),
+                *operations.routes_of(service),
                 *operating.routes_of(service),
-            ],
-            redirect_slashes=False,
-            default=_nowhere,
+            ]
         )
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """ASGI; the connection is one of ours."""
         exchange: Exchange = scope["tms.exchange"]
-        clock = self._service.clock
-        started, route = clock.monotonic_s(), "other"
-        if self._service.draining:
+        service = self._service
+        started, name = service.clock.monotonic_s(), _OTHER
+        if service.draining:
             exchange.keep_alive = False
         try:
-            parts = scope["raw_path"].split(b"/")
-            if self._service.ownership is not None and scope["path"] not in operating.PATHS:
-                await self._service.confirm_owner()
-            if _is_messages(parts):
-                if scope["method"] == "POST":
-                    route = "publish"
-                    await self._publish(exchange, parts[3], parts[5])
-                elif scope["method"] == "GET":
-                    route = "fetch"
-                    await self._fetch(exchange, parts[3], parts[5])
-                else:
-                    raise _not_allowed(scope["method"], _MESSAGES_METHODS)
-            elif self._queues.knows(parts):
-                route = parts[-1].decode()
-                if scope["method"] != "POST":
-                    raise _not_allowed(scope["method"], ("POST",))
-                await self._queues(exchange, parts)
-            elif is_cdap(parts):
-                route = "cdap"
+            methods, varying = self._routes.find(scope["raw_path"])
+            route = methods.get(scope["method"])
+            if route is not None:
+                name = route.operation.name
+                if route.operation.on is not Resource.SERVICE and service.ownership is not None:
+                    await service.confirm_owner()
+                await route.answer(exchange, varying)
+            elif methods and scope["method"] == "OPTIONS":
+                exchange.respond(routes.NO_CONTENT, _allow(allowed(methods)))
+            elif methods:
+                raise not_allowed(scope["method"], methods)
+            elif is_cdap(parts := scope["raw_path"].split(b"/")):
+                name = "cdap"
+                await service.confirm_owner()
                 await self._cdap(exchange, parts)
-            elif _is_commit(parts):
-                route = "commit"
-                if scope["method"] != "POST":
-                    raise _not_allowed(scope["method"], ("POST",))
-                await self._commit(exchange, parts[3])
             else:
-                scope["app"] = self  # Starlette: raise, do not answer
-                await self._rest(scope, receive, send)
+                raise NotFound(
+                    f"There is nothing at {scope['path'][:200]!r}; see {routes.OPENAPI}."
+                )
         except Disconnected:
             return
         except TMSError as error:
-            self._answer(exchange, error, route)
+            self._answer(exchange, error, name)
             without_frames(error)
-        except HTTPException as exc:
-            self._answer(exchange, _translated(exc, scope), route)
         except Exception as exc:
-            self._unexpected(exchange, route)
+            self._unexpected(exchange, name)
             without_frames(exc)
-        metrics = self._service.metrics
-        metrics.answers[route, exchange.status] += 1
-        if route in metrics.seconds:
-            metrics.seconds[route].observe(clock.monotonic_s() - started)
+        metrics = service.metrics
+        metrics.answers[name, exchange.status] += 1
+        if name in metrics.seconds:
+            metrics.seconds[name].observe(service.clock.monotonic_s() - started)
 
-    def _answer(self, exchange: Exchange, error: TMSError, route: str) -> None:
+    def _answer(self, exchange: Exchange, error: TMSError, operation: str) -> None:
         if error.kind in _OURS:
             _log.warning(
-                "request_failed", **_facts(exchange, route), code=error.code, why=str(error)
+                "request_failed", **_facts(exchange, operation), code=error.code, why=str(error)
             )
         if exchange.response_started:
             exchange.abort()
@@ -127,15 +112,15 @@ class App:
                 False  # behind one address the next connection may reach the owner
             )
         status, body = routes.problem(error, exchange.request_id)
-        head = f"content-type: {routes.PROBLEM}\r\n"
+        head = _PROBLEM_HEAD
         if error.kind in _WORTH_RETRYING:
-            head += f"retry-after: {routes.RETRY_AFTER_S}\r\n"
+            head += b"retry-after: %d\r\n" % routes.RETRY_AFTER_S
         if isinstance(error, MethodNotAllowed):
-            head += f"allow: {', '.join(error.details['allowed'])}\r\n"
-        exchange.respond(status, head.encode(), body)
+            head += _allow(error.details["allowed"])
+        exchange.respond(status, head, body)
 
-    def _unexpected(self, exchange: Exchange, route: str) -> None:
-        _log.exception("request_broke", **_facts(exchange, route))
+    def _unexpected(self, exchange: Exchange, operation: str) -> None:
+        _log.exception("request_broke", **_facts(exchange, operation))
         error = TMSError(
             "The service met an error of its own. Its log has the details under this request id."
         )
@@ -143,49 +128,17 @@ class App:
             exchange.abort()
         else:
             status, body = routes.problem(error, exchange.request_id)
-            exchange.respond(status, f"content-type: {routes.PROBLEM}\r\n".encode(), body)
+            exchange.respond(status, _PROBLEM_HEAD, body)
 
 
-def _is_messages(parts: list[bytes]) -> bool:
-    return (
-        len(parts) == 7
-        and parts[6] == b"messages"
-        and parts[4] == b"topics"
-        and parts[2] == b"namespaces"
-        and parts[1] == b"v2"
-    )
+def _allow(methods: list[str]) -> bytes:
+    return f"allow: {', '.join(methods)}\r\n".encode()
 
 
-def _is_commit(parts: list[bytes]) -> bool:
-    return (
-        len(parts) == 5
-        and parts[4] == b"commit"
-        and parts[2] == b"transactions"
-        and parts[1] == b"v2"
-    )
-
-
-async def _nowhere(scope: Any, receive: Any, send: Any) -> None:
-    raise NotFound(f"There is nothing at {scope['path'][:200]!r}; see {routes.OPENAPI}.")
-
-
-def _translated(exc: HTTPException, scope: dict[str, Any]) -> TMSError:
-    if exc.status_code == routes.METHOD_NOT_ALLOWED and exc.headers is not None:
-        return _not_allowed(scope["method"], sorted(exc.headers["Allow"].split(", ")))
-    return TMSError(exc.detail)
-
-
-def _not_allowed(method: str, allowed: Any) -> MethodNotAllowed:
-    return MethodNotAllowed(
-        f"The method {method} is not for this path; use {' or '.join(allowed)}.",
-        allowed=list(allowed),
-    )
-
-
-def _facts(exchange: Exchange, route: str) -> dict[str, Any]:
+def _facts(exchange: Exchange, operation: str) -> dict[str, Any]:
     return {
         "request_id": exchange.request_id,
-        "route": route,
+        "operation": operation,
         "method": exchange.scope["method"],
         "path": exchange.scope["path"][:300],
     }

@@ -9,17 +9,16 @@
 from functools import partial
 
 from tms.api import commits, routes
-from tms.errors import TransactionNotFound
 from tms.log.pending import Pending
 from tms.model.message import Buffer
 from tms.model.topic import Durability
 from tms.model.transaction import Commit, CommitResult
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import Body, content_type, header, parameters
+from tms.server.operations import JSON_HEAD
 from tms.server.service import Service, are_quick
 
 _COMMITS_ONLY = (routes.COMMIT,)
-_HEAD = f"content-type: {routes.JSON}\r\n".encode()
 _INLINE_BYTES = 1 << 20  # more is stored by another thread
 _HEAD_INLINE_BYTES = 32 << 10  # a larger head is read by another thread
 
@@ -31,12 +30,12 @@ class Committing:
         self._service = service
         self._transactions = service.engine.transactions
 
-    async def __call__(self, exchange: Exchange, id: bytes) -> None:
+    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
         """Raises what kept it from being done; nothing is ever seen of it then."""
         service = self._service
         parameters(exchange.scope["query_string"], ())
-        text = id.decode("latin-1")
-        transaction = 0 if text == routes.NEW_TRANSACTION else transaction_id(text)
+        text = varying[0].decode("latin-1")
+        transaction = 0 if text == routes.NEW_TRANSACTION else commits.transaction_id(text)
         content_type(header(exchange, b"content-type"), _COMMITS_ONLY)
         service.require_open()
         body = Body(service.publishing, service.limits.body_bytes_max)
@@ -49,7 +48,7 @@ class Committing:
             result = await self._commit(body.data, transaction)
         finally:
             body.release()
-        exchange.respond(routes.OK, _HEAD, commits.encode_result(result))
+        exchange.respond(routes.OK, JSON_HEAD, commits.encode_result(result))
 
     async def _commit(self, body: Buffer, transaction: int) -> CommitResult:
         service = self._service
@@ -83,10 +82,3 @@ def _decoded(body: Buffer, transaction: int) -> Commit:
     for topic in {topic for topic, _ in asked.blocks}:
         topic.require_writable()
     return asked
-
-
-def transaction_id(text: str) -> int:
-    """The id in a path. Raises `TransactionNotFound`."""
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise TransactionNotFound(f"There is no transaction {text[:40]!r}: an id is a number.")
-    return int(text)

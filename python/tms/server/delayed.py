@@ -1,66 +1,48 @@
-"""The endpoints of delayed messages."""
+"""POST …/delayed?delay_s=…|deliver_at_ms=…: messages in JSON, or blocks, that are due later."""
 
-import asyncio
 from itertools import count
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from tms.api import bodies, delayed, messages, routes
 from tms.api.bodies import PublishBody
-from tms.api.delayed import CancelledBody, DeferredBody
+from tms.api.delayed import DeferredBody
+from tms.api.operation import read_query
+from tms.api.parameters import DelayQuery
 from tms.api.strict import decode_strict
 from tms.errors import IdempotencyKeyReused, Invalid, PartitionNotFound
-from tms.model.delayed import Deferred, DelayedId, Due
-from tms.model.ids import TIME_MS_MAX
+from tms.model.delayed import Deferred, Due
 from tms.model.message import NewBlock
-from tms.model.topic import Durability, TopicName, parse_durability
+from tms.model.topic import Durability, TopicName
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import (
     Body,
     content_type,
     header,
     parameters,
-    path_text,
     received,
-    whole_number,
+    topic_name,
 )
 from tms.server.idempotency import producer_id
+from tms.server.operations import JSON_HEAD, UNPACKED_FACTOR
 from tms.server.service import Service, are_quick
-from tms.server.topics import answer, json_parameters, topic_of
 
-LIST_DEFAULT, LIST_MAX = 100, 1_000
 _READABLE = (routes.JSON, routes.BLOCKS)
 _PUBLISH = msgspec.json.Decoder(PublishBody)
-_UNPACKED_FACTOR = 4  # JSON as Python strings takes up to this many times its size
+_PARAMETERS = DelayQuery.__struct_fields__
 
 
-def routes_of(service: Service) -> list[Route]:
-    """The routes of delayed messages."""
-    here = DelayedEndpoints(service)
-    path = f"{routes.PREFIX}/{{namespace:raw}}/topics/{{topic:raw}}/delayed"
-    return [
-        Route(path, here.look, methods=["GET"]),
-        Route(path, here.publish, methods=["POST"]),
-        Route(path + "/{id:raw}", here.cancel, methods=["DELETE"]),
-    ]
-
-
-class DelayedEndpoints:
-    """Each method answers one route; what the engine may wait for is done in a thread."""
+class DelayedPublishing:
+    """Answers publishes of messages that are due later."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._delayed = service.engine.delayed
         self._turns = count()
-        self._looking = asyncio.Lock()
 
-    async def publish(self, request: Request) -> Response:
-        """POST …/delayed?delay_ms=…|deliver_at_ms=…: messages in JSON, or blocks."""
-        name = topic_of(request)
-        exchange: Exchange = request.scope["tms.exchange"]
+    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
+        """Raises what was wrong; nothing is stored then."""
+        name = topic_name(*varying)
         due, durability = _asked(exchange.scope["query_string"])
         media = content_type(header(exchange, b"content-type"), _READABLE)
         key = _idempotency_key(exchange)
@@ -73,33 +55,11 @@ class DelayedEndpoints:
             if media == routes.BLOCKS:
                 blocks = bodies.unframe_new(body.data)
                 deferred = await self._store(name, blocks, due, durability, key)
-                return answer(routes.OK, DeferredBody(deferred))
-            packed, deferred = await self._pack_and_store(name, body, due, durability, key)
-            return Response(delayed.placed(packed, deferred), media_type=routes.JSON)
-
-    async def look(self, request: Request) -> Response:
-        """GET …/delayed"""
-        name = topic_of(request)
-        given = json_parameters(request, "after", "limit")
-        limit = whole_number(given, "limit", LIST_DEFAULT, 0, LIST_MAX)
-        after = DelayedId.parse(given["after"]) if "after" in given else None
-
-        def found() -> delayed.WaitingBody:
-            info = self._delayed.info(name)
-            shown = self._delayed.messages(name, after, limit) if limit else []
-            return delayed.waiting_body(info, shown)
-
-        return answer(routes.OK, await self._service.in_turn(self._looking, found))
-
-    async def cancel(self, request: Request) -> Response:
-        """DELETE …/delayed/{id}"""
-        name = topic_of(request)
-        json_parameters(request)
-        id = DelayedId.parse(path_text(request.path_params["id"].encode()))
-        self._service.require_open()
-        timeout_s = self._service.limits.publish_timeout_s
-        done = await self._service.in_thread(self._delayed.cancel, name, id, timeout_s)
-        return answer(routes.OK, CancelledBody(done))
+                answer = bodies.encode(DeferredBody(deferred))
+            else:
+                packed, deferred = await self._pack_and_store(name, body, due, durability, key)
+                answer = delayed.placed(packed, deferred)
+        exchange.respond(routes.OK, JSON_HEAD, answer)
 
     async def _store(
         self,
@@ -127,7 +87,7 @@ class DelayedEndpoints:
         settings = service.engine.settings(name)
         turn = producer_id(key) if key else next(self._turns)
         counts = service.engine.growth(name)[1] if key else (settings.partitions,)
-        await body.reserve(_UNPACKED_FACTOR * len(body.data))
+        await body.reserve(UNPACKED_FACTOR * len(body.data))
 
         def pack(partitions: int) -> messages.PackedRequest:
             asked = decode_strict(body.data, _PUBLISH).messages
@@ -148,13 +108,9 @@ class DelayedEndpoints:
 
 
 def _asked(query: bytes) -> tuple[Due, Durability | None]:
-    given = parameters(query, ("delay_ms", "deliver_at_ms", "durability"))
-    times = {
-        name: whole_number(given, name, 0, 0, TIME_MS_MAX) if name in given else None
-        for name in ("deliver_at_ms", "delay_ms")
-    }
-    text = given.get("durability")
-    return Due(*times.values()), None if text is None else parse_durability(text)
+    given = read_query(parameters(query, _PARAMETERS), DelayQuery)
+    delay_ms = None if given.delay_s is None else round(given.delay_s * 1_000)
+    return Due(given.deliver_at_ms, delay_ms), given.durability
 
 
 def _idempotency_key(exchange: Exchange) -> str:

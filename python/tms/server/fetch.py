@@ -16,6 +16,8 @@ from functools import partial
 from typing import NamedTuple
 
 from tms.api import bodies, messages, routes
+from tms.api.operation import read_query
+from tms.api.parameters import FETCH_MESSAGES_DEFAULT, FetchQuery
 from tms.errors import BadEncoding, Invalid
 from tms.model.filter import Filter, as_filter
 from tms.model.message import Buffer, Fetched, PartitionPosition
@@ -23,20 +25,15 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation, View, as_view
 from tms.model.topic import TopicName
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
-from tms.server.http.request import accepted, header, parameters, topic_name, whole_number
+from tms.server.http.request import accepted, header, parameters, topic_name
+from tms.server.operations import UNPACKED_FACTOR
 from tms.server.service import UNPACKED_BYTES_MIN, Service
 
 _MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM)
-_PARAMETERS = ("from", "max_bytes", "wait_ms", "limit", "isolation", "snapshot", "filter")
-FETCH_BYTES_DEFAULT = 1 << 20
-FETCH_BYTES_ASKED_MAX = 1 << 30  # what is returned is bounded by the limits
-WAIT_MS_ASKED_MAX = 3_600_000  # so is the wait
-LIMIT_DEFAULT = 1_000
-LIMIT_MAX = 10_000
+_PARAMETERS = FetchQuery.__struct_fields__
 GRANT_BYTES_MIN = 64 << 10
 FILTERING_MAX = 2  # fetches with a filter that look at the same time, each up to a second
 _INLINE_BYTES = 32 << 10  # blocks up to this size are unpacked by the event loop itself
-_UNPACKED_FACTOR = 4  # messages as Python strings and text take up to this many times their size
 
 
 class _FetchRequest(NamedTuple):
@@ -57,10 +54,10 @@ class Fetching:
         self._service = service
         self._filtering = asyncio.Semaphore(FILTERING_MAX)
 
-    async def __call__(self, exchange: Exchange, namespace: bytes, topic: bytes) -> None:
+    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
         """Raises what was wrong."""
         self._service.require_open()
-        request = self._read(exchange, topic_name(namespace, topic))
+        request = self._read(exchange, topic_name(*varying))
         budget = self._service.fetching
         held = 0
         try:
@@ -82,11 +79,13 @@ class Fetching:
 
     def _read(self, exchange: Exchange, name: TopicName) -> _FetchRequest:
         limits = self._service.limits
-        given = parameters(exchange.scope["query_string"], _PARAMETERS)
+        given = read_query(parameters(exchange.scope["query_string"], _PARAMETERS), FetchQuery)
         media = accepted(header(exchange, b"accept"), _MADE)
-        if media == routes.BLOCKS and "limit" in given:
-            raise Invalid("`limit` counts messages; blocks are limited by `max_bytes`.")
-        asked = bodies.parse_positions(given.get("from", "earliest"))
+        if media == routes.BLOCKS and given.limit is not None:
+            raise Invalid(
+                "`limit` counts messages; blocks are limited by `bytes_max`.", field="limit"
+            )
+        asked = bodies.parse_positions(given.start)
         if isinstance(asked, Position):
             partitions = self._service.engine.settings(name).partitions
             asked = [PartitionPosition(p, asked) for p in range(partitions)]
@@ -94,18 +93,11 @@ class Fetching:
             name,
             media,
             asked,
-            min(
-                whole_number(given, "max_bytes", FETCH_BYTES_DEFAULT, 1, FETCH_BYTES_ASKED_MAX),
-                limits.fetch_bytes_max,
-            ),
-            min(
-                whole_number(given, "wait_ms", 0, 0, WAIT_MS_ASKED_MAX),
-                limits.fetch_wait_ms_max,
-            )
-            / 1_000,
-            whole_number(given, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX),
+            min(given.bytes_max, limits.fetch_bytes_max),
+            min(given.wait_s, limits.fetch_wait_ms_max / 1_000),
+            given.limit or FETCH_MESSAGES_DEFAULT,
             _view(given),
-            as_filter(given.get("filter")),
+            as_filter(given.where),
         )
 
     async def _fetch(self, request: _FetchRequest) -> Fetched:
@@ -185,7 +177,7 @@ class Fetching:
             if sum(run.columns.unpacked_bytes for run in found.runs) <= _INLINE_BYTES:
                 return found, body(found)
             size = sum(run.columns.cell_bytes for run in found.runs)
-        budget, weight = service.fetching, _UNPACKED_FACTOR * size
+        budget, weight = service.fetching, UNPACKED_FACTOR * size
         await budget.claim(weight, held)
         try:
             found, made = await service.in_thread(both)
@@ -202,14 +194,13 @@ class Fetching:
         await exchange.stream(routes.OK, head, len(view), chunks)
 
 
-def _view(given: Mapping[str, str]) -> View:
-    isolation, text = given.get("isolation", Isolation.COMMITTED), given.get("snapshot")
-    if (text is None) is (isolation == Isolation.SNAPSHOT):
+def _view(given: FetchQuery) -> View:
+    if (given.snapshot is None) is (given.isolation is Isolation.SNAPSHOT):
         raise Invalid("The isolation `snapshot` and a snapshot go together.", field="snapshot")
-    if text is None:
-        return as_view(isolation)
+    if given.snapshot is None:
+        return given.isolation
     try:
-        return as_view(urlsafe_b64decode(text.encode("ascii")))
+        return as_view(urlsafe_b64decode(given.snapshot.encode("ascii")))
     except ValueError as exc:
         raise BadEncoding("The snapshot is not base64 in its form for URLs.") from exc
 

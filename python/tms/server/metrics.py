@@ -1,7 +1,7 @@
 """What the service counts, in the text format of Prometheus.
 
 * Counting costs the hot path a few additions: the numbers are plain and become metrics when asked.
-* The number of series is bounded: labels are routes and statuses, never clients; of queues the
+* The number of series is bounded: labels are operations and statuses, never clients; of queues the
   `QUEUES_SHOWN` that are oldest have series of their own, all others one together; of groups those
   of at most `GROUP_PARTITIONS_MAX` partitions.
 """
@@ -120,10 +120,10 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Prometheus asks."""
         answers = CounterMetricFamily(
-            "tms_http_answers", "Answers by route and status.", labels=("route", "status")
+            "tms_http_answers", "Answers by operation and status.", labels=("operation", "status")
         )
-        for (route, status), count in list(self.answers.items()):
-            answers.add_metric((route, str(status)), count)
+        for (operation, status), count in list(self.answers.items()):
+            answers.add_metric((operation, str(status)), count)
         yield answers
         for name, histogram in self.seconds.items():
             yield HistogramMetricFamily(

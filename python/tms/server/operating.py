@@ -1,58 +1,53 @@
-"""The endpoints of operating: liveness, readiness, metrics, the OpenAPI document, and `/`."""
+"""What operators ask of the service itself: liveness, readiness, metrics, the OpenAPI document, and
+`/`."""
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 import tms
-from tms.api import bodies, routes
+from tms.api import bodies, openapi, routes
 from tms.api.bodies import ReadinessBody, RootBody
-from tms.api.openapi import document as openapi
+from tms.api.operations import OPERATIONS
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import header
 from tms.server.metrics import GROUP_PARTITIONS_MAX
+from tms.server.operations import JSON_HEAD
+from tms.server.router import Route
 from tms.server.service import Service
 
 _LINKS = {
-    "topics": routes.topics_path("default"),
+    "topics": f"{routes.PREFIX}/default/topics",
     "openapi": routes.OPENAPI,
     "metrics": routes.METRICS,
     "live": routes.LIVEZ,
     "ready": routes.READYZ,
 }
-PATHS = frozenset(("/", routes.LIVEZ, routes.READYZ, routes.METRICS, routes.OPENAPI))
 
 
 def routes_of(service: Service) -> list[Route]:
     """The routes of operating."""
 
-    async def root(request: Request) -> Response:
+    async def root(exchange: Exchange, _: list[bytes]) -> None:
         body = bodies.encode(RootBody("TMS", tms.__version__, _LINKS))
-        return Response(body, media_type=routes.JSON)
+        exchange.respond(routes.OK, JSON_HEAD, body)
 
-    async def live(request: Request) -> Response:
-        return Response(bodies.encode(ReadinessBody(True, [])), media_type=routes.JSON)
+    async def live(exchange: Exchange, _: list[bytes]) -> None:
+        exchange.respond(routes.OK, JSON_HEAD, bodies.encode(ReadinessBody(True, [])))
 
-    async def ready(request: Request) -> Response:
+    async def ready(exchange: Exchange, _: list[bytes]) -> None:
         reasons = service.reasons()
-        warnings = service.engine.warnings()
-        body = bodies.encode(ReadinessBody(not reasons, reasons, warnings))
+        body = ReadinessBody(not reasons, reasons, service.engine.warnings())
         status = routes.NOT_READY if reasons else routes.OK
-        return Response(body, status, media_type=routes.JSON)
+        exchange.respond(status, JSON_HEAD, bodies.encode(body))
 
-    async def metrics(request: Request) -> Response:
+    async def metrics(exchange: Exchange, _: list[bytes]) -> None:
         groups = service.engine.groups
         service.metrics.groups = await service.in_thread(groups.all, GROUP_PARTITIONS_MAX)
-        body, media = service.metrics.exposition(request.headers.get("accept", ""))
-        return Response(body, headers={"content-type": media})
+        body, media = service.metrics.exposition(header(exchange, b"accept"))
+        exchange.respond(routes.OK, f"content-type: {media}\r\n".encode(), body)
 
-    async def document(request: Request) -> Response:
+    async def document(exchange: Exchange, _: list[bytes]) -> None:
         body = msgspec.json.format(bodies.encode(openapi.document(tms.__version__)), indent=1)
-        return Response(body, media_type=routes.JSON)
+        exchange.respond(routes.OK, JSON_HEAD, body)
 
-    return [
-        Route("/", root, methods=["GET"]),
-        Route(routes.LIVEZ, live, methods=["GET"]),
-        Route(routes.READYZ, ready, methods=["GET"]),
-        Route(routes.METRICS, metrics, methods=["GET"]),
-        Route(routes.OPENAPI, document, methods=["GET"]),
-    ]
+    answers = {"root": root, "live": live, "ready": ready, "metrics": metrics, "openapi": document}
+    return [Route(OPERATIONS[f"service.{name}"], answer) for name, answer in answers.items()]

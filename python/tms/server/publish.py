@@ -16,12 +16,14 @@ import msgspec
 
 from tms.api import bodies, messages, routes
 from tms.api.bodies import AppendedBody, PublishBody
+from tms.api.operation import read_query
+from tms.api.parameters import PublishQuery
 from tms.api.strict import decode_strict
 from tms.errors import BadEncoding, Invalid, SequenceReused, TMSError
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.preconditions import ANSWERED, ONE_BLOCK, parse_expected
-from tms.model.topic import Durability, TopicName, parse_durability
+from tms.model.topic import Durability, TopicName
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import Body, content_type, parameters, topic_name
 from tms.server.idempotency import (
@@ -31,15 +33,13 @@ from tms.server.idempotency import (
     producer_id,
     reused,
 )
+from tms.server.operations import INLINE_BYTES, JSON_HEAD, UNPACKED_FACTOR
 from tms.server.service import Service, are_quick
 
 _READABLE = (routes.JSON, routes.BLOCKS)
-_HEAD = f"content-type: {routes.JSON}\r\n".encode()
-_INLINE_BYTES = 32 << 10  # JSON up to this size is read by the event loop itself
-_UNPACKED_FACTOR = 4  # JSON as Python strings takes up to this many times its size
 
 
-class PublishEndpoint:
+class Publishing:
     """Answers publishes."""
 
     def __init__(self, service: Service) -> None:
@@ -48,10 +48,10 @@ class PublishEndpoint:
         self._turns = count()
         self._recent_keys = RecentKeys()
 
-    async def __call__(self, exchange: Exchange, namespace: bytes, topic: bytes) -> None:
+    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
         """Raises what was wrong; nothing is stored then."""
         service = self._service
-        name = topic_name(namespace, topic)
+        name = topic_name(*varying)
         asked = _asked(exchange.scope["query_string"])
         media, coding, key = _content(exchange)
         name.require_writable()
@@ -71,7 +71,7 @@ class PublishEndpoint:
                 answer = await self._json(name, body, asked)
         finally:
             body.release()
-        exchange.respond(routes.OK, _HEAD, answer)
+        exchange.respond(routes.OK, JSON_HEAD, answer)
 
     async def _once(
         self, key: str, name: TopicName, body: Body, asked: "_PublishParameters", media: str
@@ -138,10 +138,10 @@ class PublishEndpoint:
             count_stored = partial(service.engine.count_stored, name)
             return pack_like_before(pack_for, counts, count_stored)
 
-        if len(body.data) <= _INLINE_BYTES and len(counts) == 1:
+        if len(body.data) <= INLINE_BYTES and len(counts) == 1:
             packed = pack()
         else:
-            await body.reserve(_UNPACKED_FACTOR * len(body.data))
+            await body.reserve(UNPACKED_FACTOR * len(body.data))
             packed = await service.in_turn(service.checking, pack)
         return messages.placed(packed, await self._append(name, packed.blocks, asked))
 
@@ -155,12 +155,9 @@ class _PublishParameters(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _asked(query: bytes) -> _PublishParameters:
-    given = parameters(query, ("durability", "expect"))
-    durability, expect = given.get("durability"), given.get("expect")
-    asked = _PublishParameters(
-        None if durability is None else parse_durability(durability),
-        None if expect is None else parse_expected(expect),
-    )
+    given = read_query(parameters(query, PublishQuery.__struct_fields__), PublishQuery)
+    expect = None if given.expect is None else parse_expected(given.expect)
+    asked = _PublishParameters(given.durability, expect)
     if asked.expect is not None and asked.durability is Durability.NONE:
         raise Invalid(ANSWERED, field="expect")
     return asked

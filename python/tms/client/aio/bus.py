@@ -9,22 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, Unpack
 from weakref import WeakSet
 
+from tms.api.parameters import TIMEOUT_S
 from tms.block import Compression
 from tms.client.aio.channels import AsyncDelivery, AsyncLane, retrying
 from tms.client.aio.coalescing import AsyncCoalescing
 from tms.client.aio.consumer import AsyncConsumer
-from tms.client.aio.delayed import AsyncDelayedCalls
-from tms.client.aio.groups import AsyncGroupCalls
+from tms.client.aio.derived import in_thread, iterated_in_thread
 from tms.client.aio.member import AsyncMemberConsumer, AsyncTold
 from tms.client.aio.pool import LanePool
 from tms.client.aio.producer import AsyncProducer
-from tms.client.aio.queues import AsyncQueue, AsyncQueueCalls
-from tms.client.aio.topics import AsyncTopicCalls
+from tms.client.aio.queues import AsyncQueue
+from tms.client.aio.table import AsyncTable
 from tms.client.aio.transaction import AsyncTransaction
-from tms.client.aio.views import AsyncViewCalls
 from tms.client.batching import REQUEST_BYTES, Batcher, Headers
 from tms.client.client import Bus
 from tms.client.coalescing import Lone
@@ -34,7 +33,6 @@ from tms.client.delivery import Numbering
 from tms.client.group_options import DeliveryMode, member_options
 from tms.client.known import (
     KnownTopic,
-    PublishMemory,
     as_compression,
     as_durability,
     ids_in_order,
@@ -42,7 +40,6 @@ from tms.client.known import (
 from tms.client.preconditions import Expect, packed
 from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, check_options
 from tms.client.standing import CommittedPositions
-from tms.client.transport import TIMEOUT_S
 from tms.clock import Clock, SystemClock
 from tms.errors import NotFound
 from tms.model.filter import Filter, as_filter
@@ -50,6 +47,7 @@ from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.position import Position, PositionKind
+from tms.model.queue import QueueOptions
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
 
@@ -58,9 +56,7 @@ T = TypeVar("T")
 LANES_MAX = 64
 
 
-class AsyncBus(
-    AsyncTopicCalls, AsyncGroupCalls, AsyncQueueCalls, AsyncDelayedCalls, AsyncViewCalls
-):
+class AsyncBus:
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
@@ -73,7 +69,8 @@ class AsyncBus(
         clock: Clock | None = None,
     ) -> None:
         clock = clock or SystemClock()
-        super().__init__(bus, PublishMemory(clock))
+        self._sync = bus
+        self._publishing = bus.publishing
         self._open_lane = open_lane
         self._timeout_s = timeout_s
         self._clock = clock
@@ -223,12 +220,12 @@ class AsyncBus(
             "timeout_s": self._timeout_s if timeout_s is None else timeout_s,
             "isolation": as_view(isolation),
             "standing": standing,
-            "move": self._bus.mover(),
+            "move": self._sync.mover(),
         }
         if options is None:
             made = AsyncConsumer(*place, **more)
         else:
-            member = partial(self._bus.member, name, options)
+            member = partial(self._sync.member, name, options)
             made = AsyncMemberConsumer(*place, make_member=member, **more)
         self._open.add(made)
         return made
@@ -237,11 +234,15 @@ class AsyncBus(
         self, *, durability: str | None = None, timeout_s: float | None = None
     ) -> AsyncTransaction:
         """See `Bus.transaction`: `async with bus.transaction() as tx: await tx.send(…)`."""
-        return AsyncTransaction(self._bus.transaction(durability=durability, timeout_s=timeout_s))
+        return AsyncTransaction(self._sync.transaction(durability=durability, timeout_s=timeout_s))
 
-    async def queue(self, topic: str, group: str, **settings: Any) -> AsyncQueue:
+    def table(self, name: str) -> AsyncTable:
+        """See `Bus.table`."""
+        return AsyncTable(self._sync.table(name))
+
+    async def queue(self, topic: str, group: str, **settings: Unpack[QueueOptions]) -> AsyncQueue:
         """See `Bus.queue`."""
-        queue = await asyncio.to_thread(self._bus.queue, topic, group, **settings)
+        queue = await asyncio.to_thread(self._sync.queue, topic, group, **settings)
         made = AsyncQueue(queue, self._open_lane, self._clock, self._timeout_s)
         self._open.add(made)
         return made
@@ -259,13 +260,40 @@ class AsyncBus(
         positions = await self._positions(topic, start, partitions)
         return await self._fetch(TopicName.parse(topic), positions, bytes_max, wait_s)
 
+    # --- administration: what the bus does, in a thread -------------------------------------------
+
+    create_topic = in_thread(Bus.create_topic)
+    describe_topic = in_thread(Bus.describe_topic)
+    list_topics = iterated_in_thread(Bus.list_topics)
+    update_topic = in_thread(Bus.update_topic)
+    truncate_topic = in_thread(Bus.truncate_topic)
+    erase = in_thread(Bus.erase)
+    delete_topic = in_thread(Bus.delete_topic)
+    offsets = in_thread(Bus.offsets)
+    inspect = in_thread(Bus.inspect)
+
+    groups = in_thread(Bus.groups)
+    group = in_thread(Bus.group)
+    positions = in_thread(Bus.positions)
+    set_positions = in_thread(Bus.set_positions)
+    forget_positions = in_thread(Bus.forget_positions)
+
+    queues = in_thread(Bus.queues)
+    view = in_thread(Bus.view)
+
+    publish_later = in_thread(Bus.publish_later)
+    publish_later_many = in_thread(Bus.publish_later_many)
+    cancel = in_thread(Bus.cancel)
+    delayed = in_thread(Bus.delayed)
+    delayed_messages = iterated_in_thread(Bus.delayed_messages)
+
     # --- closing ----------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Close what is still open of its producers and consumers, then the bus."""
         self._lanes.end()
         async with AsyncExitStack() as last_first:
-            last_first.push_async_callback(asyncio.to_thread, self._bus.close)
+            last_first.push_async_callback(asyncio.to_thread, self._sync.close)
             last_first.callback(self._lanes.close)
             for opened in list(self._open):
                 last_first.push_async_callback(opened.close)

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
+from tms.api.operations import QueuesApi
 from tms.block import Compression
 from tms.block.received import Received
 from tms.client.delivery import Numbering, Renewal, is_retriable_as_it_is
-from tms.client.ports import QueuesPort
 from tms.client.transport import LocalTransport, attempt_s, is_retriable, retry_options
 from tms.clock import Clock
 from tms.errors import Closed, OutOfOrderSequence, TimedOut, TMSError
@@ -68,7 +68,7 @@ class AsyncLane(Protocol):
         ...
 
 
-class LocalQueues(QueuesPort, Protocol):
+class LocalQueues(QueuesApi, Protocol):
     """What the queues of an engine can do besides."""
 
     def watch(
@@ -215,7 +215,7 @@ class _Wake:
 
 
 async def _leased(
-    queues: QueuesPort, group: str, name: TopicName, limit: int, bytes_max: int
+    queues: QueuesApi, group: str, name: TopicName, limit: int, bytes_max: int
 ) -> Received:
     """What is there now. What was leased for a call that was cancelled is given back."""
     work = asyncio.create_task(asyncio.to_thread(queues.receive, group, name, limit, 0, bytes_max))

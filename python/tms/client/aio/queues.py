@@ -9,33 +9,23 @@ Invariants
   back, or, if a service leased it, comes again when the leases end.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any
 
 from tms.block.received import Delivered, Received
-from tms.client.aio.calls import AsyncCalls
 from tms.client.aio.channels import AsyncLane, retrying
+from tms.client.aio.derived import in_thread
 from tms.client.aio.pool import LanePool
 from tms.client.http.exchange import WAIT_S_MAX
-from tms.client.http.queues import explained, surely_not_done
+from tms.client.http.operations import explained, surely_not_done
 from tms.client.leases import Pace
-from tms.client.queue import WAIT_S, Messages, Queue, lease_lost
+from tms.client.queue import WAIT_S, Queue, lease_lost
 from tms.clock import Clock
 from tms.errors import TMSError
-from tms.model.queue import RECEIVE_BYTES, QueueInfo, TokenResult
+from tms.model.queue import RECEIVE_BYTES
 
 RECEIVES_MAX = 64  # of one object, at the same time; more wait for their turn
-
-
-class AsyncQueueCalls(AsyncCalls):
-    """The part of an asyncio bus that lists queues."""
-
-    async def queues(self, topic: str) -> list[QueueInfo]:
-        """See `Bus.queues`."""
-        return await asyncio.to_thread(self._bus.queues, topic)
 
 
 class AsyncQueue:
@@ -44,10 +34,23 @@ class AsyncQueue:
     def __init__(
         self, queue: Queue, open_lane: Callable[[], AsyncLane], clock: Clock, timeout_s: float
     ) -> None:
-        self.queue = queue
+        self._sync = queue
         self._clock = clock
         self._timeout_s = timeout_s
         self._lanes = LanePool(open_lane, RECEIVES_MAX)
+
+    @property
+    def queue(self) -> Queue:
+        """The synchronous queue."""
+        return self._sync
+
+    @property
+    def topic(self) -> str:
+        """See `Queue.topic`."""
+        return self._sync.topic
+
+    def __repr__(self) -> str:
+        return f"Async{self._sync!r}"
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -56,7 +59,7 @@ class AsyncQueue:
     ) -> list[Delivered]:
         """See `Queue.receive`."""
         found = await self.receive_slices(limit, wait_s, bytes_max)
-        return found.messages(self.queue.topic)
+        return found.messages(self._sync.topic)
 
     async def receive_slices(
         self, limit: int = 1, wait_s: float = 0, bytes_max: int = RECEIVE_BYTES
@@ -73,7 +76,7 @@ class AsyncQueue:
     async def _receive(
         self, lane: AsyncLane, limit: int, wait_s: float, bytes_max: int
     ) -> Received:
-        group, name = self.queue.group, self.queue.name
+        group, name = self._sync.group, self._sync.name
 
         async def attempt(timeout_s: float) -> Received:
             return await lane.receive(group, name, limit, wait_s, bytes_max, timeout_s)
@@ -85,7 +88,7 @@ class AsyncQueue:
 
     async def __aiter__(self) -> AsyncIterator[Delivered]:
         """See `Queue.__iter__`."""
-        pace = Pace(self.queue.settings.lease_s, self.queue.settings.deliveries_max)
+        pace = Pace(self._sync.settings.lease_s, self._sync.settings.deliveries_max)
         while True:
             messages = await self.receive(pace.limit, WAIT_S)
             async with aclosing(self._handled(messages, pace)) as handled:
@@ -95,7 +98,7 @@ class AsyncQueue:
     async def _handled(
         self, messages: Sequence[Delivered], pace: Pace
     ) -> AsyncGenerator[Delivered, None]:
-        leases = self.queue.leases
+        leases = self._sync.leases
         ahead = deque(zip(messages, leases.keep(messages), strict=True))
         try:
             while ahead:
@@ -108,7 +111,7 @@ class AsyncQueue:
                 finally:
                     leases.release(kept)
                 if kept.lost and not kept.settled:
-                    raise lease_lost(self.queue, message)
+                    raise lease_lost(self._sync, message)
                 pace.took(self._clock.monotonic_s() - began_s)
         finally:
             if rest := [message for message, kept in ahead if not kept.lost]:
@@ -120,54 +123,29 @@ class AsyncQueue:
     @asynccontextmanager
     async def settling(self, message: Delivered) -> AsyncIterator[Delivered]:
         """See `Queue.settling`."""
-        (kept,) = self.queue.leases.keep((message,))
+        (kept,) = self._sync.leases.keep((message,))
         try:
             yield message
         except BaseException as error:
             if not kept.settled and (await self.nack(message)).fenced:
-                error.add_note(lease_lost(self.queue, message).message)
+                error.add_note(lease_lost(self._sync, message).message)
             raise
         else:
             if not kept.settled and (await self.ack(message)).fenced:
-                raise lease_lost(self.queue, message)
+                raise lease_lost(self._sync, message)
         finally:
-            self.queue.leases.release(kept)
+            self._sync.leases.release(kept)
 
-    # -- what became of them -----------------------------------------------------------------------
+    # -- what the queue does, in a thread ----------------------------------------------------------
 
-    async def ack(self, messages: Messages) -> TokenResult:
-        """See `Queue.ack`."""
-        return await asyncio.to_thread(self.queue.ack, messages)
-
-    async def nack(self, messages: Messages, delay_s: float | None = None) -> TokenResult:
-        """See `Queue.nack`."""
-        return await asyncio.to_thread(self.queue.nack, messages, delay_s)
-
-    async def extend(self, messages: Messages, lease_s: float | None = None) -> TokenResult:
-        """See `Queue.extend`."""
-        return await asyncio.to_thread(self.queue.extend, messages, lease_s)
-
-    async def reject(self, messages: Messages, cause: str = "") -> TokenResult:
-        """See `Queue.reject`."""
-        return await asyncio.to_thread(self.queue.reject, messages, cause)
-
-    # -- the queue ---------------------------------------------------------------------------------
-
-    async def describe(self) -> QueueInfo:
-        """See `Queue.describe`."""
-        return await asyncio.to_thread(self.queue.describe)
-
-    async def update(self, **changes: Any) -> QueueInfo:
-        """See `Queue.update`."""
-        return await asyncio.to_thread(self.queue.update, **changes)
-
-    async def redrive(self, limit: int = 1_000) -> int:
-        """See `Queue.redrive`."""
-        return await asyncio.to_thread(self.queue.redrive, limit)
-
-    async def delete(self) -> None:
-        """See `Queue.delete`."""
-        await asyncio.to_thread(self.queue.delete)
+    ack = in_thread(Queue.ack)
+    nack = in_thread(Queue.nack)
+    extend = in_thread(Queue.extend)
+    reject = in_thread(Queue.reject)
+    describe = in_thread(Queue.describe)
+    update = in_thread(Queue.update)
+    redrive = in_thread(Queue.redrive)
+    delete = in_thread(Queue.delete)
 
     async def close(self) -> None:
         """End the receives that wait, with `Closed`; the bus does it, too. The queue stays."""

@@ -1,56 +1,56 @@
 """A transaction for asyncio: the synchronous one, with what may wait in a thread."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, TypeVar
 
 from tms.client.aio.consumer import AsyncConsumer
+from tms.client.aio.derived import in_thread
 from tms.client.aio.queues import AsyncQueue
+from tms.client.participants import Participant
 from tms.client.queue import Messages
 from tms.client.transaction import Transaction
-from tms.model.ids import MessageId
+
+T = TypeVar("T")
 
 
 class AsyncTransaction:
     """Made by `AsyncBus.transaction`; see `Transaction`. For one task."""
 
     def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
+        self._sync = transaction
 
     async def id(self) -> int:
-        """The transaction's id; begins it."""
-        return await asyncio.to_thread(lambda: self._transaction.id)
+        """See `Transaction.id`."""
+        return await asyncio.to_thread(lambda: self._sync.id)
 
-    async def send(self, topic: str, value: bytes | None, *args: Any, **more: Any) -> None:
-        """See `Transaction.send`."""
-        await asyncio.to_thread(self._transaction.send, topic, value, *args, **more)
+    send = in_thread(Transaction.send)
+    send_many = in_thread(Transaction.send_many)
+    change = in_thread(Transaction.change)
+    commit = in_thread(Transaction.commit)
+    abort = in_thread(Transaction.abort)
 
-    async def send_many(
-        self, topic: str, values: Sequence[bytes | None], partition: int | None = None
-    ) -> None:
-        """See `Transaction.send_many`."""
-        await asyncio.to_thread(self._transaction.send_many, topic, values, partition)
+    @property
+    def participants(self) -> tuple[Participant[object], ...]:
+        """See `Transaction.participants`."""
+        return self._sync.participants
 
-    async def change(self, key: bytes) -> None:
-        """See `Transaction.change`."""
-        await asyncio.to_thread(self._transaction.change, key)
+    async def join(self, participant: Participant[T]) -> T:
+        """See `Transaction.join`; the methods of the participant are called in threads."""
+        return await asyncio.to_thread(self._sync.join, participant)
+
+    async def run(self, work: Callable[[Transaction], T]) -> T:
+        """What `work` makes of the synchronous transaction, in a thread; for what takes part."""
+        return await asyncio.to_thread(work, self._sync)
 
     def acknowledge(self, consumer: AsyncConsumer) -> None:
         """See `Transaction.acknowledge`."""
-        self._transaction.acknowledge(consumer)
+        self._sync.acknowledge(consumer)
 
     def settle(self, queue: AsyncQueue, messages: Messages) -> None:
         """See `Transaction.settle`."""
-        self._transaction.settle(queue.queue, messages)
-
-    async def commit(self) -> list[MessageId]:
-        """See `Transaction.commit`."""
-        return await asyncio.to_thread(self._transaction.commit)
-
-    async def abort(self) -> None:
-        """See `Transaction.abort`."""
-        await asyncio.to_thread(self._transaction.abort)
+        self._sync.settle(queue.queue, messages)
 
     async def __aenter__(self) -> Self:
         return self
@@ -61,4 +61,4 @@ class AsyncTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await asyncio.to_thread(self._transaction.__exit__, kind, error, trace)
+        await asyncio.to_thread(self._sync.__exit__, kind, error, trace)

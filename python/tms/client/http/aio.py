@@ -29,7 +29,6 @@ from tms.client.http.connection import (
     exchange_error,
 )
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, Response
-from tms.client.http.queues import receiving
 from tms.errors import Closed, TimedOut, TMSError, Unavailable
 from tms.model.filter import Filter
 from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
@@ -95,7 +94,7 @@ class AsyncHttpLane:
         bytes_max: int,
         timeout_s: float,
     ) -> Received:
-        call = receiving(self._calls, group, name, limit, wait_s, bytes_max)
+        call = self._calls.receive(group, name, limit, wait_s, bytes_max)
         return await self._exchange(call, wait_s + timeout_s)
 
     def reset(self) -> None:

@@ -8,22 +8,23 @@ asyncio client.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from tms.api import bodies, commits, delayed, groups, routes
+from tms.api import bodies, commits, delayed, queues, routes
 from tms.api.erasing import Erase, ErasedBody, erase_body
+from tms.api.operation import Operation
+from tms.api.operations import OPERATIONS
+from tms.block.received import Received
 from tms.errors import ConfigError, Malformed, TMSError, Unavailable
 from tms.errors import ErrorKind as ErrorKind
-from tms.model.delayed import Deferred, DelayedId, Due
+from tms.model.delayed import Deferred, Due
 from tms.model.filter import Filter
-from tms.model.group import GroupInfo, GroupStanding, GroupSummary
 from tms.model.ids import MessageId
-from tms.model.inspection import PartitionInspection
 from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, View
-from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
-from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
+from tms.model.topic import Durability, TopicName
+from tms.model.transaction import Commit, CommitResult, PositionChange
 
 WAIT_S_MAX = 20.0  # of one request; who waits for longer asks again
 T = TypeVar("T")
@@ -66,58 +67,33 @@ class Calls:
             self._common += f"Authorization: Bearer {token}\r\n"
         self._append_head = lru_cache(1_024)(self._make_append_head)
 
-    def create_topic(self, name: TopicName, settings: TopicSettings) -> Call[TopicInfo]:
-        return self._json(
-            "PUT", routes.topic_path(name), bodies.settings_body(settings), self._info
+    def of(self, operation: Operation, given: Mapping[str, Any]) -> Call[Any]:
+        """A declared operation; its arguments by their names."""
+        answer = operation.answer
+        return self._request(
+            operation.method,
+            operation.target(given),
+            operation.body(given),
+            _nothing
+            if answer is None
+            else lambda body: answer.decode(bodies.decode(body, answer.shape)),
         )
-
-    def describe_topic(self, name: TopicName) -> Call[TopicInfo]:
-        return self._json("GET", routes.topic_path(name), None, self._info)
-
-    def list_topics(self, namespace: str, after: str | None, limit: int) -> Call[list[TopicInfo]]:
-        query = f"?limit={limit}" + ("" if after is None else f"&after={after}")
-        return self._json(
-            "GET",
-            routes.topics_path(namespace) + query,
-            None,
-            lambda answer: bodies.decode(self._good(answer), bodies.TopicsBody).topics,
-        )
-
-    def update_topic(self, name: TopicName, changes: Mapping[str, object]) -> Call[TopicInfo]:
-        return self._json(
-            "PATCH", routes.topic_path(name), bodies.changes_body(changes), self._info
-        )
-
-    def truncate_topic(self, name: TopicName, before: Position) -> Call[TopicInfo]:
-        body = bodies.encode(bodies.TruncateBody(str(before)))
-        return self._json("POST", routes.truncate_path(name), body, self._info)
 
     def erase(self, name: TopicName, wanted: Erase) -> Call[int]:
-        return self._json(
+        target = OPERATIONS["topics.erase"].target({"name": name})
+        return self._request(
             "POST",
-            routes.erase_path(name),
+            target,
             erase_body(wanted),
-            lambda answer: bodies.decode(self._good(answer), ErasedBody).erased,
+            lambda body: bodies.decode(body, ErasedBody).erased,
         )
 
-    def delete_topic(self, name: TopicName) -> Call[None]:
-        return self._json("DELETE", routes.topic_path(name), None, self._nothing)
-
-    def offsets(self, name: TopicName, at: Position, isolation: View) -> Call[Mapping[int, int]]:
-        return self._json(
-            "GET",
-            routes.offsets_path(name, str(at), isolation),
-            None,
-            lambda answer: bodies.decode(self._good(answer), bodies.OffsetsBody).offsets,
-        )
-
-    def inspect(self, name: TopicName, partition: int, limit: int) -> Call[PartitionInspection]:
-        return self._json(
-            "GET",
-            routes.inspect_path(name, partition, limit),
-            None,
-            lambda answer: bodies.decode(self._good(answer), PartitionInspection),
-        )
+    def receive(
+        self, group: str, topic: TopicName, limit: int, wait_s: float, bytes_max: int
+    ) -> Call[Received]:
+        target = OPERATIONS["receive"].target({"group": group, "topic": topic})
+        body = bodies.encode(queues.ReceiveBody(limit, round(wait_s, 3), bytes_max))
+        return self._request("POST", target, body, queues.decode_received, routes.BLOCKS)
 
     def append(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
@@ -142,7 +118,7 @@ class Calls:
             name,
             start,
             bytes_max=bytes_max,
-            wait_ms=max(0, round(wait_s * 1_000)),
+            wait_s=wait_s,
             isolation=isolation,
             where=where,
         )
@@ -159,7 +135,7 @@ class Calls:
     ) -> Call[list[Deferred]]:
         chunks = bodies.frame(blocks)
         head = (
-            f"POST {routes.delayed_path(name, due.at_ms, due.delay_ms, durability)}{self._common}"
+            f"POST {routes.delayed_path(name, due, durability)}{self._common}"
             f"Content-Type: {routes.BLOCKS}\r\nAccept: {routes.JSON}, {routes.PROBLEM}\r\n"
             + (f"Idempotency-Key: {token}\r\n" if token else "")
             + f"Content-Length: {sum(map(len, chunks))}\r\n\r\n"
@@ -169,67 +145,17 @@ class Calls:
             lambda answer: bodies.decode(self._good(answer), delayed.DeferredBody).deferred,
         )
 
-    def cancel(self, name: TopicName, id: DelayedId) -> Call[bool]:
-        return self._json(
-            "DELETE",
-            routes.delayed_message_path(name, str(id)),
-            None,
-            lambda answer: bodies.decode(self._good(answer), delayed.CancelledBody).cancelled,
-        )
-
-    def waiting(
-        self, name: TopicName, after: DelayedId | None, limit: int
-    ) -> Call[delayed.WaitingBody]:
-        path = routes.waiting_path(name, "" if after is None else str(after), limit)
-        return self._json(
-            "GET", path, None, lambda a: bodies.decode(self._good(a), delayed.WaitingBody)
-        )
-
-    def begin(self, timeout_s: float | None, long: bool, token: str) -> Call[TransactionInfo]:
-        body = bodies.encode(commits.BeginBody(timeout_s, long, token))
-        return self._json("POST", routes.TRANSACTIONS, body, self._transaction)
-
-    def describe_transaction(self, id: int) -> Call[TransactionInfo]:
-        return self._json("GET", routes.transaction_path(id), None, self._transaction)
-
-    def open_transactions(self) -> Call[list[TransactionInfo]]:
-        return self._json(
-            "GET",
-            routes.TRANSACTIONS,
-            None,
-            lambda answer: bodies.decode(self._good(answer), commits.TransactionsBody).transactions,
-        )
-
-    def forget_positions(self, group: str, name: TopicName) -> Call[None]:
-        return self._json("DELETE", routes.positions_path(name, group), None, self._nothing)
-
-    def prune(self, before_ms: int) -> Call[int]:
-        body = bodies.encode(commits.PruneBody(before_ms))
-        return self._json(
-            "POST",
-            f"{routes.TRANSACTIONS}/prune",
-            body,
-            lambda answer: bodies.decode(self._good(answer), commits.PrunedBody).pruned,
-        )
-
-    def abort(self, id: int) -> Call[TransactionInfo]:
-        return self._json("DELETE", routes.transaction_path(id), None, self._transaction)
-
-    def invalidate(self, id: int) -> Call[TransactionInfo]:
-        path = routes.transaction_path(id, "invalidate")
-        return self._json("POST", path, None, self._transaction)
-
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], id: int) -> Call[None]:
         chunks = bodies.frame(blocks)
         head = (
             f"POST {routes.staged_path(name, id)}{self._common}Content-Type: {routes.BLOCKS}\r\n"
             f"Accept: {routes.PROBLEM}\r\nContent-Length: {sum(map(len, chunks))}\r\n\r\n"
         )
-        return Call([head.encode("ascii"), *chunks], self._nothing)
+        return Call([head.encode("ascii"), *chunks], lambda answer: _nothing(self._good(answer)))
 
     def commit(self, commit: Commit) -> Call[CommitResult]:
         chunks = commits.encode_commit(commit)
-        path = routes.transaction_path(commit.transaction_id, "commit")
+        path = routes.commit_path(commit.transaction_id)
         head = (
             f"POST {path}{self._common}Content-Type: {routes.COMMIT}\r\n"
             f"Accept: {routes.JSON}, {routes.PROBLEM}\r\n"
@@ -238,16 +164,6 @@ class Calls:
         return Call(
             [head.encode("ascii"), *chunks],
             lambda answer: commits.decode_result(self._good(answer)),
-        )
-
-    def positions(self, group: str, name: TopicName) -> Call[dict[int, Position]]:
-        return self._json(
-            "GET",
-            routes.positions_path(name, group),
-            None,
-            lambda answer: commits.positions_of(
-                bodies.decode(self._good(answer), commits.PositionsBody).positions
-            ),
         )
 
     def move(self, group: str, name: TopicName, changes: Sequence[PositionChange]) -> Call[None]:
@@ -260,47 +176,8 @@ class Calls:
                 if (body := commits.owner_body(one.owner)) is not None
             },
         )
-        path = routes.positions_path(name, group)
-        return self._json("PUT", path, bodies.encode(body), self._nothing)
-
-    def poll(
-        self,
-        group: str,
-        name: TopicName,
-        member: str,
-        session_s: float,
-        holding: Mapping[int, int],
-        reading: bool,
-    ) -> Call[GroupStanding]:
-        return self._json(
-            "POST",
-            routes.groups_path(name, group, member),
-            groups.encode_poll(session_s, holding, reading),
-            lambda answer: groups.decode_standing(self._good(answer)),
-        )
-
-    def leave(self, group: str, name: TopicName, member: str) -> Call[None]:
-        path = routes.groups_path(name, group, member)
-        return self._json("DELETE", path, None, self._nothing)
-
-    def describe_group(self, group: str, name: TopicName) -> Call[GroupInfo]:
-        return self._json(
-            "GET",
-            routes.groups_path(name, group),
-            None,
-            lambda answer: bodies.decode(self._good(answer), GroupInfo),
-        )
-
-    def list_groups(self, name: TopicName) -> Call[list[GroupSummary]]:
-        return self._json(
-            "GET",
-            routes.groups_path(name),
-            None,
-            lambda answer: bodies.decode(self._good(answer), groups.GroupsBody).groups,
-        )
-
-    def _transaction(self, answer: Response) -> TransactionInfo:
-        return bodies.decode(self._good(answer), TransactionInfo)
+        target = OPERATIONS["transactions.move"].target({"group": group, "topic": name})
+        return self._request("PUT", target, bodies.encode(body), _nothing)
 
     def _make_append_head(
         self, name: TopicName, durability: Durability | None, expect: MessageId | None
@@ -311,30 +188,20 @@ class Calls:
             f"Accept: {routes.JSON}, {routes.PROBLEM}\r\nContent-Length: "
         ).encode("ascii")
 
-    def request(
+    def _request(
         self,
         method: str,
-        path: str,
+        target: str,
         body: bytes | None,
         read: Callable[[Buffer], T],
-        *,
         accept: str = routes.JSON,
     ) -> Call[T]:
         """A request with JSON or nothing; `read` is given the body of its success."""
-        head = f"{method} {path}{self._common}Accept: {accept}, {routes.PROBLEM}\r\n"
+        head = f"{method} {target}{self._common}Accept: {accept}, {routes.PROBLEM}\r\n"
         if body is None:
             return Call([f"{head}\r\n".encode("ascii")], lambda answer: read(self._good(answer)))
         head += f"Content-Type: {routes.JSON}\r\nContent-Length: {len(body)}\r\n\r\n"
         return Call([head.encode("ascii"), body], lambda answer: read(self._good(answer)))
-
-    def _json(
-        self, method: str, path: str, body: bytes | None, read: Callable[[Response], T]
-    ) -> Call[T]:
-        head = f"{method} {path}{self._common}Accept: {routes.JSON}, {routes.PROBLEM}\r\n"
-        if body is None:
-            return Call([f"{head}\r\n".encode("ascii")], read)
-        head += f"Content-Type: {routes.JSON}\r\nContent-Length: {len(body)}\r\n\r\n"
-        return Call([head.encode("ascii"), body], read)
 
     def _good(self, answer: Response) -> Buffer:
         """The body of a success. Raises the error that the answer carries."""
@@ -360,12 +227,6 @@ class Calls:
             "server at this port?"
         )
 
-    def _info(self, answer: Response) -> TopicInfo:
-        return bodies.decode(self._good(answer), TopicInfo)
-
-    def _nothing(self, answer: Response) -> None:
-        self._good(answer)
-
     def _appended(self, answer: Response) -> list[Appended]:
         return bodies.decode(self._good(answer), bodies.AppendedBody).appended
 
@@ -387,3 +248,7 @@ class Calls:
             bodies.parse_ends(ends.decode("ascii")),
             bodies.parse_ends(reached.decode("ascii")),
         )
+
+
+def _nothing(body: Buffer) -> None:
+    return None

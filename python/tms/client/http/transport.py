@@ -21,15 +21,21 @@ from typing import Any, Generic, TypeVar
 
 from tms import forks
 from tms.api.erasing import Erase
+from tms.api.operation import Operation, Repeat
+from tms.api.operations import DelayedApi, GroupsApi, QueuesApi, TopicsApi, TransactionsApi
+from tms.api.parameters import TIMEOUT_S
 from tms.client.http.answers import BODIES_KEPT
 from tms.client.http.connection import HttpConnection, ServiceAddress
-from tms.client.http.delayed import HttpDelayed
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, Response
-from tms.client.http.groups import HttpGroups
-from tms.client.http.queues import HttpQueues
-from tms.client.http.transactions import HttpTransactions
+from tms.client.http.operations import (
+    HttpDelayed,
+    HttpGroups,
+    HttpQueues,
+    HttpTransactions,
+    has_operations,
+    surely_not_done,
+)
 from tms.client.transport import (
-    TIMEOUT_S,
     Channel,
     PendingAnswer,
     attempt_s,
@@ -40,11 +46,9 @@ from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TimedOut, TMSError, Unavailable
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
-from tms.model.inspection import PartitionInspection
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
-from tms.model.position import Position, PositionKind
 from tms.model.snapshot import Isolation, View
-from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
+from tms.model.topic import Durability, TopicName
 
 T = TypeVar("T")
 
@@ -52,7 +56,8 @@ IDLE_CONNECTIONS_MAX = 64
 _CLOSED = "The producer or consumer was closed."
 
 
-class HttpTransport:
+@has_operations("topics")
+class HttpTransport(TopicsApi):
     """The service at `url` (`http://HOST:PORT`, or https). Thread-safe; connects when first
     used."""
 
@@ -72,28 +77,6 @@ class HttpTransport:
         self._closed = False
         forks.in_child(self._forked)
 
-    def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
-        return self._call(self.calls.create_topic(name, settings))
-
-    def describe_topic(self, name: TopicName) -> TopicInfo:
-        return self._call(self.calls.describe_topic(name))
-
-    def list_topics(
-        self, namespace: str, after: str | None = None, limit: int = 1000
-    ) -> list[TopicInfo]:
-        return self._call(self.calls.list_topics(namespace, after, limit))
-
-    def update_topic(self, name: TopicName, changes: Mapping[str, object]) -> TopicInfo:
-        return self._call(self.calls.update_topic(name, changes))
-
-    def truncate_topic(self, name: TopicName, before: Position) -> TopicInfo:
-        moving = (
-            before.kind is PositionKind.LATEST
-        )  # a repetition would remove what came in between
-        return self._call(
-            self.calls.truncate_topic(name, before), _surely_not_done if moving else is_retriable
-        )
-
     def erase(
         self,
         name: TopicName,
@@ -102,18 +85,21 @@ class HttpTransport:
         partition: int | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> int:
-        return self._attempt(self.calls.erase(name, Erase(key, id, partition)), timeout_s)
+        return self.attempt(self.calls.erase(name, Erase(key, id, partition)), timeout_s)
 
-    def delete_topic(self, name: TopicName) -> None:
-        self.call_once(self.calls.delete_topic(name), lambda error: isinstance(error, NotFound))
-
-    def offsets(
-        self, name: TopicName, at: Position, isolation: View = Isolation.COMMITTED
-    ) -> Mapping[int, int]:
-        return self._call(self.calls.offsets(name, at, isolation))
-
-    def inspect(self, name: TopicName, partition: int, limit: int) -> PartitionInspection:
-        return self._call(self.calls.inspect(name, partition, limit))
+    def do(self, operation: Operation, given: Mapping[str, Any]) -> Any:
+        """A declared operation, repeated as its declaration allows."""
+        call = self.calls.of(operation, given)
+        match operation.repeat_of(given):
+            case Repeat.SAFE:
+                return self.call(call)
+            case Repeat.UNSAFE:
+                return self.call(call, surely_not_done)
+            case Repeat.UNTIL_GONE:
+                return self.call_once(call, lambda error: isinstance(error, NotFound))
+            case Repeat.NEVER:
+                timeout_s = operation.timeout_s or given.get("timeout_s", TIMEOUT_S)
+                return self.attempt(call, timeout_s)
 
     def fetch(
         self,
@@ -128,7 +114,7 @@ class HttpTransport:
         while True:  # the service may wait for less than it is asked to
             left_s = max(0.0, min(WAIT_S_MAX, until_s - self.clock.monotonic_s()))
             call = self.calls.fetch(name, positions, bytes_max, left_s, isolation, where)
-            found = self._call(call, is_retriable, left_s)
+            found = self.call(call, is_retriable, left_s)
             if found.blocks or not found.ended or self.clock.monotonic_s() >= until_s:
                 return found
             positions = [PartitionPosition(*there) for there in found.next.items()]
@@ -140,25 +126,25 @@ class HttpTransport:
         durability: Durability | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> list[Appended]:
-        return self._attempt(self.calls.append(name, blocks, durability), timeout_s)
+        return self.attempt(self.calls.append(name, blocks, durability), timeout_s)
 
     @property
-    def transactions(self) -> HttpTransactions:
+    def transactions(self) -> TransactionsApi:
         """The service's transactions."""
         return HttpTransactions(self)
 
     @property
-    def delayed(self) -> HttpDelayed:
+    def delayed(self) -> DelayedApi:
         """The service's delayed messages."""
         return HttpDelayed(self)
 
     @property
-    def queues(self) -> HttpQueues:
+    def queues(self) -> QueuesApi:
         """The service's queues."""
         return HttpQueues(self)
 
     @property
-    def groups(self) -> HttpGroups:
+    def groups(self) -> GroupsApi:
         """The service's log groups."""
         return HttpGroups(self)
 
@@ -168,9 +154,14 @@ class HttpTransport:
         again: Callable[[BaseException], bool] = is_retriable,
         extra_s: float = 0,
     ) -> T:
-        """A request, repeated while its errors are retriable and the time lasts; each attempt may
-        take `extra_s` besides."""
-        return self._call(call, again, extra_s)
+        """A request, repeated while `again` says so of its errors and the time lasts; each attempt
+        may take `extra_s` besides."""
+        return retrying(
+            lambda left_s: self.attempt(call, left_s + extra_s),
+            self.clock,
+            self.timeout_s,
+            again,
+        )
 
     def call_once(self, call: Call[None], is_done: Callable[[BaseException], bool]) -> None:
         """A request that is refused once it is done. If the answer of an attempt was lost,
@@ -178,18 +169,14 @@ class HttpTransport:
         unsure: list[bool] = []
 
         def again(error: BaseException) -> bool:
-            unsure.append(not _surely_not_done(error))
+            unsure.append(not surely_not_done(error))
             return is_retriable(error)
 
         try:
-            self._call(call, again)
+            self.call(call, again)
         except TMSError as error:
             if not (any(unsure[:-1]) and is_done(error)):
                 raise
-
-    def attempt(self, call: Call[T], timeout_s: float) -> T:
-        """A request, once."""
-        return self._attempt(call, timeout_s)
 
     def open_lane(self) -> Channel:
         """A connection of its own for one producer or consumer."""
@@ -204,20 +191,7 @@ class HttpTransport:
     def _forked(self) -> None:
         self._idle.clear()
 
-    def _call(
-        self,
-        call: Call[T],
-        again: Callable[[BaseException], bool] = is_retriable,
-        extra_s: float = 0,
-    ) -> T:
-        return retrying(
-            lambda left_s: self._attempt(call, left_s + extra_s),
-            self.clock,
-            self.timeout_s,
-            again,
-        )
-
-    def _attempt(self, call: Call[T], timeout_s: float) -> T:
+    def attempt(self, call: Call[T], timeout_s: float) -> T:
         """One request and its answer."""
         deadline_s = self.clock.monotonic_s() + timeout_s
         connection = self._take(timeout_s)
@@ -246,12 +220,6 @@ class HttpTransport:
                 return connection
             connection.close()
         return HttpConnection(self.target, self.clock, timeout_s)
-
-
-def _surely_not_done(error: BaseException) -> bool:
-    return is_retriable(error) and (
-        isinstance(error, TMSError) and error.details.get("outcome") != "unknown"
-    )
 
 
 class HttpPending(Generic[T]):

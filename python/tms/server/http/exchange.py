@@ -203,7 +203,7 @@ class Exchange:
             return
         connection = self._connection
         pending = self._start(status, head, length)
-        for chunk in chunks:
+        for chunk in chunks if self.scope["method"] != "HEAD" else ():
             if pending:
                 if len(chunk) <= JOIN_BYTES_MAX:
                     chunk = pending + chunk

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tms.client.ports import TransactionsPort
+from tms.api.operations import TransactionsApi
 from tms.client.transport import Transport, retrying
 from tms.clock import Clock, SystemClock
 from tms.errors import Conflict, TimedOut, TMSError, TooLarge, TransactionEnded, TransactionNotFound
@@ -50,7 +50,7 @@ class Job:
         """The position that says which batches are done."""
         return PositionKey(f"spark-{self.query}", FENCE, 0)
 
-    def begin(self, port: TransactionsPort) -> int:
+    def begin(self, port: TransactionsApi) -> int:
         """The id of its transaction, which begins with the first call."""
         if self.query:
             return port.begin(timeout_s=BATCH_TIMEOUT_S, token=self.token).transaction_id

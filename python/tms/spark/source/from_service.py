@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from tms.api.parameters import TIMEOUT_S
 from tms.block import read_header
 from tms.client.http.transport import HttpTransport
-from tms.client.transport import TIMEOUT_S, Channel, PendingAnswer, retrying
+from tms.client.transport import Channel, PendingAnswer, retrying
 from tms.errors import Invalid, OffsetOutOfRange, TimedOut, TMSError, TopicNotFound
 from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position

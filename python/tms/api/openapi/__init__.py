@@ -1,1 +1,0 @@
-"""The OpenAPI document, a file for each part of the service."""

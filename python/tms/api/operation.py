@@ -1,0 +1,414 @@
+"""What an operation is, and how it is declared.
+
+    class QueuesApi(Protocol):
+        @post("{topic}/queues/{group}/extend", on=Resource.QUEUE, access=Access.CONSUME)
+        def extend(self, group: Group, topic: TopicName, tokens: Tokens, …) -> TokenResult: …
+
+A declaration is read once, as an `Operation`. From it come the port that engine and client have
+(the protocol itself), the route, the strict body, the HTTP client, the page of the OpenAPI
+document, and the labels of metrics and logs.
+
+* A parameter that the path names stands in the path; a `TopicName` takes the places of its
+  namespace and its topic. GET and DELETE have all others in the query, the other methods in a body
+  of JSON.
+* An `Annotated[…, Codec(…)]` says how a value is sent that JSON does not have.
+* An operation with a `Form` has a body of bytes, or is fast: its query, body and answer are
+  declared as they are sent, and service and client each have a function for it.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache, partial
+from inspect import Parameter, getdoc, signature
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+from urllib.parse import quote
+
+import msgspec
+
+from tms.api import routes
+from tms.errors import Invalid
+from tms.model.delayed import DelayedId
+from tms.model.ids import MessageId
+from tms.model.position import Position
+from tms.model.topic import TopicName
+
+T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+F = TypeVar("F", bound=Callable[..., Any])
+
+BODY_BYTES_MAX = 64 << 10  # where an operation does not say more
+
+
+class Resource(Enum):
+    """What an operation concerns."""
+
+    SERVICE = "service"
+    NAMESPACE = "namespace"
+    TOPIC = "topic"
+    GROUP = "group"
+    QUEUE = "queue"
+    TRANSACTIONS = "transactions"
+
+
+class Access(Enum):
+    """What somebody must be allowed to do."""
+
+    OBSERVE = "observe"
+    READ = "read"
+    PUBLISH = "publish"
+    CONSUME = "consume"
+    MANAGE = "manage"
+
+
+class Repeat(Enum):
+    """When a client may repeat a request by itself that may have been carried out."""
+
+    SAFE = "safe"  # done twice it is done once
+    UNTIL_GONE = "until gone"  # so is this, but a repetition finds nothing any more
+    UNSAFE = "unsafe"
+    NEVER = "never"  # nor one that surely was not: the caller has the time for it
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class Codec(NamedTuple, Generic[T]):
+    """How a value is sent: as one of type `shape`, which JSON has."""
+
+    shape: Any
+    decode: Callable[[Any], T] = _same
+    encode: Callable[[T], Any] = _same
+
+
+class WholeBody:
+    """Annotates the parameter that is the body, not a field of it."""
+
+
+class DeclaredOnly(NotImplementedError):
+    """The body of a declaration: those who have the port do it."""
+
+
+class NotSent:
+    """Annotates a parameter that concerns the caller's side only: how long it waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What is sent: the query and, by media type, bodies and answers."""
+
+    path: Mapping[str, Any] = field(default_factory=dict)
+    query: type[msgspec.Struct] | None = None
+    body: Mapping[str, Any] = field(default_factory=dict)
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: bool = False
+    answer_headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a decorator says."""
+
+    method: str
+    path: str
+    on: Resource
+    access: Access
+    repeat: Repeat | Callable[[Mapping[str, Any]], Repeat] = Repeat.SAFE
+    statuses: tuple[int, ...] = (routes.OK,)
+    body_bytes_max: int = BODY_BYTES_MAX
+    name: str = ""  # in place of that of protocol and method
+    timeout_s: float = 0  # of its only attempt, if no parameter says it
+    alone: bool = False  # it takes long, or much memory: one at a time
+    form: Form | None = None
+
+
+def _declared(
+    method: str, path: str, on: Resource, access: Access, **more: Any
+) -> Callable[[F], F]:
+    """A decorator that says how a method of a protocol is sent; see `Declaration`."""
+
+    def declare(function: F) -> F:
+        function.__declaration__ = Declaration(method, path, on, access, **more)  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+get, put, post = (partial(_declared, method) for method in ("GET", "PUT", "POST"))
+patch, delete = (partial(_declared, method) for method in ("PATCH", "DELETE"))
+
+
+class Field(NamedTuple):
+    """A parameter as it is sent."""
+
+    name: str
+    codec: Codec[Any]
+    default: Any
+
+    def encoded(self, given: Mapping[str, Any]) -> Any:
+        """What is sent for it; None stays None."""
+        value = given.get(self.name, self.default)
+        return None if value is None else self.codec.encode(value)
+
+    def decoded(self, sent: Any) -> Any:
+        """What was sent for it."""
+        return None if sent is None else self.codec.decode(sent)
+
+
+class Operation:
+    """A declared operation.
+
+    `name` is unique, such as `queues.extend`; `path` is what OpenAPI calls it; `form` is
+    all that is sent. The arguments of a call are `given` by their names.
+    """
+
+    def __init__(self, api: str, function: Callable[..., Any]) -> None:
+        said: Declaration = function.__declaration__  # type: ignore[attr-defined]
+        self.api, self.function = api, function.__name__
+        self.name = said.name or f"{api}.{self.function}"
+        self.timeout_s = said.timeout_s
+        self.summary = " ".join((getdoc(function) or "").partition("\n\n")[0].split())
+        self.method, self.on, self.access = said.method, said.on, said.access
+        self.repeat, self.alone = said.repeat, said.alone
+        self.body_bytes_max, self.by_hand = said.body_bytes_max, said.form is not None
+        hints = get_type_hints(function, include_extras=True)
+        arguments = [*signature(function).parameters.values()][1:]
+        self._positional = [one.name for one in arguments if one.kind is not Parameter.KEYWORD_ONLY]
+        more = said.form.path if said.form is not None else {}
+        fields = {name: Field(name, codec_of(hint), Parameter.empty) for name, hint in more.items()}
+        fields |= {
+            one.name: Field(one.name, codec_of(hints[one.name]), one.default)
+            for one in arguments
+            if NotSent not in _marks(hints[one.name])
+        }
+        self._in_path = [fields.pop(name) for name in _names_in(said.path) if name in fields]
+        whole = [one.name for one in arguments if _is_whole(hints[one.name])]
+        self._whole = fields.pop(whole[0]) if whole else None
+        self._fields = tuple(fields.values())
+        self.path = _full_path(said.path, self._in_path)
+        self.answer = None if hints["return"] is NoneType else codec_of(hints["return"])
+        self.form = said.form or self._form()
+        self.statuses = said.statuses if self.form.answer else (routes.NO_CONTENT,)
+
+    def _form(self) -> Form:
+        answer = {} if self.answer is None else {routes.JSON: self.answer.shape}
+        if self._whole is not None:
+            return Form(body={routes.JSON: self._whole.codec.shape}, answer=answer)
+        if not self._fields:
+            return Form(answer=answer)
+        title = "".join(part.capitalize() for part in self.name.replace("_", ".").split("."))
+        struct = _struct(title, self._fields)
+        if self.method in ("GET", "DELETE"):
+            return Form(query=struct, answer=answer)
+        return Form(body={routes.JSON: struct}, answer=answer)
+
+    @property
+    def segments(self) -> list[str | None]:
+        """The path in parts; None varies."""
+        return [None if part.startswith("{") else part for part in self.path.split("/")[1:]]
+
+    def path_fields(self) -> Iterator[tuple[str, Any]]:
+        """What varies in the path, by name, and the type of each."""
+        for one in self._in_path:
+            if one.codec is TOPIC:
+                yield from (("namespace", NAMESPACE_TEXT), ("topic", TOPIC_TEXT))
+            else:
+                yield one.name, one.codec.shape
+
+    def repeat_of(self, given: Mapping[str, Any]) -> Repeat:
+        """When this request may be repeated."""
+        return self.repeat if isinstance(self.repeat, Repeat) else self.repeat(given)
+
+    # --- the side that asks -----------------------------------------------------------------------
+
+    def bound(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call, by their names."""
+        if len(args) > len(self._positional):
+            raise TypeError(f"{self.name} takes {len(self._positional)} arguments, not {len(args)}")
+        return {**dict(zip(self._positional, args, strict=False)), **named}
+
+    def target(self, given: Mapping[str, Any]) -> str:
+        """Path and query of a request."""
+        path = self.path
+        for one in self._in_path:
+            value = given[one.name]
+            if one.codec is TOPIC:
+                path = path.replace("{namespace}", quote(value.namespace, safe=""))
+                path = path.replace("{topic}", quote(value.topic, safe=""))
+            else:
+                path = path.replace(f"{{{one.name}}}", quote(str(one.codec.encode(value)), safe=""))
+        if self.form.query is None:
+            return path
+        sent = ((one.name, one.encoded(given)) for one in self._fields)
+        query = "&".join(f"{name}={quote(str(v), safe=':')}" for name, v in sent if v is not None)
+        return f"{path}?{query}" if query else path
+
+    def body(self, given: Mapping[str, Any]) -> bytes | None:
+        """The body of a request; None when it has none."""
+        if self._whole is not None:
+            return msgspec.json.encode(self._whole.encoded(given))
+        struct = self.form.body.get(routes.JSON)
+        if struct is None:
+            return None
+        return msgspec.json.encode(struct(*(one.encoded(given) for one in self._fields)))
+
+    # --- the side that answers --------------------------------------------------------------------
+
+    def in_path(self, texts: Sequence[str]) -> dict[str, Any]:
+        """The arguments in a path, from what varies in it. Raises `Invalid`."""
+        texts_left = iter(texts)
+        return {
+            one.name: TopicName.of(next(texts_left), next(texts_left))
+            if one.codec is TOPIC
+            else one.codec.decode(next(texts_left))
+            for one in self._in_path
+        }
+
+    def in_query(self, texts: Mapping[str, str]) -> dict[str, Any]:
+        """The arguments in a query. Raises `Invalid`."""
+        if self.form.query is None:
+            return {}
+        query = read_query(texts, self.form.query)
+        return {
+            one.name: one.decoded(getattr(query, one.name))
+            for one in self._fields
+            if one.name in texts
+        }
+
+    def in_body(self, body: Any) -> dict[str, Any]:
+        """The arguments in a body. Raises `Invalid`."""
+        if self.by_hand:
+            return {"body": body}
+        if self._whole is not None:
+            return {self._whole.name: self._whole.decoded(body)}
+        return {one.name: one.decoded(getattr(body, one.name)) for one in self._fields}
+
+
+def operations_of(api: type, name: str) -> list[Operation]:
+    """The operations that a protocol declares."""
+    return [
+        Operation(name, function)
+        for function in vars(api).values()
+        if hasattr(function, "__declaration__")
+    ]
+
+
+def read_query(texts: Mapping[str, str], query: type[S]) -> S:
+    """A query as its struct. Raises `Invalid`."""
+    for name in _whole_numbers(query) & texts.keys():
+        if not (texts[name].isascii() and texts[name].isdigit()):
+            raise Invalid(
+                f"The parameter {name} is a whole number, got {texts[name][:40]!r}.", field=name
+            )
+    try:
+        return msgspec.convert(texts, query, strict=False)
+    except msgspec.ValidationError as exc:
+        problem, _, name = str(exc).rstrip("`").partition(" - at `$.")
+        got = f", got {texts[name][:40]!r}" if name in texts else ""
+        raise Invalid(f"The parameter {name}: {problem}{got}.", field=name) from exc
+
+
+def codec_of(hint: Any) -> Codec[Any]:
+    """How values of this type are sent."""
+    if isinstance(hint, Codec):
+        return hint
+    if get_origin(hint) is Annotated:
+        inner, *marks = get_args(hint)
+        metas = [mark for mark in marks if isinstance(mark, msgspec.Meta)]
+        codec = next((mark for mark in marks if isinstance(mark, Codec)), None) or codec_of(inner)
+        for meta in metas:
+            codec = codec._replace(shape=Annotated[codec.shape, meta])
+        return codec
+    if get_origin(hint) in (Union, UnionType):
+        some = [one for one in get_args(hint) if one is not NoneType]
+        if len(some) == 1 and (codec := codec_of(some[0])).decode is not _same:
+            return codec._replace(shape=codec.shape | None)
+    return _CODECS.get(hint, Codec(hint))
+
+
+def named(title: str, doc: str, name: str, item: Any) -> Codec[Any]:
+    """A result that is the only field of an object."""
+    inner = codec_of(item)
+    shape = msgspec.defstruct(title, [(name, inner.shape)], namespace={"__doc__": doc})
+    return Codec(
+        shape,
+        lambda sent: inner.decode(getattr(sent, name)),
+        lambda value: shape(inner.encode(value)),
+    )
+
+
+def list_of(codec: Codec[Any]) -> Codec[Any]:
+    """Values one after another."""
+    return Codec(
+        list[codec.shape],  # type: ignore[name-defined]
+        lambda sent: [codec.decode(one) for one in sent],
+        lambda values: [codec.encode(one) for one in values],
+    )
+
+
+TOPIC: Codec[TopicName] = Codec(str, TopicName.parse, str)
+NAMESPACE_TEXT = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_]{1,128}$")]
+TOPIC_TEXT = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$")]
+_CODECS: dict[Any, Codec[Any]] = {
+    TopicName: TOPIC,
+    Position: Codec(str, Position.parse, str),
+    MessageId: Codec(str, MessageId.parse, str),
+    DelayedId: Codec(str, DelayedId.parse, str),
+}
+
+
+def _marks(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+
+
+def _is_whole(hint: Any) -> bool:
+    return WholeBody in _marks(hint)
+
+
+def _names_in(path: str) -> list[str]:
+    return re.findall(r"\{(\w+)\}", path)
+
+
+def _full_path(path: str, fields: Sequence[Field]) -> str:
+    for one in fields:
+        if one.codec is TOPIC:
+            path = path.replace(f"{{{one.name}}}", "namespaces/{namespace}/topics/{topic}")
+    return path if path.startswith("/") else f"{routes.ROOT}/{path}"
+
+
+@cache
+def _whole_numbers(query: type[msgspec.Struct]) -> frozenset[str]:
+    schema = msgspec.json.schema(query)["$defs"][query.__name__]
+    return frozenset(
+        name
+        for name, field in schema["properties"].items()
+        if any(one.get("type") == "integer" for one in field.get("anyOf", (field,)))
+    )
+
+
+def _struct(title: str, fields: Sequence[Field]) -> type[msgspec.Struct]:
+    """A struct of what is sent; nothing else may be in it."""
+    return msgspec.defstruct(
+        title,
+        [
+            (one.name, one.codec.shape)
+            if one.default is Parameter.empty
+            else (one.name, one.codec.shape, one.encoded({}))
+            for one in fields
+        ],
+        forbid_unknown_fields=True,
+        omit_defaults=True,
+    )

@@ -1,0 +1,596 @@
+"""The table of operations: everything that a client may ask of an engine.
+
+Each protocol is a port: the engine has its methods, `client.http` has them over a network. All
+else that knows an operation reads it here (see `operation`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Protocol
+
+from msgspec import Meta
+
+from tms.api import bodies, commits, delayed, erasing, groups, queues, routes
+from tms.api.operation import (
+    Access,
+    DeclaredOnly,
+    Form,
+    Operation,
+    Repeat,
+    Resource,
+    WholeBody,
+    delete,
+    get,
+    named,
+    operations_of,
+    patch,
+    post,
+    put,
+)
+from tms.api.parameters import (
+    BLOCKS_DEFAULT,
+    DELAYED_DEFAULT,
+    LARGE_BYTES,
+    LEAVE_S,
+    TIMEOUT_S,
+    TOPICS_DEFAULT,
+    Cause,
+    CommitId,
+    DelayedIdText,
+    DelayQuery,
+    DelayS,
+    FetchQuery,
+    Group,
+    Id,
+    LeaseS,
+    Member,
+    Namespace,
+    Partition,
+    PublishQuery,
+    Shown,
+    StageQuery,
+    TimeMs,
+    TimeoutS,
+    Tokens,
+    TransactionToken,
+)
+from tms.block.received import Received
+from tms.model.delayed import Deferred, DelayedPage, Due
+from tms.model.filter import Filter
+from tms.model.group import SESSION_S, GroupInfo, GroupStanding, GroupSummary
+from tms.model.ids import MessageId
+from tms.model.inspection import PartitionInspection
+from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.position import LATEST, Position, PositionKind
+from tms.model.queue import RECEIVE_BYTES, QueueInfo, QueueSettings, TokenResult
+from tms.model.snapshot import Isolation, View
+from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
+from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
+
+# --- topics and messages --------------------------------------------------------------------------
+
+
+def _truncation(given: Mapping[str, Any]) -> Repeat:
+    """`latest` moves: a repetition would remove what came in between."""
+    moves = given["before"].kind is PositionKind.LATEST
+    return Repeat.UNSAFE if moves else Repeat.SAFE
+
+
+class TopicsApi(Protocol):
+    """Topics, apart from their messages; see `tms.engine.Engine` for what is promised."""
+
+    @get("namespaces/{namespace}/topics", Resource.NAMESPACE, Access.READ)
+    def list_topics(
+        self,
+        namespace: Namespace,
+        after: Annotated[
+            str, Meta(description="Begin after this topic: `next` of the page before.")
+        ]
+        | None = None,
+        limit: Annotated[int, Meta(ge=1, le=10_000)] = TOPICS_DEFAULT,
+    ) -> Annotated[list[TopicInfo], bodies.TOPICS]:
+        """The topics of a namespace, in the order of their names."""
+        raise DeclaredOnly
+
+    @put("{name}", Resource.TOPIC, Access.MANAGE, statuses=(routes.CREATED, routes.OK))
+    def create_topic(
+        self, name: TopicName, settings: Annotated[TopicSettings, bodies.NEW_TOPIC, WholeBody]
+    ) -> TopicInfo:
+        """Create the topic; 200 when it exists with the same settings."""
+        raise DeclaredOnly
+
+    @get("{name}", Resource.TOPIC, Access.READ)
+    def describe_topic(self, name: TopicName) -> TopicInfo:
+        """The topic with its partitions."""
+        raise DeclaredOnly
+
+    @patch("{name}", Resource.TOPIC, Access.MANAGE)
+    def update_topic(
+        self,
+        name: TopicName,
+        changes: Annotated[Mapping[str, object], bodies.TOPIC_CHANGES, WholeBody],
+    ) -> TopicInfo:
+        """Change settings; what is left out stays. Partitions can only grow."""
+        raise DeclaredOnly
+
+    @delete("{name}", Resource.TOPIC, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
+    def delete_topic(self, name: TopicName) -> None:
+        """Delete the topic and everything in it."""
+        raise DeclaredOnly
+
+    @post("{name}/truncate", Resource.TOPIC, Access.MANAGE, repeat=_truncation)
+    def truncate_topic(
+        self, name: TopicName, before: Annotated[Position, bodies.BEFORE, WholeBody]
+    ) -> TopicInfo:
+        """Make all messages before a position unreadable, in every partition."""
+        raise DeclaredOnly
+
+    @post(
+        "{name}/erase",
+        Resource.TOPIC,
+        Access.MANAGE,
+        repeat=Repeat.NEVER,
+        alone=True,
+        form=Form(body={routes.JSON: erasing.EraseBody}, answer={routes.JSON: erasing.ErasedBody}),
+    )
+    def erase(
+        self,
+        name: TopicName,
+        key: bytes | None = None,
+        id: MessageId | None = None,
+        partition: int | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> int:
+        """Take the messages with a key, or the one with an id, out of the topic and the store for
+        good; with a key also the delayed ones that wait. It may take minutes; after a failure,
+        send it again."""
+        raise DeclaredOnly
+
+    @get("{name}/offsets", Resource.TOPIC, Access.READ)
+    def offsets(
+        self,
+        name: TopicName,
+        at: Annotated[Position, Meta(description="A position; left out: latest.")] = LATEST,
+        isolation: Shown = Isolation.COMMITTED,
+    ) -> Annotated[
+        Mapping[int, int], named("Offsets", "Offsets by partition.", "offsets", dict[int, int])
+    ]:
+        """Which offsets a position is: of the first message there or after it, by partition."""
+        raise DeclaredOnly
+
+    @get("{name}/inspect", Resource.TOPIC, Access.READ)
+    def inspect(
+        self,
+        name: TopicName,
+        partition: Partition = 0,
+        limit: Annotated[
+            int, Meta(ge=1, le=1_000, description="How many blocks.")
+        ] = BLOCKS_DEFAULT,
+    ) -> PartitionInspection:
+        """How a partition stands in the store: segments, and the newest blocks."""
+        raise DeclaredOnly
+
+    @post(
+        "{name}/messages",
+        Resource.TOPIC,
+        Access.PUBLISH,
+        name="publish",
+        repeat=Repeat.NEVER,
+        form=Form(
+            query=PublishQuery,
+            body={routes.JSON: bodies.PublishBody, routes.BLOCKS: bytes},
+            answer={routes.JSON: (bodies.PublishedBody, bodies.AppendedBody)},
+            idempotency_key=True,
+        ),
+    )
+    def append(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        durability: Durability | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> list[Appended]:
+        """Store messages: all of them, or none. JSON is answered with places, blocks with
+        ranges."""
+        raise DeclaredOnly
+
+    @get(
+        "{name}/messages",
+        Resource.TOPIC,
+        Access.READ,
+        name="fetch",
+        form=Form(
+            query=FetchQuery,
+            answer={
+                routes.JSON: bodies.FetchedBody,
+                routes.BLOCKS: bytes,
+                routes.ARROW_STREAM: bytes,
+            },
+            answer_headers={
+                routes.NEXT_HEADER: "`start` of the next fetch.",
+                routes.END_HEADER: "PARTITION:OFFSET after the last message.",
+                routes.REACHED_HEADER: "PARTITION:OFFSET before which everything was looked at; "
+                "less than the end means that there is more, also when no message came.",
+            },
+        ),
+    )
+    def fetch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        wait_s: float = 0,
+        isolation: View = Isolation.COMMITTED,
+        where: Filter | None = None,
+    ) -> Fetched:
+        """Read messages from a position on; may wait for the first one (long poll)."""
+        raise DeclaredOnly
+
+
+# --- queues and groups ----------------------------------------------------------------------------
+
+
+class QueuesApi(Protocol):
+    """Work queues; see `tms.queues.Queues` for what is promised. Each call for tokens says which of
+    them came too late."""
+
+    @get("{topic}/queues", Resource.TOPIC, Access.READ)
+    def list_queues(
+        self, topic: TopicName
+    ) -> Annotated[list[QueueInfo], named("Queues", "Queues.", "queues", queues.QUEUES)]:
+        """The queues of a topic, by the names of their groups."""
+        raise DeclaredOnly
+
+    @put(
+        "{topic}/queues/{group}",
+        Resource.QUEUE,
+        Access.MANAGE,
+        statuses=(routes.CREATED, routes.OK),
+    )
+    def declare(
+        self,
+        group: Group,
+        topic: TopicName,
+        settings: Annotated[QueueSettings, queues.NEW_QUEUE, WholeBody],
+    ) -> Annotated[QueueInfo, queues.QUEUE]:
+        """Make the queue; 200 when it is there with the same settings."""
+        raise DeclaredOnly
+
+    @get("{topic}/queues/{group}", Resource.QUEUE, Access.READ)
+    def describe(self, group: Group, topic: TopicName) -> Annotated[QueueInfo, queues.QUEUE]:
+        """The queue and how it stands."""
+        raise DeclaredOnly
+
+    @patch("{topic}/queues/{group}", Resource.QUEUE, Access.MANAGE)
+    def update(
+        self,
+        group: Group,
+        topic: TopicName,
+        changes: Annotated[Mapping[str, object], queues.QUEUE_CHANGES, WholeBody],
+    ) -> Annotated[QueueInfo, queues.QUEUE]:
+        """Change settings; what is left out stays."""
+        raise DeclaredOnly
+
+    @delete("{topic}/queues/{group}", Resource.QUEUE, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
+    def delete(self, group: Group, topic: TopicName) -> None:
+        """Delete the queue, not the messages of the topic."""
+        raise DeclaredOnly
+
+    @post(
+        "{topic}/queues/{group}/receive",
+        Resource.QUEUE,
+        Access.CONSUME,
+        name="receive",
+        repeat=Repeat.UNSAFE,
+        form=Form(
+            body={routes.JSON: queues.ReceiveBody},
+            answer={routes.JSON: queues.ReceivedBody, routes.BLOCKS: bytes},
+        ),
+    )
+    def receive(
+        self,
+        group: Group,
+        topic: TopicName,
+        limit: int = 1,
+        wait_s: float = 0,
+        bytes_max: int = RECEIVE_BYTES,
+    ) -> Received:
+        """Lease messages; may wait for the first one (long poll)."""
+        raise DeclaredOnly
+
+    @post("{topic}/queues/{group}/ack", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES)
+    def ack(
+        self, group: Group, topic: TopicName, tokens: Tokens
+    ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
+        """Messages are done with."""
+        raise DeclaredOnly
+
+    @post("{topic}/queues/{group}/nack", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES)
+    def nack(
+        self, group: Group, topic: TopicName, tokens: Tokens, delay_s: DelayS | None = None
+    ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
+        """Messages are to be delivered again after `delay_s`, or the back-off of the queue."""
+        raise DeclaredOnly
+
+    @post(
+        "{topic}/queues/{group}/extend", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES
+    )
+    def extend(
+        self, group: Group, topic: TopicName, tokens: Tokens, lease_s: LeaseS | None = None
+    ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
+        """The leases of messages begin anew, for `lease_s`, or as long as the queue says."""
+        raise DeclaredOnly
+
+    @post(
+        "{topic}/queues/{group}/reject", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES
+    )
+    def reject(
+        self, group: Group, topic: TopicName, tokens: Tokens, cause: Cause = ""
+    ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
+        """Messages go to the dead letters, with this cause."""
+        raise DeclaredOnly
+
+    @post(
+        "{topic}/queues/{group}/redrive",
+        Resource.QUEUE,
+        Access.MANAGE,
+        repeat=Repeat.UNSAFE,
+        alone=True,
+    )
+    def redrive(
+        self,
+        group: Group,
+        topic: TopicName,
+        limit: Annotated[int, Meta(ge=1, le=queues.REDRIVE_MAX)] = queues.REDRIVE_DEFAULT,
+    ) -> Annotated[int, named("Redriven", "How many were moved.", "moved", int)]:
+        """Move dead letters back to the topic, in one transaction."""
+        raise DeclaredOnly
+
+
+class GroupsApi(Protocol):
+    """Log groups; see `tms.groups.groups.LogGroups` for what is promised."""
+
+    @get("{topic}/groups", Resource.TOPIC, Access.READ)
+    def list_groups(
+        self, topic: TopicName
+    ) -> Annotated[list[GroupSummary], named("Groups", "Groups.", "groups", list[GroupSummary])]:
+        """The groups of a topic, with their lag."""
+        raise DeclaredOnly
+
+    @get("{topic}/groups/{group}", Resource.GROUP, Access.READ)
+    def describe(self, group: Group, topic: TopicName) -> GroupInfo:
+        """Members of a group, and of each partition owner, position and lag."""
+        raise DeclaredOnly
+
+    @post("{topic}/groups/{group}/members/{member}", Resource.GROUP, Access.CONSUME)
+    def poll(
+        self,
+        group: Group,
+        topic: TopicName,
+        member: Member,
+        session_s: float = SESSION_S,
+        holding: Annotated[Mapping[int, int], groups.HOLDING] = {},
+        reading: bool = False,
+    ) -> Annotated[GroupStanding, groups.STANDING]:
+        """Join a group, stay in it, and let partitions go; see docs/groups.md."""
+        raise DeclaredOnly
+
+    @delete(
+        "{topic}/groups/{group}/members/{member}",
+        Resource.GROUP,
+        Access.CONSUME,
+        repeat=Repeat.NEVER,
+        timeout_s=LEAVE_S,
+    )
+    def leave(self, group: Group, topic: TopicName, member: Member) -> None:
+        """Leave a group: its partitions go to others at once."""
+        raise DeclaredOnly
+
+
+# --- transactions and positions -------------------------------------------------------------------
+
+
+class TransactionsApi(Protocol):
+    """Transactions, and positions of groups; see `tms.transactions.Transactions` for what is
+    promised."""
+
+    @get("transactions", Resource.TRANSACTIONS, Access.READ)
+    def open(
+        self,
+    ) -> Annotated[
+        list[TransactionInfo],
+        named("Transactions", "Those in progress.", "transactions", list[TransactionInfo]),
+    ]:
+        """The transactions in progress."""
+        raise DeclaredOnly
+
+    @post("transactions", Resource.TRANSACTIONS, Access.PUBLISH, statuses=(routes.CREATED,))
+    def begin(
+        self, *, long: bool = False, timeout_s: float | None = None, token: TransactionToken = ""
+    ) -> TransactionInfo:
+        """Begin a transaction."""
+        raise DeclaredOnly
+
+    @get("transactions/{id}", Resource.TRANSACTIONS, Access.READ)
+    def describe(self, id: Id) -> TransactionInfo:
+        """How it stands."""
+        raise DeclaredOnly
+
+    @delete("transactions/{id}", Resource.TRANSACTIONS, Access.PUBLISH)
+    def abort(self, id: Id) -> TransactionInfo:
+        """Abort it."""
+        raise DeclaredOnly
+
+    @post("transactions/{id}/invalidate", Resource.TRANSACTIONS, Access.PUBLISH)
+    def invalidate(self, id: Id) -> TransactionInfo:
+        """Make it invalid."""
+        raise DeclaredOnly
+
+    @post("transactions/prune", Resource.TRANSACTIONS, Access.MANAGE)
+    def prune(
+        self, before_ms: TimeMs
+    ) -> Annotated[int, named("Pruned", "How many left the invalid list.", "pruned", int)]:
+        """Take old transactions off the invalid list; their messages are still never seen."""
+        raise DeclaredOnly
+
+    @post(
+        "{name}/staged",
+        Resource.TOPIC,
+        Access.PUBLISH,
+        name="stage",
+        statuses=(routes.NO_CONTENT,),
+        form=Form(query=StageQuery, body={routes.BLOCKS: bytes}),
+    )
+    def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
+        """Store blocks of a transaction, unseen until its commit names them or their producer."""
+        raise DeclaredOnly
+
+    @post(
+        "transactions/{id}/commit",
+        Resource.TRANSACTIONS,
+        Access.PUBLISH,
+        name="commit",
+        repeat=Repeat.NEVER,
+        form=Form(
+            path={"id": CommitId},
+            body={routes.COMMIT: bytes},
+            answer={routes.JSON: commits.CommittedBody},
+        ),
+    )
+    def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult:
+        """Commit with everything in it; see docs/transactions.md."""
+        raise DeclaredOnly
+
+    @get("{topic}/positions/{group}", Resource.GROUP, Access.READ)
+    def positions(
+        self, group: Group, topic: TopicName
+    ) -> Annotated[Mapping[int, Position], commits.POSITIONS]:
+        """Where a group stands."""
+        raise DeclaredOnly
+
+    @put(
+        "{topic}/positions/{group}",
+        Resource.GROUP,
+        Access.CONSUME,
+        form=Form(
+            path={"topic": TopicName, "group": Group},
+            body={routes.JSON: commits.PositionsBody},
+            answer={routes.JSON: commits.PositionsBody},
+        ),
+    )
+    def move(self, changes: Sequence[PositionChange]) -> None:
+        """Move a group."""
+        raise DeclaredOnly
+
+    @delete("{topic}/positions/{group}", Resource.GROUP, Access.MANAGE)
+    def forget_positions(self, group: Group, topic: TopicName) -> None:
+        """Let a group begin anew."""
+        raise DeclaredOnly
+
+
+class DelayedApi(Protocol):
+    """Delayed messages; see `tms.delayed.delayed.DelayedMessages` for what is promised. A publish
+    that is repeated under the same token is stored once."""
+
+    @get("{name}/delayed", Resource.TOPIC, Access.READ, alone=True)
+    def page(
+        self,
+        name: TopicName,
+        after: Annotated[DelayedIdText, Meta(description="Begin behind the message with this id.")]
+        | None = None,
+        limit: Annotated[int, Meta(ge=0, le=1_000)] = DELAYED_DEFAULT,
+    ) -> Annotated[DelayedPage, delayed.PAGE]:
+        """How many messages wait, when the first is due, and some of them, the first ones first."""
+        raise DeclaredOnly
+
+    @post(
+        "{name}/delayed",
+        Resource.TOPIC,
+        Access.PUBLISH,
+        repeat=Repeat.NEVER,
+        form=Form(
+            query=DelayQuery,
+            body={routes.JSON: bodies.PublishBody, routes.BLOCKS: bytes},
+            answer={routes.JSON: (delayed.DelayedBody, delayed.DeferredBody)},
+            idempotency_key=True,
+        ),
+    )
+    def publish(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        due: Due,
+        durability: Durability | None = None,
+        token: str = "",
+        timeout_s: float = TIMEOUT_S,
+    ) -> list[Deferred]:
+        """Store messages until they are due: all of them, or none."""
+        raise DeclaredOnly
+
+    @delete("{name}/delayed/{id}", Resource.TOPIC, Access.PUBLISH, repeat=Repeat.NEVER)
+    def cancel(
+        self, name: TopicName, id: DelayedIdText, timeout_s: TimeoutS = TIMEOUT_S
+    ) -> Annotated[
+        bool, named("Cancelled", "False: it is delivered already, or never was.", "cancelled", bool)
+    ]:
+        """Cancel a message that is not delivered yet; whether it is."""
+        raise DeclaredOnly
+
+
+class ServiceApi(Protocol):
+    """The service itself."""
+
+    @get("/", Resource.SERVICE, Access.OBSERVE, form=Form(answer={routes.JSON: bodies.RootBody}))
+    def root(self) -> None:
+        """Name, version and links."""
+        raise DeclaredOnly
+
+    @get(
+        routes.LIVEZ,
+        Resource.SERVICE,
+        Access.OBSERVE,
+        form=Form(answer={routes.JSON: bodies.ReadinessBody}),
+    )
+    def live(self) -> None:
+        """200 while the process serves."""
+        raise DeclaredOnly
+
+    @get(
+        routes.READYZ,
+        Resource.SERVICE,
+        Access.OBSERVE,
+        statuses=(routes.OK, routes.NOT_READY),
+        form=Form(answer={routes.JSON: bodies.ReadinessBody}),
+    )
+    def ready(self) -> None:
+        """Whether publishing would work."""
+        raise DeclaredOnly
+
+    @get(routes.METRICS, Resource.SERVICE, Access.OBSERVE, form=Form(answer={routes.TEXT: str}))
+    def metrics(self) -> None:
+        """Prometheus metrics."""
+        raise DeclaredOnly
+
+    @get(
+        routes.OPENAPI,
+        Resource.SERVICE,
+        Access.OBSERVE,
+        form=Form(answer={routes.JSON: dict[str, Any]}),
+    )
+    def openapi(self) -> None:
+        """This document."""
+        raise DeclaredOnly
+
+
+APIS: dict[str, type] = {
+    "topics": TopicsApi,
+    "queues": QueuesApi,
+    "groups": GroupsApi,
+    "transactions": TransactionsApi,
+    "delayed": DelayedApi,
+    "service": ServiceApi,
+}
+OPERATIONS: Mapping[str, Operation] = {
+    operation.name: operation
+    for name, api in APIS.items()
+    for operation in operations_of(api, name)
+}

@@ -1,0 +1,43 @@
+"""Tables for asyncio: what the table does, in a thread."""
+
+from tms.client.aio.derived import in_thread, iterated_in_thread
+from tms.client.aio.transaction import AsyncTransaction
+from tms.client.table import Table, TableWrites
+
+
+class AsyncTable:
+    """Made by `AsyncBus.table`; see `Table`."""
+
+    def __init__(self, table: Table) -> None:
+        self._sync = table
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._sync.name
+
+    get = in_thread(Table.get)
+    scan = iterated_in_thread(Table.scan)
+    compact = in_thread(Table.compact)
+
+    async def within(self, tx: AsyncTransaction) -> "AsyncTableWrites":
+        """See `Table.within`."""
+        return AsyncTableWrites(await tx.run(self._sync.within))
+
+
+class AsyncTableWrites:
+    """A table in one transaction; see `TableWrites`. For one task."""
+
+    def __init__(self, writes: TableWrites) -> None:
+        self._sync = writes
+
+    get = in_thread(TableWrites.get)
+    scan = iterated_in_thread(TableWrites.scan)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """See `TableWrites.put`."""
+        self._sync.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """See `TableWrites.delete`."""
+        self._sync.delete(key)

@@ -1,0 +1,220 @@
+"""Answers operations as they are declared: path, query and body are read strictly, the engine does
+what is asked in a thread, and its result goes out as JSON.
+
+* What can be refused before the body was read is refused then.
+* A large body is read when it is its turn, in a thread, and memory for what is made of it is
+  reserved. So is the turn of an operation that is declared `alone`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tms.api import bodies, commits, routes
+from tms.api.commits import PositionsBody
+from tms.api.erasing import EraseBody, ErasedBody
+from tms.api.operation import Access, Operation, Resource, operations_of
+from tms.api.operations import APIS, OPERATIONS
+from tms.api.parameters import TOPICS_DEFAULT
+from tms.api.strict import decode_strict
+from tms.engine import Engine
+from tms.errors import QueueNotFound, TopicNotFound
+from tms.model.delayed import DelayedId
+from tms.model.queue import QueueSettings
+from tms.model.topic import TopicName, TopicSettings
+from tms.model.transaction import PositionChange, PositionKey
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import (
+    accepted,
+    content_type,
+    header,
+    parameters,
+    path_text,
+    received,
+)
+from tms.server.router import Route
+from tms.server.service import Service
+
+JSON_ONLY = (routes.JSON,)
+JSON_HEAD = f"content-type: {routes.JSON}\r\n".encode()
+INLINE_BYTES = 32 << 10  # a body up to this size is read by the event loop itself
+UNPACKED_FACTOR = 4  # JSON as Python objects takes up to this many times its size
+_Work = Callable[..., Any]
+
+
+class OperationEndpoint:
+    """Answers one operation."""
+
+    def __init__(self, service: Service, operation: Operation, work: _Work) -> None:
+        self._service = service
+        self._operation = operation
+        self._work = work
+        query, body = operation.form.query, operation.form.body.get(routes.JSON)
+        self._parameters = () if query is None else query.__struct_fields__
+        self._decoder = None if body is None else msgspec.json.Decoder(body)
+        self._alone = asyncio.Lock() if operation.alone else None
+
+    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
+        """Raises what was wrong."""
+        operation, service = self._operation, self._service
+        given = operation.in_path([path_text(raw) for raw in varying])
+        accepted(header(exchange, b"accept"), JSON_ONLY)
+        given |= operation.in_query(parameters(exchange.scope["query_string"], self._parameters))
+        if operation.method != "GET":
+            service.require_open()
+            _require_writable(operation, given)
+        if self._decoder is None:
+            result = await self._do(lambda: self._work(**given))
+        else:
+            content_type(header(exchange, b"content-type"), JSON_ONLY)
+            result = await self._with_body(exchange, given, self._decoder)
+        self._respond(exchange, result)
+
+    async def _with_body(
+        self, exchange: Exchange, given: dict[str, Any], decoder: "msgspec.json.Decoder[Any]"
+    ) -> Any:
+        operation, service = self._operation, self._service
+        bytes_max = min(operation.body_bytes_max, service.limits.body_bytes_max)
+        async with received(exchange, service.publishing, bytes_max, service.threads) as body:
+
+            def work() -> Any:
+                return self._work(**given, **operation.in_body(decode_strict(body.data, decoder)))
+
+            if len(body.data) <= INLINE_BYTES:
+                return await self._do(work)
+            await body.reserve(UNPACKED_FACTOR * len(body.data))
+            return await service.in_turn(service.checking, work)
+
+    async def _do(self, work: Callable[[], Any]) -> Any:
+        if self._alone is None:
+            return await self._service.in_thread(work)
+        return await self._service.in_turn(self._alone, work)
+
+    def _respond(self, exchange: Exchange, result: Any) -> None:
+        status = self._operation.statuses[0]
+        if isinstance(result, _Made):
+            status, result = routes.CREATED if result.new else routes.OK, result.value
+        codec = self._operation.answer
+        if status == routes.NO_CONTENT:
+            exchange.respond(status, b"")
+        elif codec is None or self._operation.by_hand:
+            exchange.respond(status, JSON_HEAD, bodies.encode(result))
+        else:
+            exchange.respond(status, JSON_HEAD, bodies.encode(codec.encode(result)))
+
+
+def routes_of(service: Service) -> list[Route]:
+    """The routes of all operations that need no function of their own."""
+    works = _works_of(service)
+    return [
+        Route(operation, OperationEndpoint(service, operation, works[operation.name]))
+        for operation in OPERATIONS.values()
+        if operation.name in works
+    ]
+
+
+class _Made:
+    """What an operation has made, if it was not there."""
+
+    def __init__(self, value: Any, new: bool) -> None:
+        self.value = value
+        self.new = new
+
+
+def _works_of(service: Service) -> dict[str, _Work]:
+    """What does each operation: the engine's method of that name, or something around it."""
+    engine = service.engine
+    ports = {
+        "topics": engine,
+        "queues": engine.queues,
+        "groups": engine.groups,
+        "transactions": engine.transactions,
+        "delayed": engine.delayed,
+    }
+    works = {
+        operation.name: _call_of(ports[api], operation.function)
+        for api, protocol in APIS.items()
+        for operation in operations_of(protocol, api)
+        if api in ports and not operation.by_hand
+    }
+    around = _Around(engine, service.limits.publish_timeout_s)
+    return works | {
+        "topics.list_topics": around.list_topics,
+        "topics.create_topic": around.create_topic,
+        "topics.erase": around.erase,
+        "queues.declare": around.declare_queue,
+        "transactions.move": around.move,
+        "transactions.forget_positions": around.forget_positions,
+        "delayed.cancel": around.cancel,
+    }
+
+
+def _call_of(port: object, function: str) -> _Work:
+    return lambda **given: getattr(port, function)(**given)
+
+
+class _Around:
+    """What is more than a call of the engine."""
+
+    def __init__(self, engine: Engine, timeout_s: float) -> None:
+        self._engine = engine
+        self._timeout_s = timeout_s
+
+    def list_topics(self, namespace: str, after: str = "", limit: int = TOPICS_DEFAULT) -> Any:
+        """A page, and where the next one begins."""
+        begin = TopicName.of(namespace, after).topic if after else None
+        topics = self._engine.list_topics(namespace, begin, limit)
+        return bodies.TopicsBody(topics, topics[-1].topic if len(topics) == limit else None)
+
+    def create_topic(self, name: TopicName, settings: TopicSettings) -> _Made:
+        """A topic, and whether it is new."""
+        try:
+            self._engine.describe_topic(name)
+        except TopicNotFound:
+            return _Made(self._engine.create_topic(name, settings), True)
+        return _Made(self._engine.create_topic(name, settings), False)
+
+    def declare_queue(self, group: str, topic: TopicName, settings: QueueSettings) -> _Made:
+        """A queue, and whether it is new."""
+        queues = self._engine.queues
+        try:
+            queues.describe(group, topic)
+        except QueueNotFound:
+            return _Made(queues.declare(group, topic, settings), True)
+        return _Made(queues.declare(group, topic, settings), False)
+
+    def erase(self, name: TopicName, body: EraseBody) -> ErasedBody:
+        """Messages of a key, or one with an id."""
+        return ErasedBody(self._engine.erase(name, *body.wanted()))
+
+    def move(self, group: str, topic: TopicName, body: PositionsBody) -> PositionsBody:
+        """Positions of a group in a topic that exists."""
+        self._engine.settings(topic)
+        changes = [
+            PositionChange(
+                PositionKey(group, topic, partition),
+                position,
+                body.expected.get(str(partition)),
+                commits.owner_of(body.owners.get(str(partition))),
+            )
+            for partition, position in commits.positions_of(body.positions).items()
+        ]
+        self._engine.transactions.move(changes)
+        return PositionsBody(body.positions)
+
+    def forget_positions(self, group: str, topic: TopicName) -> None:
+        """Those of a group in a topic that exists."""
+        self._engine.settings(topic)
+        self._engine.transactions.forget_positions(group, topic)
+
+    def cancel(self, name: TopicName, id: DelayedId) -> bool:
+        """A delayed message, within the time of a publish."""
+        return self._engine.delayed.cancel(name, id, self._timeout_s)
+
+
+def _require_writable(operation: Operation, given: dict[str, Any]) -> None:
+    if operation.access is Access.MANAGE and operation.on in (Resource.TOPIC, Resource.QUEUE):
+        name: TopicName = given.get("name") or given["topic"]
+        name.require_writable()

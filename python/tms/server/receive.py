@@ -1,0 +1,169 @@
+"""POST …/queues/{group}/receive: messages of a queue, leased to whoever asks.
+
+* A receive that waits costs a place in a line and no thread; it ends with the first messages, at
+  its time-out, when the client leaves and when the service drains.
+* Whoever is gone gets no lease; what was leased for somebody who left at that moment is given back.
+* The memory of an answer is reserved before anything is leased; when memory is short, answers get
+  smaller. No more receives look at once than there are threads.
+* Compressed blocks that get large are unpacked by one receive at a time, and counted meanwhile.
+"""
+
+import asyncio
+import contextlib
+from typing import NamedTuple
+
+import msgspec
+
+from tms.api import bodies, queues, routes
+from tms.api.operation import BODY_BYTES_MAX
+from tms.api.queues import ReceiveBody
+from tms.api.strict import decode_strict
+from tms.block.received import Received
+from tms.errors import DataCorrupt, TMSError
+from tms.model.message import Buffer
+from tms.model.topic import TopicName
+from tms.model.transaction import check_group
+from tms.server.fetch import GRANT_BYTES_MIN
+from tms.server.http.exchange import Disconnected, Exchange
+from tms.server.http.request import (
+    accepted,
+    content_type,
+    header,
+    parameters,
+    path_text,
+    received,
+    topic_name,
+)
+from tms.server.operations import JSON_ONLY, UNPACKED_FACTOR
+from tms.server.queue_waiting import QueueWaiters
+from tms.server.service import UNPACKED_BYTES_MIN, Service
+
+_MADE = (routes.JSON, routes.BLOCKS)
+_NO_SNIFFING = b"x-content-type-options: nosniff\r\n"  # a payload is never a page
+
+
+class _ReceiveParameters(NamedTuple):
+    group: str
+    topic: TopicName
+    media: str
+    limit: int
+    wait_s: float
+    bytes_max: int
+
+
+class _LeasedBody(NamedTuple):
+    """What was leased, and the body that says so."""
+
+    received: Received
+    chunks: list[Buffer]
+
+    def __bool__(self) -> bool:
+        return bool(self.received.slices)
+
+
+class Receiving:
+    """Answers receives."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._queues = service.engine.queues
+        self._waiting = QueueWaiters(self._queues.watch)
+        self._decoder = msgspec.json.Decoder(ReceiveBody)
+        self._turns = asyncio.Semaphore(service.limits.threads)  # else memory is kept for a queue
+
+    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
+        """Raises what was wrong; nothing is leased then."""
+        namespace, topic, group = varying
+        name, group_name = topic_name(namespace, topic), check_group(path_text(group))
+        parameters(exchange.scope["query_string"], ())
+        self._service.require_open()
+        media = accepted(header(exchange, b"accept"), _MADE)
+        asked = self._asked(group_name, name, media, await self._body(exchange))
+        budget, held = self._service.fetching, 0
+        answer = await self._found(exchange, asked)
+        try:
+            held = sum(map(len, answer.chunks))
+            budget.bytes += held
+            if not exchange.disconnected:
+                self._service.metrics.bytes_out += held
+                head = f"content-type: {media}\r\n".encode() + _NO_SNIFFING
+                await exchange.stream(routes.OK, head, held, answer.chunks)
+        finally:
+            budget.give_back(held)
+            if answer and not exchange.response_complete:
+                await self._give_back(asked, answer.received)
+
+    async def _body(self, exchange: Exchange) -> ReceiveBody:
+        service = self._service
+        content_type(header(exchange, b"content-type"), JSON_ONLY)
+        async with received(exchange, service.publishing, BODY_BYTES_MAX, service.threads) as body:
+            return decode_strict(body.data, self._decoder)
+
+    def _asked(
+        self, group: str, name: TopicName, media: str, body: ReceiveBody
+    ) -> _ReceiveParameters:
+        limits = self._service.limits
+        wait_s = min(body.wait_s, limits.fetch_wait_ms_max / 1_000)
+        bytes_max = min(body.bytes_max, limits.fetch_bytes_max)
+        return _ReceiveParameters(group, name, media, body.limit, wait_s, bytes_max)
+
+    async def _found(self, exchange: Exchange, asked: _ReceiveParameters) -> _LeasedBody:
+        damage: DataCorrupt | None = None  # others may have messages before the wait is over
+
+        async def look() -> _LeasedBody:
+            nonlocal damage
+            try:
+                answer, damage = await self._look(exchange, asked), None
+            except DataCorrupt as error:
+                answer, damage = _answer(Received(0), asked.media), error
+            return answer
+
+        answer = await look()
+        if not answer and asked.wait_s:
+            queue = asked.group, asked.topic
+            self._service.metrics.long_polls += 1
+            try:
+                answer = await self._waiting.until(exchange, queue, look, asked.wait_s, answer)
+            finally:
+                self._service.metrics.long_polls -= 1
+        if damage is not None and not answer:
+            raise damage
+        return answer
+
+    async def _look(self, exchange: Exchange, asked: _ReceiveParameters) -> _LeasedBody:
+        """Lease what is there. Raises `Disconnected`, `Overloaded`."""
+        budget = self._service.fetching
+        factor = 1 if asked.media == routes.BLOCKS else UNPACKED_FACTOR
+
+        def lease() -> _LeasedBody | Received:
+            found = self._queues.receive(asked.group, asked.topic, asked.limit, 0, grant)
+            large = found.unpacked_bytes >= UNPACKED_BYTES_MIN
+            return found if large else _answer(found, asked.media)
+
+        async with self._turns:
+            if exchange.disconnected:
+                raise Disconnected
+            free = budget.bytes_max - budget.bytes
+            grant = min(asked.bytes_max, max(free // (2 * factor), GRANT_BYTES_MIN))
+            await budget.claim(factor * grant)
+            try:
+                leased = await self._service.in_thread(lease)
+                if isinstance(leased, Received):
+                    size = leased.unpacked_bytes
+                    leased = await self._service.unpack(size, _answer, leased, asked.media)
+                return leased
+            finally:
+                budget.give_back(factor * grant)
+
+    async def _give_back(self, asked: _ReceiveParameters, leased: Received) -> None:
+        """Nobody got these: others may have them at once."""
+        nack = self._queues.nack
+        with contextlib.suppress(TMSError):  # then their leases end by themselves
+            await self._service.in_thread(nack, asked.group, asked.topic, leased.tokens(), 0)
+
+
+def _answer(found: Received, media: str) -> _LeasedBody:
+    if media == routes.BLOCKS:
+        return _LeasedBody(found, queues.encode_received(found))
+    body, size = memoryview(queues.received_json(found)), bodies.CHUNK_BYTES
+    return _LeasedBody(found, [body[at : at + size] for at in range(0, len(body), size)])

@@ -1,0 +1,40 @@
+"""POST …/staged: blocks of a transaction, stored unseen until its commit names them."""
+
+from tms.api import bodies, routes
+from tms.api.operation import read_query
+from tms.api.parameters import StageQuery
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import content_type, header, parameters, received, topic_name
+from tms.server.service import Service, are_quick
+
+_BLOCKS_ONLY = (routes.BLOCKS,)
+_PARAMETERS = StageQuery.__struct_fields__
+
+
+class Staging:
+    """Answers requests that stage."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._transactions = service.engine.transactions
+
+    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
+        """Raises what was wrong; nothing of the request is stored then."""
+        service, name = self._service, topic_name(*varying)
+        query = parameters(exchange.scope["query_string"], _PARAMETERS)
+        id = read_query(query, StageQuery).transaction
+        content_type(header(exchange, b"content-type"), _BLOCKS_ONLY)
+        service.require_open()
+        bytes_max = service.limits.body_bytes_max
+        async with received(exchange, service.publishing, bytes_max, service.threads) as body:
+            service.metrics.bytes_in += len(body.data)
+            blocks = bodies.unframe_new(body.data)
+            info = await service.in_thread(self._transactions.describe, id)
+            if info.outcome != "open":
+                raise self._transactions.manager.why_not_open(id)
+            stage = self._transactions.stage
+            if are_quick(blocks):
+                await service.in_thread(stage, name, blocks, id)
+            else:
+                await service.in_turn(service.checking, stage, name, blocks, id)
+        exchange.respond(routes.NO_CONTENT, b"")
