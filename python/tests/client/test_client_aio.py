@@ -1,7 +1,6 @@
 """The asyncio bus over an engine in this process and through HTTP: what it promises."""
 
 import asyncio
-import inspect
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -330,22 +329,3 @@ def test_a_service_that_never_answers_is_an_error_in_time() -> None:
 
     with pretending(answer) as url:
         run(lambda: tms.aio.connect(url, timeout_s=0.5), work)
-
-
-# --- the same names ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sync", "aio"),
-    [
-        (tms.Bus, tms.aio.AsyncBus),
-        (tms.Producer, tms.aio.AsyncProducer),
-        (tms.Consumer, tms.aio.AsyncConsumer),
-    ],
-)
-def test_both_clients_have_the_same_names(sync: type, aio: type) -> None:
-    def public(kind: type) -> set[str]:
-        return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
-
-    administration = {"look_up", "member", "mover", "queue_port", "table", "transactions"}
-    assert public(sync) - administration == public(aio)

@@ -411,7 +411,7 @@ def test_gzip_is_used_where_it_is_wanted(client: Client, said: str, zipped: bool
 
 def test_an_answer_to_head_has_no_body(client: Client) -> None:
     client.send(b"HEAD /v2/namespaces/n/topics/t/messages HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert client.answer("HEAD").status == 405
+    assert client.answer("HEAD").status == 200
     assert client.request("GET", "/livez").status == 200
 
 
