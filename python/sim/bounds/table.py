@@ -49,7 +49,6 @@ DRAWN: dict[str, float] = {
     "topics.registry.SCAN_BYTES": 1,
     "topics.sweep.SCAN_BYTES": 1,
     # transactions
-    "transactions.group_positions.CHUNK": 1,
     "transactions.uncommitted.REFERRED_MAX": 100,
     "transactions.transactions.POSITIONS_MAX": 1,
     "transactions.transactions.TRANSACTIONS_MAX": 1,

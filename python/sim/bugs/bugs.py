@@ -129,7 +129,7 @@ def _forget_tokens() -> list[Replacement]:
 
 def _any_position() -> list[Replacement]:
     """A group's position is moved whatever it was."""
-    from tms.transactions.positions import Positions
+    from tms.groups.positions import Positions
 
     return [(Positions, "check", lambda self, changes: None)]
 

@@ -3,10 +3,10 @@
 import pytest
 
 from tms.errors import Conflict, DataCorrupt
+from tms.groups.positions import Positions, decode_entry, encode_key
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import PositionChange, PositionKey
-from tms.transactions.positions import Positions, decode_entry, encode_key
 
 A, B = TopicName("default", "a"), TopicName("other", "b")
 KEY, NEXT = PositionKey("g", A, 0), PositionKey("g", A, 1)

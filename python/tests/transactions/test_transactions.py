@@ -1,7 +1,7 @@
 """Transactions on an engine: all or nothing for every reader, whatever happens."""
 
 import threading
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, TransactionType
 from tms.model.topic import Durability, TopicName, TopicSettings
-from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
+from tms.model.transaction import Commit, Owner, PositionChange, PositionKey, TopicBlock
 from tms.store.faulty import FaultyStore
 from tms.store.memory import MemoryStore
 from tms.transactions.transactions import TRANSACTIONS
@@ -358,25 +358,15 @@ def test_of_two_that_move_a_position_from_the_same_place_one_commits(world: Worl
         world.tx.commit(Commit(other, positions=(moved(1),)))
 
 
-class Lost:
-    """Nobody has the partition that it moves a position of."""
-
-    known = True
-
-    def check(self, changes: Sequence[PositionChange]) -> None:
-        raise Fenced("Another member has it.")
-
-
 def test_who_has_lost_a_partition_moves_no_position_of_it(world: World) -> None:
     world.tx.move([moved(1)])
-    fence = Lost()
-    world.tx.fence(fence)
+    lost = replace(moved(2), owner=Owner("somebody", 1))
     with pytest.raises(Fenced):
-        world.tx.commit(Commit(blocks=commit(b"1").blocks, positions=(moved(2),)))
+        world.tx.commit(Commit(blocks=commit(b"1").blocks, positions=(lost,)))
     with pytest.raises(Fenced):
-        world.tx.move([moved(2)])
+        world.tx.move([lost])
     assert world.read() == [] and world.tx.positions("g", A) == {0: Position.offset(1)}
-    fence.known = False
+    world.engine.groups._members._journaled.invalidate()
     assert not world.tx.is_ready(Commit(positions=(moved(2),)))
 
 
@@ -579,7 +569,7 @@ def test_a_commit_is_ready_when_it_needs_to_read_nothing(world: World) -> None:
     world.tx.begin(token="t")
     assert not world.tx.is_ready(commit(b"1", token="t"))
     assert world.tx.is_ready(Commit(positions=(moved(1),)))
-    world.tx._positions.distrust()
+    world.tx._positions.invalidate()
     assert not world.tx.is_ready(Commit(positions=(moved(1),)))
     assert world.tx.is_ready(commit(b"1"))
 
@@ -688,7 +678,7 @@ def test_a_start_reads_the_journals_from_where_their_state_was_kept(world: World
     world.tx.commit(commit(b"3", name=B))
     assert next(world.tx.manager._journal._log.read()).startswith(b'[["kept"')
     world.reopen()
-    assert len(list(world.tx._positions._journal.replay())) == 1
+    assert len(list(world.engine.groups._positions._journal.replay())) == 1
     assert world.tx.positions("g", A) == {0: Position.offset(3)}
     assert world.tx.describe(done).outcome == "committed"
     assert world.tx.commit(commit(b"1", token="t")).transaction_id == done
@@ -710,7 +700,7 @@ def test_a_start_after_a_close_does_not_read_long_journals(
     engine.close()
     engine = Engine(store, clock)
     assert engine.transactions.manager._journal.length < 5
-    assert engine.transactions._positions.length == 1
+    assert engine.groups._positions._journal.length == 1
     assert engine.transactions.positions("g", A) == {0: Position.offset(29)}
     assert {engine.transactions.describe(one.transaction_id).outcome for one in done} == {
         "committed"

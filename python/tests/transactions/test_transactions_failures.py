@@ -8,10 +8,11 @@ import pytest
 from tests.transactions.test_transactions_repeated import TOPIC, WAIT_S, World, commit
 from tms.block import encode
 from tms.errors import StorageUnavailable, TransactionEnded
+from tms.groups.groups import POSITIONS
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.transaction import PositionChange, PositionKey
-from tms.transactions.transactions import POSITIONS, TRANSACTIONS
+from tms.transactions.transactions import TRANSACTIONS
 
 
 @pytest.fixture(params=[False, True], ids=["lost", "stored"])

@@ -63,6 +63,7 @@ class Engine(EngineParts):
         owner: Ownership | None = None,
     ) -> None:
         super().__init__(store, clock, config or EngineConfig(), threads, owner)
+        self.groups = self._make_groups()
         self.queues = Queues(
             self,
             self._registry,
@@ -71,7 +72,6 @@ class Engine(EngineParts):
             clock,
             random or Random(),
         )
-        self.groups = self._make_groups()
         self._lock = threading.Lock()
         self._closed = False
         if not store.shared:  # what is stored there outlives its machines

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from tms.clock import Clock
 from tms.errors import GroupNotFound, TMSError, TopicNotFound
 from tms.events import EventLog
+from tms.groups.group_positions import GroupPositions
 from tms.groups.lag import Lags, Look
 from tms.groups.members import Members
 from tms.groups.membership import GroupKey, Membership, Poll
@@ -31,6 +32,7 @@ from tms.topics.registry import Registry
 from tms.transactions.transactions import Transactions
 
 GROUPS = TopicName(SYSTEM_NAMESPACE, "_groups")
+POSITIONS = TopicName(SYSTEM_NAMESPACE, "_positions")
 _log = EventLog(__name__)
 
 
@@ -47,13 +49,15 @@ class LogGroups:
         look: Look,
     ) -> None:
         self._registry = registry
-        self._transactions = transactions
-        journal = InternalTopic(GROUPS, registry, partitions, publisher)
-        self._members = Members(journal, registry, clock, transactions.manager.alone)
+        manager, topics = transactions.manager, (registry, partitions, publisher)
+        self._members = Members(InternalTopic(GROUPS, *topics), registry, clock, manager.alone)
+        journal = InternalTopic(POSITIONS, *topics, manager.fate)
+        self._positions = GroupPositions(journal, manager, self._members)
+        transactions.join_positions(self._positions)
+        self._positions.load()
         self._members.load()
         self._lags = Lags(look, clock)
         self._lock = threading.Lock()  # guards the lags
-        transactions.fence(self._members)
 
     def poll(
         self,
@@ -82,7 +86,7 @@ class LogGroups:
         partitions = self._registry.find(topic).partitions
         key = GroupKey(check_group(group), topic)
         membership, left_s = self._members.look(key)
-        if not membership.sessions and not self._transactions.positions(group, topic):
+        if not membership.sessions and not self._positions.of(group, topic):
             raise GroupNotFound(
                 f"The topic {topic} has no group {group!r}: nobody is a member of it, and it has "
                 "no positions.",
@@ -125,7 +129,7 @@ class LogGroups:
         self._members.tidy()
 
     def _keys(self) -> list[GroupKey]:
-        moved = (GroupKey(*place) for place in self._transactions.groups())
+        moved = (GroupKey(*place) for place in self._positions.groups())
         return sorted({*moved, *self._members.groups()})
 
     def _info(
@@ -135,7 +139,7 @@ class LogGroups:
         left_s: Mapping[str, float],
         partitions: int,
     ) -> GroupInfo:
-        positions = self._transactions.positions(*key)
+        positions = self._positions.of(*key)
         members = [
             MemberInfo(
                 member,

@@ -63,7 +63,7 @@ class _Groups:
             del self.members[key]
 
 
-class _Machine:
+class _MembersMachine:
     """The groups as they follow from the journal, and the sessions, which are in none."""
 
     def __init__(self, clock: Clock) -> None:
@@ -123,7 +123,7 @@ class Members:
         self._clock = clock
         self._alone = alone
         self._lock = threading.RLock()
-        machine = _Machine(clock)
+        machine = _MembersMachine(clock)
         self._sessions = machine.sessions
         self._journaled = Journaled(journal, machine, self._lock)
         self._looked_s = clock.monotonic_s()

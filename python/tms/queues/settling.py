@@ -116,7 +116,7 @@ class Settling:
     def ended(self, request: Commit, id: int) -> None:
         self.follow(id)
 
-    def distrust(self) -> None:
+    def invalidate(self) -> None:
         self._journal.distrust()
 
     # -- transactions that are open ----------------------------------------------------------------

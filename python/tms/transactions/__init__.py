@@ -7,7 +7,6 @@ pure
     state_snapshot   the state as the journal keeps it now and then
     images           the state for those who are not in this process
     pruning          what may leave the invalid list
-    positions        positions of groups as one value
 
 over the journal
     journaled        the state over its journal
@@ -21,7 +20,6 @@ over topics
     writes           what a transaction stored before its commit, and who may end it
     uncommitted      storing it, staging it, rolling it back
     commit           one commit on its way
-    participants     the port for what else commits
-    group_positions  positions of groups over the journal `system:_positions`
+    participants     the ports for what else commits
     transactions     the facade: what engine and rooms above use
 """

@@ -12,13 +12,14 @@ Invariants
   wait for a commit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
+from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
-from tms.model.transaction import Commit
+from tms.model.transaction import Commit, PositionChange
 
 
 class CommitParticipant(Protocol):
@@ -65,6 +66,30 @@ class CommitParticipant(Protocol):
         """It failed, as far as is known."""
         ...
 
-    def distrust(self) -> None:
+    def invalidate(self) -> None:
         """What became of a commit was looked up: look up what it changed, too."""
+        ...
+
+
+class PositionsParticipant(CommitParticipant, Protocol):
+    """Who keeps the positions of groups, which commits move, and others as well."""
+
+    def of(self, group: str, topic: TopicName) -> Mapping[int, Position]:
+        """A group's positions in a topic."""
+        ...
+
+    def groups(self) -> list[tuple[str, TopicName]]:
+        """Which groups have positions in which topics, but for TMS's own."""
+        ...
+
+    def move(self, changes: Sequence[PositionChange], durability: Durability) -> None:
+        """Move positions, all or none, while nothing is committed. Raises `Conflict`, `Fenced`."""
+        ...
+
+    def forget(self, group: str, topic: TopicName) -> None:
+        """Forget where a group stands in a topic, while nothing is committed."""
+        ...
+
+    def shorten(self, entries_max: int) -> None:
+        """Shorten the journal if a start would have more entries to read."""
         ...

@@ -5,7 +5,6 @@ Invariants
 * A repeated commit, by id or token, is answered like the first one and does nothing, also while
   that is under way: whoever comes first decides what was done before, and begins, with nobody in
   between.
-* Positions that a transaction moves are messages of it in `system:_positions`.
 * What is taken back by an abort can never be committed: it is invalid before.
 """
 
@@ -24,11 +23,9 @@ from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS, TransactionType
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import (
-    SYSTEM_GROUPS,
     Commit,
     CommitResult,
     PositionChange,
-    PositionKey,
     TopicAppended,
     TransactionInfo,
     TransactionStats,
@@ -40,9 +37,8 @@ from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
 from tms.transactions.commit import CommitUnderWay, Parts
 from tms.transactions.edits import Outcome, Stored
-from tms.transactions.group_positions import GroupPositions, MemberFence
 from tms.transactions.manager import TransactionManager
-from tms.transactions.participants import CommitParticipant
+from tms.transactions.participants import CommitParticipant, PositionsParticipant
 from tms.transactions.stored_image import StoredImage
 from tms.transactions.tephra import TephraOperations
 from tms.transactions.uncommitted import StoredRange, UncommittedMessages
@@ -52,7 +48,6 @@ TRANSACTIONS_MAX, POSITIONS_MAX = 150_000, 20_000  # entries of journals that a 
 LATE_MS = 3_600_000  # a write may take so long after its transaction has ended
 KEPT_MS = 49 * 3_600_000  # of the journal: a day of asking, after a day of being open
 TRANSACTIONS = TopicName(SYSTEM_NAMESPACE, "_transactions")
-POSITIONS = TopicName(SYSTEM_NAMESPACE, "_positions")
 
 
 class _EditLog:
@@ -97,20 +92,17 @@ class Transactions:
         self._registry = registry
         self._partitions = partitions
         edits = _EditLog(InternalTopic(TRANSACTIONS, registry, partitions, publisher), clock)
-        journal = InternalTopic(
-            POSITIONS, registry, partitions, publisher, lambda *of: self.manager.fate(*of)
-        )
-        self._positions = GroupPositions(journal)
         self.manager = TransactionManager(
             edits,
             clock,
             self._is_stored,
             self._make_durable,
             run_in_background,
-            self._distrust,
+            self._invalidate_others,
             lifetime_ms,
         )
-        self._others: list[CommitParticipant] = [self._positions]
+        self._positions: PositionsParticipant
+        self._others: list[CommitParticipant] = []
         self._early = UncommittedMessages(self.manager, registry, partitions, publisher, clock)
         self.tephra = TephraOperations(
             self.manager, self._early.published, self._early.take_back, run_in_background
@@ -127,20 +119,20 @@ class Transactions:
         self._lock = threading.Lock()  # guards what follows
         self._attempts: dict[int | str, Pending[CommitResult]] = {}  # by id or token
         self._results: OrderedDict[int, CommitResult] = OrderedDict()
-        self._positions.load()
         self._image = StoredImage(shown_in, self.manager, clock) if shown_in is not None else None
-
-    def fence(self, fence: MemberFence) -> None:
-        """Ask this one whether who moves a position still may."""
-        self._positions.fence = fence
 
     def join(self, part: CommitParticipant) -> None:
         """Let commits change this, too; before the first one."""
         self._others.append(part)
 
-    def _distrust(self) -> None:
+    def join_positions(self, positions: PositionsParticipant) -> None:
+        """Let commits, and whoever asks here, move positions of groups; before the first one."""
+        self._positions = positions
+        self.join(positions)
+
+    def _invalidate_others(self) -> None:
         for part in self._others:
-            part.distrust()
+            part.invalidate()
 
     def is_ready(self, request: Commit) -> bool:
         """Whether a commit can begin without reading a journal, or waiting for one."""
@@ -350,10 +342,7 @@ class Transactions:
         """Keep the state in journals that a start would have to read more of than so many
         entries."""
         self.manager.shorten(transactions_max)
-        if self._positions.length > positions_max and not self.manager.is_committing:
-            with self.manager.alone(durable=True):  # what is kept must not outlive its commit
-                if not self.manager.is_committing:
-                    self._positions.shorten()
+        self._positions.shorten(positions_max)
 
     def _info(self, id: int, outcome: Outcome) -> TransactionInfo:
         found = self.manager.state.open.get(id)
@@ -436,18 +425,14 @@ class Transactions:
 
     def groups(self) -> list[tuple[str, TopicName]]:
         """Which groups have positions in which topics, but for TMS's own."""
-        found = self._positions.groups()
-        return [one for one in found if not one[0].startswith(SYSTEM_GROUPS)]
+        return self._positions.groups()
 
     def move(
         self, changes: Sequence[PositionChange], durability: Durability = Durability.SYNCED
     ) -> None:
         """Move positions outside of a transaction, all or none. Raises `Conflict`, `Fenced`."""
-        with self.manager.alone():
-            self._positions.move(changes, durability)
+        self._positions.move(changes, durability)
 
     def forget_positions(self, group: str, topic: TopicName) -> None:
         """Forget where a group stands in a topic: it begins anew."""
-        with self.manager.alone():
-            found = self._positions.of(group, topic)
-            self._positions.forget([PositionKey(group, topic, partition) for partition in found])
+        self._positions.forget(group, topic)
