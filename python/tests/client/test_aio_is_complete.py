@@ -37,8 +37,8 @@ INTERNAL = {
     Queue: {"leases", "name", "settlement"},
     TableWrites: {"changes", "is_of", "persist", "post_commit", "roll_back", "start"},
 }
-# The way from an asynchronous object to its synchronous one.
-ONLY_ASYNC = {AsyncQueue: {"queue"}, AsyncTransaction: {"run"}}
+# The way from an asynchronous object to its synchronous one, and what that one has as an attribute.
+ONLY_ASYNC = {AsyncQueue: {"queue", "close"}, AsyncTransaction: {"run"}, AsyncTable: {"name"}}
 
 
 def public(kind: type) -> set[str]:
