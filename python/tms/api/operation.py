@@ -220,6 +220,17 @@ class Operation:
         """The path in parts; None varies."""
         return [None if part.startswith("{") else part for part in self.path.split("/")[1:]]
 
+    @property
+    def sent(self) -> dict[str, Field]:
+        """The arguments that are sent, by name."""
+        whole = [] if self._whole is None else [self._whole]
+        return {one.name: one for one in (*self._in_path, *whole, *self._fields)}
+
+    @property
+    def required(self) -> list[str]:
+        """The names of those that every call has."""
+        return [name for name, one in self.sent.items() if one.default is Parameter.empty]
+
     def path_fields(self) -> Iterator[tuple[str, Any]]:
         """What varies in the path, by name, and the type of each."""
         for one in self._in_path:

@@ -46,7 +46,7 @@ class App:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._cdap = Cdap(service)
-        self._routes = RouteTable(
+        self.routes = RouteTable(
             [
                 Route(OPERATIONS["publish"], Publishing(service)),
                 Route(OPERATIONS["fetch"], Fetching(service)),
@@ -67,7 +67,7 @@ class App:
         if service.draining:
             exchange.keep_alive = False
         try:
-            methods, varying = self._routes.find(scope["raw_path"])
+            methods, varying = self.routes.find(scope["raw_path"])
             route = methods.get(scope["method"])
             if route is not None:
                 name = route.operation.name

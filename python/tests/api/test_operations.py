@@ -1,0 +1,156 @@
+"""The table of operations: what a client sends is what the service reads, for each of them."""
+
+import string
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.http_kit import serving
+from tms.api import bodies, routes
+from tms.api.operation import Operation
+from tms.api.operations import OPERATIONS
+from tms.api.strict import decode_strict
+from tms.client.http.operations import HttpDelayed, HttpGroups, HttpQueues, HttpTransactions
+from tms.client.http.transport import HttpTransport
+from tms.errors import Invalid
+from tms.model.delayed import DelayedId
+from tms.model.position import Position
+from tms.model.queue import QueueSettings, Token
+from tms.model.snapshot import Isolation
+from tms.model.topic import TopicName, TopicSettings
+from tms.server.app import App
+from tms.server.http.request import parameters
+
+PLAIN = [one for one in OPERATIONS.values() if not one.by_hand]
+CLIENTS = {
+    "topics": HttpTransport,
+    "queues": HttpQueues,
+    "groups": HttpGroups,
+    "transactions": HttpTransactions,
+    "delayed": HttpDelayed,
+}
+_names = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=20)
+_topics = st.builds(TopicName, _names, _names)
+_words = st.text(st.characters(categories=["L", "N", "P", "S"], exclude_characters="/"), min_size=1)
+_tokens = st.builds(
+    lambda *parts: str(Token(*parts)),
+    st.integers(0, 1_023),
+    st.integers(0, 1 << 40),
+    st.integers(1, 255),
+    st.integers(0, 1 << 31),
+)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "namespace": _names,
+    "name": _topics,
+    "topic": _topics,
+    "group": _words.filter(lambda text: len(text) < 200 and not text.startswith("redrive:")),
+    "member": _words.filter(lambda text: len(text) < 100),
+    "after": _names,
+    "limit": st.integers(1, 1_000),
+    "partition": st.integers(0, 1_023),
+    "at": st.sampled_from([Position.earliest(), Position.latest(), Position.offset(7)]),
+    "before": st.sampled_from([Position.latest(), Position.time(12), Position.offset(7)]),
+    "isolation": st.sampled_from([Isolation.COMMITTED, Isolation.UNCOMMITTED]),
+    "tokens": st.lists(_tokens, max_size=5),
+    "delay_s": st.none() | st.floats(0, 43_200),
+    "lease_s": st.none() | st.floats(0.001, 43_200),
+    "cause": st.text(max_size=100).filter(lambda text: text.isprintable()),
+    "session_s": st.floats(1, 1_800),
+    "holding": st.dictionaries(st.integers(0, 1_023), st.integers(0, 1 << 40), max_size=3),
+    "reading": st.booleans(),
+    "long": st.booleans(),
+    "timeout_s": st.none() | st.floats(0.1, 100),
+    "token": st.text(string.ascii_letters, max_size=30),
+    "id": st.integers(1, 1 << 60),
+    "before_ms": st.integers(0, 1 << 40),
+}
+OF_ONE = {
+    "topics.create_topic": {"settings": st.builds(TopicSettings, st.integers(1, 1_024))},
+    "topics.update_topic": {"changes": st.just({"partitions": 3, "retention_ms": 5_000})},
+    "queues.declare": {"settings": st.builds(QueueSettings, st.floats(1, 100))},
+    "queues.update": {"changes": st.just({"lease_s": 2.5})},
+    "delayed.page": {"after": st.none() | st.builds(DelayedId, *[st.integers(0, 1 << 40)] * 2)},
+    "delayed.cancel": {"id": st.builds(DelayedId, *[st.integers(0, 1 << 40)] * 2)},
+}
+
+
+def arguments(operation: Operation) -> st.SearchStrategy[dict[str, Any]]:
+    """Some of the arguments that it can have; always those without a default."""
+    known = {**VALUES, **OF_ONE.get(operation.name, {})}
+    always = {name: known[name] for name in operation.required}
+    others = {name: known[name] for name in operation.sent if name not in always}
+    return st.fixed_dictionaries(always, optional=others)
+
+
+def read(operation: Operation, target: str, body: bytes | None) -> dict[str, Any]:
+    """What the service makes of a request."""
+    path, _, query = target.partition("?")
+    parts = zip(path.split("/")[1:], operation.segments, strict=True)
+    texts = [unquote(part) for part, segment in parts if segment is None]
+    struct = operation.form.query
+    names = () if struct is None else struct.__struct_fields__
+    arguments = operation.in_path(texts)
+    arguments |= operation.in_query(parameters(query.encode(), names))
+    if body is not None:
+        decoder = msgspec.json.Decoder(operation.form.body[routes.JSON])
+        arguments |= operation.in_body(decode_strict(body, decoder))
+    return arguments
+
+
+@pytest.mark.parametrize("operation", PLAIN, ids=lambda one: one.name)
+@given(data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_the_service_reads_what_the_client_sends(operation: Operation, data: st.DataObject) -> None:
+    asked = data.draw(arguments(operation))
+    found = read(operation, operation.target(asked), operation.body(asked))
+    assert {name: found[name] for name in asked if asked[name] is not None} == {
+        name: value for name, value in asked.items() if value is not None
+    }
+
+
+@pytest.mark.parametrize("operation", PLAIN, ids=lambda one: one.name)
+def test_nothing_unknown_is_read(operation: Operation) -> None:
+    struct = operation.form.body.get(routes.JSON)
+    if struct is not None:
+        with pytest.raises(Invalid):
+            decode_strict(b'{"no_such_field":1}', msgspec.json.Decoder(struct))
+    query = operation.form.query
+    with pytest.raises(Invalid):
+        parameters(b"no_such_parameter=1", () if query is None else query.__struct_fields__)
+
+
+def test_every_operation_has_a_route_and_a_client() -> None:
+    with serving() as served:
+        app = App(served.service)
+        for operation in OPERATIONS.values():
+            path = "/" + "/".join("x" if part is None else part for part in operation.segments)
+            methods, _ = app.routes.find(path.encode())
+            assert methods[operation.method].operation is operation
+            if operation.api in CLIENTS:
+                assert operation.function in vars(CLIENTS[operation.api])
+
+
+def test_a_path_says_all_its_methods() -> None:
+    path = "/v2/namespaces/default/topics/t"
+    with serving() as served, served.connect() as client:
+        for method in ("POST", "OPTIONS"):
+            answer = client.request(method, path)
+            allowed = {name.strip() for name in answer.headers["allow"].split(",")}
+            assert allowed == {"PUT", "GET", "HEAD", "PATCH", "DELETE", "OPTIONS"}
+        assert client.request("POST", path).problem == "method-not-allowed"
+        assert client.request("OPTIONS", path).status == routes.NO_CONTENT
+        assert client.request("OPTIONS", "/v2/nowhere").status == 404
+        client.send(b"HEAD /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.answer("HEAD").status == routes.OK
+
+
+def test_an_answer_is_read_as_it_was_sent() -> None:
+    operation = OPERATIONS["queues.redrive"]
+    assert operation.answer is not None
+    sent = bodies.encode(operation.answer.encode(7))
+    assert sent == b'{"moved":7}'
+    assert operation.answer.decode(bodies.decode(sent, operation.answer.shape)) == 7
