@@ -1,10 +1,11 @@
 """A service in this process whose limits a test chooses, and a client that sends any bytes."""
 
+import asyncio
 import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -164,6 +165,7 @@ class Served:
     server: Server
     address: tuple[str, int]
     thread: threading.Thread
+    loop: asyncio.AbstractEventLoop
     tephra_address: tuple[str, int] | None = None
     clients: list[Client] = field(default_factory=list)
 
@@ -180,6 +182,13 @@ class Served:
             answer = client.request("PUT", path, json.dumps(settings).encode())
         assert answer.status == routes.CREATED, answer
         return path
+
+    def in_loop(self, do: Callable[[], object]) -> None:
+        """Do something in the thread of the service."""
+        done = threading.Lock()
+        done.acquire()
+        self.loop.call_soon_threadsafe(lambda: (do(), done.release()))
+        assert done.acquire(timeout=10)
 
     def stop(self) -> None:
         """As SIGTERM does."""
@@ -204,7 +213,7 @@ def serving(
     engine = Engine(store or MemoryStore(shared=True), clock or SystemClock(), config, owner=owner)
     listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
     other = None if tephra is None else socket.create_server(("127.0.0.1", 0), backlog=2_048)
-    started: Future[tuple[Service, Server]] = Future()
+    started: Future[tuple[Service, Server, asyncio.AbstractEventLoop]] = Future()
 
     async def run() -> None:
         service = Service(
@@ -216,12 +225,13 @@ def serving(
         )
         front = None if tephra is None or other is None else TephraServer(service, other, tephra)
         server = Server(service, drain_s, front)
-        started.set_result((service, server))
+        started.set_result((service, server, asyncio.get_running_loop()))
         await server.serve(sockets=[listener])
 
     thread = threading.Thread(target=lambda: uvloop.run(run()), name="service")
     thread.start()
-    served = Served(*started.result(10), listener.getsockname()[:2], thread)
+    service, server, loop = started.result(10)
+    served = Served(service, server, listener.getsockname()[:2], thread, loop)
     if other is not None:
         served.tephra_address = other.getsockname()[:2]
     try:

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from tests.block_kit import LIMITS, batch_of, block_of, body_of, with_right_crc
 from tests.hbase_cases import hbase
 from tests.snapshot_cases import snapshots
@@ -239,7 +241,7 @@ def _changed(block: bytearray, at: int, to: bytes) -> bytearray:
 
 def _block(name: str, rows: list[Row], block: bytearray, canonical: bool) -> dict[str, Any]:
     compression = next((c for c in Compression if c in name.lower()), Compression.NONE)
-    header = read_header(block)._asdict()
+    header = structs.asdict(read_header(block))
     messages = [
         {
             "key": None if key is None else key.hex(),

@@ -1,6 +1,7 @@
 """The only caller of `time.*` for decisions: everything else gets a `Clock` passed in."""
 
 import time
+from functools import partial
 from typing import Protocol
 
 
@@ -16,15 +17,14 @@ class Clock(Protocol):
         ...
 
 
+# Where the system has it, a clock that also counts the time that the machine was suspended.
+_MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The machine's clocks."""
 
+    monotonic_s = staticmethod(partial(time.clock_gettime, _MONOTONIC))
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-    def monotonic_s(self) -> float:
-        return time.clock_gettime(_MONOTONIC)
-
-
-# Where the system has it, a clock that also counts the time that the machine was suspended.
-_MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

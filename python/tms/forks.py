@@ -5,7 +5,7 @@ from then on, and whoever held a lock is gone. So whatever has such things says 
 
     in_child(self._forked)      called in the child, before anything else runs there
     leave(self, self._store)    in the child: every use raises, see `Inherited`
-    generation()                another one in the child, for what is too small to be told
+    generation                  another one in the child, for what is too small to be told
 
 Invariants
 
@@ -22,13 +22,8 @@ from weakref import ref
 
 from tms.errors import Closed
 
-_generation = 0
+generation = 0  # how many forks lie between this process and the one that loaded TMS
 _told: dict[ref[Any], Callable[[Any], None]] = {}  # objects, and what to call with them
-
-
-def generation() -> int:
-    """How many forks lie between this process and the one that loaded TMS."""
-    return _generation
 
 
 def in_child(forked: Callable[[], None]) -> None:
@@ -67,8 +62,8 @@ def _nothing() -> None:
 
 
 def _forked() -> None:
-    global _generation
-    _generation += 1
+    global generation
+    generation += 1
     for there, forked in list(_told.items()):
         if (one := there()) is not None:
             forked(one)

@@ -33,9 +33,9 @@ Invariants
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import sqlalchemy as sa
+from msgspec import structs
 
 from tms.api.commits import decode_commit, encode_commit
 from tms.client.client import Bus
@@ -237,7 +237,7 @@ def _sure(request: Commit) -> Commit:
     """The request as it may be sent again at any time: the database has compared the positions. It
     is synced, or a power loss could take the messages of rows that are there."""
     moves = tuple(PositionChange(one.key, one.position) for one in request.positions)
-    return replace(request, positions=moves, durability=Durability.SYNCED)
+    return structs.replace(request, positions=moves, durability=Durability.SYNCED)
 
 
 def _forget(engine: sa.Engine, token: str) -> None:

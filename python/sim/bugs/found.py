@@ -116,9 +116,9 @@ def _begin_in_two_steps() -> list[Replacement]:
         def setdefault(self, name: Any, answer: Any = None) -> Any:
             return answer
 
-    def submit_commit(self: Transactions, *args: Any) -> Any:
+    def submit_commit(self: Transactions, *args: Any, **more: Any) -> Any:
         self._attempts = Forgetful()
-        return right(self, *args)
+        return right(self, *args, **more)
 
     return [(Transactions, "submit_commit", submit_commit)]
 

@@ -5,6 +5,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.block.test_model_block import MESSAGES, Messages, some
 from tests.block_kit import LIMITS, with_right_crc
@@ -62,7 +63,7 @@ def test_messages_that_are_left_stay_what_and_where_they_are(
         sparse = Flags.SPARSE if len(index) < len(messages.values) else 0
         before = read_header(whole)
         flags = before.flags | sparse
-        assert read_header(block) == before._replace(crc=read_header(block).crc, flags=flags)
+        assert read_header(block) == replace(before, crc=read_header(block).crc, flags=flags)
         assert decode(block).compression is compression
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tms.block import decode
 from tms.client.aio.coalescing import AsyncCoalescing
-from tms.client.coalescing import GROUP_MESSAGES, Coalescing, Lone, Underway, WaitingPublish
-from tms.client.known import KnownTopic, PublishMemory
+from tms.client.coalescing import GROUP_MESSAGES, Coalescing, Underway, WaitingPublish
+from tms.client.known import KnownTopic, Lone, PublishMemory
 from tms.clock import SystemClock
 from tms.errors import StorageFull, TimedOut, TMSError, TooLarge, Unavailable
 from tms.model.ids import MessageId

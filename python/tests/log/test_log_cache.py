@@ -42,9 +42,9 @@ def test_the_bytes_of_all_partitions_together_are_bounded_and_the_newest_stay(
 
 
 def test_a_read_of_the_cache_is_bounded_in_blocks_and_goes_on_where_it_ended() -> None:
-    tail = Tail((0, 0))
+    cache, lock, tail = BlockCache(1 << 20), threading.Lock(), Tail((0, 0))
     for key in range(1, 5_001):
-        tail.append((key, 0), StoredBlock(0, key, 0, b"v"))
+        cache.add(tail, lock, (key, 0), StoredBlock(0, key, 0, b"v"))
     first = tail.read((1, 0), MANY)
     assert first is not None
     assert [block.time_ms for block in first] == [*range(1, 4_097)]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.block_kit import batch_of, unpack
 from tests.vectors_kit import MAKERS, VECTORS, load, text_of
@@ -57,7 +58,7 @@ def cells_of(vector: dict[str, Any]) -> tuple[list[Any], list[Any], list[dict[st
 def test_a_block_of_the_vectors_holds_its_messages(vector: dict[str, Any]) -> None:
     block = bytes.fromhex(vector["block"])
     assert check(block, **load("blocks")["limits"]) == read_header(block)
-    assert read_header(block)._asdict() == vector["header"]
+    assert structs.asdict(read_header(block)) == vector["header"]
     assert unpack(block) == cells_of(vector)
     batch, expected = decode(block).record_batch(), batch_of(*cells_of(vector))
     assert batch.columns[:2] == expected.columns[:2]
@@ -81,7 +82,7 @@ def test_a_canonical_block_of_the_vectors_is_what_a_producer_makes(vector: dict[
 def test_a_sparse_block_of_the_vectors_holds_what_is_left(vector: dict[str, Any]) -> None:
     block = bytes.fromhex(vector["block"])
     columns = decode(block)
-    assert read_header(block)._asdict() == vector["header"]
+    assert structs.asdict(read_header(block)) == vector["header"]
     assert [*columns.index] == vector["index"]
     assert (columns.values(), columns.keys(), columns.headers()) == cells_of(vector)
 

@@ -5,10 +5,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import tms
 from tests.clocks import ManualClock
@@ -27,7 +27,7 @@ from tms.errors import (
 from tms.log.pending import Pending
 from tms.model.ids import MessageId
 from tms.model.keys import segment_map
-from tms.model.message import NewBlock, PartitionPosition
+from tms.model.message import NOTHING, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS, Isolation
 from tms.model.topic import Durability, TopicName, TopicSettings
@@ -191,6 +191,8 @@ def test_an_attempt_that_is_interrupted_leaves_nobody_waiting(
 ) -> None:
     """As by a control-C, before its messages are stored and while they are."""
     reached, go = threading.Event(), threading.Event()
+    expect = NOTHING if where == "look" else None
+    request = commit(b"1", expect=expect, **named)  # type: ignore[arg-type]
 
     right = getattr(world.tx._parts.publisher, where)
 
@@ -203,9 +205,9 @@ def test_an_attempt_that_is_interrupted_leaves_nobody_waiting(
 
     with monkeypatch.context() as patched:
         patched.setattr(world.tx._parts.publisher, where, interrupt)
-        first = in_thread(lambda: world.tx.commit(commit(b"1", **named)))
+        first = in_thread(lambda: world.tx.commit(request))
         assert reached.wait(WAIT_S)
-        second = world.tx.submit_commit(commit(b"1", **named), SYNCED)
+        second = world.tx.submit_commit(request, SYNCED)
         go.set()
         with pytest.raises(KeyboardInterrupt):
             first.result(WAIT_S)
@@ -213,7 +215,7 @@ def test_an_attempt_that_is_interrupted_leaves_nobody_waiting(
         second.result(WAIT_S)
     world.tx.manager.expire()
     with suppress(TransactionEnded):
-        world.tx.commit(commit(b"1", **named))
+        world.tx.commit(request)
     assert world.read() in ([b"1"], [])
     assert not world.tx.manager.is_committing and not world.tx.open()
 
@@ -338,7 +340,7 @@ def together(world: World, tokens: list[str], nth: int) -> dict[str, "Future[Com
         for number, token in enumerate(tokens):
             request = commit(token.encode(), token=token)
             attempts[token] = in_thread(lambda request=request: world.tx.commit(request))
-            until(lambda: len(world.tx.manager._commits) == number + 1)  # noqa: B023
+            until(lambda: len(world.tx.manager.commits) == number + 1)  # noqa: B023
         world.store.before = count
     for one in (begun, *attempts.values()):
         one.exception(WAIT_S)
@@ -529,7 +531,7 @@ def test_who_is_interrupted_while_it_writes_for_others_leaves_nobody_waiting(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.tx.commit(commit(b"0"))
-    commits, behind = world.tx.manager._commits, list[Pending[CommitResult]]()
+    commits, behind = world.tx.manager.commits, list[Pending[CommitResult]]()
     decide = commits._decide
 
     def interrupt(*_: object) -> list[Edit]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from tests.gate_kit import WAIT_S, in_thread
 from tests.log_kit import until
@@ -132,7 +133,7 @@ def test_of_those_that_are_written_together_with_the_same_change_the_first_wins(
     begun = [world.start(client=name) for name in ("first", "second", "other")]
     for seen, change in zip(begun, (b"k", b"k", b"l"), strict=True):
         world.tx.tephra.can_commit(seen.transaction_id, [change])
-    commits = world.tx.manager._commits
+    commits = world.tx.manager.commits
     attempts = []
     with world.tx.manager._journal.writing:
         for number, seen in enumerate(begun):
@@ -281,7 +282,7 @@ def test_an_abort_after_half_a_commit_shows_nothing_though_nobody_remembers_its_
     request = commit(b"1", id=half.transaction_id)
     with pytest.raises(TopicNotFound):
         world.tx.commit(
-            replace(request, blocks=(*request.blocks, gone), durability=Durability.WRITTEN)
+            structs.replace(request, blocks=(*request.blocks, gone), durability=Durability.WRITTEN)
         )
     world.abort(half)
     for _ in range(2):

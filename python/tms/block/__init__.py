@@ -20,9 +20,9 @@ from tms.block.arrow import Compression
 from tms.block.checking import check_body, checking_bytes
 from tms.block.columns import Columns, Ends, decode, schema, unpacked
 from tms.block.header import (
+    FLAGS_AT,
     FORMAT_VERSION,
     HEADER_BYTES,
-    SPARSE,
     BlockHeader,
     Flags,
     body_crc,
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "FLAGS_AT",
     "FORMAT_VERSION",
     "HEADERS_ADDED_MAX",
     "HEADERS_MAX",
     "HEADER_BYTES",
     "HEADER_VALUE_BYTES_MAX",
     "MESSAGES_MAX",
-    "SPARSE",
     "BlockHeader",
     "Columns",
     "Compression",
@@ -114,7 +114,7 @@ def encode_batch(
     return block
 
 
-def check(block: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int) -> BlockHeader:
+def check(block: Buffer, message_bytes_max: int, decompressed_bytes_max: int) -> BlockHeader:
     """The header of an incoming block, once everything about the block is found to be right.
 
     Raises `BadBlock`, `CrcMismatch`, `DecompressedTooLarge`, `Invalid` and `TooLarge`; the last two

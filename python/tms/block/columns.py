@@ -30,7 +30,7 @@ from tms.block.arrow import (
 )
 from tms.block.header import (
     HEADER_BYTES,
-    SPARSE,
+    Flags,
     body_at,
     body_crc,
     index_of,
@@ -65,7 +65,7 @@ def decode(block: Buffer) -> "Columns":
             raise BadBlock(f"its body has the CRC-32C {crc:08x}, its header says {header.crc:08x}.")
         index, start = None, HEADER_BYTES
         count = header.count
-        if header.flags & SPARSE:
+        if header.flags & Flags.SPARSE:
             index = index_of(block, header)
             start, count = body_at(header, index), len(index)
         layout, body = arrow.read(block, start)

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
+
 from tms.block import MESSAGES_MAX, encode
 from tms.client.batching import REQUEST_BYTES, Headers
 from tms.model.ids import MessageId
@@ -10,31 +12,18 @@ from tms.model.topic import TopicName
 MANY = 4_096
 
 
-class PartitionBatch:
+class PartitionBatch(Struct, eq=False):
     """The messages for one partition; `keys` and `headers` are empty while none has any."""
 
-    __slots__ = (
-        "bytes",
-        "expect",
-        "headers",
-        "keys",
-        "name",
-        "number",
-        "partition",
-        "places",
-        "values",
-    )
-
-    def __init__(self, name: TopicName, partition: int) -> None:
-        self.name = name
-        self.partition = partition
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []
-        self.headers: list[Headers | None] = []
-        self.places: list[int] = []
-        self.bytes = 0
-        self.expect: MessageId | None = None
-        self.number = (0, 0)  # producer id and sequence, once it is staged
+    name: TopicName
+    partition: int
+    expect: MessageId | None = None
+    values: list[bytes | None] = []
+    keys: list[bytes | None] = []
+    headers: list[Headers | None] = []
+    places: list[int] = []
+    bytes: int = 0
+    number: tuple[int, int] = (0, 0)  # producer id and sequence, once it is staged
 
     def block(self) -> bytearray:
         """All of them, packed."""
@@ -71,8 +60,7 @@ class Batches:
         self, name: TopicName, topic: str, partition: int, expect: MessageId | None = None
     ) -> PartitionBatch:
         """Another batch; one that expects something stays by itself."""
-        batch = PartitionBatch(name, partition)
-        batch.expect = expect
+        batch = PartitionBatch(name, partition, expect)
         self.all.append(batch)
         if expect is None:
             self._newest[topic, partition] = batch

@@ -6,7 +6,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from tms.api.operations import QueuesApi, TransactionsApi
-from tms.client.cursor import Page, asks, page
+from tms.client.cursor import Page, asks, page, page_of
 from tms.client.known import KnownTopic, PublishMemory
 from tms.client.member import Member
 from tms.client.transport import LocalTransport, RemoteTransport
@@ -58,7 +58,7 @@ class BusCalls:
         """What moves positions of groups; for consumers."""
         return self._transport.transactions.move
 
-    def look_up(self, topic: str) -> KnownTopic:
+    def refresh_topic(self, topic: str) -> KnownTopic:
         """Ask for a topic's partitions and limits, and remember them. Raises `TopicNotFound`."""
         self._publishing.forget(topic)
         found = self._transport.describe_topic(TopicName.parse(topic))
@@ -68,6 +68,9 @@ class BusCalls:
         self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float
     ) -> Page:
         turns = asks(positions)
+        if len(turns) == 1:
+            fetched = self._transport.fetch(name, turns[0], max(1, bytes_max), wait_s)
+            return page_of(str(name), positions, fetched)
         each = max(1, bytes_max // max(1, len(turns)))
         answers = (self._transport.fetch(name, turn, each, wait_s / len(turns)) for turn in turns)
         return page(str(name), positions, answers)

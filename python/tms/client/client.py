@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from tms.api.parameters import TIMEOUT_S
 from tms.block import Compression
 from tms.client.batching import REQUEST_BYTES, Headers
-from tms.client.coalescing import Coalescing, Lone
+from tms.client.coalescing import Coalescing
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
 from tms.client.cursor import Cursor, Page, Start, start_positions
 from tms.client.delayed import DelayedCalls
@@ -28,6 +28,7 @@ from tms.client.group_consumer import MemberConsumer
 from tms.client.group_options import DeliveryMode, Told, member_options
 from tms.client.known import (
     KnownTopic,
+    Lone,
     PublishMemory,
     as_compression,
     as_durability,
@@ -50,7 +51,7 @@ from tms.model.ids import MessageId
 from tms.model.message import Appended
 from tms.model.position import Position, PositionKind
 from tms.model.snapshot import Isolation, as_view
-from tms.model.topic import TopicName
+from tms.model.topic import TopicName, parse_durability
 
 
 class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
@@ -99,12 +100,12 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
                 topic, [value], *some, partition, durability, timeout_s=timeout_s, expect=expect
             )
             return id
-        known = self._publishing.known(topic) or self.look_up(topic)
+        known = self._publishing.known(topic) or self.refresh_topic(topic)
         message = Lone(value, key, headers, partition)
         try:
             return self._together.publish(known, message, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored
-            known = self.look_up(topic)
+            known = self.refresh_topic(topic)
             return self._together.publish(known, message, durability, timeout_s)
 
     def publish_many(
@@ -128,7 +129,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         request was sent, unless it is larger than that.
         """
         packing, publishing = as_compression(compression), self._publishing
-        known = publishing.known(topic) or self.look_up(topic)
+        known = publishing.known(topic) or self.refresh_topic(topic)
         numbering = publishing.take_numbering()
         batcher = publishing.batcher(
             known,
@@ -172,7 +173,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         """
         check_options(linger_ms, batch_bytes, in_flight_max)
         packing = as_compression(compression)
-        known = self.look_up(topic)
+        known = self.refresh_topic(topic)
         numbering = Numbering()
         batcher = self._publishing.batcher(
             known, numbering, batch_bytes=batch_bytes, compression=packing
@@ -183,7 +184,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
             batcher,
             self._delivery(known, durability, numbering, timeout_s, packing),
             self._clock,
-            lambda: self.look_up(topic).partitions,
+            lambda: self.refresh_topic(topic).partitions,
             durability=as_durability(durability),
             linger_s=linger_ms / 1_000,
             in_flight_max=in_flight_max,
@@ -252,11 +253,11 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         Its durability is the strongest of its topics', unless given."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return Transaction(
-            lambda topic: self._publishing.known(topic) or self.look_up(topic),
-            self._publishing.turn,
+            self._publishing,
+            self.refresh_topic,
             self._transport,
             self._clock,
-            as_durability(durability),
+            None if durability is None else parse_durability(durability),
             limit_s,
         )
 
@@ -286,8 +287,17 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         Waits up to `wait_s` for the first. Go on at the answer's `next`. Raises like `consumer`,
         and `OffsetOutOfRange`.
         """
-        name = TopicName.parse(topic)
-        positions = start_positions(start, partitions, lambda: self.look_up(topic).partitions)
+        known = self._publishing.known(topic)
+        name = TopicName.parse(topic) if known is None else known.name
+        positions = start_positions(
+            start, partitions, lambda: (known or self.refresh_topic(topic)).partitions
+        )
+        try:
+            return self._fetch(name, positions, bytes_max, wait_s)
+        except NotFound:  # the topic may have changed since it was remembered
+            if known is None or partitions is not None:
+                raise
+        positions = start_positions(start, None, lambda: self.refresh_topic(topic).partitions)
         return self._fetch(name, positions, bytes_max, wait_s)
 
     # --- closing ----------------------------------------------------------------------------------
@@ -322,7 +332,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
     ) -> dict[int, Position]:
         """Where a consumer begins; `latest` is meant as of now."""
         wanted = None if partitions == "all" else partitions
-        positions = start_positions(start, wanted, lambda: self.look_up(topic).partitions)
+        positions = start_positions(start, wanted, lambda: self.refresh_topic(topic).partitions)
         positions.update({p: there for p, there in stored.items() if p in positions})
         latest = {p: there for p, there in positions.items() if there.kind is PositionKind.LATEST}
         if latest:

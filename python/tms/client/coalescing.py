@@ -23,42 +23,26 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tms import forks
 from tms.block import Compression
-from tms.client.batching import REQUEST_BYTES, Headers, check_partition, message_bytes
+from tms.client.batching import REQUEST_BYTES
 from tms.client.delivery import Delivery, Numbering
 from tms.client.known import (
     KnownTopic,
+    Lone,
     PublishMemory,
-    as_durability,
     ids_in_order,
-    only_id,
 )
 from tms.client.transport import Transport, attempt_s
 from tms.clock import Clock
 from tms.errors import TimedOut, TMSError, Unavailable
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
-from tms.model.topic import TopicName
+from tms.model.topic import TopicName, parse_durability
 
 GROUP_BYTES = 1 << 20
 GROUP_MESSAGES = 4_096
 
 Answer = TypeVar("Answer")
 Place = tuple[TopicName, str | None]
-
-
-class Lone(NamedTuple):
-    """A message published by itself."""
-
-    value: bytes | None
-    key: bytes | None
-    headers: Headers | None
-    partition: int | None
-
-    def check(self, known: KnownTopic) -> int:
-        """Its size. Raises `Invalid`, `TooLarge`, `PartitionNotFound`."""
-        if self.partition is not None:
-            check_partition(self.partition, known.partitions)
-        return message_bytes(self.value, self.key, self.headers, known.message_bytes_max)
 
 
 class WaitingPublish(NamedTuple, Generic[Answer]):
@@ -119,7 +103,7 @@ def pack(
     )
     partitions = []
     for message in messages:
-        batcher.add(*message)
+        batcher.add(message.value, message.key, message.headers, message.partition)
         there = message.partition
         partitions.append(batcher.partition_of(message.key) if there is None else there)
     return PackedGroup(batcher.pack(), partitions)
@@ -171,6 +155,7 @@ class Coalescing:
         self._transport = transport
         self._deliver = deliver
         self._timeout_s = timeout_s
+        self._attempt_s = attempt_s(timeout_s)
         self._clock = clock
         self._begin()
         forks.in_child(self._begin)  # those who were under way, or waited, are the parent's threads
@@ -186,29 +171,28 @@ class Coalescing:
         place = (known.name, durability)
         with self._lock:
             alone = self._company.go(place)
-        if alone:
-            try:
-                return self._alone(known, message, durability, timeout_s)
-            finally:
-                self._hand_over(known, place)
-        return self._with_others(known, place, message, timeout_s)
-
-    def _alone(
-        self, known: KnownTopic, message: Lone, durability: str | None, timeout_s: float | None
-    ) -> MessageId | None:
-        numbering = self._publishing.take_numbering()
-        blocks = [self._publishing.block(known, *message, numbering)]
-        asked = as_durability(durability)
-        left_s = self._timeout_s if timeout_s is None else timeout_s
-        begun_s = self._clock.monotonic_s()
-        try:  # straight: whatever is needed for a repetition is made when there is one
-            appended = self._transport.append(known.name, blocks, asked, attempt_s(left_s))
-        except TMSError as error:
-            left_s -= self._clock.monotonic_s() - begun_s
-            delivery = self._deliver(known, durability, numbering, left_s)
-            appended = delivery.append(blocks, failed=error)
-        self._publishing.give_back(numbering)
-        return only_id(appended)
+        if not alone:
+            return self._with_others(known, place, message, timeout_s)
+        try:
+            numbering = self._publishing.take_numbering()
+            blocks = [self._publishing.block(known, message, numbering)]
+            asked = None if durability is None else parse_durability(durability)
+            left_s = self._timeout_s if timeout_s is None else timeout_s
+            one_s = self._attempt_s if timeout_s is None else attempt_s(timeout_s)
+            begun_s = self._clock.monotonic_s()
+            try:  # straight: whatever is needed for a repetition is made when there is one
+                [stored] = self._transport.append(known.name, blocks, asked, one_s)
+            except TMSError as error:
+                left_s -= self._clock.monotonic_s() - begun_s
+                delivery = self._deliver(known, durability, numbering, left_s)
+                [stored] = delivery.append(blocks, failed=error)
+            self._publishing.give_back(numbering)
+            return MessageId(stored.time_ms, stored.sequence) if stored.time_ms >= 0 else None
+        finally:
+            with self._lock:
+                group = self._company.next_group(place)
+            if group:
+                self._hand_over(known, place, group)
 
     def _with_others(
         self, known: KnownTopic, place: Place, message: Lone, timeout_s: float | None
@@ -229,19 +213,19 @@ class Coalescing:
             raise answer.error
         return answer.id
 
-    def _hand_over(self, known: KnownTopic, place: Place) -> None:
-        """Let the next group go, led by the first of it who still waits."""
-        while True:
-            with self._lock:
-                group = self._company.next_group(place)
-            if not group:
-                return
+    def _hand_over(
+        self, known: KnownTopic, place: Place, group: list[WaitingPublish[_Outcome]]
+    ) -> None:
+        """Let this group go, led by the first of it who still waits, or else the next one."""
+        while group:
             for one in group:
                 one.answer.group = group
                 if one.answer.tell():
                     return
                 one.answer.group = None
             # Nobody waits any more: what they sent may be stored or not, so it is not.
+            with self._lock:
+                group = self._company.next_group(place)
 
     def _lead(self, known: KnownTopic, place: Place, group: list[WaitingPublish[_Outcome]]) -> None:
         leader = next(one.answer for one in group if one.answer.group is not None)
@@ -261,7 +245,9 @@ class Coalescing:
             for one in group:
                 if one.answer is not leader:
                     one.answer.tell()
-            self._hand_over(known, place)
+            with self._lock:
+                following = self._company.next_group(place)
+            self._hand_over(known, place, following)
 
 
 def told(error: BaseException) -> TMSError:

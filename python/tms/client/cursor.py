@@ -14,10 +14,10 @@ Invariants
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import repeat
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
-from tms.block import SPARSE, Columns, decode, index_of, read_header
+from tms.block import BlockHeader, Columns, Flags, decode, index_of, read_header
 from tms.block.placing import place_of, skipped
 from tms.errors import Invalid
 from tms.model.filter import Filter
@@ -66,22 +66,26 @@ def start_positions(
 ) -> dict[int, Position]:
     """Where each partition begins; `count` tells how many there are. Raises `Invalid`,
     `BadMessageId`."""
-    if not isinstance(start, Mapping):
+    if type(start) is not dict and not isinstance(start, Mapping):
         wanted = range(count()) if partitions is None else partitions
         return dict.fromkeys(wanted, as_position(start))
-    wanted = list(start) if partitions is None else partitions
-    for partition in wanted:
-        if partition not in start:
+    positions: dict[int, Position] = {}
+    for partition in start if partitions is None else partitions:
+        there = start.get(partition)
+        if there is None:
             raise Invalid(f"The start has no position for partition {partition}.", field="start")
-    return {partition: as_position(start[partition]) for partition in wanted}
+        positions[partition] = there if type(there) is Position else as_position(there)
+    return positions
 
 
 def asks(
     positions: Mapping[int, Position], filtered: bool = False
 ) -> list[list[PartitionPosition]]:
     """The positions as one fetch or, when they are many, several fetches take them."""
-    all_of_them = [PartitionPosition(*there) for there in positions.items()]
+    all_of_them = list(starmap(PartitionPosition, positions.items()))
     each = PARTITIONS_PER_FILTER if filtered else PARTITIONS_PER_FETCH
+    if 0 < len(all_of_them) <= each:
+        return [all_of_them]
     return [all_of_them[at : at + each] for at in range(0, len(all_of_them), each)]
 
 
@@ -113,8 +117,10 @@ class Batch:
         "topic",
     )
 
-    def __init__(self, topic: str, block: StoredBlock, skip: int = 0) -> None:
-        header = read_header(block.block)
+    def __init__(
+        self, topic: str, block: StoredBlock, skip: int = 0, header: BlockHeader | None = None
+    ) -> None:
+        header = header or read_header(block.block)
         count, base_offset = header.count, header.base_offset
         self.topic = topic
         self.end_offset = base_offset + count  # whatever is left of it
@@ -122,7 +128,7 @@ class Batch:
         self._columns: Columns | None = None
         self._index: Sequence[int] | None = None  # of a sparse block, behind what is skipped
         first = skip
-        if header.flags & SPARSE:
+        if header.flags & Flags.SPARSE:
             index = index_of(block.block, header)
             skip = place_of(index, skip)
             self._index = index[skip:]
@@ -232,7 +238,7 @@ def page(topic: str, asked: Mapping[int, Position], answers: Iterable[Fetched]) 
     """What fetches from these positions brought together."""
     whole = Page([], {}, {}, {})
     for fetched in answers:
-        part = _page(topic, asked, fetched)
+        part = page_of(topic, asked, fetched)
         whole.batches.extend(part.batches)
         whole.next.update(part.next)
         whole.ends.update(part.ends)
@@ -240,21 +246,18 @@ def page(topic: str, asked: Mapping[int, Position], answers: Iterable[Fetched]) 
     return whole
 
 
-def _page(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
+def page_of(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
     """What a fetch from these positions brought, without the messages before them."""
     batches = []
     for block in fetched.blocks:
-        skip = skipped(block, read_header(block.block), asked[block.partition])
-        batch = Batch(topic, block, skip)
-        if len(batch):
+        header = read_header(block.block)
+        batch = Batch(topic, block, skipped(block, header, asked[block.partition]), header)
+        if batch._count:
             batches.append(batch)
-    following = {
-        # `latest` of an empty partition would miss what comes before the next fetch
-        partition: Position.offset(fetched.ends[partition])
-        if there.kind is PositionKind.LATEST
-        else there
-        for partition, there in fetched.next.items()
-    }
+    following = dict(fetched.next)
+    for partition, there in fetched.next.items():
+        if there.kind is PositionKind.LATEST:  # of an empty partition; it would miss what comes now
+            following[partition] = Position.offset(fetched.ends[partition])
     return Page(batches, following, fetched.ends, fetched.reached)
 
 
@@ -291,7 +294,7 @@ class Cursor:
 
     def accept(self, fetched: Fetched) -> list[Batch]:
         """Go on behind an answer; its batches in order."""
-        found = _page(self._topic, self._fetched, fetched)
+        found = page_of(self._topic, self._fetched, fetched)
         self._fetched.update(
             (partition, there)
             for partition, there in found.next.items()

@@ -85,7 +85,7 @@ class DelayedCalls(BusCalls):
         reason."""
         due, level = as_due(at, delay), as_durability(durability)
         packing, publishing = as_compression(compression), self._publishing
-        known = publishing.known(topic) or self.look_up(topic)
+        known = publishing.known(topic) or self.refresh_topic(topic)
         batcher = publishing.batcher(
             known, Numbering(), batch_bytes=REQUEST_BYTES, compression=packing, partition=partition
         )

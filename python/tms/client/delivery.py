@@ -44,13 +44,13 @@ class Numbering:
         self._begin()
 
     def _begin(self) -> None:
-        self._generation = forks.generation()
+        self._generation = forks.generation
         self._id = _new_producer_id()
         self._next: dict[Place, tuple[int, int]] = {}
 
     def take(self, place: Place) -> tuple[int, int]:
         """Producer id and sequence of the next block."""
-        if self._generation != forks.generation():
+        if self._generation != forks.generation:
             self._begin()
         number = self._next.get(place)
         if number is None:

@@ -48,7 +48,7 @@ class GroupCalls(BusCalls):
     def set_positions(self, group: str, topic: str, positions: Mapping[int, Start]) -> None:
         """Move a group, whatever its consumers do. Raises `TopicNotFound`."""
         name = TopicName.parse(topic)
-        self.look_up(topic)
+        self.refresh_topic(topic)
         self._transport.transactions.move(
             [
                 PositionChange(PositionKey(check_group(group), name, p), as_position(start))

@@ -9,9 +9,11 @@ Invariants
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from tms.block import Compression, encode
 from tms.client.batching import Batcher, Headers, check_partition, message_bytes
@@ -37,6 +39,21 @@ class KnownTopic(NamedTuple):
     until_s: float
 
 
+class Lone(Struct, frozen=True):
+    """A message published by itself."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Headers | None
+    partition: int | None
+
+    def check(self, known: KnownTopic) -> int:
+        """Its size. Raises `Invalid`, `TooLarge`, `PartitionNotFound`."""
+        if self.partition is not None:
+            check_partition(self.partition, known.partitions)
+        return message_bytes(self.value, self.key, self.headers, known.message_bytes_max)
+
+
 class PublishMemory:
     """The memory of one bus. Thread-safe."""
 
@@ -45,6 +62,7 @@ class PublishMemory:
         self._topics: dict[str, KnownTopic] = {}
         self._turn = count()
         self._numberings: deque[Numbering] = deque(maxlen=_NUMBERINGS_MAX)
+        self.give_back = self._numberings.append  # all of its blocks were acknowledged
 
     def known(self, topic: str) -> KnownTopic | None:
         """What is known of the topic, None when it is to be looked up."""
@@ -72,31 +90,21 @@ class PublishMemory:
         except IndexError:
             return Numbering()
 
-    def give_back(self, numbering: Numbering) -> None:
-        """All of its blocks were acknowledged."""
-        self._numberings.append(numbering)
-
     def turn(self, known: KnownTopic) -> int:
         """The partition whose turn it is."""
         return next(self._turn) % known.partitions
 
-    def block(
-        self,
-        known: KnownTopic,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        partition: int | None,
-        numbering: Numbering,
-    ) -> NewBlock:
+    def block(self, known: KnownTopic, message: Lone, numbering: Numbering) -> NewBlock:
         """A message by itself. Raises `Invalid`, `TooLarge`, `PartitionNotFound`."""
+        value, key, headers = message.value, message.key, message.headers
+        partition = message.partition
         message_bytes(value, key, headers, known.message_bytes_max)
         if partition is not None:
             check_partition(partition, known.partitions)
         elif key is not None:
             partition = partition_for_key(key, known.partitions)
         else:
-            partition = self.turn(known)
+            partition = next(self._turn) % known.partitions
         producer_id, sequence = numbering.take((known.name, partition))
         block = encode(
             [value],
@@ -127,12 +135,6 @@ class PublishMemory:
             compression=compression,
             sticky=self.turn(known) if partition is None else partition,
         )
-
-
-def only_id(appended: Sequence[Appended]) -> MessageId | None:
-    """The id of a message published by itself; None with durability `none`."""
-    (place,) = appended
-    return MessageId(place.time_ms, place.sequence) if place.time_ms >= 0 else None
 
 
 def ids_in_order(appended: Iterable[Appended], partitions: Iterable[int]) -> list[MessageId]:

@@ -16,8 +16,8 @@ Invariants
 * It is its process's: in one that was forked meanwhile it neither commits nor ends anything.
 """
 
+import os
 from collections.abc import Callable, Sequence
-from secrets import token_hex
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -30,14 +30,14 @@ from tms.client.batching import (
     value_sizes,
 )
 from tms.client.delivery import Numbering
-from tms.client.known import KnownTopic
+from tms.client.known import KnownTopic, PublishMemory
 from tms.client.participants import COMMITTED, Participant, Participants
 from tms.client.preconditions import Expect
 from tms.client.queue import Messages, Queue
-from tms.client.standing import CommittedPositions
-from tms.client.transport import Transport, retrying
+from tms.client.standing import Acknowledgement, CommittedPositions
+from tms.client.transport import Transport, attempt_s, retrying
 from tms.clock import Clock
-from tms.errors import Closed, TooLarge, TransactionEnded
+from tms.errors import Closed, TMSError, TooLarge, TransactionEnded
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock
@@ -64,21 +64,21 @@ class Transaction:
 
     def __init__(
         self,
-        known: Callable[[str], KnownTopic],
-        turn: Callable[[KnownTopic], int],
+        publishing: PublishMemory,
+        refresh: Callable[[str], KnownTopic],
         transport: Transport,
         clock: Clock,
         durability: Durability | None,
         timeout_s: float,
     ) -> None:
-        self._known = known
-        self._turn = turn
+        self._publishing = publishing
+        self._refresh = refresh
         self._transport = transport
         self._clock = clock
         self._durability = durability
         self._timeout_s = timeout_s
         self._id = 0
-        self._token = token_hex(16)
+        self._token = os.urandom(16).hex()
         self._topics: dict[str, KnownTopic] = {}
         self._sticky: dict[str, int] = {}  # where messages go that name no place
         self._batches = Batches()
@@ -89,10 +89,10 @@ class Transaction:
         self._bytes = 0  # of the messages that wait
         self._bytes_staged = 0
         self._staged: dict[tuple[TopicName, int], list[list[int]]] = {}  # places, block by block
-        self._numbering = Numbering()
+        self._numbering: Numbering | None = None  # once something is staged
         self._count = 0
         self._over = False
-        self._generation = forks.generation()
+        self._generation = forks.generation
 
     @property
     def id(self) -> int:
@@ -126,7 +126,8 @@ class Transaction:
             partition = partition_for_key(key, known.partitions)
         else:
             partition = self._sticky[topic]
-        self._make_room(size)
+        if self._bytes + size > WAITING_BYTES:
+            self._make_room(size)
         self._bytes += size
         if expect is None:
             batch = self._batches.room(known.name, topic, partition, size, 1)
@@ -181,7 +182,9 @@ class Transaction:
         """Acknowledge messages of a queue with the commit. One that was delivered to another worker
         meanwhile makes the commit fail with `Fenced`."""
         self._require_open()
-        self._settled.append(queue.settlement(messages))
+        settlement = queue.settlement(messages)
+        if settlement.tokens:
+            self._settled.append(settlement)
 
     def change(self, key: bytes) -> None:
         """Name a key that this transaction changed elsewhere: of two transactions at a time that
@@ -210,10 +213,12 @@ class Transaction:
 
     def _commit(self) -> CommitResult:
         self._require_open()
-        moved = [one.standing.behind(one.positions()) for one in self._acknowledged]
+        moved: list[Acknowledgement] = []
+        for consumer in self._acknowledged:
+            moved.append(consumer.standing.behind(consumer.positions()))
         joined = self._participants.all
         try:
-            request = self._request([change for one in moved for change in one.changes])
+            request = self._request(moved)
             if not (
                 request.blocks
                 or request.positions
@@ -224,7 +229,9 @@ class Transaction:
             ):
                 self._end()
                 return CommitResult(0)
-            result = self._participants.commit(request, self._send)
+            result = (
+                self._participants.commit(request, self._send) if joined else self._send(request)
+            )
         except BaseException:
             if joined and not self._participants.unknown:
                 self._end()
@@ -232,15 +239,22 @@ class Transaction:
         self._end()
         for one in moved:
             one.done()
-        self._participants.after_commit(result.transaction_id)
+        if joined:
+            self._participants.after_commit(result.transaction_id)
         return result
 
     def _send(self, request: Commit) -> CommitResult:
-        return retrying(
-            lambda left_s: self._transport.transactions.commit(request, left_s),
-            self._clock,
-            self._timeout_s,
-        )
+        commit, begun_s = self._transport.transactions.commit, self._clock.monotonic_s()
+        try:  # straight: whatever is needed for a repetition is made when there is one
+            return commit(request, attempt_s(self._timeout_s))
+        except TMSError as error:
+            left_s = self._timeout_s - (self._clock.monotonic_s() - begun_s)
+            return retrying(
+                lambda left_s: commit(request, left_s),
+                self._clock,
+                max(0.001, left_s),
+                failed=error,
+            )
 
     def abort(self) -> None:
         """Give it up: nothing of it is ever seen, and what takes part is rolled back. A second call
@@ -248,7 +262,7 @@ class Transaction:
         self._abort(None)
 
     def _abort(self, error: BaseException | None) -> None:
-        if self._over or self._generation != forks.generation():
+        if self._over or self._generation != forks.generation:
             return
         try:
             self._participants.roll_back(self._id, error)
@@ -286,6 +300,7 @@ class Transaction:
         while self._batches.all:
             batch = self._batches.all[0]
             if batch.number == (0, 0):  # one that is repeated keeps its number
+                self._numbering = self._numbering or Numbering()
                 batch.number = self._numbering.take((batch.name, batch.partition))
             self._stage(batch.name, NewBlock(batch.partition, batch.block()), id)
             self._staged.setdefault((batch.name, batch.partition), []).append(batch.places)
@@ -301,19 +316,29 @@ class Transaction:
             self._timeout_s,
         )
 
-    def _request(self, positions: Sequence[PositionChange]) -> Commit:
+    def _request(self, moved: Sequence[Acknowledgement]) -> Commit:
+        blocks: list[TopicBlock] = []
+        for batch in self._batches.all:
+            new = NewBlock(batch.partition, batch.block(), batch.expect)
+            blocks.append(TopicBlock(batch.name, new))
+        positions: list[PositionChange] = []
+        for acknowledgement in moved:
+            positions += acknowledgement.changes
+        changes = self._changes
+        if self._participants.all:
+            changes = changes | self._participants.changes(self._id)
+        staged: list[TopicStaged] = []
+        for place, places in self._staged.items():
+            staged.append(TopicStaged(*place, len(places)))
         return Commit(
             self._id,
             "" if self._id else self._token,
-            tuple(
-                TopicBlock(one.name, NewBlock(one.partition, one.block(), one.expect))
-                for one in self._batches.all
-            ),
+            tuple(blocks),
             tuple(positions),
-            tuple(sorted(self._changes | self._participants.changes(self._id))),
+            tuple(sorted(changes)),
             self._durability,
-            tuple(TopicStaged(*place, len(blocks)) for place, blocks in self._staged.items()),
-            tuple(one for one in self._settled if one.tokens),
+            tuple(staged),
+            tuple(self._settled),
         )
 
     def _ids(self, result: CommitResult) -> list[MessageId]:
@@ -337,14 +362,15 @@ class Transaction:
 
     def _learn(self, topic: str) -> KnownTopic:
         self._require_open()
-        known = self._topics[topic] = self._known(topic)
-        self._sticky[topic] = self._turn(known)
+        known = self._publishing.known(topic) or self._refresh(topic)
+        self._topics[topic] = known
+        self._sticky[topic] = self._publishing.turn(known)
         return known
 
     def _require_open(self) -> None:
         if self._over:
             raise Closed("The transaction is over; begin another one.")
-        if self._generation != forks.generation():
+        if self._generation != forks.generation:
             raise Closed(
                 "The transaction belongs to the process from which this one was forked, which "
                 "commits it or does not; begin another one here."

@@ -61,7 +61,7 @@ class ViewCalls(BusCalls):
         made: View[V] = View(
             TopicName.parse(topic),
             self._transport,
-            lambda: self._publishing.known(topic) or self.look_up(topic),
+            lambda: self._publishing.known(topic) or self.refresh_topic(topic),
             self._clock,
             self._timeout_s if timeout_s is None else timeout_s,
             apply,

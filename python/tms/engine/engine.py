@@ -40,7 +40,6 @@ from tms.store.base import Store
 from tms.topics.inspection import inspect_partition
 from tms.topics.partitions import PartitionLog
 from tms.topics.registry import TopicRecord, topic_info
-from tms.topics.retention import floor_by_time
 from tms.topics.upkeep import CLOSE_TIMEOUT_S
 
 CLOSING_EDITS, CLOSING_POSITIONS = 2_000, 1_000  # journals stay as long as that
@@ -240,7 +239,8 @@ class Engine(EngineParts):
         With a filter only what matches, and what was looked at is bounded; where nothing more is
         there `Fetched.reached` tells.
         Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
-        self._require_owned()
+        if self._closed or self._owner is not None:
+            self._require_owned()
         judge = self._judge(isolation)
         return self._fetcher.fetch(name, positions, bytes_max, wait_s, judge, where)
 
@@ -322,7 +322,7 @@ class Engine(EngineParts):
         topic = self._registry.find(name)
         log = self._partitions.get(name, topic, partition)
         log.reader.load()
-        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
+        floor = self._retention.floor(topic.retention_ms)
         return inspect_partition(log.state.chain, floor, limit)
 
     def readiness(self) -> list[str]:
@@ -445,7 +445,7 @@ class Engine(EngineParts):
 
     def _describe(self, log: PartitionLog, topic: TopicRecord) -> PartitionInfo:
         log.reader.load()
-        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
+        floor = self._retention.floor(topic.retention_ms)
         state = log.state
         start_offset, first_id = log.reader.start(floor), log.reader.first_id(floor)
         return PartitionInfo(

@@ -90,7 +90,9 @@ class GroupCommit(Generic[T]):
             try:
                 self._round()
             finally:
-                if not self._resign():
+                with self._lock:
+                    left = self._leading = bool(self._queue)
+                if left:
                     self._lead_in_background()
         else:
             self._lead_in_background()
@@ -108,7 +110,9 @@ class GroupCommit(Generic[T]):
     def led(self) -> None:
         """Give the turn back, and the lead to whoever is next."""
         self._turn.release()
-        if not self._resign():
+        with self._lock:
+            left = self._leading = bool(self._queue)
+        if left:
             self._lead_in_background()
 
     def take(self) -> Sequence[T]:

@@ -25,10 +25,6 @@ class Tail:
         self._blocks: list[StoredBlock] = []
         self._head = 0
 
-    def append(self, key: BlockKey, block: StoredBlock) -> None:
-        self._keys.append(key)
-        self._blocks.append(block)
-
     def evict(self) -> int:
         """Drop the oldest block; returns its bytes."""
         block = self._blocks[self._head]
@@ -87,7 +83,8 @@ class BlockCache:
 
     def add(self, tail: Tail, lock: threading.Lock, key: BlockKey, block: StoredBlock) -> None:
         """Cache a block as its partition's newest. The caller holds `lock`."""
-        tail.append(key, block)
+        tail._keys.append(key)
+        tail._blocks.append(block)
         with self._lock:
             self.bytes += len(block.block)
             self._order.append((tail, lock))

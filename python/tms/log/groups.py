@@ -6,7 +6,8 @@ than events.
 
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from tms.block import BlockHeader, place
 from tms.errors import TMSError
@@ -22,7 +23,7 @@ from tms.store.base import Row
 Entry = tuple[int, Buffer, BlockHeader]  # place in the pending append, and a checked block
 
 
-class Stamp(NamedTuple):
+class Stamp(Struct, frozen=True):
     """What a transaction puts on its blocks."""
 
     flags: int
@@ -32,56 +33,34 @@ class Stamp(NamedTuple):
 PLAIN = Stamp(0, 0)
 
 
-class Ticket:
+class Ticket(Struct, eq=False):
     """One caller's blocks for one partition."""
 
-    __slots__ = ("bytes", "durability", "entries", "expecting", "pending", "reserved", "stamp")
-
-    def __init__(
-        self, pending: PendingAppend, durability: Durability, stamp: Stamp = PLAIN
-    ) -> None:
-        self.pending = pending
-        self.durability = durability
-        self.stamp = stamp
-        self.entries: list[Entry] = []
-        self.expecting: dict[int, Precondition] = {}  # by place in the pending append
-        self.bytes = 0
-        self.reserved = False  # whether room was made for it
+    pending: PendingAppend
+    durability: Durability
+    stamp: Stamp = PLAIN
+    entries: list[Entry] = []
+    expecting: dict[int, Precondition] = {}  # by place in the pending append
+    bytes: int = 0
+    reserved: bool = False  # whether room was made for it
 
 
-class WriteGroup:
+class WriteGroup(Struct, eq=False):
     """Blocks that are written at once. `unclaimed` is free until somebody confirms them, `done`
     from then on."""
 
-    __slots__ = (
-        "batch",
-        "done",
-        "durability",
-        "end_offset",
-        "error",
-        "last",
-        "refused",
-        "rows",
-        "settled",
-        "stored",
-        "unclaimed",
-        "written",
-    )
-
-    def __init__(self, batch: Sequence[Ticket], end_offset: int, last: tuple[int, int]) -> None:
-        self.batch = batch
-        self.unclaimed = threading.Lock()
-        self.done = threading.Lock()
-        self.done.acquire()
-        self.written = False
-        self.error: TMSError | None = None
-        self.end_offset = end_offset
-        self.last = last
-        self.rows: list[Row] = []
-        self.stored: list[StoredBlock] = []
-        self.durability = Durability.NONE
-        self.settled: list[tuple[PendingAppend, int, Appended]] = []
-        self.refused: list[tuple[PendingAppend, TMSError]] = []
+    batch: Sequence[Ticket]
+    end_offset: int
+    last: tuple[int, int]
+    rows: list[Row] = []
+    stored: list[StoredBlock] = []
+    durability: Durability = Durability.NONE
+    settled: list[tuple[PendingAppend, int, Appended]] = []
+    refused: list[tuple[PendingAppend, TMSError]] = []
+    written: bool = False
+    error: TMSError | None = None
+    unclaimed: threading.Lock = field(default_factory=threading.Lock)
+    done: threading.Lock = field(default_factory=threading.Lock)  # held by who hands the group on
 
     def add(
         self, partition: int, block: Buffer, header: BlockHeader, now_ms: int, stamp: Stamp

@@ -100,11 +100,6 @@ class PartitionState:
         self.retired: TMSError | None = None  # why nothing more will come
         self.rewrites = 0  # after which messages that somebody has read may be gone
 
-    @property
-    def ready(self) -> bool:
-        """Whether an append needs nothing but its own write."""
-        return self.loaded and self.chain.active is not None
-
     # -- the owner's ---------------------------------------------------------------------------
 
     @contextmanager
@@ -174,12 +169,6 @@ class PartitionState:
         `owner`."""
         self.loaded, self.failed = False, True
 
-    def write(self, rows: list[Row], durability: Durability) -> None:
-        """Write blocks that continue the partition; `publish` must follow. The caller holds
-        `owner`."""
-        self.chain.write(rows, durability)
-        self.unsynced = durability is not Durability.SYNCED
-
     def publish(
         self,
         rows: list[Row],
@@ -190,7 +179,7 @@ class PartitionState:
     ) -> None:
         """Let readers see what was written, if this is still its owner. Raises
         `StorageUnavailable`. The caller holds `owner`, or does it for whoever does."""
-        if rows:
+        if rows and self.chain.shared:
             self.chain.require_owned()
         counters = self.counters
         counters.writes += 1

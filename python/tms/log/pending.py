@@ -50,7 +50,7 @@ class Pending(Generic[T]):
                 )
         if self._error is not None:
             raise self._error
-        return [result for result in self._results if result is not None]
+        return self._results  # type: ignore[return-value]  # all parts have one
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call `callback` once when finished, from any thread; at once if that is the case

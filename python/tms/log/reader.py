@@ -282,7 +282,8 @@ class PartitionReader:
         ended = (newest.time_ms, newest.last_sequence) >= last
         reached = end if ended else _end_of(newest)
         left = trimmed(blocks, self._state.chain.record.floor, start)
-        return Read(left, _after(newest), reached, end, start)
+        behind = Position(PositionKind.AFTER, MessageId(newest.time_ms, newest.last_sequence))
+        return Read(left, behind, reached, end, start)
 
     def _at_offset(self, offset: int, floor: BlockKey) -> Position:
         """The id at an offset. Raises `OffsetOutOfRange`."""

@@ -155,7 +155,8 @@ class SegmentChain:
     def write(self, rows: list[Row], durability: Durability) -> None:
         """Append rows to the open segment. They count only if `require_owned` says so
         afterwards."""
-        self._map(self.record.segments[-1].number).write(rows, durability)
+        number = self.record.segments[-1].number
+        (self._maps.get(number) or self._map(number)).write(rows, durability)
 
     def recover(self) -> None:
         """After a failed write: make the metadata and the open segment writable, see `store.base`,

@@ -7,7 +7,7 @@ that no reader, of whatever representation, is shown what was made unreadable.
 
 from bisect import bisect_left
 
-from tms.block import Flags, decode, encode, flags_of, place, thin
+from tms.block import FLAGS_AT, Flags, decode, encode, place, thin
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.recovery import header_of
 from tms.log.staging import is_reference
@@ -21,8 +21,9 @@ def trimmed(
     them is at or after `floor` and `start`. A reference is left as it is, until it is resolved.
     Raises `DataCorrupt`."""
     for at, first in enumerate(blocks):
-        sparse = flags_of(first.block) & Flags.SPARSE
-        cut = first.time_ms == floor[0] or (sparse and first.time_ms == start[0])
+        cut = first.time_ms == floor[0] or (
+            first.time_ms == start[0] and first.block[FLAGS_AT] & Flags.SPARSE
+        )
         if not cut or is_reference(first):
             return blocks[at:] if at else blocks
         left = _left(first, floor, start)

@@ -11,10 +11,10 @@ Invariants
 * Whoever stops is told which transaction it waits for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from tms.block import Flags, flags_of
+from tms.block import FLAGS_AT, Flags
 from tms.log.recovery import header_of
 from tms.model.ids import MessageId
 from tms.model.message import StoredBlock
@@ -35,11 +35,11 @@ class Admitted(NamedTuple):
 
 def admit(blocks: list[StoredBlock], judge: Judge) -> Admitted:
     """The blocks of a partition as a reader with this judge sees them."""
-    if not any(map(_flags, blocks)):
+    if are_plain(blocks):
         return Admitted(blocks)
     shown: list[StoredBlock] = []
     for stored in blocks:
-        flags = _flags(stored)
+        flags = stored.block[FLAGS_AT]
         if flags & Flags.ROLLED_BACK:
             continue
         if flags & Flags.TRANSACTIONAL:
@@ -54,5 +54,9 @@ def admit(blocks: list[StoredBlock], judge: Judge) -> Admitted:
     return Admitted(shown)
 
 
-def _flags(stored: StoredBlock) -> int:
-    return flags_of(stored.block)
+def are_plain(blocks: Iterable[StoredBlock]) -> bool:
+    """Whether every reader sees these blocks as they are stored."""
+    for stored in blocks:  # noqa: SIM110  # a generator doubles the time of a page
+        if stored.block[FLAGS_AT]:
+            return False
+    return True

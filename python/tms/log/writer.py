@@ -90,7 +90,8 @@ class PartitionWriter:
         alone = (
             inline is not None
             and ticket.durability.rank <= inline.rank
-            and state.ready
+            and state.loaded
+            and state.chain.active is not None
             and not self._maintaining  # or a busy caller would keep it waiting for ever
         )
         if alone and self._tickets.try_lead():
@@ -145,54 +146,60 @@ class PartitionWriter:
     ) -> WriteGroup | None:
         """Write what comes after `before` and answer. If the caller goes on, it may get back what
         is still to be confirmed, and has to join it. The caller owns the partition."""
-        group: WriteGroup | None = None
+        state = self._state
         try:
             try:
-                group = self._append(batch, before)
+                now_ms = self._clock.now_ms()
+                if before is not None:
+                    group = WriteGroup(batch, before.end_offset, before.last)
+                else:
+                    if not state.loaded or state.chain.active is None:
+                        state.prepare(now_ms)
+                    group = WriteGroup(batch, state.end_offset, state.last)
+                for ticket in batch:
+                    self._place(ticket, now_ms, group, before)
+                if group.rows or (group.durability is Durability.SYNCED and state.unsynced):
+                    state.chain.write(group.rows, group.durability)
+                    state.unsynced = group.durability is not Durability.SYNCED
+                    group.written = True
             finally:
                 confirmed = before is None or self._join(before)
             if before is not None and not confirmed:
                 raise again(before.error or StorageUnavailable("The write before it failed."))
         except BaseException as error:
-            self._state.distrust()
+            state.distrust()
             self._fail(batch, self._failure(error))
             if not isinstance(error, Exception):  # e.g. a control-C while this thread led
                 raise
             return None
-        if go_on and self._state.chain.shared and len(self._tickets):
+        if go_on and state.chain.shared and len(self._tickets):
+            group.done.acquire()
             with suppress(RuntimeError):  # no thread is left: whoever joins confirms it
                 self._run_in_background(lambda: self._confirm(group))
             return group
-        if not self._join(group):
-            self._state.distrust()
+        self._conclude(group)
+        if group.error is not None:
+            state.distrust()
         return None
 
-    def _append(self, batch: Sequence[Ticket], before: WriteGroup | None) -> WriteGroup:
-        state = self._state
-        now_ms = self._clock.now_ms()
-        if before is not None:
-            group = WriteGroup(batch, before.end_offset, before.last)
-        else:
-            if not state.ready:
-                state.prepare(now_ms)
-            group = WriteGroup(batch, state.end_offset, state.last)
-        for ticket in batch:
-            self._place(ticket, now_ms, group, before)
-        if group.rows or (group.durability is Durability.SYNCED and state.unsynced):
-            state.write(group.rows, group.durability)
-            group.written = True
-        return group
-
     def _join(self, group: WriteGroup) -> bool:
-        """Whether a group that was written counts; it is answered."""
-        self._confirm(group)
-        group.done.acquire()  # no-one else waits for it
+        """Whether a group that was handed on counts; it is answered."""
+        if group.unclaimed.acquire(blocking=False):
+            self._conclude(group)
+        else:
+            group.done.acquire()  # no-one else waits for it
         return group.error is None
 
     def _confirm(self, group: WriteGroup) -> None:
-        """Publish and answer what was written, or refuse it; does nothing if somebody does."""
-        if not group.unclaimed.acquire(blocking=False):
-            return
+        """Conclude a group for its leader, unless that one does."""
+        if group.unclaimed.acquire(blocking=False):
+            try:
+                self._conclude(group)
+            finally:
+                group.done.release()
+
+    def _conclude(self, group: WriteGroup) -> None:
+        """Publish and answer what was written, or refuse it."""
         try:
             if group.written:
                 self._state.publish(
@@ -203,12 +210,7 @@ class PartitionWriter:
             self._fail(group.batch, group.error)
             if not isinstance(error, Exception):
                 raise
-        else:
-            self._settle(group)
-        finally:
-            group.done.release()
-
-    def _settle(self, group: WriteGroup) -> None:
+            return
         for ticket in group.batch:
             if ticket.reserved:
                 self.release(ticket)

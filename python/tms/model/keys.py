@@ -45,7 +45,7 @@ Invariants
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import google_crc32c
 
@@ -69,9 +69,8 @@ _PAYLOAD_KEY = struct.Struct(">QQH")
 _POINTERS_PER_DAY = 86_400_000 * 1_000_000
 
 
-def block_key(time_ms: int, last_sequence: int) -> bytes:
-    """The key of the block whose last message has this publish time and sequence."""
-    return _BLOCK_KEY.pack(time_ms, last_sequence)
+# The key of the block whose last message has this publish time and sequence.
+block_key: Callable[[int, int], bytes] = _BLOCK_KEY.pack
 
 
 def split_block_key(key: bytes) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -102,8 +101,7 @@ class Readable(NamedTuple):
     rewrites: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True):
     """The answer to a fetch.
 
     `blocks` are in partition order and, within a partition, in message order; the first block of a
@@ -119,7 +117,7 @@ class Fetched:
     next: dict[int, Position]
     ends: dict[int, int]
     reached: dict[int, int]
-    held: dict[int, int] = field(default_factory=dict)
+    held: dict[int, int] = {}
 
     @property
     def ended(self) -> bool:

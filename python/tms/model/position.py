@@ -9,9 +9,10 @@ time:MS                the first message published at or after this time (ms sin
 offset:N               at this offset; the only spelling that is refused when it is out of range
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
+
+from msgspec import Struct
 
 from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX, MessageId
@@ -30,8 +31,7 @@ class PositionKind(StrEnum):
     OFFSET = "offset"
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """A place in a partition. Build it with the class methods; `str()` and `parse` are inverse."""
 
     kind: PositionKind

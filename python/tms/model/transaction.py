@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from tms.errors import Forbidden, Invalid
 from tms.model.message import Appended, NewBlock
 from tms.model.position import Position
@@ -64,8 +66,7 @@ class PositionChange:
     owner: Owner | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(Struct, frozen=True):
     """Everything of a transaction that is stored when it commits.
 
     `transaction_id` 0: it begins with this request, and `token`, which a repetition carries too,
@@ -83,8 +84,7 @@ class Commit:
     settlements: tuple[Settlement, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CommitResult:
+class CommitResult(Struct, frozen=True):
     """What became of a commit; of one that was repeated long after, or has lost a topic since,
     without `appended`."""
 

@@ -17,7 +17,7 @@ from tms.log.partition import again
 from tms.log.reader import PartitionReader, Read
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.staging import is_reference
-from tms.log.visibility import Judge, admit
+from tms.log.visibility import Judge, admit, are_plain
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.message import Fetched, PartitionPosition, Readable
@@ -26,7 +26,7 @@ from tms.model.topic import TopicName
 from tms.topics.filtering import FetchBounds, Selection
 from tms.topics.partitions import Partitions
 from tms.topics.registry import Registry
-from tms.topics.retention import RetentionClock, floor_by_time
+from tms.topics.retention import RetentionClock
 
 
 class Fetcher:
@@ -68,9 +68,15 @@ class Fetcher:
         deadline_s = self._clock.monotonic_s() + wait_s
         in_time = True
         while True:
-            fetched = self._fetch(name, positions, bytes_max, judge, where)
+            fetched: Fetched | None = None
+            if where is None:
+                fetched = self.fetch_cached(name, positions, bytes_max, judge)
+            if fetched is None:
+                fetched = self._read(name, positions, bytes_max, judge, where)
+            if fetched.blocks or not fetched.ended or not in_time:
+                return fetched
             left_s = deadline_s - self._clock.monotonic_s()
-            if fetched.blocks or not fetched.ended or left_s <= 0 or not in_time:
+            if left_s <= 0:
                 return fetched
             woken = threading.Event()
             positions = [PartitionPosition(p, fetched.next[p]) for p, _ in positions]
@@ -89,7 +95,7 @@ class Fetcher:
         topic = self._registry.peek(name)
         if topic is None or self._closed is not None:
             return None
-        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
+        floor = self._retention.floor(topic.retention_ms)
         fetched = Fetched([], {}, {}, {})
         for partition, position in positions:
             log = self._partitions.peek(topic, partition)
@@ -106,7 +112,7 @@ class Fetcher:
         self.hits += 1
         return fetched
 
-    def _fetch(
+    def _read(
         self,
         name: TopicName,
         positions: Sequence[PartitionPosition],
@@ -114,15 +120,11 @@ class Fetcher:
         judge: Judge | None,
         where: Filter | None,
     ) -> Fetched:
-        if where is None:
-            cached = self.fetch_cached(name, positions, bytes_max, judge)
-            if cached is not None:
-                return cached
         if self._closed is not None:
             raise again(self._closed)
         self.misses += 1
         topic = self._registry.find(name)
-        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
+        floor = self._retention.floor(topic.retention_ms)
         fetched = Fetched([], {}, {}, {})
         selection: Selection | None = None
         if where is not None:
@@ -151,7 +153,7 @@ class Fetcher:
         if self._closed is not None:
             raise again(self._closed)
         topic = self._registry.find(name)
-        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
+        floor = self._retention.floor(topic.retention_ms)
         since_ms = undecided_since_ms(self._clock.now_ms(), topic.has_foreign)
         found = {}
         for partition in range(topic.partitions):
@@ -173,7 +175,7 @@ class Fetcher:
     def kept(self, name: TopicName, partitions: Iterable[int]) -> dict[int, Readable]:
         """See `Engine.kept`."""
         topic = self._registry.find(name)
-        floor = floor_by_time(self._retention.now_ms(), topic.retention_ms)
+        floor = self._retention.floor(topic.retention_ms)
         found = {}
         for partition in partitions:
             state = self._partitions.get(name, topic, partition).state
@@ -235,6 +237,8 @@ def _shown_cached(
 ) -> Read | None:
     """The same, None when that takes the store."""
     while (cached := reader.read_cached(position, floor, bytes_max)) is not None:
+        if cached.blocks and are_plain(cached.blocks):
+            return cached
         read = _admitted(cached, judge)
         if any(map(is_reference, read.blocks)):
             return None
@@ -261,4 +265,7 @@ def _add(fetched: Fetched, partition: int, read: Read) -> int:
     fetched.next[partition] = read.next
     fetched.ends[partition] = read.end
     fetched.reached[partition] = read.reached
-    return sum(len(block.block) for block in read.blocks)
+    size = 0
+    for stored in read.blocks:
+        size += len(stored.block)
+    return size

@@ -21,7 +21,7 @@ from tms.log.visibility import Judge
 from tms.model.ids import MessageId
 from tms.model.message import NOTHING, Appended, Buffer, NewBlock
 from tms.model.position import Position
-from tms.model.topic import Durability, TopicName
+from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.topics.partitions import PartitionLog, Partitions
 from tms.topics.registry import Registry, TopicRecord
 
@@ -59,7 +59,7 @@ class Publisher:
         namespace `system`. See `Engine.submit`."""
         if self._closed is not None:
             raise again(self._closed)
-        if not internal:
+        if not internal and name.namespace == SYSTEM_NAMESPACE:
             name.require_writable()
         topic = self._registry.find(name)
         if durability is None:
@@ -70,7 +70,10 @@ class Publisher:
         tickets: dict[PartitionLog, Ticket] = {}
         for number, (partition, block, expect) in enumerate(blocks):
             log = self._partitions.get(name, topic, partition)
-            header = read_header(block) if internal else self._checked(block, topic)
+            if internal:
+                header = read_header(block)
+            else:
+                header = check(block, topic.message_bytes_max, self._block_bytes)
             ticket = tickets.get(log)
             if ticket is None:
                 ticket = tickets[log] = Ticket(pending, durability, stamp)
@@ -139,11 +142,7 @@ class Publisher:
         return [self._checked(new.block, topic) for new in blocks]
 
     def _checked(self, block: Buffer, topic: TopicRecord) -> BlockHeader:
-        return check(
-            block,
-            message_bytes_max=topic.message_bytes_max,
-            decompressed_bytes_max=self._block_bytes,
-        )
+        return check(block, topic.message_bytes_max, self._block_bytes)
 
 
 def _reserve(tickets: dict[PartitionLog, Ticket]) -> None:

@@ -33,21 +33,23 @@ class RetentionClock:
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, never further ahead than is certain."""
-        return min(self._clock.now_ms(), self._bound_ms())
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            passed = int((self._clock.monotonic_s() - self._base_s) * 1000)
+            return min(now_ms, self._base_ms + passed + JUMP_MS_MAX)
+
+    def floor(self, retention_ms: int | None) -> BlockKey:
+        """The smallest key that is not expired now."""
+        return FIRST_KEY if retention_ms is None else (max(0, self.now_ms() - retention_ms), 0)
 
     def held_back_ms(self) -> int:
         """How far the wall clock is ahead of what retention believes; 0 normally."""
-        return max(0, self._clock.now_ms() - self._bound_ms())
+        return max(0, self._clock.now_ms() - self.now_ms())
 
     def confirm(self) -> None:
         """Believe the wall clock as it is now."""
         with self._lock:
             self._base_ms, self._base_s = self._clock.now_ms(), self._clock.monotonic_s()
-
-    def _bound_ms(self) -> int:
-        with self._lock:
-            passed = int((self._clock.monotonic_s() - self._base_s) * 1000)
-            return self._base_ms + passed + JUMP_MS_MAX
 
 
 def floor_by_time(now_ms: int, retention_ms: int | None) -> BlockKey:

@@ -15,6 +15,9 @@ Invariants
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from tms.block import Flags
 from tms.errors import Conflict, StorageUnavailable, TimedOut, TMSError, TransactionEnded
@@ -23,7 +26,6 @@ from tms.log.pending import Pending, PendingAppend
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, TopicAppended, TopicStaged
-from tms.topics.internal_topic import end_of
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
 from tms.transactions.commit_queue import Finish
@@ -34,24 +36,29 @@ from tms.transactions.uncommitted import StoredRange, UncommittedMessages, Unnam
 from tms.transactions.writes import Writes
 
 
-class Parts:
+class Parts(NamedTuple):
     """What a commit needs of the engine; the same for all."""
 
-    def __init__(
-        self,
-        manager: TransactionManager,
-        publisher: Publisher,
-        registry: Registry,
-        others: Sequence[CommitParticipant],
-        early: UncommittedMessages,
-        run_in_background: Callable[[Callable[[], None]], object],
-    ) -> None:
-        self.manager = manager
-        self.publisher = publisher
-        self.registry = registry
-        self.others = others
-        self.early = early
-        self.run_in_background = run_in_background
+    manager: TransactionManager
+    publisher: Publisher
+    registry: Registry
+    early: UncommittedMessages
+    run_in_background: Callable[[Callable[[], None]], object]
+    remember: Callable[[CommitResult], None]  # what to answer if it is, or was, committed
+
+
+class CommitAttempt(Struct, eq=False):
+    """A request to commit, and who waits for it. `inline`: what the calling thread may write. With
+    `begun` its blocks are the engine's own, which are not checked again; it is called once the
+    transaction has begun. The blocks of one that is `repeatable` are copied."""
+
+    request: Commit
+    inline: Durability
+    begun: Callable[[], None] | None
+    repeatable: bool
+    answer: Pending[CommitResult]
+    close: Callable[[], object]  # others may attempt it again, and end the transaction
+    writes: Writes[StoredRange] | None = None  # what the transaction stored before
 
 
 class CommitUnderWay:
@@ -61,73 +68,64 @@ class CommitUnderWay:
         self,
         parts: Parts,
         id: int,
-        request: Commit,
+        attempt: CommitAttempt,
         changes: Sequence[bytes],
         durability: Durability,
-        inline: Durability,
-        note: Callable[[CommitResult], None],
-        begun: Callable[[], None] | None = None,
+        others: Sequence[CommitParticipant],
     ) -> None:
         self._parts = parts
-        self._begun = begun
         self._id = id
-        self._request = request
+        self._attempt = attempt
+        self._request = attempt.request
         self._changes = changes
         self._durability = durability
-        self._inline = inline
-        self._note = note
-        self._others = [part for part in parts.others if part.concerns(request)]
+        self._others = others
         self._under_way: list[tuple[TopicName, PendingAppend]] = []
-        self._writes: Writes[StoredRange] | None = None
-        self._ending = contextlib.ExitStack()
         self._unnamed: list[Unnamed] = []
         self._left = 1  # answers to wait for, and `start` itself
         self._lock = threading.Lock()
         self._result: CommitResult  # once everything is stored
-        self._answer: Pending[CommitResult] = Pending(1)
-
-    def ends(
-        self,
-        writes: Writes[StoredRange] | None,
-        ending: contextlib.ExitStack,
-        answer: Pending[CommitResult],
-    ) -> None:
-        """What the transaction stored before, what to close once it has ended, and who waits."""
-        self._writes, self._ending, self._answer = writes, ending, answer
 
     def start(self) -> None:
         """Store the blocks; everything else follows."""
-        parts, request = self._parts, self._request
+        parts, request, attempt = self._parts, self._request, self._attempt
+        inline, own = attempt.inline, attempt.begun is not None
         stamp = Stamp(Flags.TRANSACTIONAL | Flags.ISSUED, self._id)
         by_topic: dict[TopicName, list[NewBlock]] = {}
         for topic, new in request.blocks:
+            if attempt.repeatable:
+                new = NewBlock(new.partition, bytearray(new.block), new.expect)
             by_topic.setdefault(topic, []).append(new)
         try:
-            if self._begun is not None:
-                self._begun()
-            self._unnamed = parts.early.unnamed(self._id, request.staged)
+            if attempt.begun is not None:
+                attempt.begun()
+            if request.staged:
+                self._unnamed = parts.early.unnamed(self._id, request.staged)
             for staged in request.staged:
                 self._refer(staged, stamp)
             for topic, blocks in by_topic.items():
                 pending = parts.publisher.submit(
-                    topic, blocks, self._durability, self._inline, stamp, self._begun is not None
+                    topic, blocks, self._durability, inline, stamp, own
                 )
                 self._under_way.append((topic, pending))
             for part in self._others:
-                pending = part.store(request, self._id, self._durability, stamp, self._inline)
+                pending = part.store(request, self._id, self._durability, stamp, inline)
                 self._under_way.append((part.journal_name, pending))
         except TMSError as error:
-            self._fail(error, self._inline)
+            self._fail(error, inline)
             return
         except BaseException:
             self._ended()
-            self._answer.fail(1, TimedOut("The commit was interrupted; ask for its outcome."))
+            attempt.answer.fail(1, TimedOut("The commit was interrupted; ask for its outcome."))
             raise
-        waiting = [pending for _, pending in self._under_way if not pending.done()]
+        waiting: list[PendingAppend] = []
+        for _, pending in self._under_way:
+            if not pending.done():
+                waiting.append(pending)
         self._left += len(waiting)
         for pending in waiting:
             pending.add_done_callback(self._stored_by_another)
-        self._stored_one(self._inline)
+        self._stored_one(inline)
 
     def _stored_by_another(self) -> None:
         """The thread that brings this owns a partition: it must not wait for the journal."""
@@ -146,7 +144,7 @@ class CommitUnderWay:
             )
         stamp = Stamp(stamp.flags | Flags.STAGED, stamp.write_pointer)
         pending = parts.publisher.submit(
-            staged.topic, blocks, self._durability, self._inline, stamp, internal=True
+            staged.topic, blocks, self._durability, self._attempt.inline, stamp, internal=True
         )
         self._under_way.append((staged.topic, pending))
 
@@ -155,36 +153,34 @@ class CommitUnderWay:
             self._left -= 1
             if self._left:
                 return
+        parts, writes = self._parts, self._attempt.writes
         appended: list[TopicAppended] = []
-        stored: list[Stored] = [] if self._writes is None else self._writes.stored
-        journals = [part.journal_name for part in self._others]
+        stored: list[Stored] = [] if writes is None else writes.stored
+        journals: list[TopicName] = []
+        for part in self._others:
+            journals.append(part.journal_name)
         try:
             for topic, pending in self._under_way:
-                uid = self._parts.registry.find(topic).uid
+                uid = parts.registry.find(topic).uid
                 for place in pending.result(0):
+                    end = place.base_offset + place.count
                     if topic in journals:
-                        stored.append(Stored(uid, place.partition, end_of(place)))
+                        stored.append(Stored(uid, place.partition, end))
                         continue
                     first = place.time_ms, place.sequence, place.count
-                    stored.append(Stored(uid, place.partition, end_of(place), *first))
+                    stored.append(Stored(uid, place.partition, end, *first))
                     appended.append(TopicAppended(topic, place))
         except TMSError as error:
             self._fail(error, inline)
             return
         self._result = CommitResult(self._id, tuple(appended))
-        self._note(self._result)
-        self._parts.manager.commit(
-            Finish(
-                self._id,
-                self._finished,
-                self._changes,
-                stored,
-                self._durability,
-                self._verify,
-                self._applied,
-            ),
-            inline,
-        )
+        parts.remember(self._result)
+        finish = Finish(self._id, self._finished, self._changes, stored, self._durability)
+        if self._others:
+            finish.check = self._verify
+        if self._others or writes is not None:  # else it began with this request
+            finish.applied = self._applied
+        parts.manager.commits.submit(finish, inline)
 
     def _verify(self) -> None:
         for part in self._others:
@@ -199,22 +195,21 @@ class CommitUnderWay:
         if error is not None:
             self._fail(error, Durability.NONE)
             return
-        if self._writes is not None:
-            self._writes.settle()
-        self._over()
-        self._answer.settle(0, self._result)
+        attempt, parts = self._attempt, self._parts
+        if attempt.writes is not None:
+            attempt.writes.settle()
+        parts.manager.finished(self._id)
+        attempt.close()
+        attempt.answer.settle(0, self._result)
         if self._unnamed:
             with contextlib.suppress(RuntimeError):  # the engine is closing: they cost room only
-                self._parts.run_in_background(lambda: self._parts.early.drop(self._unnamed))
-
-    def _over(self) -> None:
-        self._parts.manager.finished(self._id)
-        self._ending.close()
+                parts.run_in_background(lambda: parts.early.drop(self._unnamed))
 
     def _ended(self) -> None:
         for part in self._others:
             part.ended(self._request, self._id)
-        self._over()
+        self._parts.manager.finished(self._id)
+        self._attempt.close()
 
     def _fail(self, error: TMSError, inline: Durability) -> None:
         """Nothing of it may ever be seen. Journaling that waits, unless `inline` allows it."""
@@ -222,14 +217,14 @@ class CommitUnderWay:
             error = StorageUnavailable(  # which forgot that it had begun
                 "The journal of transactions failed meanwhile; nothing was committed. Try again."
             )
-        if self._writes is not None:
-            self._writes.sure = False  # what this commit stored cannot be taken back
+        if self._attempt.writes is not None:
+            self._attempt.writes.sure = False  # what this commit stored cannot be taken back
 
         def give_up() -> None:
             with contextlib.suppress(TMSError):  # else `expire` does it
                 self._parts.manager.invalidate(self._id)
             self._ended()
-            self._answer.fail(1, error)
+            self._attempt.answer.fail(1, error)
 
         if inline is Durability.SYNCED:
             give_up()

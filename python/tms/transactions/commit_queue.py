@@ -10,7 +10,9 @@ Invariants
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+
+from msgspec import Struct
 
 from tms.errors import TimedOut, TMSError, TransactionConflict
 from tms.journal.group_commit import GroupCommit, Lead
@@ -21,12 +23,7 @@ from tms.transactions.state import TransactionState
 from tms.transactions.watchers import Watchers
 
 
-def _nothing() -> None:
-    return None
-
-
-@dataclass(slots=True)
-class Finish:
+class Finish(Struct, eq=False):
     """A commit that is to be written. `check` raises what keeps it from being done; `applied` is
     called when it is visible, `answer` at last, with the error if there was one."""
 
@@ -35,8 +32,8 @@ class Finish:
     changes: Iterable[bytes] | None = None
     blocks: Sequence[Stored] = ()
     durability: Durability = Durability.SYNCED
-    check: Callable[[], None] = _nothing
-    applied: Callable[[], None] = _nothing
+    check: Callable[[], None] | None = None
+    applied: Callable[[], None] | None = None
     error: TMSError | None = None
 
 
@@ -68,7 +65,10 @@ class CommitQueue:
         self._commits.submit(one, lead)
 
     def _answer(self, group: Sequence[Finish]) -> None:
-        self._watchers.wake([one.id for one in group])
+        ids: list[int] = []
+        for one in group:
+            ids.append(one.id)
+        self._watchers.wake(ids)
         for one in group:
             one.answer(one.error)
 
@@ -77,8 +77,11 @@ class CommitQueue:
         try:
             edits = self._decide(group, done)
             if edits:
-                strongest = max((one.durability for one in done), key=_rank, default=_WRITTEN)
-                self._journal.write(edits, strongest, lambda: _applied(done))
+                strongest = Durability.WRITTEN
+                for one in done:
+                    if one.durability is Durability.SYNCED:
+                        strongest = Durability.SYNCED
+                self._journal.write(edits, strongest, partial(_applied, done))
                 self.done += len(done)
         except BaseException as error:
             for one in group:
@@ -98,30 +101,27 @@ class CommitQueue:
         with self._journal.lock:
             for one in group:
                 try:
-                    one.check()
+                    if one.check is not None:
+                        one.check()
                     edit = state.commit(one.id, one.changes, one.blocks)
-                    _require_free(state, edit, taken)
+                    if edit.changes:
+                        _require_free(state, edit, taken)
                 except TMSError as error:
                     one.error = error
                     if isinstance(error, TransactionConflict):
                         edits.append(Prepared(one.id, ()))
                     continue
-                taken.update(dict.fromkeys(edit.changes, state.find(one.id).began.client))
+                if edit.changes:
+                    taken.update(dict.fromkeys(edit.changes, state.find(one.id).began.client))
                 edits.append(edit)
                 done.append(one)
         return edits
 
 
-_WRITTEN = Durability.WRITTEN
-
-
-def _rank(durability: Durability) -> int:
-    return durability.rank
-
-
 def _applied(done: Iterable[Finish]) -> None:
     for one in done:
-        one.applied()
+        if one.applied is not None:
+            one.applied()
 
 
 def _require_free(

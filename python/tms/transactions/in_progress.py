@@ -1,19 +1,18 @@
 """One transaction in progress, and what to say of one that is not."""
 
+from msgspec import Struct
+
 from tms.errors import TransactionEnded, TransactionNotFound, TransactionTimedOut
 from tms.transactions.edits import Began, Outcome
 
 
-class Open:
+class Open(Struct, eq=False):
     """A transaction in progress."""
 
-    __slots__ = ("began", "changes", "checkpoints", "intended")
-
-    def __init__(self, began: Began) -> None:
-        self.began = began
-        self.checkpoints: tuple[int, ...] = ()
-        self.changes: tuple[bytes, ...] | None = None  # once prepared
-        self.intended = began.intended  # its messages are being stored
+    began: Began
+    intended: bool  # its messages are being stored
+    checkpoints: tuple[int, ...] = ()
+    changes: tuple[bytes, ...] | None = None  # once prepared
 
     @property
     def pointers(self) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class TransactionManager:
         self._lifetime_ms = lifetime_ms  # of a foreign transaction
         self._watchers = Watchers()
         self._journal = JournaledState(log, clock, is_stored, make_durable, reloaded)
-        self._commits = CommitQueue(self._journal, self._watchers, run_in_background)
+        self.commits = CommitQueue(self._journal, self._watchers, run_in_background)
         self._committing: set[int] = set()  # intended, and not ended yet
 
     @property
@@ -153,10 +153,6 @@ class TransactionManager:
             self._committing.add(began.id)
             return began.id
 
-    def commit(self, one: Finish, inline: Durability = _SYNCED) -> None:
-        """Commit; see `CommitQueue.submit`."""
-        self._commits.submit(one, inline)
-
     def commit_and_wait(self, id: int, blocks: Sequence[Stored]) -> None:
         """Commit, synced, with the changes that were prepared; `blocks` have to be there. Raises
         `TransactionConflict`, `TransactionEnded`."""
@@ -167,7 +163,7 @@ class TransactionManager:
             errors.append(error)
             done.set()
 
-        self._commits.submit(Finish(id, answer, None, blocks), _SYNCED)
+        self.commits.submit(Finish(id, answer, None, blocks), _SYNCED)
         if not done.wait(WRITE_TIMEOUT_S):
             raise TimedOut(f"The commit of {id} takes too long; ask for its outcome.")
         if errors[0] is not None:
@@ -266,15 +262,16 @@ class TransactionManager:
     def of_token(self, token: str) -> int:
         """The last transaction that began with this token, 0 when there is none that is committed
         or may be."""
-        state = self._journal.settled()
-        with self._journal.lock:
+        journal = self._journal
+        state = journal.state if journal.trusted else journal.settled()
+        with journal.lock:
             id = state.tokens.get(token, 0)
         return id if id and self.outcome(id) in (Outcome.OPEN, Outcome.COMMITTED) else 0
 
     @property
     def committed(self) -> int:
         """How many were committed since the start."""
-        return self._commits.done
+        return self.commits.done
 
     # -- readers ---------------------------------------------------------------------------------
 

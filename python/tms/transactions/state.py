@@ -201,7 +201,8 @@ class TransactionState:
         takes its changes away: `Prepared(id, ())`."""
         found = self.find(id)
         final = (found.changes or ()) if changes is None else tuple(changes)
-        self._check(id, final)
+        if final:
+            self._check(id, final)
         return Committed(id, self.last_pointer + 1, final, tuple(blocks))
 
     def abort(
@@ -304,7 +305,7 @@ class TransactionState:
         if not self.last_pointer:
             self.read_pointer = edit.bound
         self.last_pointer = edit.id
-        self.open[edit.id] = Open(edit)
+        self.open[edit.id] = Open(edit, edit.intended)
         self.in_progress[edit.id] = edit.id
         if edit.type is TransactionType.SHORT:
             self.shorts[edit.id] = None
@@ -332,11 +333,12 @@ class TransactionState:
             winner = (edit.pointer, found.began.client)
             for change in edit.changes:
                 self.winner[change] = winner
-        self._close(found)
-        self.read_pointer = max(self.read_pointer, found.write_pointer)
-        for pointer in found.pointers:
+        pointers = self._close(found)
+        self.read_pointer = max(self.read_pointer, pointers[-1])
+        for pointer in pointers:
             self._remember(pointer, Outcome.COMMITTED, edit.pointer)
-        self._drop_changes()
+        if self.committed:
+            self._drop_changes()
 
     def _aborted(self, edit: Aborted) -> None:
         found = self.open.get(edit.id)
@@ -375,12 +377,14 @@ class TransactionState:
         self.sorted_invalid = None
         self.read_pointer = 0
 
-    def _close(self, found: Open) -> None:
-        id = found.began.id
+    def _close(self, found: Open) -> tuple[int, ...]:
+        """The pointers of a transaction that is not in progress any more."""
+        id, pointers = found.began.id, found.pointers
         del self.open[id]
-        for pointer in found.pointers:
+        for pointer in pointers:
             del self.in_progress[pointer]
         self.shorts.pop(id, None)
+        return pointers
 
     def _remember(self, id: int, outcome: Outcome, pointer: int = 0) -> None:
         self.ended[id] = (outcome, pointer)

@@ -60,7 +60,7 @@ def restore(state: TransactionState, part: Kept) -> None:
 
 
 def _restore_open(state: TransactionState, kept: KeptOpen) -> None:
-    one = Open(kept.began)
+    one = Open(kept.began, kept.began.intended)
     one.checkpoints, one.changes, one.intended = kept.checkpoints, kept.changes, kept.intended
     state.open[kept.began.id] = one
 

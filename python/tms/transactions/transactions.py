@@ -12,7 +12,7 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 
 from tms.clock import Clock
 from tms.errors import StorageUnavailable, TimedOut, TMSError
@@ -35,7 +35,7 @@ from tms.topics.internal_topic import InternalTopic
 from tms.topics.partitions import Partitions
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
-from tms.transactions.commit import CommitUnderWay, Parts
+from tms.transactions.commit import CommitAttempt, CommitUnderWay, Parts
 from tms.transactions.edits import Outcome, Stored
 from tms.transactions.manager import TransactionManager
 from tms.transactions.participants import CommitParticipant, PositionsParticipant
@@ -111,9 +111,9 @@ class Transactions:
             self.manager,
             publisher,
             registry,
-            self._others,
             self._early,
             run_in_background,
+            self._note,
         )
         self._lifetime_ms, self._cleaned_ms = lifetime_ms, cleaned_ms
         self._lock = threading.Lock()  # guards what follows
@@ -188,34 +188,34 @@ class Transactions:
         blocks are copied. Raises `TransactionConflict`, `Conflict` for a position that is not the
         expected one, `TransactionEnded`, and what keeps a block from being stored; nothing is ever
         seen of it then."""
-        blocks = tuple(
-            one._replace(new=one.new._replace(block=bytearray(one.new.block)))
-            for one in request.blocks
-        )
-        mine = replace(request, blocks=blocks)
-        return self.submit_commit(mine, Durability.SYNCED).result(timeout_s)[0]
+        pending = self.submit_commit(request, Durability.SYNCED, repeatable=True)
+        return pending.result(timeout_s)[0]
 
     def submit_commit(
-        self, request: Commit, inline: Durability, begun: Callable[[], None] | None = None
+        self,
+        request: Commit,
+        inline: Durability,
+        begun: Callable[[], None] | None = None,
+        repeatable: bool = False,
     ) -> Pending[CommitResult]:
         """Begin a commit; the calling thread itself writes what needs at most `inline`, and waits
         for others only with `synced`. Raises, or answers with, what `commit` raises. Blocks are
-        filled in where they stand. While the first attempt is under way, whoever repeats it gets
-        the answer of that. With `begun` its blocks are the engine's own, which are not checked
-        again; it is called once the transaction has begun, and may raise what keeps it from being
-        done."""
+        filled in where they stand, unless it is `repeatable`. While the first attempt is under way,
+        whoever repeats it gets the answer of that. With `begun` its blocks are the engine's own,
+        which are not checked again; it is called once the transaction has begun, and may raise what
+        keeps it from being done."""
         answer: Pending[CommitResult] = Pending(1)
         name = request.transaction_id or request.token
         with self._lock:
             first = self._attempts.setdefault(name, answer) if name else answer
         if first is not answer:
             return first
-        ending = contextlib.ExitStack()
-        ending.callback(self._attempts.pop, name, None)
+        close = partial(self._attempts.pop, name, None)
+        attempt = CommitAttempt(request, inline, begun, repeatable, answer, close)
         try:
-            under_way = self._begin(request, inline, begun, answer, ending)
+            under_way = self._begin(attempt)
         except BaseException as error:
-            ending.close()
+            attempt.close()
             interrupted = TimedOut("The commit was interrupted; ask for its outcome.")
             answer.fail(1, again(error) if isinstance(error, TMSError) else interrupted)
             raise
@@ -223,42 +223,45 @@ class Transactions:
             under_way.start()
         return answer
 
-    def _begin(
-        self,
-        request: Commit,
-        inline: Durability,
-        begun: Callable[[], None] | None,
-        answer: Pending[CommitResult],
-        ending: contextlib.ExitStack,
-    ) -> CommitUnderWay | None:
+    def _begin(self, attempt: CommitAttempt) -> CommitUnderWay | None:
         """The commit, intended; None if it was answered because it is done already. Nobody else
-        ends the transaction until `ending` is closed."""
+        ends the transaction until the attempt is closed."""
+        request = attempt.request
         id = request.transaction_id or (request.token and self.manager.of_token(request.token)) or 0
-        writes = ending.enter_context(self._early.published.ending(id)) if id else None
-        if writes is not None and writes.failed:
-            self.manager.invalidate(id)  # which failed as well when the append did
-        done = self._done(id) if id else None
-        if done is not None:
-            ending.close()
-            answer.settle(0, done)
+        if id and self._is_done(id, attempt):
             return None
         for topic, new in request.blocks:
-            self._parts.publisher.look(topic, new, id)
+            if new.expect is not None:
+                self._parts.publisher.look(topic, new, id)
         changes = [*request.changes]
+        others: list[CommitParticipant] = []
         for part in self._others:
             if part.concerns(request):
                 part.verify(request, 0)
                 changes += part.keys_of(request)
-        durability = request.durability or self._strongest(request)
+                others.append(part)
+        durability = request.durability or self._strongest(request, others)
         if id:
             self.manager.intend(id, changes)
         else:
             id = self.manager.begin_intended(request.token)
-        one = CommitUnderWay(
-            self._parts, id, request, changes, durability, inline, self._note, begun
-        )
-        one.ends(writes, ending, answer)
-        return one
+        return CommitUnderWay(self._parts, id, attempt, changes, durability, others)
+
+    def _is_done(self, id: int, attempt: CommitAttempt) -> bool:
+        """Whether the commit of a transaction that began before is done, and answered; otherwise
+        nobody else ends it until the attempt is closed."""
+        ending = contextlib.ExitStack()
+        ending.callback(attempt.close)
+        attempt.close = ending.close
+        writes = attempt.writes = ending.enter_context(self._early.published.ending(id))
+        if writes.failed:
+            self.manager.invalidate(id)  # which failed as well when the append did
+        done = self._done(id)
+        if done is None:
+            return False
+        attempt.close()
+        attempt.answer.settle(0, done)
+        return True
 
     def _note(self, result: CommitResult) -> None:
         """What to answer if it is, or was, committed."""
@@ -296,13 +299,15 @@ class Transactions:
             appended.append(TopicAppended(name, place))
         return tuple(appended)
 
-    def _strongest(self, request: Commit) -> Durability:
-        topics = {one.topic for one in request.blocks} | {one.topic for one in request.staged}
-        levels = [self._registry.find(topic).durability for topic in topics]
-        levels += [one.durability_of(request) for one in self._others if one.concerns(request)]
-        if not levels:
-            levels.append(Durability.SYNCED)
-        return max(*levels, Durability.WRITTEN, key=lambda level: level.rank)
+    def _strongest(self, request: Commit, others: Iterable[CommitParticipant]) -> Durability:
+        levels: list[Durability] = []
+        for written in (request.blocks, request.staged):
+            for one in written:
+                levels.append(self._registry.find(one[0]).durability)
+        for part in others:
+            levels.append(part.durability_of(request))
+        is_synced = not levels or Durability.SYNCED in levels
+        return Durability.SYNCED if is_synced else Durability.WRITTEN
 
     def _is_stored(self, block: Stored) -> bool:
         """Whether the log still reaches as far; of a topic that is gone nothing is missed."""

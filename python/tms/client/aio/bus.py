@@ -26,13 +26,13 @@ from tms.client.aio.table import AsyncTable
 from tms.client.aio.transaction import AsyncTransaction
 from tms.client.batching import REQUEST_BYTES, Batcher, Headers
 from tms.client.client import Bus
-from tms.client.coalescing import Lone
 from tms.client.consumer import FETCH_BYTES, WAIT_S
 from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
 from tms.client.delivery import Numbering
 from tms.client.group_options import DeliveryMode, member_options
 from tms.client.known import (
     KnownTopic,
+    Lone,
     as_compression,
     as_durability,
     ids_in_order,

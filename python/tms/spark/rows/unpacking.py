@@ -124,7 +124,7 @@ class _RowBatches:
     ) -> list[pa.RecordBatch]:
         """Take the messages [first, behind) of a block; the batches that are ready now."""
         cells = blocks_of.decode(stored.block)
-        if header.flags & blocks_of.SPARSE:  # then to places among what is left
+        if header.flags & blocks_of.Flags.SPARSE:  # then to places among what is left
             first, behind = (bisect_left(cells.index, at) for at in (first, behind))
         part = cells.slice(first, behind)
         size, count = part.cell_bytes, part.count

@@ -64,7 +64,7 @@ class Databases:
         self._write_buffer_bytes = write_buffer_bytes
         self._block_cache_bytes = block_cache_bytes
         self._maps_open_max = maps_open_max
-        self._ticks = count(1)
+        self.ticks = count(1)  # one more with every use of any map
         self._lock = threading.Lock()  # guards _open
         self._open: set[_Map] = set()
         self._syncs = ThreadPoolExecutor(1, "tms-sync")
@@ -137,10 +137,6 @@ class Databases:
         """End the thread that syncs."""
         self._syncs.shutdown()
 
-    def tick(self) -> int:
-        """A number that grows with every use of any map."""
-        return next(self._ticks)
-
     def probe(self) -> None:
         """Raises `StorageFull` or `StorageUnavailable` unless the disk takes two write buffers, or
         `PROBE_BYTES_MAX`."""
@@ -165,8 +161,8 @@ def require_threads() -> None:
     they would write for a while, and then wait for ever. Raises `ConfigError` in such a child."""
     global _generation
     if _generation is None:
-        _generation = forks.generation()
-    if _generation != forks.generation():
+        _generation = forks.generation
+    if _generation != forks.generation:
         raise ConfigError(
             "This process was forked from one that has had a data directory open, and LevelDB "
             "does not work on in a fork. Fork before anything is opened, or begin the process "

@@ -32,7 +32,7 @@ import plyvel
 from tms.errors import Closed, StorageFull, StorageUnavailable, TMSError
 from tms.model.message import Buffer
 from tms.model.topic import Durability
-from tms.store.base import VALUE_BYTES_MAX, Row, check_key, check_row
+from tms.store.base import KEY_BYTES_MAX, VALUE_BYTES_MAX, Row, check_key, check_row
 from tms.store.leveldb.databases import RETRY_S, Databases, again, translate
 from tms.store.leveldb.files import LogTail, write_empty
 from tms.store.leveldb.rows import FIRST_KEY, collect, every, put, value_of
@@ -74,11 +74,17 @@ class LevelDBMap:
     def write(self, rows: Sequence[Row], durability: Durability) -> None:
         """Store these rows, all or nothing."""
         for key, value in rows:
-            check_row(key, value)
+            if not 0 < len(key) <= KEY_BYTES_MAX or len(value) > VALUE_BYTES_MAX:
+                check_row(key, value)
         synced = durability is Durability.SYNCED
         if rows or synced:  # an empty batch is a write to LevelDB's log too, and syncs it
             with self._writing:
-                self._commit(self._writable(), rows, synced)
+                found = self._open
+                if found is None or self._failure is not None:
+                    found = self._writable()
+                else:
+                    self.used = next(self._databases.ticks)
+                self._commit(found, rows, synced)
 
     def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
         """The same as `write`."""
@@ -211,10 +217,11 @@ class LevelDBMap:
         """Put rows, or delete those whose value is None, in one step."""
         values, large = found.values, self._large_bytes
         try:
-            if any(value is not None and len(value) >= large for _, value in rows):
-                self._put_apart(found, cast(Sequence[Row], rows), sync)
-                return
-            marked = sync and values.dirty
+            for _, value in rows:
+                if value is not None and len(value) >= large:
+                    self._put_apart(found, cast(Sequence[Row], rows), sync)
+                    return
+            marked = sync and values.end > values.synced
             if marked:
                 values.sync()
             before = self._tail.size() if sync else 0
@@ -286,7 +293,7 @@ class LevelDBMap:
     def _writable(self) -> _Open:
         if self._failure is not None:
             raise again(self._failure)
-        self.used = self._databases.tick()
+        self.used = next(self._databases.ticks)
         if self._open is not None:
             return self._open
         try:
@@ -299,7 +306,7 @@ class LevelDBMap:
         with self._gate:
             if self._open is not None:
                 self._pins += 1
-                self.used = self._databases.tick()
+                self.used = next(self._databases.ticks)
                 return self._open
         with self._writing:
             found = self._opened()
@@ -325,7 +332,7 @@ class LevelDBMap:
                 db.close()
                 raise
             self._log_dirty = False  # LevelDB has made synced tables of its logs
-            self.used = self._databases.tick()
+            self.used = next(self._databases.ticks)
             with self._gate:
                 self._open = found
             self._databases.opened(self)

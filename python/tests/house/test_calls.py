@@ -1,0 +1,107 @@
+"""What the quick paths cost, in Python calls: a layer that creeps in is noticed here.
+
+Counted are the calls of Python functions, of the standard library's too; C functions are not. A
+bound is a goal that was reached, or by two calls more than what was.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import tms
+from tests.http_kit import serving
+from tms.store.leveldb import LevelDBStore
+
+WARM_UP = 50
+PUBLISH_CALLS = 45
+FETCH_CALLS = 40
+COMMIT_CALLS = 141  # the goal is 130
+PUBLISH_CALLS_HTTP = 156  # of the client and of the service; the goal is 100
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[tms.Bus]:
+    with tms.open(tmp_path / "data") as opened:
+        opened.create_topic("t")
+        yield opened
+
+
+def calls(what: Callable[[], object]) -> "Counter[str]":
+    """The functions that are called in this thread, once everything is warm."""
+    for _ in range(WARM_UP):
+        what()
+    return _counted(what, sys.setprofile)
+
+
+def _counted(what: Callable[[], object], profile: Callable[[Any], None]) -> "Counter[str]":
+    found: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            found[f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}"] += 1
+
+    profile(note)
+    try:
+        what()
+    finally:
+        profile(None)
+    return found
+
+
+def described(found: "Counter[str]") -> str:
+    lines = [f"{count:4} {name.rpartition('/tms/')[2]}" for name, count in found.items()]
+    return "\n".join([f"{found.total()} calls:", *lines])
+
+
+def test_a_lone_publish_takes_few_calls(bus: tms.Bus) -> None:
+    def publish() -> None:
+        bus.publish("t", b"x")
+
+    found = calls(publish)
+    assert found.total() - 1 <= PUBLISH_CALLS, described(found)
+
+
+def test_a_fetch_at_the_tail_takes_few_calls(bus: tms.Bus) -> None:
+    start: dict[int, Any] = dict(bus.fetch("t", "latest").next)
+
+    def fetch() -> None:
+        start.update(bus.fetch("t", start).next)
+
+    empty = calls(fetch)
+    bus.publish("t", b"x")
+    found = _counted(fetch, sys.setprofile)
+    assert max(empty.total(), found.total()) - 1 <= FETCH_CALLS, described(found)
+
+
+def test_a_fetch_does_not_ask_again_what_is_remembered_of_a_topic(bus: tms.Bus) -> None:
+    found = calls(lambda: bus.fetch("t"))
+    assert not any("describe_topic" in name for name in found), described(found)
+
+
+def test_a_commit_of_a_message_takes_few_calls(bus: tms.Bus) -> None:
+    def commit() -> None:
+        with bus.transaction() as tx:
+            tx.send("t", b"x")
+
+    found = calls(commit)
+    assert found.total() - 1 <= COMMIT_CALLS, described(found)
+
+
+def test_a_lone_publish_over_http_takes_few_calls_of_client_and_service(tmp_path: Path) -> None:
+    store = LevelDBStore(tmp_path / "data", create=True)
+    with serving(store) as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+        bus.create_topic("t", durability="written")  # so that the loop of the service writes it
+        for _ in range(WARM_UP):
+            bus.publish("t", b"x")
+
+        def on_both(note: Any) -> None:
+            served.in_loop(lambda: sys.setprofile(note))
+            sys.setprofile(note)
+
+        found = _counted(lambda: bus.publish("t", b"x"), on_both)
+    assert found.total() - 1 <= PUBLISH_CALLS_HTTP, described(found)
