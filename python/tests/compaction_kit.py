@@ -11,6 +11,7 @@ from tms.block import decode, encode, read_header
 from tms.block.placing import places, skipped
 from tms.compaction.compaction import CompactionLimits
 from tms.engine import Engine
+from tms.log.partition_log import PartitionLog
 from tms.model.ids import MessageId
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
@@ -19,7 +20,6 @@ from tms.model.topic import Cleanup, Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicStaged
 from tms.store.base import Store
 from tms.store.faulty import FaultyStore
-from tms.topics.partitions import PartitionLog
 
 NAME = TopicName.parse("t")
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

@@ -13,6 +13,7 @@ from sim.replacing import Replacement, replaced
 from tms.engine import Engine
 from tms.log import visibility
 from tms.log.partition import PartitionState
+from tms.log.partition_log import PartitionLog
 from tms.log.producers import ProducerWindow
 from tms.log.segments import SegmentChain
 from tms.model.snapshot import Fate
@@ -117,9 +118,7 @@ def _read_journal_without_barrier() -> list[Replacement]:
             self._reloaded()
         return self.state
 
-    from tms.topics import internal_topic
-
-    return [(JournaledState, "ready", ready), (internal_topic, "_end_doubts", lambda log: None)]
+    return [(JournaledState, "ready", ready), (PartitionLog, "settle", lambda self: None)]
 
 
 def _forget_tokens() -> list[Replacement]:

@@ -30,6 +30,7 @@ from tms.block import Flags, decode, place, read_header
 from tms.client.consumer import FETCH_BYTES
 from tms.errors import DataCorrupt, StorageUnavailable
 from tms.log import partition, segments
+from tms.log.partition_log import PartitionLog
 from tms.log.records import FIRST_KEY, key_after
 from tms.log.segments import KEY_END, SegmentChain
 from tms.model.ids import MessageId
@@ -40,7 +41,6 @@ from tms.model.snapshot import Isolation
 from tms.model.topic import TopicSettings
 from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore
-from tms.topics.partitions import PartitionLog
 
 
 def _publish_until_segments(bench: Bench, segments: int, size: int = 1_000) -> int:

@@ -7,10 +7,10 @@ import pytest
 
 from tests.log_kit import NAME, Bench, block
 from tms.errors import PartitionNotFound
+from tms.log.partition_log import PartitionLog
 from tms.model.message import NOTHING, NewBlock
 from tms.model.topic import TopicSettings
 from tms.model.transaction import Commit, TopicBlock
-from tms.topics.partitions import PartitionLog
 from tms.topics.registry import Registry
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.clocks import START_MS, ManualClock
 from tests.log_kit import DAY_MS, HOUR_MS, NAME, Bench, Limits, block, small, until
+from tms.log.partition_log import floor_by_bytes
 from tms.log.records import FIRST_KEY
 from tms.model import keys
 from tms.model.message import NewBlock
@@ -19,7 +20,6 @@ from tms.topics.retention import (
     ABSENCE_MS_MAX,
     JUMP_MS_MAX,
     RetentionClock,
-    floor_by_bytes,
     floor_by_time,
 )
 from tms.topics.upkeep import TRANSACTION_MS_MAX

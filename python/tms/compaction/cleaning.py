@@ -21,6 +21,7 @@ from tms.block.placing import offsets
 from tms.compaction.newest import Newest
 from tms.compaction.progress import Progress
 from tms.compaction.rewriting import DROP_ALL, KEEP_ALL, PAGE_BYTES, Removed, Rewriter, Verdict
+from tms.log.partition_log import PartitionLog
 from tms.log.records import BlockKey, SegmentRecord, key_after
 from tms.log.recovery import header_of
 from tms.log.staging import is_reference
@@ -28,7 +29,6 @@ from tms.log.visibility import Judge
 from tms.model.message import StoredBlock
 from tms.model.snapshot import Fate
 from tms.store.base import Map
-from tms.topics.partitions import PartitionLog
 
 
 class Pass:
@@ -44,9 +44,7 @@ class Pass:
         keys_max: int,
         pause: Callable[[], None],
     ) -> None:
-        state = log.state
-        with state.changing():
-            state.load()
+        log.load()
         self.progress = Progress(metadata, log.uid, log.partition)
         self._log = log
         self._judge = judge
@@ -54,7 +52,7 @@ class Pass:
         self._pause = pause
         self._newest = Newest(keys_max)
         self._horizon = self.progress.horizon(now_ms, tombstone_retention_ms)
-        self._sealed = [one for one in state.chain.record.segments if one.last is not None]
+        self._sealed = [one for one in log.state.chain.record.segments if one.last is not None]
         self._rewriter = Rewriter(log, self.progress, self._decide, self._horizon, pause)
 
     def dirty_ratio(self) -> float:

@@ -25,6 +25,7 @@ from tms.compaction.rewriting import Removed
 from tms.compaction.throttle import Throttle
 from tms.errors import Closed, DataCorrupt, Invalid, PartitionNotFound, TMSError, TopicNotFound
 from tms.events import EventLog
+from tms.log.partition_log import PartitionLog
 from tms.log.records import FIRST_KEY, CompactionRecord, PartitionRecord, decode
 from tms.log.visibility import Judge
 from tms.model import keys
@@ -33,7 +34,7 @@ from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import TopicName
 from tms.options import named_fields
 from tms.store.base import Map, pages
-from tms.topics.partitions import PartitionLog, Partitions
+from tms.topics.partitions import Partitions
 from tms.topics.registry import Registry, TopicRecord
 from tms.topics.upkeep import TRANSACTION_MS_MAX
 

@@ -20,6 +20,7 @@ from tms.block.columns import Columns
 from tms.compaction.progress import Progress
 from tms.compaction.rewriting import DROP_ALL, KEEP_ALL, PAGE_BYTES, Removed, Rewriter, Verdict
 from tms.errors import DataCorrupt
+from tms.log.partition_log import PartitionLog
 from tms.log.records import FIRST_KEY, BlockKey, key_after
 from tms.log.recovery import header_of
 from tms.log.segments import KEY_END
@@ -29,7 +30,6 @@ from tms.model.ids import MessageId
 from tms.model.message import StoredBlock
 from tms.model.snapshot import Fate
 from tms.store.base import Map
-from tms.topics.partitions import PartitionLog
 
 ALL_STAGED = "~"  # sorts behind all names of maps
 
@@ -77,8 +77,7 @@ class Erasing:
         self._judge = judge
         self._wanted = wanted
         self._now_ms = now_ms
-        with log.state.changing():
-            log.state.load()
+        log.load()
         self._last = log.state.last
         progress = Progress(metadata, log.uid, log.partition)
         progress.begin([*also])
@@ -88,13 +87,9 @@ class Erasing:
 
     def run(self) -> Removed:
         """Erase what is there now."""
-        state, chain = self._log.state, self._log.state.chain
         if self._in_open_segment():
-            with state.changing():
-                state.load()
-                if chain.active is not None:
-                    state.roll(self._now_ms)
-        for segment in chain.record.segments:
+            self._log.seal(self._now_ms)
+        for segment in self._log.state.chain.record.segments:
             if segment.last is None or segment.last < self._wanted.start:
                 continue
             self._rewriter.segment(segment, self._wanted.start, self._wanted.stop)

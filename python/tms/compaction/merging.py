@@ -16,10 +16,10 @@ Invariants
 from itertools import pairwise
 
 from tms.compaction.progress import Progress
+from tms.log.partition_log import PartitionLog
 from tms.log.records import SegmentRecord
 from tms.model import keys
 from tms.store.base import Map
-from tms.topics.partitions import PartitionLog
 
 MERGED_BYTES_MAX = 16 << 20  # of the later one of two
 MERGES_MAX = 8  # at once
@@ -28,23 +28,27 @@ MERGES_MAX = 8  # at once
 def merge_small(log: PartitionLog, metadata: Map) -> int:
     """Merge sealed segments that are small and lie side by side; how many are fewer. For whoever
     alone works on the partition."""
-    state, chain = log.state, log.state.chain
     merged = 0
-    while not chain.shared and merged < MERGES_MAX and _pair(log) is not None:
-        with state.rewriting, state.changing():
-            state.load()
-            pair = _pair(log)
-            if pair is None:
-                break
-            names = [keys.segment_map(log.uid, log.partition, one.number) for one in pair]
-            progress = Progress(metadata, log.uid, log.partition)
-            new = [name for name in names if name not in progress.record.reclaim]
-            progress.begin(names)
-            chain.merge(*pair)
-            for name in new:
-                progress.reclaimed(name)
+    while not log.state.chain.shared and merged < MERGES_MAX and _pair(log) is not None:
+        if not log.rewrite(lambda: log.change(lambda: _merge(log, metadata))):
+            break
         merged += 1
     return merged
+
+
+def _merge(log: PartitionLog, metadata: Map) -> bool:
+    """Merge two segments, if there still are some; the caller owns the partition."""
+    pair = _pair(log)
+    if pair is None:
+        return False
+    names = [keys.segment_map(log.uid, log.partition, one.number) for one in pair]
+    progress = Progress(metadata, log.uid, log.partition)
+    new = [name for name in names if name not in progress.record.reclaim]
+    progress.begin(names)
+    log.state.chain.merge(*pair)
+    for name in new:
+        progress.reclaimed(name)
+    return True
 
 
 def _pair(log: PartitionLog) -> tuple[SegmentRecord, SegmentRecord] | None:

@@ -13,12 +13,14 @@ Invariants
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from tms.block import Flags, decode, place, thin
 from tms.block.columns import Columns
 from tms.compaction.progress import Progress
 from tms.errors import Closed, NotFound
+from tms.log.partition_log import PartitionLog
 from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after
 from tms.log.recovery import header_of
 from tms.log.segments import KEY_END
@@ -26,7 +28,6 @@ from tms.log.staging import is_reference, named_by
 from tms.model import keys
 from tms.model.message import StoredBlock
 from tms.model.topic import Durability
-from tms.topics.partitions import PartitionLog
 
 PAGE_BYTES = 1 << 20
 
@@ -123,11 +124,8 @@ class Rewriter:
 
     def reclaim(self, segment: SegmentRecord) -> None:
         """Give back what a segment took that was rewritten."""
-        state = self._log.state
         self._chain.reclaim(segment, self._pause)
-        with state.changing():
-            state.load()
-            self.removed.bytes += self._chain.resize(segment.number)
+        self.removed.bytes += self._log.resize(segment)
         self._progress.reclaimed(self.name_of(segment))
 
     def name_of(self, segment: SegmentRecord) -> str:
@@ -138,38 +136,37 @@ class Rewriter:
         """Rewrite what is to be; whether anything was."""
         changed = False
         while True:
-            with self._log.state.rewriting:
-                blocks = self._chain.scan_segment(segment, start, PAGE_BYTES, stop)
-                if not blocks:
-                    return changed
-                page = self._decided(blocks)
-                if page.changes:
-                    self._note(segment, page)
-                    self._change(segment, start, stop, page)
-                    changed = True
+            blocks, page = self._log.rewrite(partial(self._page, segment, start, stop))
+            if not blocks:
+                return changed
+            changed |= page.changes
             start = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))
             self._pause()
 
+    def _page(
+        self, segment: SegmentRecord, start: BlockKey, stop: BlockKey
+    ) -> tuple[list[StoredBlock], _Page]:
+        """Rewrite the blocks of a page; which they were, and what became of them."""
+        blocks = self._chain.scan_segment(segment, start, PAGE_BYTES, stop)
+        page = self._decided(blocks)
+        if page.changes:
+            self._note(segment, page)
+            if self._exclusive:
+                self._log.change(partial(self._decide_again, segment, start, stop))
+            else:
+                self._write(segment, page)
+        return blocks, page
+
+    def _decide_again(self, segment: SegmentRecord, start: BlockKey, stop: BlockKey) -> None:
+        blocks = self._chain.scan_segment(segment, start, PAGE_BYTES, stop)
+        self._write(segment, self._decided(blocks))
+
     def _note(self, segment: SegmentRecord, page: _Page) -> None:
-        staged, record = self._log.staged, self._chain.record
+        staged = self._log.staged
         names = {self.name_of(segment)}
         names.update(map(staged.map_of, [*page.staged_thinned, *page.staged_gone]))
         self._progress.begin(sorted(names))
-        if not record.gaps or self._forgotten > record.forgotten:
-            with self._log.state.changing():
-                self._log.state.load()
-                self._chain.note_gaps(self._forgotten)
-
-    def _change(self, segment: SegmentRecord, start: BlockKey, stop: BlockKey, page: _Page) -> None:
-        if not self._exclusive:
-            self._write(segment, page)
-            return
-        state = self._log.state
-        with state.changing():
-            state.load()
-            blocks = self._chain.scan_segment(segment, start, PAGE_BYTES, stop)
-            page = self._decided(blocks)
-            self._write(segment, page)
+        self._log.note_gaps(self._forgotten)
 
     def _write(self, segment: SegmentRecord, page: _Page) -> None:
         # Before: whether a write that fails took effect, nobody knows.

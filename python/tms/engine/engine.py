@@ -25,6 +25,7 @@ from tms.engine.parts import EngineParts
 from tms.errors import Closed, Invalid, TMSError
 from tms.events import EventLog
 from tms.groups.groups import LogGroups
+from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
 from tms.log.visibility import Judge
 from tms.model.filter import Filter
@@ -38,7 +39,6 @@ from tms.queues import Queues
 from tms.queues.queues import QUEUES
 from tms.store.base import Store
 from tms.topics.inspection import inspect_partition
-from tms.topics.partitions import PartitionLog
 from tms.topics.registry import TopicRecord, topic_info
 from tms.topics.upkeep import CLOSE_TIMEOUT_S
 

@@ -167,9 +167,7 @@ class Fetcher:
     def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
         """See `Engine.end`."""
         log = self._partitions.get(name, self._registry.find(name), partition)
-        log.reader.load()
-        with log.state.lock:
-            end, last = log.state.end_offset, log.state.last
+        end, last = log.end()
         return end, None if last == FIRST_KEY else MessageId(*last)
 
     def kept(self, name: TopicName, partitions: Iterable[int]) -> dict[int, Readable]:
@@ -178,8 +176,7 @@ class Fetcher:
         floor = self._retention.floor(topic.retention_ms)
         found = {}
         for partition in partitions:
-            state = self._partitions.get(name, topic, partition).state
-            found[partition] = Readable(max(floor, state.chain.record.floor), state.rewrites)
+            found[partition] = self._partitions.get(name, topic, partition).readable(floor)
         return found
 
     def watch(

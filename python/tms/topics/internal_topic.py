@@ -24,7 +24,7 @@ from tms.model.message import Appended, NewBlock
 from tms.model.position import Position
 from tms.model.snapshot import Fate
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability, TopicName, TopicSettings
-from tms.topics.partitions import PartitionLog, Partitions
+from tms.topics.partitions import Partitions
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
 
@@ -124,7 +124,7 @@ class InternalTopic:
         self._exists = True
         log = self._partitions.get(self.name, record, 0)
         reader = log.reader
-        _end_doubts(log)
+        log.settle()
         first = self._registry.journal_start(record.uid)
         position = start or (Position.earliest() if first is None else Position.parse(first))
         ended = False
@@ -142,13 +142,6 @@ class InternalTopic:
     def _count(self, key: bytes | None, value: bytes | None) -> None:
         self.length += 1
         self.bytes += len(key or b"") + len(value or b"")
-
-
-def _end_doubts(log: PartitionLog) -> None:
-    """After a write that failed: what of it is stored counts, and nothing more comes of it."""
-    if log.state.known and not log.state.loaded:
-        with log.state.changing():
-            log.state.load()
 
 
 def _counts(header: BlockHeader, judge: Judge) -> bool:

@@ -9,7 +9,7 @@ from tms.errors import Closed, PartitionNotFound, TMSError, TopicNotFound
 from tms.log.cache import BlockCache
 from tms.log.inflight import InFlight
 from tms.log.partition import LogLimits, PartitionState, again
-from tms.log.reader import PartitionReader
+from tms.log.partition_log import PartitionLog
 from tms.log.segments import SegmentChain
 from tms.log.staging import StagedBlocks
 from tms.log.writer import PartitionWriter
@@ -17,33 +17,6 @@ from tms.model import keys
 from tms.model.topic import TopicName
 from tms.store.base import Map, Store
 from tms.topics.registry import Registry, TopicRecord
-
-
-class PartitionLog:
-    """One open partition: its shared state, its writer and its reader."""
-
-    __slots__ = ("partition", "reader", "staged", "state", "uid", "writer")
-
-    def __init__(
-        self,
-        uid: int,
-        partition: int,
-        state: PartitionState,
-        writer: PartitionWriter,
-        staged: StagedBlocks,
-    ) -> None:
-        self.uid = uid
-        self.partition = partition
-        self.state = state
-        self.writer = writer
-        self.staged = staged
-        self.reader = PartitionReader(state, staged)
-
-    def close(self, timeout_s: float, reason: TMSError) -> None:
-        """Write what is queued, let nothing new in, and wake who waits; `reason` is what everybody
-        gets from then on."""
-        self.writer.close(timeout_s, reason)
-        self.state.retire(reason)
 
 
 class _OwnerCheck:

@@ -7,13 +7,13 @@ Invariants
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from tms.block import BlockHeader, check, decode, read_header
-from tms.errors import Invalid, OutOfOrderSequence, SequenceReused, TMSError
+from tms.errors import Invalid, TMSError
 from tms.events import EventLog
 from tms.log.groups import PLAIN, Stamp, Ticket
 from tms.log.partition import again
+from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
 from tms.log.preconditions import Precondition
 from tms.log.records import FIRST_KEY, key_after
@@ -22,7 +22,7 @@ from tms.model.ids import MessageId
 from tms.model.message import NOTHING, Appended, Buffer, NewBlock
 from tms.model.position import Position
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
-from tms.topics.partitions import PartitionLog, Partitions
+from tms.topics.partitions import Partitions
 from tms.topics.registry import Registry, TopicRecord
 
 LOOK_BYTES = 4 << 20
@@ -127,11 +127,7 @@ class Publisher:
         topic = self._registry.find(name)
         count = 0
         for partition, block, _ in blocks:
-            state = self._partitions.get(name, topic, partition).state
-            with state.changing():
-                state.load()
-                with suppress(OutOfOrderSequence, SequenceReused):
-                    count += state.producers.find(read_header(block)) is not None
+            count += self._partitions.get(name, topic, partition).has_block(read_header(block))
         return count
 
     def check(self, name: TopicName, blocks: Sequence[NewBlock]) -> list[BlockHeader]:

@@ -14,7 +14,7 @@ Invariants
 import threading
 
 from tms.clock import Clock
-from tms.log.records import FIRST_KEY, BlockKey, key_after
+from tms.log.records import FIRST_KEY, BlockKey
 
 JUMP_MS_MAX = 3_600_000
 ABSENCE_MS_MAX = 7 * 86_400_000
@@ -57,21 +57,3 @@ def floor_by_time(now_ms: int, retention_ms: int | None) -> BlockKey:
     if retention_ms is None:
         return FIRST_KEY
     return (max(0, now_ms - retention_ms), 0)
-
-
-def floor_by_bytes(
-    sizes: list[tuple[BlockKey, int]], open_bytes: int, retention_bytes: int | None
-) -> BlockKey:
-    """The smallest key to keep so that what stays is at least the limit. `sizes`: last key and
-    bytes of each sealed segment, oldest first. Whole segments go, so up to one segment more than
-    the limit stays."""
-    if retention_bytes is None:
-        return FIRST_KEY
-    total = open_bytes + sum(size for _, size in sizes)
-    floor = FIRST_KEY
-    for last, size in sizes:
-        if total - size < retention_bytes:
-            break
-        total -= size
-        floor = key_after(last)
-    return floor

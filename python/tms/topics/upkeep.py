@@ -16,9 +16,9 @@ from tms.model import keys
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
 from tms.store.base import Map, pages
-from tms.topics.partitions import PartitionLog, Partitions
+from tms.topics.partitions import Partitions
 from tms.topics.registry import Registry, TopicRecord
-from tms.topics.retention import RetentionClock, floor_by_bytes, floor_by_time
+from tms.topics.retention import RetentionClock, floor_by_time
 
 CLOSE_TIMEOUT_S = 30.0
 TRANSACTION_MS_MAX = 26 * 3_600_000  # from a transaction's begin to its last reference
@@ -117,8 +117,7 @@ class Maintenance:
         for log in self._partitions.opened():
             if log.state.failed:
                 try:
-                    with log.state.owner:
-                        log.state.load()
+                    log.recover()
                     _log.info("partition_recovered", uid=log.uid, partition=log.partition)
                 except TMSError as error:
                     if error.retriable:
@@ -145,7 +144,12 @@ class Maintenance:
             topic, partition, floor[0], stored
         ):
             return
-        self._clean_log(self._partitions.get(name, topic, partition), topic, floor[0], now_ms)
+        log = self._partitions.get(name, topic, partition)
+        dropped = log.clean(self._clock.now_ms(), floor[0], topic.retention_bytes)
+        if dropped:
+            _log.info(
+                "segments_dropped", topic_uid=topic.uid, partition=partition, segments=dropped
+            )
 
     def _clean_staged(
         self, name: TopicName, topic: TopicRecord, partition: int, now_ms: int
@@ -156,27 +160,6 @@ class Maintenance:
         oldest_ms = max(0, now_ms - topic.retention_ms - TRANSACTION_MS_MAX)
         bound = keys.payload_map(topic.uid, partition, oldest_ms * POINTERS_PER_MS)
         self._partitions.get(name, topic, partition).staged.drop_before(bound)
-
-    def _clean_log(self, log: PartitionLog, topic: TopicRecord, floor_ms: int, now_ms: int) -> None:
-        state = log.state
-        with state.changing():
-            state.load()
-            state.maintain(self._clock.now_ms())
-            active = state.chain.active
-            if active is not None and state.chain.record.last < state.last < (floor_ms, 0):
-                state.roll(self._clock.now_ms())  # everything in it is expired
-            sealed = [(s.last, s.stored_bytes) for s in state.chain.record.segments if s.last]
-            open_bytes = state.chain.stored_bytes() - sum(size for _, size in sealed)
-            floor = max((floor_ms, 0), floor_by_bytes(sealed, open_bytes, topic.retention_bytes))
-            if any(last < floor for last, _ in sealed):
-                before = len(state.chain.record.segments)
-                state.raise_floor(floor)
-                _log.info(
-                    "segments_dropped",
-                    topic_uid=topic.uid,
-                    partition=log.partition,
-                    segments=before - len(state.chain.record.segments),
-                )
 
     def _run(self) -> None:
         waited_s = 0.0

@@ -55,7 +55,7 @@ class TransactionManager:
         self._lifetime_ms = lifetime_ms  # of a foreign transaction
         self._watchers = Watchers()
         self._journal = JournaledState(log, clock, is_stored, make_durable, reloaded)
-        self.commits = CommitQueue(self._journal, self._watchers, run_in_background)
+        self._commits = CommitQueue(self._journal, self._watchers, run_in_background)
         self._committing: set[int] = set()  # intended, and not ended yet
 
     @property
@@ -153,6 +153,10 @@ class TransactionManager:
             self._committing.add(began.id)
             return began.id
 
+    def commit(self, one: Finish, inline: Durability = _SYNCED) -> None:
+        """Commit; see `CommitQueue.submit`."""
+        self._commits.submit(one, inline)
+
     def commit_and_wait(self, id: int, blocks: Sequence[Stored]) -> None:
         """Commit, synced, with the changes that were prepared; `blocks` have to be there. Raises
         `TransactionConflict`, `TransactionEnded`."""
@@ -163,7 +167,7 @@ class TransactionManager:
             errors.append(error)
             done.set()
 
-        self.commits.submit(Finish(id, answer, None, blocks), _SYNCED)
+        self._commits.submit(Finish(id, answer, None, blocks), _SYNCED)
         if not done.wait(WRITE_TIMEOUT_S):
             raise TimedOut(f"The commit of {id} takes too long; ask for its outcome.")
         if errors[0] is not None:
@@ -271,7 +275,7 @@ class TransactionManager:
     @property
     def committed(self) -> int:
         """How many were committed since the start."""
-        return self.commits.done
+        return self._commits.done
 
     # -- readers ---------------------------------------------------------------------------------
 

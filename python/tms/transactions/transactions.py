@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from tms.clock import Clock
-from tms.errors import StorageUnavailable, TimedOut, TMSError
+from tms.errors import TimedOut, TMSError
 from tms.log.partition import again
 from tms.log.pending import Pending, PendingAppend
 from tms.model.message import Appended, NewBlock
@@ -315,9 +315,7 @@ class Transactions:
         if name is None:
             return True
         log = self._partitions.get(name, self._registry.find(name), block.partition)
-        log.reader.load()
-        end_offset = log.state.end_offset
-        return end_offset >= block.end_offset or log.state.find_end() >= block.end_offset
+        return log.reaches(block.end_offset)
 
     def _make_durable(self, places: Iterable[tuple[int, int]]) -> None:
         """Sync what was stored in these partitions, by topic uid. Owns none of them: who owns one
@@ -326,10 +324,7 @@ class Transactions:
             name = self._registry.name_of(uid)
             if name is None:
                 continue
-            state = self._partitions.get(name, self._registry.find(name), partition).state
-            if not state.known:
-                raise StorageUnavailable(f"Partition {partition} of {name} is not read yet.")
-            state.make_durable()
+            self._partitions.get(name, self._registry.find(name), partition).make_durable()
 
     def tidy(self) -> None:
         """What is to be done now and then: time-outs, and journals that have grown long."""

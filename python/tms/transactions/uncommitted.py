@@ -19,6 +19,7 @@ from tms.block import BlockHeader, Flags
 from tms.clock import Clock
 from tms.errors import Invalid, TimedOut, TMSError, TopicNotFound, TransactionEnded
 from tms.log.groups import Stamp
+from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
 from tms.log.records import FIRST_KEY
 from tms.log.recovery import header_of
@@ -29,7 +30,7 @@ from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import TopicStaged
 from tms.topics.internal_topic import READ_BYTES, end_of
-from tms.topics.partitions import PartitionLog, Partitions
+from tms.topics.partitions import Partitions
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
 from tms.transactions.edits import Stored
@@ -205,12 +206,10 @@ class UncommittedMessages:
         """Take back the messages of a transaction in a range, synced; how many blocks there
         were. Raises `TransactionEnded` for one that was committed here: it stays."""
         _check_pointer(range.write_pointer)
-        state = self._log(range.topic, range.partition).state
-        with state.changing():
-            state.load()
-            count = state.roll_back(
-                range.first, range.last, range.write_pointer, self._require_uncommitted
-            )
+        log = self._log(range.topic, range.partition)
+        count = log.roll_back(
+            range.first, range.last, range.write_pointer, self._require_uncommitted
+        )
         self._manager.rolled_back(range.write_pointer)
         return count
 
