@@ -58,7 +58,9 @@ def test_hbase_2_5_is_installed_published_to_read_cleaned_and_isolates(
         time.sleep(2.1)
         assert [one.value for one in bus.consumer("short", stop_at_end=True)] == []
         engine.transactions.invalidate(id)
-        uids = [engine._registry.find(TopicName("default", one)).uid for one in ("kept", "short")]
+        uids = [
+            engine.topics.registry.find(TopicName("default", one)).uid for one in ("kept", "short")
+        ]
     engine = tms.open_engine(url)
     with Bus(engine) as bus:  # seals what it looks at, and notes the time
         for topic in ("kept", "short"):

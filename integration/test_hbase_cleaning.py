@@ -95,7 +95,7 @@ class World:
             admin.close()
 
     def uid(self, name: TopicName) -> int:
-        return self.engine._registry.find(name).uid
+        return self.engine.topics.registry.find(name).uid
 
     def rows(
         self, table: str = "messages", attributes: Mapping[bytes, bytes] = RAW

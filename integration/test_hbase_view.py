@@ -140,7 +140,7 @@ def test_a_compacted_topic_is_read_as_it_is_left_and_nothing_counts_as_lost(
     names = [b"key %d" % number for number in range(50)]
 
     def seal(service: Engine) -> None:
-        log = service._partitions.get(topic, service._registry.find(topic), 0)
+        log = service.topics.partitions.get(topic, service.topics.registry.find(topic), 0)
         with log.state.changing():
             log.state.load()
             log.state.roll(SystemClock().now_ms())

@@ -68,7 +68,7 @@ def fill(target: Embedded, messages: int) -> None:
             names = [b"key-%09d" % ((start + at) % keys) for at in range(AT_ONCE)]
             producer.send_many(part, names)
     name = TopicName.parse(COMPACTED)
-    log = engine._partitions.get(name, engine._registry.find(name), 0)
+    log = engine.topics.partitions.get(name, engine.topics.registry.find(name), 0)
     with log.state.changing():
         log.state.roll(SystemClock().now_ms())
 

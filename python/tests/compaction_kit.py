@@ -69,7 +69,7 @@ class World:
     @property
     def log(self) -> PartitionLog:
         engine = self.engine
-        return engine._partitions.get(NAME, engine._registry.find(NAME), 0)
+        return engine.topics.partitions.get(NAME, engine.topics.registry.find(NAME), 0)
 
     def publish(
         self, *messages: tuple[bytes | None, bytes | None], durability: Durability | None = None

@@ -130,7 +130,7 @@ class Processes:
         return [one.value for one in self.read(number)]
 
     def record(self) -> PartitionRecord:
-        key = keys.partition_key(self.engines[0]._registry.find(NAME).uid, 0)
+        key = keys.partition_key(self.engines[0].topics.registry.find(NAME).uid, 0)
         raw = self.kept.open("metadata", False).get(key)
         assert raw is not None
         return decode(raw, PartitionRecord, key)

@@ -142,7 +142,7 @@ class Partition:
             self.end += 1
 
     def _newest_id(self) -> MessageId:
-        log = self.engine._partitions.get(NAME, self.engine._registry.find(NAME), 0)
+        log = self.engine.topics.partitions.get(NAME, self.engine.topics.registry.find(NAME), 0)
         assert log.state.end_offset > self.end
         return MessageId(*log.state.last)
 
@@ -162,7 +162,7 @@ class Partition:
         self.floor = max(self.floor, offset)
 
     def roll(self) -> None:
-        log = self.engine._partitions.get(NAME, self.engine._registry.find(NAME), 0)
+        log = self.engine.topics.partitions.get(NAME, self.engine.topics.registry.find(NAME), 0)
         with log.state.changing():
             log.state.load()
             if log.state.chain.active is not None and log.state.chain.record.last < log.state.last:

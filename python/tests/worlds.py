@@ -163,4 +163,4 @@ def serving(engine: Engine, limits: RequestLimits = LIMITS) -> Iterator[str]:
 
 def _quiet(engine: Engine) -> None:
     """Wait until nothing is under way in the background: a copy takes longer than a kill."""
-    until(lambda: not any(log.writer._maintaining for log in engine._partitions.opened()))
+    until(lambda: not any(log.writer._maintaining for log in engine.topics.partitions.opened()))

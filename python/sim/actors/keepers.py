@@ -58,8 +58,8 @@ class Compactor(Producer):
 def compact(world: World) -> None:
     """Close the open segment, and compact what is closed."""
     engine = world.engine
-    record = engine._registry.find(topic_of(KEPT))
-    log = engine._partitions.get(topic_of(KEPT), record, KEPT[1])
+    record = engine.topics.registry.find(topic_of(KEPT))
+    log = engine.topics.partitions.get(topic_of(KEPT), record, KEPT[1])
     with log.state.changing():
         log.state.load()
         if log.state.chain.active is not None and log.state.chain.record.last < log.state.last:

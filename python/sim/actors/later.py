@@ -71,7 +71,7 @@ class Mover:
         waiting = _waiting(engine.delayed)
         if waiting is None or waiting._lent is None or not waiting.shelf.trusted:
             return False
-        held = (waiting.writing, engine._registry._lock, engine._partitions._lock)
+        held = (waiting.writing, engine.topics.registry._lock, engine.topics.partitions._lock)
         return not waiting._changes.busy and not any(lock.locked() for lock in held)
 
 
@@ -229,7 +229,7 @@ class Later:
             self._known.remove(one)
             self._cancel = None
             return
-        history, durability = world.history, world.engine._registry.find(TOPIC).durability
+        history, durability = world.history, world.engine.topics.registry.find(TOPIC).durability
         synced = durability is Durability.SYNCED
         history.add(Cancelled(one.asked, one.place, one.value, done, history.now(), synced))
         self._cancel = None

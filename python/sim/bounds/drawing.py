@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from sim.bounds.source import Number, bounds, users
 from sim.bounds.table import DRAWN
 from sim.replacing import replaced
-from tms.engine.config import EngineConfig
+from tms.engine import EngineConfig
 
 T = TypeVar("T")
 SHARES = (0.2, 0.7, 1.0)  # of all bounds that are drawn in a run

@@ -9,11 +9,11 @@ the source stands in neither, and the test says so.
 
 DRAWN: dict[str, float] = {
     # engine and log
-    "engine.config.EngineConfig.cache_bytes": 1,
-    "engine.config.EngineConfig.in_flight_bytes": 64 << 10,
-    "engine.config.EngineConfig.block_bytes": 64 << 10,
-    "engine.engine.CLOSING_EDITS": 1,
-    "engine.engine.CLOSING_POSITIONS": 1,
+    "engine.EngineConfig.cache_bytes": 1,
+    "engine.EngineConfig.in_flight_bytes": 64 << 10,
+    "engine.EngineConfig.block_bytes": 64 << 10,
+    "engine.CLOSING_EDITS": 1,
+    "engine.CLOSING_POSITIONS": 1,
     "log.partition.LogLimits.segment_bytes": 1,
     "log.partition.LogLimits.segment_ms": 1,
     "log.partition.LogLimits.snapshot_bytes": 1,
@@ -217,7 +217,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "api.commits._HEAD_BYTES_MAX",
         "api.queues.REDRIVE_*",
         "api.strict.VALUES_MAX",
-        "engine.config.EngineConfig.topics",
+        "engine.EngineConfig.topics",
     ),
     "How long, or of how many, something is remembered for those who repeat: less is less promised,"
     " and the runs repeat as late as is promised.": (
@@ -226,7 +226,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "delayed.topic_queue.CANCELLED_*",
         "delayed.topic_queue.LOST_MS",
         "delayed.topic_queue.MARKS_KEPT_MS",
-        "engine.config.EngineConfig.transaction_lifetime_ms",
+        "engine.EngineConfig.transaction_lifetime_ms",
         "groups.lag.*",
         "groups.members.LATE_S",
         "log.producers.BLOCKS_REMEMBERED",
@@ -259,8 +259,8 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "compaction.throttle.*",
         "delayed.delayed._TIMEOUT_S",
         "delayed.scheduler._*",
-        "engine.config.EngineConfig.cleaner_interval_s",
-        "engine.config.EngineConfig.threads",
+        "engine.EngineConfig.cleaner_interval_s",
+        "engine.EngineConfig.threads",
         "queues.dead_letters.COMMIT_TIMEOUT_S",
         "queues.upkeep.*_S",
         "queues.queue.DAMAGED_MS",

@@ -10,7 +10,6 @@ from sim.bugs.found import ELSEWHERE, FOUND
 from sim.bugs.gone import GONE
 from sim.bugs.pages import PAGES
 from sim.replacing import Replacement, replaced
-from tms.engine import Engine
 from tms.log import visibility
 from tms.log.partition import PartitionState
 from tms.log.partition_log import PartitionLog
@@ -18,6 +17,7 @@ from tms.log.producers import ProducerWindow
 from tms.log.segments import SegmentChain
 from tms.model.snapshot import Fate
 from tms.model.topic import Durability
+from tms.topics.fetching import Fetcher
 from tms.transactions.journaled import JournaledState
 from tms.transactions.manager import TransactionManager
 from tms.transactions.state import TransactionState
@@ -40,7 +40,7 @@ def _skip_deduplication() -> list[Replacement]:
 
 def _read_uncommitted() -> list[Replacement]:
     """Whoever wants committed messages gets all."""
-    return [(Engine, "_judge", lambda self, isolation: None)]
+    return [(Fetcher, "_judge", lambda self, isolation: None)]
 
 
 def _pass_open_transactions() -> list[Replacement]:

@@ -110,7 +110,7 @@ def test_fault_37_a_poll_that_waits_ends_when_the_store_is_taken_over() -> None:
     with serving(store, owner=owned(store, "first")) as first, first.connect() as client:
         path = first.create("orders")
         client.send(f"GET {path}/messages?wait_s=15 HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-        while not first.service.engine._partitions.opened():
+        while not first.service.engine.topics.partitions.opened():
             threading.Event().wait(0.01)
         with serving(store, owner=owned(store, "second", take_over=True)):
             answer = client.answer()
@@ -270,7 +270,7 @@ def test_a_partition_that_was_never_written_to_is_not_made_for_a_topic_that_is_g
 
 def test_a_partition_made_while_its_topic_goes_does_not_stay() -> None:
     both = Processes()
-    metadata = both.engines[1]._metadata
+    metadata = both.engines[1].topics.metadata
     before = metadata.compare_and_set
 
     def deleted_first(key: bytes, expected: bytes | None, value: bytes | None) -> bool:
@@ -296,15 +296,15 @@ def test_records_of_topics_are_remembered_for_one_pass_of_the_cleaner_only() -> 
     both.engines[1].maintenance.clean()
     with pytest.raises(TopicNotFound):
         both.values(1)
-    assert not both.engines[1]._partitions.opened() or all(
-        log.uid != 1 for log in both.engines[1]._partitions.opened()
+    assert not both.engines[1].topics.partitions.opened() or all(
+        log.uid != 1 for log in both.engines[1].topics.partitions.opened()
     )
 
 
 def partition_records(both: Processes) -> list[bytes]:
     """The records of partitions of topics that people made."""
     metadata = both.kept.open("metadata", False)
-    live = {record.uid for _, record in both.engines[0]._registry.all()}
+    live = {record.uid for _, record in both.engines[0].topics.registry.all()}
     prefix = keys.PARTITION_PREFIX
     rows = metadata.scan(prefix, keys.prefix_stop(prefix), 1 << 20)
     return [key for key, _ in rows if int(key[10:18], 16) not in live]

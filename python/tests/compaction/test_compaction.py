@@ -341,7 +341,7 @@ def test_a_segment_of_which_nothing_is_left_goes_and_the_last_one_stays() -> Non
 def test_a_topic_that_transactions_of_others_write_to_is_left_alone() -> None:
     world = World()
     world.publish((A, b"1"), (A, b"2"))
-    world.engine._registry.note_foreign(NAME)
+    world.engine.topics.registry.note_foreign(NAME)
     world.seal()
     world.compact()
     assert world.offsets() == [0, 1]
@@ -471,7 +471,7 @@ def test_the_thread_compacts_by_itself_and_ends_with_the_engine(tmp_path: Path) 
         bus.create_topic("t", cleanup="compact")
         for number in range(50):
             bus.publish("t", b"%d" % number, b"key")
-        log = engine._partitions.get(NAME, engine._registry.find(NAME), 0)
+        log = engine.topics.partitions.get(NAME, engine.topics.registry.find(NAME), 0)
         with log.state.changing():
             log.state.roll(1)
         until(lambda: engine.stats().compaction_removed == 49)
@@ -533,7 +533,7 @@ def test_a_compacted_topic_is_the_same_through_http() -> None:
         bus.publish_many("t", [b"x"] * 3, [b"x"] * 3, compression="zstd")
         expected.append(list(bus.consumer("t", stop_at_end=True))[-1])
         engine = served.service.engine
-        log = engine._partitions.get(NAME, engine._registry.find(NAME), 0)
+        log = engine.topics.partitions.get(NAME, engine.topics.registry.find(NAME), 0)
         with log.state.changing():
             log.state.roll(1)
         engine.compaction.run()

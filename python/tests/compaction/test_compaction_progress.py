@@ -117,7 +117,7 @@ def test_a_partition_that_is_not_due_keeps_no_other_from_being_compacted() -> No
     other = TopicName.parse("u")
     world.engine.create_topic(other, TopicSettings(3, cleanup=Cleanup.COMPACT))
     world.engine.append(other, [NewBlock(1, encode([b"1", b"2"], [A, A]))])
-    log = world.engine._partitions.get(other, world.engine._registry.find(other), 1)
+    log = world.engine.topics.partitions.get(other, world.engine.topics.registry.find(other), 1)
     with log.state.changing():
         log.state.roll(world.clock.now_ms())
     world.compact()
@@ -135,7 +135,7 @@ def test_a_partition_that_fails_keeps_no_other_from_being_compacted(
     for name in (NAME, other):
         world.engine.append(name, [NewBlock(0, block)])
     world.seal()
-    second = world.engine._partitions.get(other, world.engine._registry.find(other), 0)
+    second = world.engine.topics.partitions.get(other, world.engine.topics.registry.find(other), 0)
     with second.state.changing():
         second.state.roll(world.clock.now_ms())
     (segment,) = world.log.state.chain.record.segments[:1]
@@ -157,7 +157,7 @@ def test_a_damaged_record_is_told_and_keeps_no_other_partition_from_being_compac
     other = TopicName.parse("u")
     world.engine.create_topic(other, compacted())
     world.engine.append(other, [NewBlock(0, encode([b"1", b"2"], [A, A]))])
-    second = world.engine._partitions.get(other, world.engine._registry.find(other), 0)
+    second = world.engine.topics.partitions.get(other, world.engine.topics.registry.find(other), 0)
     with second.state.changing():
         second.state.roll(world.clock.now_ms())
     metadata = world.store.open(keys.METADATA_MAP, create=False)

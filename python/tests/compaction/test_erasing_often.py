@@ -135,7 +135,7 @@ def test_a_reader_that_meets_a_merging_reads_everything() -> None:
     def merged_first(*given: object) -> object:
         chain._rows = before  # type: ignore[method-assign]
         page = before(*given)  # type: ignore[arg-type]
-        merged.append(merging.merge_small(world.log, world.engine._metadata))
+        merged.append(merging.merge_small(world.log, world.engine.topics.metadata))
         return page
 
     chain._rows = merged_first  # type: ignore[method-assign,assignment]
@@ -157,7 +157,7 @@ def interrupted(world: World, operation: str, prefix: str) -> None:
 
     world.store.before = fail
     with suppress(TMSError):
-        merging.merge_small(world.log, world.engine._metadata)
+        merging.merge_small(world.log, world.engine.topics.metadata)
     assert copied
     world.store.before = lambda operation, name: None
 

@@ -53,7 +53,7 @@ def bench() -> Iterator[Bench]:
 
 
 def _watchers(bench: Bench) -> int:
-    return sum(len(log.state._watchers) for log in bench.engine._partitions.opened())
+    return sum(len(log.state._watchers) for log in bench.engine.topics.partitions.opened())
 
 
 # -- what comes in ---------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_deleting_the_topic_wakes_whoever_waits(bench: Bench) -> None:
 
 def test_a_watch_that_comes_after_the_end_is_called_at_once(bench: Bench) -> None:
     bench.publish(b"v")
-    log = bench.engine._partitions.peek(bench.engine._registry.find(NAME), 0)
+    log = bench.engine.topics.partitions.peek(bench.engine.topics.registry.find(NAME), 0)
     assert log is not None
     bench.engine.delete_topic(NAME)
     called: list[int] = []
@@ -299,7 +299,7 @@ def test_the_background_work_cleans_and_recovers_by_itself() -> None:
         with pytest.raises(StorageUnavailable):
             bench.publish(b"failed")
         bench.engine.start()
-        log = bench.engine._partitions.opened()[0]
+        log = bench.engine.topics.partitions.opened()[0]
         until(lambda: not log.state.failed)
         bench.publish(b"v")
 

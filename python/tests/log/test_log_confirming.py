@@ -163,5 +163,5 @@ def test_what_is_not_confirmed_yet_counts_for_a_request_that_expects_another_las
 
 
 def _rows(processes: Processes, number: int) -> list[Row]:
-    uid = processes.engines[0]._registry.find(NAME).uid
+    uid = processes.engines[0].topics.registry.find(NAME).uid
     return [*processes.kept.open(keys.segment_map(uid, 0, number), False).scan(None, None, MANY)]

@@ -41,7 +41,7 @@ def test_what_a_paused_owner_writes_behind_the_seal_is_never_read() -> None:
     both.publish(1, b"b")
     with pytest.raises(StorageUnavailable):
         both.publish(0, b"late")
-    uid = both.engines[0]._registry.find(NAME).uid
+    uid = both.engines[0].topics.registry.find(NAME).uid
     rows = both.kept.open(keys.segment_map(uid, 0, segment), False).scan(None, None, 1 << 20)
     assert len(rows) == 2, "the late write is not in the store, so this shows nothing"
     for number in (0, 1):
@@ -62,7 +62,7 @@ def test_an_owner_that_takes_the_partition_back_goes_on_where_the_other_ended() 
 def test_an_owner_that_lost_the_partition_finds_the_end_that_the_other_made() -> None:
     both = Processes()
     both.publish(0, b"a")
-    log = both.engines[0]._partitions.opened()[-1]
+    log = both.engines[0].topics.partitions.opened()[-1]
     both.publish(1, b"b", b"c")
     assert log.state.end_offset == 1, "it was told, so this shows nothing"
     assert log.state.find_end() == log.state.end_offset == 3
@@ -73,7 +73,7 @@ def test_an_owner_that_lost_the_whole_store_is_not_acknowledged(
 ) -> None:
     one = Processes(1)
     one.publish(0, b"a")
-    chain = one.engines[0]._partitions.opened()[-1].state.chain
+    chain = one.engines[0].topics.partitions.opened()[-1].state.chain
 
     def lost() -> None:
         raise NotOwner("Another process owns the store.")
@@ -90,7 +90,7 @@ def test_an_owner_that_lost_the_whole_store_is_not_acknowledged(
 def test_an_owner_that_lost_the_partition_takes_no_messages_out_of_it() -> None:
     both = Processes()
     both.publish(0, b"a")
-    chain = both.engines[0]._partitions.opened()[-1].state.chain
+    chain = both.engines[0].topics.partitions.opened()[-1].state.chain
     both.publish(1, b"b")
     sealed = both.record().segments[0]
     assert sealed.last is not None
@@ -112,7 +112,7 @@ def test_starting_again_and_again_without_publishing_makes_no_segments() -> None
 def test_a_segment_that_was_made_but_not_recorded_is_used_by_the_next_owner() -> None:
     both = Processes()
     both.publish(0, b"a")
-    uid = both.engines[0]._registry.find(NAME).uid
+    uid = both.engines[0].topics.registry.find(NAME).uid
     both.kept.open(keys.segment_map(uid, 0, 1), create=True)
     both.publish(1, b"b")
     assert both.values(1) == [b"a", b"b"]
@@ -197,7 +197,7 @@ def test_producers_are_known_when_what_an_owner_that_died_left_was_cleaned_away(
         one.publish(0, b"%d" % sequence, producer=7, sequence=sequence)
     one.start_anew(0)
     assert one.values(0) == [b"0", b"1"]  # and what is there is sealed
-    uid = one.engines[0]._registry.find(NAME).uid
+    uid = one.engines[0].topics.registry.find(NAME).uid
     sealed = one.kept.open(keys.segment_map(uid, 0, 0), False)
     sealed.delete([key for key, _ in sealed.scan(None, None, 1 << 20)])
     one.start_anew(0)
@@ -207,9 +207,9 @@ def test_producers_are_known_when_what_an_owner_that_died_left_was_cleaned_away(
 def test_producers_that_a_paused_owner_noted_late_are_read_on_from_there() -> None:
     both = Processes()
     both.publish(0, b"0", producer=7, sequence=0)
-    key = keys.producers_key(both.engines[0]._registry.find(NAME).uid, 0)
+    key = keys.producers_key(both.engines[0].topics.registry.find(NAME).uid, 0)
     metadata = both.kept.open("metadata", False)
-    log = both.engines[0]._partitions.opened()[-1]
+    log = both.engines[0].topics.partitions.opened()[-1]
     with log.state.changing():
         log.state.snapshot()
     stale = metadata.get(key)
@@ -227,12 +227,12 @@ def test_producers_that_a_paused_owner_noted_late_are_read_on_from_there() -> No
 def test_a_stale_note_of_producers_and_a_cleaned_segment_lose_nothing_that_follows() -> None:
     both = Processes()
     both.publish(0, b"0", producer=7, sequence=0)
-    log = both.engines[0]._partitions.opened()[-1]
+    log = both.engines[0].topics.partitions.opened()[-1]
     with log.state.changing():
         log.state.snapshot()
     for sequence in range(1, 4):
         both.publish(0, b"%d" % sequence, producer=7, sequence=sequence)
-    uid = both.engines[0]._registry.find(NAME).uid
+    uid = both.engines[0].topics.registry.find(NAME).uid
     metadata, key = both.kept.open("metadata", False), keys.producers_key(uid, 0)
     stale = metadata.get(key)
     assert stale is not None

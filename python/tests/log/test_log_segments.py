@@ -57,7 +57,7 @@ def _publish_until_segments(bench: Bench, segments: int, size: int = 1_000) -> i
 
 def _log(bench: Bench) -> PartitionLog:
     engine = bench.engine
-    return engine._partitions.get(NAME, engine._registry.find(NAME), 0)
+    return engine.topics.partitions.get(NAME, engine.topics.registry.find(NAME), 0)
 
 
 def _chain(bench: Bench) -> SegmentChain:
@@ -785,7 +785,7 @@ def test_a_damaged_partition_record_is_damage_not_an_empty_partition() -> None:
         bench.publish(b"b", partition=1)
         metadata = bench.store.inner.open("metadata", create=False)
         metadata.write([(b"partition/00000001/00000", b'{"epoch":')], SYNCED)
-        bench.engine._partitions._open.clear()
+        bench.engine.topics.partitions._open.clear()
         with pytest.raises(DataCorrupt, match="partition/00000001/00000"):
             bench.read()
         assert bench.values(partition=1) == [b"b"]

@@ -176,7 +176,7 @@ def test_a_fetch_from_beyond_the_end_is_refused_not_made_to_wait() -> None:
 
 
 def _until_watched(bench: Bench, partition: int) -> None:
-    log = bench.engine._partitions.peek(bench.engine._registry.find(NAME), partition)
+    log = bench.engine.topics.partitions.peek(bench.engine.topics.registry.find(NAME), partition)
     until(lambda: log is not None and bool(log.state._watchers))
 
 

@@ -143,7 +143,7 @@ def test_a_leader_that_is_interrupted_though_no_other_thread_is_left_leaves_one_
             bench.store.before = lambda operation, name: None
             raise KeyboardInterrupt
 
-        (log,) = bench.engine._partitions.opened()
+        (log,) = bench.engine.topics.partitions.opened()
         with monkeypatch.context() as patched:
             patched.setattr(log.writer._tickets, "_run_in_background", no_thread)
             bench.store.before = interrupted
@@ -226,7 +226,7 @@ def test_closing_writes_what_is_queued_and_refuses_what_comes_later() -> None:
 def test_what_comes_to_a_partition_that_was_just_closed_is_answered_with_the_reason() -> None:
     with Bench() as bench:
         bench.publish(b"first")
-        (log,) = [one for one in bench.engine._partitions.opened() if one.state.known]
+        (log,) = [one for one in bench.engine.topics.partitions.opened() if one.state.known]
         log.writer.close(1, Closed("The partition is gone."))
         for durability in (WRITTEN, SYNCED):
             with pytest.raises(Closed, match="gone"):

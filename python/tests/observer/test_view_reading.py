@@ -89,12 +89,12 @@ class _World:
         return self.view.topic(TOPIC).partition(0)
 
     def uid(self) -> int:
-        return self.engine._registry.find(NAME).uid
+        return self.engine.topics.registry.find(NAME).uid
 
     def clean(self) -> None:
         """What HBase does when it compacts: rows that are not kept any more go."""
         self.store.clean()
-        floor = self.view.floor(self.engine._registry.find(NAME))
+        floor = self.view.floor(self.engine.topics.registry.find(NAME))
         for name in self.store.names(keys.topic_prefix(self.uid())):
             rows = self.store.open(name, False)
             rows.delete([k for k, _ in rows.scan(None, keys.block_key(*floor), 1 << 30)])

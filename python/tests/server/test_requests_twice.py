@@ -52,7 +52,7 @@ class World:
 
     def maps(self, name: TopicName = TOPIC) -> str:
         """What the names of the segments of a topic begin with."""
-        return segment_map(self.served.service.engine._registry.find(name).uid, 0, 0)[:-1]
+        return segment_map(self.served.service.engine.topics.registry.find(name).uid, 0, 0)[:-1]
 
     def values(self, **query: str) -> list[str]:
         asked = "&".join(f"{name}={value}" for name, value in query.items())
@@ -187,7 +187,7 @@ def test_delayed_messages_with_an_idempotency_key(world: World, cut: bool) -> No
     path = f"{PATH}/delayed?deliver_at_ms={LATER}"
     world.call("POST", path, json.loads(body))
     raw = request("POST", path, body, Idempotency_Key="one")
-    maps = delayed_map(world.served.service.engine._registry.find(TOPIC).uid)
+    maps = delayed_map(world.served.service.engine.topics.registry.find(TOPIC).uid)
     alike(world.twice(raw, "write", maps, cut))
     assert world.call("GET", f"{PATH}/delayed").json["waiting"] == 2
 
@@ -195,7 +195,7 @@ def test_delayed_messages_with_an_idempotency_key(world: World, cut: bool) -> No
 def test_a_cancellation_of_a_delayed_message(world: World, cut: bool) -> None:
     body = {"messages": [{"value": "1"}, {"value": "2"}]}
     made = world.call("POST", f"{PATH}/delayed?deliver_at_ms={LATER}", body).json["messages"]
-    maps = delayed_map(world.served.service.engine._registry.find(TOPIC).uid)
+    maps = delayed_map(world.served.service.engine.topics.registry.find(TOPIC).uid)
     raw = request("DELETE", f"{PATH}/delayed/{made[0]['id']}")
     assert alike(world.twice(raw, "write", maps, cut)) == {"cancelled": True}
     assert world.call("GET", f"{PATH}/delayed").json["waiting"] == 1
@@ -368,7 +368,7 @@ def test_a_key_that_was_stored_by_half_is_completed_where_it_began(lives: World)
         publish_keyed(lives, key="other")
     store = FaultyStore(lives.store)
     with serving(store) as lives.served:
-        uid = lives.served.service.engine._registry.find(TOPIC).uid
+        uid = lives.served.service.engine.topics.registry.find(TOPIC).uid
         store.fail_write(1, stored=False, prefix=segment_map(uid, 1, 0)[:-1])
         assert publish_keyed(lives).status == 503
         half = len(lives.values(limit="1000")) - len(KEYED)

@@ -23,9 +23,7 @@ def bench() -> Iterator[Bench]:
 
 
 def _open(bench: Bench, judge: Judge | None = None) -> InternalTopic:
-    engine = bench.engine
-    name = TopicName("system", "_test")
-    return InternalTopic(name, engine._registry, engine._partitions, engine._publisher, judge)
+    return bench.engine.topics.journal(TopicName("system", "_test"), judge)
 
 
 def _write(topic: InternalTopic, *values: bytes) -> None:

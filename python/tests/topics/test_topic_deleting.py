@@ -49,7 +49,7 @@ def test_topics_are_deleted_with_all_of_their_records_however_many_pages_those_t
             blocks = [NewBlock(partition, block(b"v")) for partition in range(3)]
             bench.engine.append(name, blocks)
         for name in (NAME, *names):  # the process ends before their maps are dropped
-            bench.engine._registry.delete(name)
+            bench.engine.topics.registry.delete(name)
         bench.restart()
         assert _records(bench, b"deleted/") == []
         assert _records(bench, b"partition/") == _records(bench, b"producers/") == []
@@ -91,7 +91,7 @@ def test_a_re_created_topic_shows_nothing_of_its_older_lives() -> None:
 def test_whoever_knew_the_topic_before_it_was_deleted_cannot_bring_it_back() -> None:
     with Bench(TopicSettings(partitions=2), Limits(cache_bytes=0)) as bench:
         bench.publish(b"v")
-        registry, partitions = bench.engine._registry, bench.engine._partitions
+        registry, partitions = bench.engine.topics.registry, bench.engine.topics.partitions
         record = registry.find(NAME)
         log = partitions.get(NAME, record, 0)
         bench.engine.delete_topic(NAME)

@@ -44,8 +44,8 @@ def test_a_commit_that_expects_something_of_a_partition_that_is_not_is_told_of_w
 
 
 def test_who_asks_for_a_partition_at_the_same_time_gets_the_same(bench: Bench) -> None:
-    partitions = bench.engine._partitions
-    topic = bench.engine._registry.find(NAME)
+    partitions = bench.engine.topics.partitions
+    topic = bench.engine.topics.registry.find(NAME)
     looked, found = threading.Semaphore(0), list[PartitionLog]()
 
     class Open(dict[tuple[int, int], PartitionLog]):

@@ -370,7 +370,7 @@ def test_what_is_noted_already_is_not_written_again() -> None:
     store = FaultyStore(_SaysRetention(shared=True))
     engine = Engine(store, ManualClock())
     before = store.writes
-    engine._registry.refresh_default()
+    engine.topics.registry.refresh_default()
     assert store.writes == before
 
 

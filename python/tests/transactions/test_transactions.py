@@ -306,7 +306,7 @@ def test_offsets_read_only_what_may_be_undecided(world: World) -> None:
     world.publish_in(id, b"x")
     world.reopen()
     read: list[int] = []
-    reader = world.engine._partitions.get(A, world.engine._registry.find(A), 0).reader
+    reader = world.engine.topics.partitions.get(A, world.engine.topics.registry.find(A), 0).reader
     scan = reader._scan
 
     def counted(*of: Any) -> Any:
@@ -691,8 +691,8 @@ def test_a_start_reads_the_journals_from_where_their_state_was_kept(world: World
 def test_a_start_after_a_close_does_not_read_long_journals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tms.engine.engine.CLOSING_EDITS", 20)
-    monkeypatch.setattr("tms.engine.engine.CLOSING_POSITIONS", 20)
+    monkeypatch.setattr("tms.engine.CLOSING_EDITS", 20)
+    monkeypatch.setattr("tms.engine.CLOSING_POSITIONS", 20)
     store, clock = KeptStore(), ManualClock()
     engine = Engine(store, clock)
     engine.create_topic(A, TopicSettings(1))
@@ -710,7 +710,7 @@ def test_a_start_after_a_close_does_not_read_long_journals(
 def test_a_full_disk_does_not_keep_an_engine_from_closing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tms.engine.engine.CLOSING_EDITS", 1)
+    monkeypatch.setattr("tms.engine.CLOSING_EDITS", 1)
     store, clock = FaultyStore(KeptStore()), ManualClock()
     engine = Engine(store, clock)
     engine.create_topic(A, TopicSettings(1))

@@ -127,7 +127,7 @@ def test_staged_blocks_say_whose_pointer_they_have(world: World) -> None:
 
 def test_the_note_of_a_deleted_topic_stays_for_those_who_clean_its_rows(world: World) -> None:
     world.publish(b"0")
-    uid = world.engine._registry.find(A).uid
+    uid = world.engine.topics.registry.find(A).uid
     world.engine.delete_topic(A)
     metadata = world.store.open(keys.METADATA_MAP, False)
     assert metadata.get(keys.deleted_key(uid)) is not None
@@ -146,7 +146,7 @@ def test_offsets_in_a_hole_of_a_sealed_segment_lead_to_the_next_message() -> Non
         engine.append(A, [NewBlock(0, encode([b"%d" % number]))])
     engine._threads.shutdown()
     again = Engine(store, clock)
-    uid = again._registry.find(A).uid
+    uid = again.topics.registry.find(A).uid
     again.describe_topic(A)  # takes the partition over, which seals
     sealed = store.open(keys.segment_map(uid, 0, 0), False)
     rows = sealed.scan(None, None, 1 << 20)
@@ -213,13 +213,13 @@ def test_an_engine_that_closes_shows_what_is_committed_while_it_does() -> None:
     engine.create_topic(A, TopicSettings(durability=WRITTEN))
     engine.transactions.commit(commit(b"0"))
     clock.pass_ms(INTERVAL_MS)
-    journal = engine._registry.find(TRANSACTIONS).uid
+    journal = engine.topics.registry.find(TRANSACTIONS).uid
     held = _Held(store, keys.topic_prefix(journal))
     with ThreadPoolExecutor(2) as threads:
         committing = threads.submit(engine.transactions.commit, commit(b"1"))
         assert held.entered.wait(10)
         closing = threads.submit(engine.close)
-        until(lambda: engine._partitions._closed is not None)
+        until(lambda: engine.topics.partitions._closed is not None)
         held.open()
         id = committing.result(10).transaction_id
         closing.result(10)

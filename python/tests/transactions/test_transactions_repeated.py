@@ -69,7 +69,7 @@ class World:
 
     def segments(self, name: TopicName = TOPIC) -> str:
         """What the names of a topic's segments begin with."""
-        return segment_map(self.engine._registry.find(name).uid, 0, 0)[:-1]
+        return segment_map(self.engine.topics.registry.find(name).uid, 0, 0)[:-1]
 
     def read(self) -> list[bytes | None]:
         return values(self.engine)
@@ -468,7 +468,7 @@ def test_a_bus_repeats_a_commit_after_the_store_failed(stored: bool) -> None:
     store = FaultyStore(KeptStore())
     bus = Bus(Engine(store, ManualClock()))
     bus.create_topic("a", durability="written")
-    uid = bus._transport._registry.find(TOPIC).uid  # type: ignore[attr-defined]
+    uid = bus._transport.topics.registry.find(TOPIC).uid  # type: ignore[attr-defined]
     for number, maps in enumerate((segment_map(uid, 0, 0), "t")):
         for nth in (1, 2):
             store.fail_write(nth, stored=stored, prefix=maps)

@@ -83,7 +83,7 @@ def test_what_cannot_be_removed_keeps_nothing_else(
     def fail(*_: object) -> None:
         raise StorageUnavailable("The store has failed.")
 
-    log = world.engine._partitions.get(A, world.engine._registry.find(A), 0)
+    log = world.engine.topics.partitions.get(A, world.engine.topics.registry.find(A), 0)
     monkeypatch.setattr(log.staged, "drop", fail)
     world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, 1, (7,)),)))
     until(lambda: payloads(world, 1) == [])

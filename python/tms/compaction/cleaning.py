@@ -14,6 +14,7 @@ Invariants
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tms.block import BlockHeader, Flags, decode
 from tms.block.columns import Columns
@@ -31,6 +32,15 @@ from tms.model.snapshot import Fate
 from tms.store.base import Map
 
 
+class PassBounds(NamedTuple):
+    """When a pass is made, how long tombstones stay at least (None: for ever), and how many keys it
+    knows."""
+
+    now_ms: int
+    tombstone_retention_ms: int | None
+    keys_max: int
+
+
 class Pass:
     """A pass over one partition, from its beginning."""
 
@@ -39,19 +49,17 @@ class Pass:
         log: PartitionLog,
         metadata: Map,
         judge: Judge,
-        now_ms: int,
-        tombstone_retention_ms: int | None,
-        keys_max: int,
+        bounds: PassBounds,
         pause: Callable[[], None],
     ) -> None:
         log.load()
         self.progress = Progress(metadata, log.uid, log.partition)
         self._log = log
         self._judge = judge
-        self._now_ms = now_ms
+        self._now_ms = bounds.now_ms
         self._pause = pause
-        self._newest = Newest(keys_max)
-        self._horizon = self.progress.horizon(now_ms, tombstone_retention_ms)
+        self._newest = Newest(bounds.keys_max)
+        self._horizon = self.progress.horizon(bounds.now_ms, bounds.tombstone_retention_ms)
         self._sealed = [one for one in log.state.chain.record.segments if one.last is not None]
         self._rewriter = Rewriter(log, self.progress, self._decide, self._horizon, pause)
 

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tms.clock import Clock
-from tms.compaction.cleaning import Pass
+from tms.compaction.cleaning import Pass, PassBounds
 from tms.compaction.erasing import EraseTarget, Erasing
 from tms.compaction.merging import merge_small
 from tms.compaction.progress import Progress
@@ -27,15 +26,14 @@ from tms.errors import Closed, DataCorrupt, Invalid, PartitionNotFound, TMSError
 from tms.events import EventLog
 from tms.log.partition_log import PartitionLog
 from tms.log.records import FIRST_KEY, CompactionRecord, PartitionRecord, decode
-from tms.log.visibility import Judge
 from tms.model import keys
 from tms.model.ids import MessageId
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import TopicName
 from tms.options import named_fields
-from tms.store.base import Map, pages
-from tms.topics.partitions import Partitions
-from tms.topics.registry import Registry, TopicRecord
+from tms.store.base import pages
+from tms.topics.registry import TopicRecord
+from tms.topics.topics import Topics
 from tms.topics.upkeep import TRANSACTION_MS_MAX
 
 SCAN_BYTES = 4 << 20
@@ -62,29 +60,21 @@ class Compaction:
     """Compacts and erases. `start` runs it in a thread, `run` makes one round."""
 
     def __init__(
-        self,
-        metadata: Map,
-        clock: Clock,
-        registry: Registry,
-        partitions: Partitions,
-        judge: Judge,
-        now_ms: Callable[[], int],
-        limits: CompactionLimits,
-        erase_waiting: EraseWaiting,
+        self, topics: Topics, limits: CompactionLimits, erase_waiting: EraseWaiting
     ) -> None:
         self._passes = self._removed = self._reclaimed_bytes = self._erased = 0
-        self._metadata = metadata
-        self._clock = clock
-        self._registry = registry
-        self._partitions = partitions
-        self._judge = judge
-        self._now_ms = now_ms  # which never runs ahead
+        self._metadata = topics.metadata
+        self._clock = topics.clock
+        self._registry = topics.registry
+        self._partitions = topics.partitions
+        self._judge = topics.fate
+        self._now_ms = topics.retention.now_ms  # which never runs ahead
         self._limits = limits
         self._erase_waiting = erase_waiting
         self._working: Counter[tuple[int, int]] = Counter()  # by topic uid and partition
         self._lock = threading.Lock()  # guards it; nobody begins to work while it is held
         self._stop = threading.Event()
-        self._throttle = Throttle(clock, limits.share, self._stop)
+        self._throttle = Throttle(topics.clock, limits.share, self._stop)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -234,9 +224,7 @@ class Compaction:
             log,
             self._metadata,
             self._judge,
-            self._now_ms(),
-            topic.tombstone_retention_ms,
-            self._limits.keys_max,
+            PassBounds(self._now_ms(), topic.tombstone_retention_ms, self._limits.keys_max),
             pause,
         )
 

@@ -7,11 +7,10 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from tms.block import BlockHeader, decode
-from tms.clock import Clock
 from tms.delayed.changes import Addition, CheckedBlock
 from tms.delayed.entries import hashed
 from tms.delayed.erasing import DelayedEraseTarget, DelayedErasing
@@ -25,10 +24,8 @@ from tms.model import keys
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, DelayedPage, Due
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
-from tms.store.base import Store
-from tms.topics.publishing import Publisher
-from tms.topics.registry import Registry
 from tms.topics.retention import RetentionClock
+from tms.topics.topics import Topics
 from tms.transactions.transactions import Transactions
 
 LIST_MAX = 10_000
@@ -40,28 +37,20 @@ _TIMEOUT_S = 30.0
 class DelayedMessages:
     """Messages that wait until they are due. Thread-safe."""
 
-    def __init__(
-        self,
-        store: Store,
-        registry: Registry,
-        publisher: Publisher,
-        transactions: Transactions,
-        clock: Clock,
-        run_in_background: Callable[[Callable[[], None]], object],
-    ) -> None:
-        self._store = store
-        self._registry = registry
-        self._publisher = publisher
+    def __init__(self, topics: Topics, transactions: Transactions) -> None:
+        self._store = topics.store
+        self._registry = topics.registry
+        self._publisher = topics.publisher
         self._transactions = transactions
-        self._clock = clock
-        self._time = RetentionClock(clock, None)
-        self._run_in_background = run_in_background
+        self._clock = topics.clock
+        self._time = RetentionClock(topics.clock, None)
+        self._run_in_background = topics.run_in_background
         self._lock = threading.Lock()  # guards what follows
         self._waiting: dict[int, DelayQueue] = {}  # by topic uid
         self._gone: TMSError | None = None
         self._deleted: set[int] = set()
         self._mover = Scheduler(
-            registry, transactions, clock, self._time.now_ms, self._topics, self.tidy
+            topics.registry, transactions, topics.clock, self._time.now_ms, self._topics, self.tidy
         )
         self.find(at_start=True)
 
@@ -281,7 +270,7 @@ class DelayedMessages:
             self._clock,
             self._time.now_ms,
             self._run_in_background,
-            lambda due_ms: self._mover.wake(due_ms),
+            self._mover.wake,
         )
 
     def _topics(self) -> list[DelayQueue]:

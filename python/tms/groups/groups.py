@@ -5,11 +5,10 @@ import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tms.clock import Clock
 from tms.errors import GroupNotFound, TMSError, TopicNotFound
 from tms.events import EventLog
 from tms.groups.group_positions import GroupPositions
-from tms.groups.lag import Lags, Look
+from tms.groups.lag import Lags
 from tms.groups.members import Members
 from tms.groups.membership import GroupKey, Membership, Poll
 from tms.model.group import (
@@ -25,10 +24,7 @@ from tms.model.group import (
 )
 from tms.model.topic import SYSTEM_NAMESPACE, TopicName
 from tms.model.transaction import PositionKey
-from tms.topics.internal_topic import InternalTopic
-from tms.topics.partitions import Partitions
-from tms.topics.publishing import Publisher
-from tms.topics.registry import Registry
+from tms.topics.topics import Topics
 from tms.transactions.transactions import Transactions
 
 GROUPS = TopicName(SYSTEM_NAMESPACE, "_groups")
@@ -39,24 +35,17 @@ _log = EventLog(__name__)
 class LogGroups:
     """The groups of one engine. Thread-safe."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        partitions: Partitions,
-        publisher: Publisher,
-        clock: Clock,
-        transactions: Transactions,
-        look: Look,
-    ) -> None:
-        self._registry = registry
-        manager, topics = transactions.manager, (registry, partitions, publisher)
-        self._members = Members(InternalTopic(GROUPS, *topics), registry, clock, manager.alone)
-        journal = InternalTopic(POSITIONS, *topics, manager.fate)
-        self._positions = GroupPositions(journal, manager, self._members)
+    def __init__(self, topics: Topics, transactions: Transactions) -> None:
+        self._registry = registry = topics.registry
+        manager = transactions.manager
+        journal = topics.journal(GROUPS)
+        self._members = Members(journal, registry, topics.clock, manager.alone)
+        positions = topics.journal(POSITIONS, manager.fate)
+        self._positions = GroupPositions(positions, manager, self._members)
         transactions.join_positions(self._positions)
         self._positions.load()
         self._members.load()
-        self._lags = Lags(look, clock)
+        self._lags = Lags(topics.fetcher, topics.clock)
         self._lock = threading.Lock()  # guards the lags
 
     def poll(

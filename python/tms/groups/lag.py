@@ -6,7 +6,6 @@
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import NamedTuple
 
 from tms.block.placing import first_from
@@ -14,12 +13,11 @@ from tms.clock import Clock
 from tms.errors import OffsetOutOfRange
 from tms.model.message import Fetched, PartitionPosition
 from tms.model.position import Position
-from tms.model.topic import TopicName
 from tms.model.transaction import PositionKey
+from tms.topics.fetching import Fetcher
 
 PLACES_MAX = 10_000
 AGAIN_S = 60.0  # what stood there may have been dropped since
-Look = Callable[[TopicName, PartitionPosition, bool], Fetched | None]
 _AT_THE_END = Position.latest()
 
 
@@ -38,11 +36,10 @@ class _Place(NamedTuple):
 
 
 class Lags:
-    """Works out lags. `look` fetches about one block, or None when only memory is asked. For one
-    thread at a time."""
+    """Works out lags. For one thread at a time."""
 
-    def __init__(self, look: Look, clock: Clock) -> None:
-        self._look = look
+    def __init__(self, fetcher: Fetcher, clock: Clock) -> None:
+        self._fetcher = fetcher
         self._clock = clock
         self._places: OrderedDict[PositionKey, _Place] = OrderedDict()
 
@@ -51,7 +48,7 @@ class Lags:
         it. Raises `TopicNotFound`."""
         at = position or Position.earliest()
         known, now_s = self._places.get(key), self._clock.monotonic_s()
-        found = self._look(key.topic, PartitionPosition(key.partition, at), True)
+        found = self._fetcher.fetch_cached(key.topic, [PartitionPosition(key.partition, at)], 1)
         if found is None and known and known.position == at and now_s - known.looked_s < AGAIN_S:
             end = self._end(key)
             return self._lag(known, end)
@@ -71,15 +68,14 @@ class Lags:
         return Lag(max(0, end - place.offset), max(0, self._clock.now_ms() - place.time_ms))
 
     def _end(self, key: PositionKey) -> int:
-        found = self._look(key.topic, PartitionPosition(key.partition, _AT_THE_END), False)
-        assert found is not None, "what may read the store always answers"
-        return found.ends[key.partition]
+        return self._fetch(key, _AT_THE_END).ends[key.partition]
 
     def _read(self, key: PositionKey, at: Position) -> Fetched:
         try:
-            found = self._look(key.topic, PartitionPosition(key.partition, at), False)
+            return self._fetch(key, at)
         except OffsetOutOfRange as error:
-            nearest = Position.offset(error.nearest(at.number))
-            found = self._look(key.topic, PartitionPosition(key.partition, nearest), False)
-        assert found is not None, "what may read the store always answers"
-        return found
+            return self._fetch(key, Position.offset(error.nearest(at.number)))
+
+    def _fetch(self, key: PositionKey, at: Position) -> Fetched:
+        """About one block."""
+        return self._fetcher.fetch(key.topic, [PartitionPosition(key.partition, at)], 1)

@@ -28,7 +28,6 @@ from tms.model.queue import Settlement, Token, dead_letter_topic, join_tokens, r
 from tms.model.topic import (
     MESSAGE_BYTES_MAX,
     Durability,
-    TopicInfo,
     TopicName,
     TopicSettings,
 )
@@ -40,7 +39,8 @@ from tms.model.transaction import (
     TopicBlock,
 )
 from tms.queues.queue import OpenQueue
-from tms.queues.reading import MessageLog, readable_ends
+from tms.queues.reading import readable_ends
+from tms.topics.topics import Topics
 
 LETTERS, LETTER_BYTES = 1_000, 4 << 20
 COMMIT_TIMEOUT_S = 30.0
@@ -50,14 +50,6 @@ CAUSE, DELIVERIES = PREFIX + "cause", PREFIX + "deliveries"
 ORIGIN, GROUP = PREFIX + "origin", PREFIX + "group"
 _SETTINGS = TopicSettings(1, None, None, message_bytes_max=MESSAGE_BYTES_MAX)
 _log = EventLog(__name__)
-
-
-class TopicsPort(Protocol):
-    """What is needed of the engine besides reading; topics are made when first needed."""
-
-    def create_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo: ...
-
-    def settings(self, name: TopicName) -> TopicSettings: ...
 
 
 class PositionsPort(Protocol):
@@ -88,9 +80,9 @@ class Letter(NamedTuple):
 class DeadLetters:
     """Moves messages into dead letter topics and back. Of a queue one thread at a time moves."""
 
-    def __init__(self, log: MessageLog, topics: TopicsPort, transactions: PositionsPort) -> None:
-        self._log = log
-        self._topics = topics
+    def __init__(self, topics: Topics, transactions: PositionsPort) -> None:
+        self._log = topics.fetcher
+        self._registry = topics.registry
         self._transactions = transactions
 
     # -- there -------------------------------------------------------------------------------------
@@ -191,12 +183,12 @@ class DeadLetters:
     def _partitions(self, name: TopicName) -> int:
         """How many the topic has; it is made when there is none."""
         try:
-            return self._topics.settings(name).partitions
+            return self._registry.find(name).partitions
         except TopicNotFound:
             try:
-                return self._topics.create_topic(name, _SETTINGS).settings.partitions
+                return self._registry.create(name, _SETTINGS)[0].partitions
             except TopicExists:
-                return self._topics.settings(name).partitions
+                return self._registry.find(name).partitions
 
     # -- and back ----------------------------------------------------------------------------------
 
@@ -208,7 +200,7 @@ class DeadLetters:
         except TopicNotFound:
             return 0
         except DataCorrupt:  # where they begin cannot be told: all that ever came
-            partitions = self._topics.settings(name).partitions
+            partitions = self._registry.find(name).partitions
             return sum(readable_ends(self._log, name, partitions).values())
 
     def _count(self, queue: OpenQueue, name: TopicName) -> int:
@@ -228,7 +220,7 @@ class DeadLetters:
         name = dead_letter_topic(queue.group, queue.topic, queue.state.settings.dead_letter)
         group = redrive_group(queue.group, queue.topic)
         try:
-            partitions = self._topics.settings(name).partitions
+            partitions = self._registry.find(name).partitions
         except TopicNotFound:
             return 0
         moved = 0
@@ -270,7 +262,7 @@ class DeadLetters:
         if behind is None:
             return None
         expected = "" if stands is None else str(stands)
-        partitions = self._topics.settings(queue.topic).partitions
+        partitions = self._registry.find(queue.topic).partitions
         self._move(
             Commit(
                 blocks=_blocks(queue.topic, letters, partitions, home=True),

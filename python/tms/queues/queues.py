@@ -11,12 +11,10 @@ Invariants
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
-from typing import Protocol
 
 import msgspec
 
 from tms.block.received import Received
-from tms.clock import Clock
 from tms.errors import Conflict, DataCorrupt, Invalid, TopicNotFound
 from tms.model.position import Position, PositionKind
 from tms.model.queue import (
@@ -34,7 +32,7 @@ from tms.model.queue import (
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import check_group
 from tms.queues.checks import check_dead_letter, differences, not_found, parsed
-from tms.queues.dead_letters import DeadLetters, TopicsPort
+from tms.queues.dead_letters import DeadLetters
 from tms.queues.entries import NOWHERE, Declared, encode
 from tms.queues.journal import QueueJournal
 from tms.queues.queue import OpenQueue
@@ -44,8 +42,8 @@ from tms.queues.settling import Settling
 from tms.queues.shortening import shorten
 from tms.queues.state import QueueState
 from tms.queues.upkeep import QueueUpkeep
-from tms.topics.internal_topic import InternalTopic
-from tms.topics.registry import Registry, TopicRecord
+from tms.topics.registry import TopicRecord
+from tms.topics.topics import Topics
 from tms.transactions.transactions import Transactions
 
 QUEUES = TopicName(SYSTEM_NAMESPACE, "_queues")
@@ -55,28 +53,16 @@ WAIT_S_MAX = 3_600.0
 REDRIVE_MAX = 1_000_000
 
 
-class Log(MessageLog, TopicsPort, Protocol):
-    """What queues need of the engine."""
-
-
 class Queues:
     """The queues of one engine. Thread-safe; see `QueuesApi`."""
 
-    def __init__(
-        self,
-        log: Log,
-        registry: Registry,
-        journal: InternalTopic,
-        transactions: Transactions,
-        clock: Clock,
-        random: Random,
-    ) -> None:
-        self._log = log
-        self._registry = registry
-        self._clock = clock
+    def __init__(self, topics: Topics, transactions: Transactions, random: Random) -> None:
+        self._log: MessageLog = topics.fetcher
+        self._registry = topics.registry
+        self._clock = topics.clock
         self._random = random
         self._manager = transactions.manager
-        self._journal = QueueJournal(journal)
+        self._journal = QueueJournal(topics.journal(QUEUES))
         self._lock = threading.RLock()  # guards which queues there are
         self._queues: dict[tuple[str, TopicName], OpenQueue] = {}
         self._settling = Settling(
@@ -88,8 +74,8 @@ class Queues:
             self._durability,
         )
         transactions.join(self._settling)
-        self._dead = DeadLetters(log, log, transactions)
-        self._mover = QueueUpkeep(self._dead, self._known_queues, clock)
+        self._dead = DeadLetters(topics, transactions)
+        self._mover = QueueUpkeep(self._dead, self._known_queues, topics.clock)
 
     # -- queues ------------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ Invariants
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 from tms.clock import Clock
-from tms.errors import TMSError
+from tms.errors import Invalid, TMSError
 from tms.log.partition import again
 from tms.log.reader import PartitionReader, Read
 from tms.log.records import FIRST_KEY, BlockKey
@@ -22,6 +23,7 @@ from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.message import Fetched, PartitionPosition, Readable
 from tms.model.position import Position
+from tms.model.snapshot import Fate, Isolation, Snapshot
 from tms.model.topic import TopicName
 from tms.topics.filtering import FetchBounds, Selection
 from tms.topics.partitions import Partitions
@@ -29,8 +31,28 @@ from tms.topics.registry import Registry
 from tms.topics.retention import RetentionClock
 
 
+class Decisions(Protocol):
+    """What became of transactions."""
+
+    def fate(self, pointer: int, issued: bool) -> Fate:
+        """What becomes of a message that was written with this pointer; `issued` by this engine."""
+        ...
+
+    def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once when a transaction ends, at once if it has. Returns a cancel."""
+        ...
+
+    def undecided_since_ms(self, now_ms: int, foreign: bool) -> int:
+        """A time before which nothing was published by a transaction that is not decided; `foreign`
+        ones may have written."""
+        ...
+
+
 class Fetcher:
-    """The way out. Thread-safe."""
+    """The way out. Thread-safe. `require_owner` raises `NotOwner` if another process owns the
+    store."""
+
+    decisions: Decisions  # once `Topics.decide_by` has said it
 
     def __init__(
         self,
@@ -38,13 +60,13 @@ class Fetcher:
         partitions: Partitions,
         retention: RetentionClock,
         clock: Clock,
-        watch_end: Callable[[int, Callable[[], None]], Callable[[], None]],
+        require_owner: Callable[[], None] | None,
     ) -> None:
         self._registry = registry
         self._partitions = partitions
         self._retention = retention
         self._clock = clock
-        self._watch_end = watch_end
+        self._require_owner = require_owner
         self._closed: TMSError | None = None
         self.hits = 0
         self.misses = 0
@@ -60,17 +82,24 @@ class Fetcher:
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float = 0.0,
-        judge: Judge | None = None,
+        isolation: Isolation | Snapshot = Isolation.COMMITTED,
         where: Filter | None = None,
     ) -> Fetched:
-        """See `Engine.fetch`. A judge decides what is shown of transactions; None: everything."""
+        """Blocks from these positions on, about `bytes_max` bytes of them but at least one if there
+        is one; waits up to `wait_s` for the first. `isolation` says what is shown of transactions.
+        With a filter only what matches, and what was looked at is bounded; where nothing more is
+        there `Fetched.reached` tells.
+        Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
+        if self._require_owner is not None:
+            self._require_owner()
+        judge = self._judge(isolation)
         bytes_max = max(1, bytes_max)
         deadline_s = self._clock.monotonic_s() + wait_s
         in_time = True
         while True:
             fetched: Fetched | None = None
             if where is None:
-                fetched = self.fetch_cached(name, positions, bytes_max, judge)
+                fetched = self._read_cached(name, positions, bytes_max, judge)
             if fetched is None:
                 fetched = self._read(name, positions, bytes_max, judge, where)
             if fetched.blocks or not fetched.ended or not in_time:
@@ -89,9 +118,28 @@ class Fetcher:
         name: TopicName,
         positions: Sequence[PartitionPosition],
         bytes_max: int,
-        judge: Judge | None = None,
+        isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> Fetched | None:
-        """See `Engine.fetch_cached`."""
+        """Like `fetch` without waiting and without touching the store; None when that is not
+        possible."""
+        return self._read_cached(name, positions, bytes_max, self._judge(isolation))
+
+    def _judge(self, isolation: Isolation | Snapshot) -> Judge | None:
+        if isolation is Isolation.COMMITTED:
+            return self.decisions.fate
+        if isinstance(isolation, Snapshot):
+            return lambda pointer, _: isolation.fate(pointer)
+        if isolation is Isolation.UNCOMMITTED:
+            return None
+        raise Invalid("The isolation `snapshot` needs a snapshot.", field="isolation")
+
+    def _read_cached(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        judge: Judge | None,
+    ) -> Fetched | None:
         topic = self._registry.peek(name)
         if topic is None or self._closed is not None:
             return None
@@ -142,19 +190,22 @@ class Fetcher:
         return fetched
 
     def offsets(
-        self,
-        name: TopicName,
-        at: Position,
-        judge: Judge | None,
-        undecided_since_ms: Callable[[int, bool], int],
+        self, name: TopicName, at: Position, isolation: Isolation | Snapshot = Isolation.COMMITTED
     ) -> dict[int, int]:
-        """See `Engine.offsets`. `undecided_since_ms` is when the oldest transaction that is not
-        decided may have begun, by the time and whether foreign ones wrote to the topic."""
+        """By partition, the offset of the first message at or after a position, or of the next one
+        where there is none. Of committed messages, never beyond the first that is not decided:
+        what lies before will always be read as it is now, until its retention ends. Raises
+        `TopicNotFound`, `Invalid` for a snapshot."""
+        if isinstance(isolation, Snapshot):
+            raise Invalid("Offsets are of committed or uncommitted messages.", field="isolation")
+        if self._require_owner is not None:
+            self._require_owner()
+        judge = self._judge(isolation)
         if self._closed is not None:
             raise again(self._closed)
         topic = self._registry.find(name)
         floor = self._retention.floor(topic.retention_ms)
-        since_ms = undecided_since_ms(self._clock.now_ms(), topic.has_foreign)
+        since_ms = self.decisions.undecided_since_ms(self._clock.now_ms(), topic.has_foreign)
         found = {}
         for partition in range(topic.partitions):
             reader = self._partitions.get(name, topic, partition).reader
@@ -165,13 +216,15 @@ class Fetcher:
         return found
 
     def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
-        """See `Engine.end`."""
+        """The offset behind the last message of a partition, committed or not, and its id. Reads
+        nothing but the partition's end. Raises `DataCorrupt`."""
         log = self._partitions.get(name, self._registry.find(name), partition)
         end, last = log.end()
         return end, None if last == FIRST_KEY else MessageId(*last)
 
     def kept(self, name: TopicName, partitions: Iterable[int]) -> dict[int, Readable]:
-        """See `Engine.kept`."""
+        """What may still be shown of messages that were fetched before, by partition; cheaply.
+        Raises `TopicNotFound`."""
         topic = self._registry.find(name)
         floor = self._retention.floor(topic.retention_ms)
         found = {}
@@ -186,7 +239,9 @@ class Fetcher:
         callback: Callable[[], None],
         held: Mapping[int, int] | None = None,
     ) -> Callable[[], None]:
-        """See `Engine.watch`."""
+        """Call `callback`, from any thread and at least once, when something may be there after
+        these positions (`Fetched.next`), or when a transaction that holds one back has ended
+        (`Fetched.held`). Returns a function that ends the watch."""
         if self._closed is not None:
             raise again(self._closed)
         topic = self._registry.find(name)
@@ -194,7 +249,7 @@ class Fetcher:
             self._partitions.get(name, topic, partition).reader for partition, _ in positions
         ]
         cancels = [
-            self._watch_end(held[partition], callback)
+            self.decisions.watch_end(held[partition], callback)
             if held and partition in held
             else reader.watch(position, callback)
             for reader, (partition, position) in zip(readers, positions, strict=True)

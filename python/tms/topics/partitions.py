@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
-from tms.clock import Clock
 from tms.errors import Closed, PartitionNotFound, TMSError, TopicNotFound
 from tms.log.cache import BlockCache
 from tms.log.inflight import InFlight
@@ -15,8 +15,18 @@ from tms.log.staging import StagedBlocks
 from tms.log.writer import PartitionWriter
 from tms.model import keys
 from tms.model.topic import TopicName
-from tms.store.base import Map, Store
 from tms.topics.registry import Registry, TopicRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """Bounds of all topics together. `block_bytes`: of one block once decompressed."""
+
+    topics: int
+    cache_bytes: int
+    in_flight_bytes: int
+    block_bytes: int
+    log: LogLimits
 
 
 class _OwnerCheck:
@@ -40,25 +50,18 @@ class Partitions:
 
     def __init__(
         self,
-        store: Store,
-        metadata: Map,
-        clock: Clock,
         registry: Registry,
-        cache: BlockCache,
-        limits: LogLimits,
-        in_flight: InFlight,
+        limits: TopicLimits,
         background: Executor,
-        require_owner: Callable[[], None],
+        require_owner: Callable[[], None] | None,
     ) -> None:
-        self._require_owner = require_owner
-        self._store = store
-        self._metadata = metadata
-        self._clock = clock
+        self.cache = BlockCache(limits.cache_bytes)
+        self.in_flight = InFlight(limits.in_flight_bytes)
         self._registry = registry
-        self._cache = cache
-        self._limits = limits
-        self._in_flight = in_flight
+        self._store = registry.store
+        self._limits = limits.log
         self._background = background
+        self._require_owner = require_owner or _undisputed
         self._open: dict[tuple[int, int], PartitionLog] = {}
         self._deleted: set[int] = set()
         self._closed: TMSError | None = None
@@ -121,14 +124,15 @@ class Partitions:
 
     def _make(self, name: TopicName, uid: int, partition: int) -> PartitionLog:
         standing = _OwnerCheck(self._registry, name, uid, self._require_owner)
-        chain = SegmentChain(self._store, self._metadata, uid, partition, standing)
+        metadata, clock = self._registry.metadata, self._registry.clock
+        chain = SegmentChain(self._store, metadata, uid, partition, standing)
         state = PartitionState(
-            chain, self._metadata, self._cache, self._limits, self._retention_of(name, uid)
+            chain, metadata, self.cache, self._limits, self._retention_of(name, uid)
         )
         writer = PartitionWriter(
             state,
-            self._clock,
-            self._in_flight.room(partition, self._limits.queue_bytes),
+            clock,
+            self.in_flight.room(partition, self._limits.queue_bytes),
             self._background.submit,
         )
         staged = StagedBlocks(self._store, uid, partition)
@@ -144,3 +148,7 @@ class Partitions:
             return record.retention_ms, record.retention_bytes
 
         return retention
+
+
+def _undisputed() -> None:
+    """Nobody else can own the store, or whoever made the engine sees to it."""

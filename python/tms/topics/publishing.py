@@ -32,13 +32,12 @@ _log = EventLog(__name__)
 class Publisher:
     """The way in. Thread-safe."""
 
-    def __init__(
-        self, registry: Registry, partitions: Partitions, block_bytes: int, judge: Judge
-    ) -> None:
+    judge: Judge  # what became of a transaction; once `Topics.decide_by` has said it
+
+    def __init__(self, registry: Registry, partitions: Partitions, block_bytes: int) -> None:
         self._registry = registry
         self._partitions = partitions
         self._block_bytes = block_bytes
-        self._judge = judge
         self._closed: TMSError | None = None
 
     def close(self, reason: TMSError) -> None:
@@ -112,7 +111,7 @@ class Publisher:
                 field="expect",
             )
         own = frozenset(key for key in keys if key is not None)
-        expecting = Precondition(own, after, pointer, self._judge, log.staged.resolve, after[:2])
+        expecting = Precondition(own, after, pointer, self.judge, log.staged.resolve, after[:2])
         if after != NOTHING and key_after(after[:2]) < log.reader.floor():
             expecting.refuse_to_tell(log.partition)
         position, ended = Position.after(after), False

@@ -119,9 +119,9 @@ class Registry:
     """The topics of one store. Thread-safe."""
 
     def __init__(self, store: Store, metadata: Map, clock: Clock, topics_max: int) -> None:
-        self._store = store
-        self._metadata = metadata
-        self._clock = clock
+        self.store = store
+        self.metadata = metadata
+        self.clock = clock
         self._topics_max = topics_max
         self._known: dict[TopicName, TopicRecord] = {}
         self._lock = threading.Lock()
@@ -136,7 +136,7 @@ class Registry:
         """Find out what topics without a retention of their own go by now. Where others clean the
         store it is noted for them: they drop nothing that is readable here."""
         try:
-            said_ms = self._store.default_retention_ms()
+            said_ms = self.store.default_retention_ms()
         except TMSError as error:  # others go by what was noted, and so does this one
             _log.warning("retention_default_unknown", error=error.message)
             return
@@ -191,10 +191,10 @@ class Registry:
                     )
                 uid = self._count(keys.TOPIC_UID_COUNTER)
                 generation = self._count(keys.generation_key(*name))
-                record = TopicRecord.of(uid, generation, self._clock.now_ms(), settings)
+                record = TopicRecord.of(uid, generation, self.clock.now_ms(), settings)
                 record = msgspec.structs.replace(record, properties=dict(properties or {}))
                 record = record.resolved(self._default_ms)
-                if self._metadata.compare_and_set(keys.topic_key(*name), None, _stored(record)):
+                if self.metadata.compare_and_set(keys.topic_key(*name), None, _stored(record)):
                     self._known[name] = record
                     self._topics += 1
                     return record, True
@@ -275,23 +275,23 @@ class Registry:
         """Make the topic unreadable for good. Its maps are dropped by `drop_maps`."""
         with self._lock:
             record, raw = self._read_raw(name)
-            self._metadata.write(
+            self.metadata.write(
                 [(keys.deleted_key(record.uid), str(name).encode())], Durability.SYNCED
             )
             self._set(name, raw, None)
             self._topics -= 1
-            if self._store.shared:
+            if self.store.shared:
                 self._drop_records(record.uid)
             return record
 
     def journal_start(self, uid: int) -> str | None:
         """The id of the message from which an internal topic is to be read."""
-        found = self._metadata.get(keys.journal_key(uid))
+        found = self.metadata.get(keys.journal_key(uid))
         return None if found is None else found.decode()
 
     def set_journal_start(self, uid: int, id: str) -> None:
         """Note from where an internal topic is to be read."""
-        self._metadata.write([(keys.journal_key(uid), id.encode())], Durability.SYNCED)
+        self.metadata.write([(keys.journal_key(uid), id.encode())], Durability.SYNCED)
 
     def deleted(self) -> list[int]:
         """The uids of deleted topics whose maps are still to be dropped."""
@@ -303,19 +303,19 @@ class Registry:
                 return []
             live = {record.uid for _, record in self.all()}
             # Deleting a live one ended after the note was made.
-            self._metadata.delete([keys.deleted_key(uid) for uid in sorted(uids & live)])
+            self.metadata.delete([keys.deleted_key(uid) for uid in sorted(uids & live)])
             return sorted(uids - live)
 
     def drop_maps(self, uid: int) -> None:
         """Free the space of a deleted topic."""
-        for map_name in self._store.names(keys.topic_prefix(uid)):
-            self._store.drop(map_name)
+        for map_name in self.store.names(keys.topic_prefix(uid)):
+            self.store.drop(map_name)
         noted = keys.deleted_key(uid)
-        if self._store.shared:  # others clean by this note what the dropped maps held
+        if self.store.shared:  # others clean by this note what the dropped maps held
             self._drop_records(uid)
-            self._metadata.write([(noted, _DROPPED)], Durability.SYNCED)
+            self.metadata.write([(noted, _DROPPED)], Durability.SYNCED)
         else:
-            self._metadata.delete([*self._records_of(uid), noted])
+            self.metadata.delete([*self._records_of(uid), noted])
 
     def _drop_records(self, uid: int) -> None:
         """Remove what is said of a deleted topic's partitions, also by who is about to say it."""
@@ -323,7 +323,7 @@ class Registry:
             gone = self._records_of(uid)
             if not gone:
                 return
-            self._metadata.delete(gone)
+            self.metadata.delete(gone)
         raise StorageUnavailable("Another process still writes to the deleted topic. Try again.")
 
     def _records_of(self, uid: int) -> list[bytes]:
@@ -343,7 +343,7 @@ class Registry:
             TopicName.of(namespace, after)
         prefix = keys.topic_key(namespace, "")
         start = prefix if after is None else keys.topic_key(namespace, after) + b"\0"
-        rows = pages(self._metadata, start, keys.prefix_stop(prefix), SCAN_BYTES)
+        rows = pages(self.metadata, start, keys.prefix_stop(prefix), SCAN_BYTES)
         found: list[tuple[TopicName, TopicRecord]] = []
         for key, raw in islice(chain.from_iterable(rows), max(0, limit)):
             topic = key[len(prefix) :].decode("ascii")
@@ -361,23 +361,23 @@ class Registry:
     def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All records whose keys begin with a prefix."""
         stop = keys.prefix_stop(prefix)
-        return chain.from_iterable(pages(self._metadata, prefix, stop, SCAN_BYTES))
+        return chain.from_iterable(pages(self.metadata, prefix, stop, SCAN_BYTES))
 
     def _note_default(self, default_ms: int) -> None:
         noted = b"%d" % default_ms
-        if self._store.shared and self._metadata.get(keys.RETENTION_DEFAULT) != noted:
-            self._metadata.write([(keys.RETENTION_DEFAULT, noted)], Durability.WRITTEN)
+        if self.store.shared and self.metadata.get(keys.RETENTION_DEFAULT) != noted:
+            self.metadata.write([(keys.RETENTION_DEFAULT, noted)], Durability.WRITTEN)
 
     def _read(self, name: TopicName) -> TopicRecord | None:
         key = keys.topic_key(*name)
-        raw = self._metadata.get(key)
+        raw = self.metadata.get(key)
         return None if raw is None else self._decoded(raw, key)
 
     def _read_raw(self, name: TopicName) -> tuple[TopicRecord, bytes]:
         """The record and its bytes, which another version may have written. Raises
         `TopicNotFound`."""
         key = keys.topic_key(*name)
-        raw = self._metadata.get(key)
+        raw = self.metadata.get(key)
         if raw is None:
             raise TopicNotFound(f"There is no topic {name}.", topic=str(name))
         return self._decoded(raw, key), raw
@@ -400,16 +400,16 @@ class Registry:
 
     def _count(self, key: bytes) -> int:
         for _ in range(_ATTEMPTS):
-            raw = self._metadata.get(key)
+            raw = self.metadata.get(key)
             number = 1 if raw is None else int(raw) + 1
-            if self._metadata.compare_and_set(key, raw, b"%d" % number):
+            if self.metadata.compare_and_set(key, raw, b"%d" % number):
                 return number
         raise StorageUnavailable("A counter is being changed by many others at once. Try again.")
 
     def _set(self, name: TopicName, old: bytes, new: TopicRecord | None) -> None:
         self._known.pop(name, None)  # if this fails, only the store knows whether it took effect
         raw = None if new is None else _stored(new)
-        if not self._metadata.compare_and_set(keys.topic_key(*name), old, raw):
+        if not self.metadata.compare_and_set(keys.topic_key(*name), old, raw):
             raise StorageUnavailable(
                 f"The topic {name} is being changed by another one. Try again."
             )

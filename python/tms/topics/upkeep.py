@@ -8,17 +8,16 @@ unreadable at once, whether this ran or not.
 import threading
 from collections.abc import Callable, Mapping
 
-from tms.clock import Clock
 from tms.errors import Closed, TMSError, TopicNotFound
 from tms.events import EventLog
 from tms.log.records import PartitionRecord, decode
 from tms.model import keys
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
-from tms.store.base import Map, pages
-from tms.topics.partitions import Partitions
-from tms.topics.registry import Registry, TopicRecord
-from tms.topics.retention import RetentionClock, floor_by_time
+from tms.store.base import pages
+from tms.topics.registry import TopicRecord
+from tms.topics.retention import floor_by_time
+from tms.topics.topics import Topics
 
 CLOSE_TIMEOUT_S = 30.0
 TRANSACTION_MS_MAX = 26 * 3_600_000  # from a transaction's begin to its last reference
@@ -32,23 +31,19 @@ class Maintenance:
 
     def __init__(
         self,
-        metadata: Map,
-        clock: Clock,
-        registry: Registry,
-        partitions: Partitions,
-        retention: RetentionClock,
+        topics: Topics,
         interval_s: float,
         expire: Callable[[], object],
-        forget: Callable[[int], None] = lambda uid: None,
+        forget: Callable[[int], None],
     ) -> None:
-        self._metadata = metadata
-        self._clock = clock
-        self._registry = registry
-        self._partitions = partitions
-        self._retention = retention
+        self._metadata = topics.metadata
+        self._clock = topics.clock
+        self._registry = topics.registry
+        self._partitions = topics.partitions
+        self._retention = topics.retention
         self._interval_s = interval_s
         self._expire = expire
-        self._forget = forget
+        self._forget = forget  # what is kept of a topic elsewhere, by uid
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -10,7 +10,7 @@ Invariants
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tms.clock import Clock
 from tms.errors import TimedOut, TMSError, TransactionEnded, TransactionNotFound
@@ -34,8 +34,21 @@ from tms.transactions.state import LONG_TIMEOUT_S, TransactionState
 from tms.transactions.watchers import Watchers
 
 WRITE_TIMEOUT_S = 30.0
+LATE_MS = 3_600_000  # a write may take so long after its transaction has ended
 T = TypeVar("T")
 _SYNCED, _WRITTEN = Durability.SYNCED, Durability.WRITTEN
+
+
+class CommitPlaces(Protocol):
+    """The partitions that commits have stored blocks in."""
+
+    def is_stored(self, block: Stored) -> bool:
+        """Whether the log still reaches as far; of a topic that is gone nothing is missed."""
+        ...
+
+    def make_durable(self, places: Iterable[tuple[int, int]]) -> None:
+        """Sync what was stored in these partitions, by topic uid."""
+        ...
 
 
 class TransactionManager:
@@ -45,8 +58,7 @@ class TransactionManager:
         self,
         log: EditLog,
         clock: Clock,
-        is_stored: Callable[[Stored], bool],
-        make_durable: Callable[[Iterable[tuple[int, int]]], None],
+        places: CommitPlaces,
         run_in_background: Callable[[Callable[[], None]], object],
         reloaded: Callable[[], None],
         lifetime_ms: int,
@@ -54,7 +66,7 @@ class TransactionManager:
         self._clock = clock
         self._lifetime_ms = lifetime_ms  # of a foreign transaction
         self._watchers = Watchers()
-        self._journal = JournaledState(log, clock, is_stored, make_durable, reloaded)
+        self._journal = JournaledState(log, clock, places.is_stored, places.make_durable, reloaded)
         self._commits = CommitQueue(self._journal, self._watchers, run_in_background)
         self._committing: set[int] = set()  # intended, and not ended yet
 
@@ -333,6 +345,15 @@ class TransactionManager:
                 return self._watchers.add(pointer if id is None else id, callback)
         callback()
         return lambda: None
+
+    def undecided_since_ms(self, now_ms: int, foreign: bool) -> int:
+        """A time before which nothing was published by a transaction that is not decided, unless
+        the clock went back by more than an hour meanwhile."""
+        oldest = next(iter(self.state.in_progress), None)
+        since_ms = now_ms if oldest is None else min(now_ms, oldest // POINTERS_PER_MS)
+        if foreign:
+            since_ms = min(since_ms, now_ms - self._lifetime_ms)
+        return since_ms - LATE_MS
 
     def rolled_back(self, pointer: int) -> None:
         """Messages of a transaction were rolled back: who waits for it looks again."""

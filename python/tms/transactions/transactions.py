@@ -30,14 +30,11 @@ from tms.model.transaction import (
     TransactionInfo,
     TransactionStats,
 )
-from tms.store.base import Map
 from tms.topics.internal_topic import InternalTopic
-from tms.topics.partitions import Partitions
-from tms.topics.publishing import Publisher
-from tms.topics.registry import Registry
+from tms.topics.topics import Topics
 from tms.transactions.commit import CommitAttempt, CommitUnderWay, Parts
 from tms.transactions.edits import Outcome, Stored
-from tms.transactions.manager import TransactionManager
+from tms.transactions.manager import LATE_MS, TransactionManager
 from tms.transactions.participants import CommitParticipant, PositionsParticipant
 from tms.transactions.stored_image import StoredImage
 from tms.transactions.tephra import TephraOperations
@@ -45,7 +42,6 @@ from tms.transactions.uncommitted import StoredRange, UncommittedMessages
 
 RESULTS_REMEMBERED = 10_000
 TRANSACTIONS_MAX, POSITIONS_MAX = 150_000, 20_000  # entries of journals that a start reads
-LATE_MS = 3_600_000  # a write may take so long after its transaction has ended
 KEPT_MS = 49 * 3_600_000  # of the journal: a day of asking, after a day of being open
 TRANSACTIONS = TopicName(SYSTEM_NAMESPACE, "_transactions")
 
@@ -74,52 +70,62 @@ class _EditLog:
         return (entry.value for entry in found if entry.value is not None)
 
 
-class Transactions:
-    """The transactions of one engine. Thread-safe. `shown_in` is where others look, if there are
-    some, see `transactions.stored_image`; `cleaned_ms`: see `Store`."""
+class _CommitPlaces:
+    """Where the blocks of commits are."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        partitions: Partitions,
-        publisher: Publisher,
-        clock: Clock,
-        run_in_background: Callable[[Callable[[], None]], object],
-        lifetime_ms: int,
-        shown_in: Map | None = None,
-        cleaned_ms: Callable[[], int | None] = lambda: None,
-    ) -> None:
-        self._registry = registry
-        self._partitions = partitions
-        edits = _EditLog(InternalTopic(TRANSACTIONS, registry, partitions, publisher), clock)
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    def is_stored(self, block: Stored) -> bool:
+        name = self._topics.registry.name_of(block.uid)
+        return name is None or self._topics.log(name, block.partition).reaches(block.end_offset)
+
+    def make_durable(self, places: Iterable[tuple[int, int]]) -> None:
+        """Owns none of them: who owns one may be waiting for the journal that the caller holds."""
+        for uid, partition in places:
+            name = self._topics.registry.name_of(uid)
+            if name is not None:
+                self._topics.log(name, partition).make_durable()
+
+
+class Transactions:
+    """The transactions of one engine. Thread-safe. `lifetime_ms`: of one that was begun
+    elsewhere."""
+
+    def __init__(self, topics: Topics, lifetime_ms: int) -> None:
+        self._topics = topics
+        self._registry = registry = topics.registry
+        edits = _EditLog(topics.journal(TRANSACTIONS), topics.clock)
+        self._positions: PositionsParticipant
+        self._others: list[CommitParticipant] = []
         self.manager = TransactionManager(
             edits,
-            clock,
-            self._is_stored,
-            self._make_durable,
-            run_in_background,
+            topics.clock,
+            _CommitPlaces(topics),
+            topics.run_in_background,
             self._invalidate_others,
             lifetime_ms,
         )
-        self._positions: PositionsParticipant
-        self._others: list[CommitParticipant] = []
-        self._early = UncommittedMessages(self.manager, registry, partitions, publisher, clock)
+        topics.decide_by(self.manager)
+        self._early = UncommittedMessages(self.manager, topics)
         self.tephra = TephraOperations(
-            self.manager, self._early.published, self._early.take_back, run_in_background
+            self.manager, self._early.published, self._early.take_back, topics.run_in_background
         )
         self._parts = Parts(
             self.manager,
-            publisher,
+            topics.publisher,
             registry,
             self._early,
-            run_in_background,
+            topics.run_in_background,
             self._note,
         )
-        self._lifetime_ms, self._cleaned_ms = lifetime_ms, cleaned_ms
+        self._lifetime_ms = lifetime_ms
         self._lock = threading.Lock()  # guards what follows
         self._attempts: dict[int | str, Pending[CommitResult]] = {}  # by id or token
         self._results: OrderedDict[int, CommitResult] = OrderedDict()
-        self._image = StoredImage(shown_in, self.manager, clock) if shown_in is not None else None
+        self._image: StoredImage | None = None
+        if topics.store.shared:  # where others look
+            self._image = StoredImage(topics.metadata, self.manager, topics.clock)
 
     def join(self, part: CommitParticipant) -> None:
         """Let commits change this, too; before the first one."""
@@ -309,23 +315,6 @@ class Transactions:
         is_synced = not levels or Durability.SYNCED in levels
         return Durability.SYNCED if is_synced else Durability.WRITTEN
 
-    def _is_stored(self, block: Stored) -> bool:
-        """Whether the log still reaches as far; of a topic that is gone nothing is missed."""
-        name = self._registry.name_of(block.uid)
-        if name is None:
-            return True
-        log = self._partitions.get(name, self._registry.find(name), block.partition)
-        return log.reaches(block.end_offset)
-
-    def _make_durable(self, places: Iterable[tuple[int, int]]) -> None:
-        """Sync what was stored in these partitions, by topic uid. Owns none of them: who owns one
-        may be waiting for the journal that the caller holds."""
-        for uid, partition in places:
-            name = self._registry.name_of(uid)
-            if name is None:
-                continue
-            self._partitions.get(name, self._registry.find(name), partition).make_durable()
-
     def tidy(self) -> None:
         """What is to be done now and then: time-outs, and journals that have grown long."""
         self.manager.expire()
@@ -353,21 +342,12 @@ class Transactions:
             id, outcome.value, self.manager.state.read_pointer, began.expires_ms, began.client
         )
 
-    def undecided_since_ms(self, now_ms: int, foreign: bool) -> int:
-        """A time before which nothing was published by a transaction that is not decided, unless
-        the clock went back by more than an hour meanwhile."""
-        oldest = next(iter(self.manager.state.in_progress), None)
-        since_ms = now_ms if oldest is None else min(now_ms, oldest // POINTERS_PER_MS)
-        if foreign:
-            since_ms = min(since_ms, now_ms - self._lifetime_ms)
-        return since_ms - LATE_MS
-
     def prune(self, before_ms: int) -> int:
         """Take transactions that began before a time off the invalid list, so that snapshots get
         shorter; how many. Their messages are still never seen: here they are remembered, and where
         others read the store by snapshots it is only done once nothing of them is left in it.
         Raises `InvalidTruncateTime` while older ones are in progress."""
-        cleaned_ms = self._cleaned_ms()
+        cleaned_ms = self._topics.store.cleaned_ms()
         if cleaned_ms is not None:  # it may have written as long as it lived, or was on its way
             before_ms = max(0, min(before_ms, cleaned_ms - self._lifetime_ms - LATE_MS))
         before = len(self.manager.state.invalid)

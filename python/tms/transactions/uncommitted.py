@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 from tms.block import BlockHeader, Flags
-from tms.clock import Clock
 from tms.errors import Invalid, TimedOut, TMSError, TopicNotFound, TransactionEnded
 from tms.log.groups import Stamp
 from tms.log.partition_log import PartitionLog
@@ -30,9 +29,7 @@ from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import TopicStaged
 from tms.topics.internal_topic import READ_BYTES, end_of
-from tms.topics.partitions import Partitions
-from tms.topics.publishing import Publisher
-from tms.topics.registry import Registry
+from tms.topics.topics import Topics
 from tms.transactions.edits import Stored
 from tms.transactions.manager import WRITE_TIMEOUT_S, TransactionManager
 from tms.transactions.writes import UncommittedWrites, Writes
@@ -80,25 +77,18 @@ class Unnamed(NamedTuple):
 class UncommittedMessages:
     """Messages that are stored before their commit. Thread-safe."""
 
-    def __init__(
-        self,
-        manager: TransactionManager,
-        registry: Registry,
-        partitions: Partitions,
-        publisher: Publisher,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, manager: TransactionManager, topics: Topics) -> None:
         self._manager = manager
-        self._registry = registry
-        self._partitions = partitions
-        self._publisher = publisher
-        self._clock = clock
+        self._topics = topics
+        self._registry = topics.registry
+        self._publisher = topics.publisher
+        self._clock = topics.clock
         self._lock = threading.Lock()  # guards what follows
         self._staged: dict[int, set[Place]] = {}  # by transactions given here
         self._referred: dict[_Referring, _Referred] = {}
         self._referring: set[_Referring] = set()
         self._refers = threading.Condition(self._lock)
-        self._first = manager.state.next_pointer(clock.now_ms())  # that is given from now on
+        self._first = manager.state.next_pointer(topics.clock.now_ms())  # that is given from now on
         self.published: UncommittedWrites[StoredRange] = UncommittedWrites(self._first)
 
     def submit(
@@ -127,7 +117,7 @@ class UncommittedMessages:
                     for new, header in zip(blocks, checked, strict=True)
                     if new.partition == partition
                 ]
-                log = self._log(name, partition)
+                log = self._topics.log(name, partition)
                 flags = storing.stamp().flags
                 log.staged.add(some, write_pointer, self._clock.now_ms(), flags)
 
@@ -136,7 +126,10 @@ class UncommittedMessages:
     ) -> list[NewBlock]:
         """Blocks that name what a transaction staged in a partition, in order; of these producers,
         if some are given."""
-        staged, named = self._log(name, partition).staged.of(write_pointer), frozenset(producers)
+        staged, named = (
+            self._topics.log(name, partition).staged.of(write_pointer),
+            frozenset(producers),
+        )
         return [
             NewBlock(partition, one.reference())
             for one in staged
@@ -171,7 +164,7 @@ class UncommittedMessages:
         places: list[Appended] = []
         if pointer >= self._first + (0 if storing.id else ahead):
             return _Referred(0, places)
-        reader, ended = self._log(name, partition).reader, False
+        reader, ended = self._topics.log(name, partition).reader, False
         position = Position.time(max(0, pointer - ahead) // POINTERS_PER_MS)
         while not ended:
             read = reader.read(position, FIRST_KEY, READ_BYTES)
@@ -206,7 +199,7 @@ class UncommittedMessages:
         """Take back the messages of a transaction in a range, synced; how many blocks there
         were. Raises `TransactionEnded` for one that was committed here: it stays."""
         _check_pointer(range.write_pointer)
-        log = self._log(range.topic, range.partition)
+        log = self._topics.log(range.topic, range.partition)
         count = log.roll_back(
             range.first, range.last, range.write_pointer, self._require_uncommitted
         )
@@ -242,7 +235,7 @@ class UncommittedMessages:
             places = self._staged.pop(id, set())
         for name, partition, pointer in places:
             with contextlib.suppress(TMSError):
-                log = self._log(name, partition)
+                log = self._topics.log(name, partition)
                 self._referred.pop((log.uid, partition, pointer), None)
                 if not committed:
                     log.staged.drop(pointer)
@@ -261,7 +254,7 @@ class UncommittedMessages:
             if any(not one.producers for one in here):
                 continue
             with contextlib.suppress(TMSError):  # of a topic that is gone, all of it is
-                log = self._log(name, partition)
+                log = self._topics.log(name, partition)
                 blocks = [one for one in log.staged.of(pointer) if one.producer_id not in published]
                 if blocks and (log.uid, partition, pointer) not in self._referred:
                     found.append(Unnamed(log, pointer, blocks))
@@ -303,9 +296,6 @@ class UncommittedMessages:
                 self._manager.invalidate(id)
         finally:
             self.published.leave(id, ranges, stored, sure)
-
-    def _log(self, name: TopicName, partition: int) -> PartitionLog:
-        return self._partitions.get(name, self._registry.find(name), partition)
 
 
 class _Storing:

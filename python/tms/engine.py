@@ -1,5 +1,5 @@
-"""The whole engine in one object: topics and their partition logs over one store. The door for
-everybody above.
+"""The whole engine in one object: topics and their partition logs over one store, and everything
+over them. It puts them together, and is the way in for everybody above.
 
 It is synchronous and thread-safe; nothing above it knows stores, segments or caches. Writing to
 the namespace `system` is refused here.
@@ -8,26 +8,27 @@ Invariants
 
 * Every block that comes in is checked completely before anything of its request is stored.
 * What waits to be written is bounded per partition and in total.
-* In a store that others can reach it serves only while it owns it (`tms.owner`): once it does not,
-  everything in it stops, and every call raises `NotOwner`.
+* In a store that others can reach it serves only while it owns it (`cluster.ownership`): once it
+  does not, everything in it stops, and every call raises `NotOwner`.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
 from random import Random
 
 from tms import forks
 from tms.clock import Clock
-from tms.cluster.ownership import Ownership
-from tms.engine.config import EngineConfig, EngineStats
-from tms.engine.parts import EngineParts
+from tms.cluster.ownership import OwnerLimits, Ownership
+from tms.compaction.compaction import Compaction, CompactionLimits
+from tms.delayed.delayed import DelayedMessages
 from tms.errors import Closed, Invalid, TMSError
 from tms.events import EventLog
 from tms.groups.groups import LogGroups
+from tms.log.partition import LogLimits
 from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
-from tms.log.visibility import Judge
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
@@ -35,18 +36,102 @@ from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition, Re
 from tms.model.position import LATEST, Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
+from tms.options import named_fields
 from tms.queues import Queues
-from tms.queues.queues import QUEUES
 from tms.store.base import Store
+from tms.tables.tables import Tables
 from tms.topics.inspection import inspect_partition
+from tms.topics.partitions import TopicLimits
 from tms.topics.registry import TopicRecord, topic_info
-from tms.topics.upkeep import CLOSE_TIMEOUT_S
+from tms.topics.sweep import open_metadata
+from tms.topics.topics import Topics
+from tms.topics.upkeep import CLOSE_TIMEOUT_S, Maintenance
+from tms.transactions.transactions import Transactions
+
+__all__ = ["CompactionLimits", "Engine", "EngineConfig", "EngineStats", "own"]
 
 CLOSING_EDITS, CLOSING_POSITIONS = 2_000, 1_000  # journals stay as long as that
 _log = EventLog(__name__)
+_LIMITS = {"log": LogLimits, "compaction": CompactionLimits, "owner": OwnerLimits}
 
 
-class Engine(EngineParts):
+@named_fields
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Bounds of an engine. Bytes and seconds. Raises `Invalid`."""
+
+    cache_bytes: int = 64 << 20
+    in_flight_bytes: int = 128 << 20
+    block_bytes: int = 32 << 20  # of one block once decompressed
+    topics: int = 100_000
+    threads: int = 8
+    cleaner_interval_s: float = 30.0
+    transaction_lifetime_ms: int = 25 * 3_600_000  # of one whose manager is elsewhere
+    log: LogLimits = field(default_factory=LogLimits)
+    compaction: CompactionLimits = field(default_factory=CompactionLimits)
+    owner: OwnerLimits = field(default_factory=OwnerLimits)  # of a store that others can reach
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            given = getattr(self, one.name)
+            kind = _LIMITS.get(one.name)
+            if kind is not None:
+                fits, wanted = isinstance(given, kind), f"{kind.__module__}.{kind.__name__}"
+            else:
+                fits, wanted = type(given) in (int, float) and given >= 0, "a number from 0 on"
+            if not fits:
+                raise Invalid(f"{one.name} is {wanted}, got {given!r:.80}.", field=one.name)
+
+    def of_topics(self) -> TopicLimits:
+        """The bounds of all topics together."""
+        return TopicLimits(
+            self.topics, self.cache_bytes, self.in_flight_bytes, self.block_bytes, self.log
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counters since the engine was opened, and what it holds now."""
+
+    messages: int
+    blocks: int
+    bytes: int
+    writes: int
+    syncs: int
+    partitions_open: int
+    cache_bytes: int
+    cache_hits: int
+    cache_misses: int
+    in_flight_bytes: int
+    clock_ahead_ms: int
+    retention_held_back_ms: int
+    transactions_open: int
+    transactions_oldest_ms: int
+    transactions_invalid: int
+    partitions_blocked: int
+    transactions_committed: int
+    compaction_passes: int
+    compaction_removed: int  # messages
+    compaction_reclaimed_bytes: int
+    erased: int  # messages
+    delayed_waiting: int
+    delayed_delivered: int
+
+
+def own(
+    store: Store, clock: Clock, name: str, limits: OwnerLimits, take_over: bool = False
+) -> Ownership | None:
+    """The ownership of a shared store, shown from now on; None for a store that one process has for
+    itself. `name` is what people are told of this process. See `Ownership.take`."""
+    if not store.shared:
+        return None
+    ownership = Ownership(open_metadata(store), clock, name, limits)
+    ownership.take(take_over)
+    ownership.start()
+    return ownership
+
+
+class Engine:
     """An ordered, durable message log over a store. Close it to release the store. `threads` run
     what need not keep a caller waiting, `random` is for what is spread; the engine's own unless
     given. `owner` is the ownership of a shared store (`own`); without one whoever makes the engine
@@ -61,15 +146,22 @@ class Engine(EngineParts):
         random: Random | None = None,
         owner: Ownership | None = None,
     ) -> None:
-        super().__init__(store, clock, config or EngineConfig(), threads, owner)
-        self.groups = self._make_groups()
-        self.queues = Queues(
-            self,
-            self._registry,
-            self._journal(QUEUES),
-            self.transactions,
-            clock,
-            random or Random(),
+        config = config or EngineConfig()
+        self._store = store
+        self._clock = clock
+        self._owner = owner
+        self._threads = threads or ThreadPoolExecutor(config.threads, "tms-append")
+        confirm = None if owner is None else owner.confirm
+        self.topics = topics = Topics(store, clock, config.of_topics(), self._threads, confirm)
+        self._publisher, self._fetcher = topics.publisher, topics.fetcher
+        self.transactions = Transactions(topics, config.transaction_lifetime_ms)
+        self.delayed = DelayedMessages(topics, self.transactions)
+        self.tables = Tables(store, self.transactions.manager)
+        self.compaction = Compaction(topics, config.compaction, self.delayed.erase)
+        self.groups = LogGroups(topics, self.transactions)
+        self.queues = Queues(topics, self.transactions, random or Random())
+        self.maintenance = Maintenance(
+            topics, config.cleaner_interval_s, self._tidy, self.delayed.forget
         )
         self._lock = threading.Lock()
         self._closed = False
@@ -79,18 +171,9 @@ class Engine(EngineParts):
             owner.watch(self._step_down)
         forks.in_child(self._forked)
 
-    def _make_groups(self) -> LogGroups:
-        return LogGroups(
-            self._registry,
-            self._partitions,
-            self._publisher,
-            self._clock,
-            self.transactions,
-            lambda name, at, cached: (self.fetch_cached if cached else self.fetch)(name, [at], 1),
-        )
-
     def _tidy(self) -> None:
-        super()._tidy()
+        """What maintenance does each time."""
+        self.transactions.tidy()
         self.groups.tidy()
         self.queues.shorten_journal()
 
@@ -107,32 +190,32 @@ class Engine(EngineParts):
         """Like `create_topic`, with properties to be kept, and whether it is new."""
         self._require_owned()
         name.require_writable()
-        record, new = self._registry.create(name, settings, properties)
+        record, new = self.topics.registry.create(name, settings, properties)
         return topic_info(name, record), new
 
     def properties(self, name: TopicName) -> Mapping[str, str]:
         """The properties that were said of a topic. Raises `TopicNotFound`."""
         self._require_open()
-        return self._registry.find(name).properties
+        return self.topics.registry.find(name).properties
 
     def settings(self, name: TopicName) -> TopicSettings:
         """A topic's settings, cheaply. Raises `TopicNotFound`."""
         self._require_open()
-        return self._registry.find(name).settings
+        return self.topics.registry.find(name).settings
 
     def growth(self, name: TopicName) -> tuple[int, tuple[int, ...]]:
         """Which life of a topic this is, and how many partitions it has and had, newest first.
         Raises `TopicNotFound`."""
         self._require_open()
-        record = self._registry.find(name)
+        record = self.topics.registry.find(name)
         return record.uid, (record.partitions, *record.outgrown)
 
     def describe_topic(self, name: TopicName) -> TopicInfo:
         """A topic with its partitions. Raises `TopicNotFound`."""
         self._require_owned()
-        record = self._registry.find(name)
+        record = self.topics.registry.find(name)
         infos = tuple(
-            self._describe(self._partitions.get(name, record, partition), record)
+            self._describe(self.topics.partitions.get(name, record, partition), record)
             for partition in range(record.partitions)
         )
         info = topic_info(name, record)
@@ -146,7 +229,7 @@ class Engine(EngineParts):
         """Up to `limit` topics of a namespace in the order of their names, beginning after the one
         named `after`."""
         self._require_owned()
-        found = self._registry.page(namespace, after, limit)
+        found = self.topics.registry.page(namespace, after, limit)
         return [topic_info(name, record) for name, record in found]
 
     def update_topic(
@@ -159,16 +242,16 @@ class Engine(EngineParts):
         properties if there are some. Raises `Invalid`, `FewerPartitions`."""
         self._require_owned()
         name.require_writable()
-        return topic_info(name, self._registry.update(name, changes, properties))
+        return topic_info(name, self.topics.registry.update(name, changes, properties))
 
     def truncate_topic(self, name: TopicName, before: Position) -> TopicInfo:
         """Make all messages before a position unreadable for good, in every partition; `latest`:
         all there are."""
         self._require_owned()
         name.require_writable()
-        record = self._registry.find(name)
+        record = self.topics.registry.find(name)
         for partition in range(record.partitions):
-            log = self._partitions.get(name, record, partition)
+            log = self.topics.partitions.get(name, record, partition)
             log.reader.truncate(before, self._clock.now_ms())
         return self.describe_topic(name)
 
@@ -192,7 +275,7 @@ class Engine(EngineParts):
         it."""
         self._require_owned()
         name.require_writable()
-        self.maintenance.finish_deletion(self._registry.delete(name).uid)
+        self.maintenance.finish_deletion(self.topics.registry.delete(name).uid)
 
     # -- messages ---------------------------------------------------------------------------------
 
@@ -239,10 +322,7 @@ class Engine(EngineParts):
         With a filter only what matches, and what was looked at is bounded; where nothing more is
         there `Fetched.reached` tells.
         Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
-        if self._closed or self._owner is not None:
-            self._require_owned()
-        judge = self._judge(isolation)
-        return self._fetcher.fetch(name, positions, bytes_max, wait_s, judge, where)
+        return self._fetcher.fetch(name, positions, bytes_max, wait_s, isolation, where)
 
     def fetch_cached(
         self,
@@ -253,7 +333,7 @@ class Engine(EngineParts):
     ) -> Fetched | None:
         """Like `fetch` without waiting and without touching the store; None when that is not
         possible."""
-        return self._fetcher.fetch_cached(name, positions, bytes_max, self._judge(isolation))
+        return self._fetcher.fetch_cached(name, positions, bytes_max, isolation)
 
     def offsets(
         self,
@@ -265,11 +345,7 @@ class Engine(EngineParts):
         where there is none. Of committed messages, never beyond the first that is not decided:
         what lies before will always be read as it is now, until its retention ends. Raises
         `TopicNotFound`, `Invalid` for a snapshot."""
-        if isinstance(isolation, Snapshot):
-            raise Invalid("Offsets are of committed or uncommitted messages.", field="isolation")
-        self._require_owned()
-        judge, since_ms = self._judge(isolation), self.transactions.undecided_since_ms
-        return self._fetcher.offsets(name, at, judge, since_ms)
+        return self._fetcher.offsets(name, at, isolation)
 
     def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
         """The offset behind the last message of a partition, committed or not, and its id. Reads
@@ -293,15 +369,6 @@ class Engine(EngineParts):
         (`Fetched.held`). Returns a function that ends the watch."""
         return self._fetcher.watch(name, positions, callback, held)
 
-    def _judge(self, isolation: Isolation | Snapshot) -> Judge | None:
-        if isolation is Isolation.COMMITTED:
-            return self.transactions.manager.fate
-        if isinstance(isolation, Snapshot):
-            return lambda pointer, _: isolation.fate(pointer)
-        if isolation is Isolation.UNCOMMITTED:
-            return None
-        raise Invalid("The isolation `snapshot` needs a snapshot.", field="isolation")
-
     # -- operating -----------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -313,16 +380,16 @@ class Engine(EngineParts):
 
     def confirm_clock(self) -> None:
         """Let retention and delayed messages believe the wall clock after a jump."""
-        self._retention.confirm()
+        self.topics.retention.confirm()
         self.delayed.confirm_clock()
 
     def inspect(self, name: TopicName, partition: int = 0, limit: int = 20) -> PartitionInspection:
         """How a partition stands in the store, with its newest `limit` blocks."""
         self._require_owned()
-        topic = self._registry.find(name)
-        log = self._partitions.get(name, topic, partition)
+        topic = self.topics.registry.find(name)
+        log = self.topics.partitions.get(name, topic, partition)
         log.reader.load()
-        floor = self._retention.floor(topic.retention_ms)
+        floor = self.topics.retention.floor(topic.retention_ms)
         return inspect_partition(log.state.chain, floor, limit)
 
     def readiness(self) -> list[str]:
@@ -349,7 +416,7 @@ class Engine(EngineParts):
 
     def stats(self) -> EngineStats:
         """Counters and sizes, for metrics."""
-        logs = self._partitions.opened()
+        logs = self.topics.partitions.opened()
         counters = [log.state.counters for log in logs]
         now_ms = self._clock.now_ms()
         tx = self.transactions.stats(now_ms)
@@ -360,12 +427,12 @@ class Engine(EngineParts):
             writes=sum(c.writes for c in counters),
             syncs=sum(c.syncs for c in counters),
             partitions_open=len(logs),
-            cache_bytes=self._cache.bytes,
+            cache_bytes=self.topics.partitions.cache.bytes,
             cache_hits=self._fetcher.hits,
             cache_misses=self._fetcher.misses,
-            in_flight_bytes=self._in_flight.bytes,
+            in_flight_bytes=self.topics.partitions.in_flight.bytes,
             clock_ahead_ms=max(0, *(log.state.last[0] - now_ms for log in logs), 0),
-            retention_held_back_ms=self._retention.held_back_ms(),
+            retention_held_back_ms=self.topics.retention.held_back_ms(),
             transactions_open=tx.open,
             transactions_oldest_ms=tx.oldest_ms,
             transactions_invalid=tx.invalid,
@@ -421,7 +488,7 @@ class Engine(EngineParts):
         self._fetcher.close(reason)
         self.maintenance.stop()
         self.compaction.stop()
-        self._partitions.close(CLOSE_TIMEOUT_S, reason)
+        self.topics.partitions.close(CLOSE_TIMEOUT_S, reason)
 
     def _shorten_journals(self) -> None:
         """Let the next start be short; without that it only takes longer."""
@@ -445,7 +512,7 @@ class Engine(EngineParts):
 
     def _describe(self, log: PartitionLog, topic: TopicRecord) -> PartitionInfo:
         log.reader.load()
-        floor = self._retention.floor(topic.retention_ms)
+        floor = self.topics.retention.floor(topic.retention_ms)
         state = log.state
         start_offset, first_id = log.reader.start(floor), log.reader.first_id(floor)
         return PartitionInfo(
