@@ -84,7 +84,7 @@ check: env
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
-	@$(PY) -m pytest -q -p no:cacheprovider python/tests/house/test_imports.py
+	@$(PY) -m pytest -q --noconftest -p no:cacheprovider -p no:schemathesis python/tests/house/test_imports.py
 
 test: env env-spark35 system-tools java hbase-jars spark35-jars
 	@$(PY) -m pytest $(PYTEST_FLAGS)

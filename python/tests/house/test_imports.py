@@ -5,14 +5,15 @@
 """
 
 import ast
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-
-import pytest
+from typing import NamedTuple
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tms"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+KNOWN_FILES = frozenset(FILES)
+DATES = {"datetime", "datetime.datetime", "date", "datetime.date"}
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 50
@@ -146,39 +147,73 @@ DRIVERS: dict[str, set[str]] = {
 }
 
 
-@cache
-def _tree(file: str) -> ast.Module:
-    return ast.parse((PACKAGE / file).read_text(), file)
+class Import(NamedTuple):
+    """One name that a file imports, also within a function."""
+
+    line: int
+    dotted: str
+    for_types: bool  # below `if TYPE_CHECKING`
+
+
+@dataclass(slots=True)
+class Source:
+    """What the rules below ask of one file, gathered in one walk over its tree."""
+
+    name: str
+    lines: int
+    docstring: str | None
+    imports: list[Import] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
+    statuses: list[str] = field(default_factory=list)  # where a number stands for an HTTP status
+    clocks: list[str] = field(default_factory=list)  # where a date asks the machine for the time
+    long_functions: list[str] = field(default_factory=list)
 
 
 @cache
-def _imports(file: str, types: bool = True) -> list[tuple[int, str]]:
-    """Line and dotted name of everything that the file imports, also within functions.
-
-    Without `types` what is imported for type checkers only is left out.
-    """
-    return list(_find_imports(file, types))
+def _sources() -> list[Source]:
+    return [_source(file) for file in FILES]
 
 
-def _find_imports(file: str, types: bool) -> Iterator[tuple[int, str]]:
-    tree = _tree(file)
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if not types and id(node) in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}:{node.lineno}: relative import; write the full name"
-            assert node.module is not None
-            for alias in node.names:
-                yield node.lineno, f"{node.module}.{alias.name}"
+def _source(file: str) -> Source:
+    text = (PACKAGE / file).read_text()
+    tree = ast.parse(text, file)
+    source = Source(file, len(text.splitlines()), ast.get_docstring(tree))
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while waiting:
+        node, for_types = waiting.pop()
+        _note(source, node, for_types)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for_types = True
+        waiting += [(child, for_types) for child in ast.iter_child_nodes(node)]
+    source.imports.sort()
+    return source
+
+
+def _note(source: Source, node: ast.AST, for_types: bool) -> None:
+    match node:
+        case ast.Import():
+            names = [alias.name for alias in node.names]
+            source.imports += [Import(node.lineno, name, for_types) for name in names]
+        case ast.ImportFrom():
+            where = f"{source.name}:{node.lineno}"
+            assert node.level == 0, f"{where}: relative import; write the full name"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            source.imports += [Import(node.lineno, name, for_types) for name in names]
+        case ast.ClassDef():
+            source.classes.append(node.name)
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            size = (node.end_lineno or node.lineno) - node.lineno + 1
+            if size > FUNCTION_LINES_MAX:
+                source.long_functions.append(f":{node.lineno} {node.name} has {size} lines")
+        case ast.keyword(arg="status" | "status_code", value=ast.Constant(value=int(number))):
+            if number in range(100, 600):
+                source.statuses.append(f":{node.lineno} {ast.unparse(node)}")
+        case ast.Compare(left=left, comparators=[ast.Constant(value=int(number)), *_]):
+            if number in range(100, 600) and "status" in ast.unparse(left):
+                source.statuses.append(f":{node.lineno} {ast.unparse(node)}")
+        case ast.Attribute(attr="now" | "utcnow" | "today"):
+            if ast.unparse(node.value) in DATES:
+                source.clocks.append(f":{node.lineno} {ast.unparse(node)}")
 
 
 @cache
@@ -190,12 +225,13 @@ def _module_file(dotted: str) -> str | None:
     while len(parts) > 1:
         path = "/".join(parts[1:])
         for candidate in (f"{path}.py", f"{path}/__init__.py"):
-            if (PACKAGE / candidate).exists():
+            if candidate in KNOWN_FILES:
                 return candidate
         parts.pop()
     return "__init__.py"
 
 
+@cache
 def _room(file: str) -> str:
     if file == "__init__.py":
         return "root"
@@ -210,20 +246,18 @@ def _covers(grant: str, file: str) -> bool:
     return room == grant or room.startswith(grant + "/")
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_room_imports_only_the_rooms_below_it(file: str) -> None:
-    room = _room(file)
-    own = room.partition("/")[0]
-    granted = MAY_IMPORT[room] | EXCEPTIONS.get(file, set()) | {own}
-    if room == "store/base":
-        granted = MAY_IMPORT[room] | {room}
+def test_a_room_imports_only_the_rooms_below_it() -> None:
     astray = []
-    for line, dotted in _imports(file):
-        target = _module_file(dotted)
-        if target is None or (target == "__init__.py" and dotted in ("tms", "tms.__version__")):
-            continue
-        if not any(_covers(grant, target) for grant in granted):
-            astray.append(f"{file}:{line} imports {dotted} ({_room(target)})")
+    for source in _sources():
+        room = _room(source.name)
+        own = room if room == "store/base" else room.partition("/")[0]
+        granted = MAY_IMPORT[room] | EXCEPTIONS.get(source.name, set()) | {own}
+        for line, dotted, _ in source.imports:
+            target = _module_file(dotted)
+            if target is None or (target == "__init__.py" and dotted in ("tms", "tms.__version__")):
+                continue
+            if not any(_covers(grant, target) for grant in granted):
+                astray.append(f"{source.name}:{line} imports {dotted} ({_room(target)})")
     assert not astray, "\n".join(astray)
 
 
@@ -231,17 +265,19 @@ def _is_pure(file: str) -> bool:
     return any(file == one or (one[-1] == "/" and file.startswith(one)) for one in PURE)
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if _is_pure(file)])
-def test_a_pure_file_imports_values_and_pure_files_only(file: str) -> None:
+def test_a_pure_file_imports_values_and_pure_files_only() -> None:
     astray = []
-    for line, dotted in _imports(file, types=False):
-        target = _module_file(dotted)
-        if target is None:
-            impure = dotted.partition(".")[0] in IMPURE
-        else:
-            impure = not (_is_pure(target) or target in ("errors.py", "__init__.py"))
-        if impure:
-            astray.append(f"{file}:{line} imports {dotted}")
+    for source in _sources():
+        if not _is_pure(source.name):
+            continue
+        for line, dotted, for_types in source.imports:
+            target = _module_file(dotted)
+            if target is None:
+                impure = dotted.partition(".")[0] in IMPURE
+            else:
+                impure = not (_is_pure(target) or target in ("errors.py", "__init__.py"))
+            if impure and not for_types:
+                astray.append(f"{source.name}:{line} imports {dotted}")
     assert not astray, "\n".join(astray)
 
 
@@ -250,70 +286,62 @@ def test_every_pure_file_is_there() -> None:
     assert not gone, gone
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_driver_is_imported_only_in_its_files(file: str) -> None:
-    astray = [
-        f"{file}:{line} imports {dotted}; only {', '.join(sorted(allowed))} may"
-        for line, dotted in _imports(file, types=False)
-        if (allowed := DRIVERS.get(dotted.partition(".")[0])) is not None
-        and not any(file == name or (name[-1] == "/" and file.startswith(name)) for name in allowed)
-    ]
-    assert not astray, "\n".join(astray)
-
-
-@pytest.mark.parametrize("file", [file for file in FILES if file != "api/routes.py"])
-def test_http_status_numbers_stand_only_in_the_routes(file: str) -> None:
+def test_a_driver_is_imported_only_in_its_files() -> None:
     astray = []
-    for node in ast.walk(_tree(file)):
-        if isinstance(node, ast.keyword) and node.arg in ("status", "status_code"):
-            value: ast.expr | None = node.value
-        elif isinstance(node, ast.Compare) and "status" in ast.unparse(node.left):
-            value = node.comparators[0]
-        else:
+    for source in _sources():
+        for line, dotted, for_types in source.imports:
+            allowed = DRIVERS.get(dotted.partition(".")[0])
+            if allowed is None or for_types:
+                continue
+            if not any(
+                source.name == name or (name[-1] == "/" and source.name.startswith(name))
+                for name in allowed
+            ):
+                only = ", ".join(sorted(allowed))
+                astray.append(f"{source.name}:{line} imports {dotted}; only {only} may")
+    assert not astray, "\n".join(astray)
+
+
+def test_http_status_numbers_stand_only_in_the_routes() -> None:
+    astray = [
+        source.name + status
+        for source in _sources()
+        if source.name != "api/routes.py"
+        for status in source.statuses
+    ]
+    assert not astray, "\n".join(astray)
+
+
+def test_time_is_read_only_by_the_clock() -> None:
+    astray = []
+    for source in _sources():
+        if source.name == "clock.py":
             continue
-        if isinstance(value, ast.Constant) and value.value in range(100, 600):
-            astray.append(f"{file}:{node.lineno} {ast.unparse(node)}")
+        astray += [source.name + clock for clock in source.clocks]
+        astray += [
+            f"{source.name}:{line} imports {dotted}"
+            for line, dotted, _ in source.imports
+            if dotted == "time" or dotted.startswith("time.")
+        ]
     assert not astray, "\n".join(astray)
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file != "clock.py"])
-def test_time_is_read_only_by_the_clock(file: str) -> None:
-    astray = [f"{file}:{line} imports {name}" for line, name in _imports(file) if _is_clock(name)]
-    astray += [
-        f"{file}:{node.lineno} {ast.unparse(node)}"
-        for node in ast.walk(_tree(file))
-        if isinstance(node, ast.Attribute)
-        and node.attr in ("now", "utcnow", "today")
-        and ast.unparse(node.value) in ("datetime", "datetime.datetime", "date", "datetime.date")
-    ]
+def test_files_and_functions_stay_short_and_say_what_they_own() -> None:
+    astray = []
+    for source in _sources():
+        if not source.docstring:
+            astray.append(f"{source.name} does not say what it owns")
+        if source.lines > FILE_LINES_MAX:
+            astray.append(f"{source.name} has {source.lines} lines")
+        astray += [source.name + function for function in source.long_functions]
     assert not astray, "\n".join(astray)
-
-
-def _is_clock(dotted: str) -> bool:
-    return dotted == "time" or dotted.startswith("time.")
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_files_and_functions_stay_short_and_say_what_they_own(file: str) -> None:
-    tree, text = _tree(file), (PACKAGE / file).read_text()
-    assert ast.get_docstring(tree), f"{file} does not say what it owns"
-    lines = len(text.splitlines())
-    assert lines <= FILE_LINES_MAX, f"{file} has {lines} lines"
-    long = [
-        f"{file}:{node.lineno} {node.name} has {size} lines"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (size := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
-    ]
-    assert not long, "\n".join(long)
 
 
 def test_a_class_name_exists_once() -> None:
     """A reader who meets a name knows from the name alone which room is meant."""
     homes: dict[str, list[str]] = {}
-    for file in FILES:
-        for node in ast.walk(_tree(file)):
-            if isinstance(node, ast.ClassDef):
-                homes.setdefault(node.name, []).append(file)
-    twice = {name: found for name, found in homes.items() if len(found) > 1}
+    for source in _sources():
+        for name in source.classes:
+            homes.setdefault(name, []).append(source.name)
+    twice = {name: files for name, files in homes.items() if len(files) > 1}
     assert not twice, twice
