@@ -73,7 +73,7 @@ def main() -> None:
         for word in ["to", "be", "or", "not", "to", "be"]:
             bus.publish("words", word.encode())
         print(f"{consume(bus, engine)} messages counted")
-        bus.set_positions("counters", "words", {0: "earliest"})  # everything comes once more
+        bus.set_positions("words", {0: "earliest"}, group="counters")  # everything comes once more
         print(f"{consume(bus, engine)} of them again")
 
 

@@ -23,7 +23,9 @@ def prepare(bus: tms.Bus, lease_s: float = 30) -> tms.Queue:
     """The topics, and the queue of the workers."""
     bus.create_topic("images", partitions=2)
     bus.create_topic("thumbnails")
-    return bus.queue("images", "renderers", lease_s=lease_s, deliveries_max=5, backoff_first_s=0.05)
+    return bus.queue(
+        "images", group="renderers", lease_s=lease_s, deliveries_max=5, backoff_first_s=0.05
+    )
 
 
 def work(bus: tms.Bus, queue: tms.Queue, render: Render) -> int:

@@ -141,7 +141,7 @@ class Round:
                 bus.create_topic(name, **of["settings"])
             for queue, settings in self._plan.queues.items():
                 topic, _, group = queue.partition("/")
-                bus.queue(topic, group, **settings)
+                bus.queue(topic, group=group, **settings)
 
     # -- load --------------------------------------------------------------------------------------
 

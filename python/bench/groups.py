@@ -167,7 +167,7 @@ def _until_shared(bus: Bus, members: int) -> None:
     sizes: list[int] = []
     while True:
         try:
-            info = bus.group(GROUP, TOPIC)
+            info = bus.group(TOPIC, group=GROUP)
             sizes = sorted(len(one.partitions) for one in info.members)
             if sizes == [few] * (members - extra) + [few + 1] * extra:
                 return

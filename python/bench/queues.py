@@ -45,7 +45,7 @@ def _pairs(setup: Setup, report: Report, durability: str) -> None:
     count = 10_000 if setup.quick else 50_000
     with setup.directory() as path, Embedded.open(path) as target:
         target.bus.create_topic(TOPIC, durability=durability)
-        queue = target.bus.queue(TOPIC, "bench")
+        queue = target.bus.queue(TOPIC, group="bench")
 
         def pairs(size: int, count: int) -> Sample:
             _publish(target.bus, count)
@@ -122,9 +122,9 @@ def _backlog(setup: Setup, report: Report) -> None:
         tokens = [
             message.token
             for _ in range(count // BATCH)
-            for message in queues.receive("bench", _NAME, BATCH).messages(TOPIC)
+            for message in queues.receive(_NAME, "bench", BATCH).messages(TOPIC)
         ]
-        return measured(lambda: sum(queues.ack("bench", _NAME, [one]).done for one in tokens))
+        return measured(lambda: sum(queues.ack(_NAME, "bench", [one]).done for one in tokens))
 
     try:
         samples = interleaved({f"{n:,} wait": partial(acks, n) for n in engines}, setup.runs)
@@ -140,7 +140,7 @@ def _waiting(backlog: int, count: int) -> Engine:
     engine = Engine(MemoryStore(), SystemClock())
     engine.create_topic(_NAME, TopicSettings(durability=Durability.WRITTEN))
     settings = QueueSettings(outstanding_max=OUTSTANDING_MAX)
-    engine.queues.declare("bench", _NAME, settings)
+    engine.queues.declare(_NAME, "bench", settings)
     left = backlog + count
     while left:
         size = min(left, MESSAGES_MAX)

@@ -24,7 +24,7 @@ def _pairs(setup: Setup, report: Report, durability: str) -> None:
     count = 10_000 if setup.quick else 40_000
     with setup.directory() as path, Service.start(path) as target:
         target.bus.create_topic(TOPIC, durability=durability)
-        queue = target.bus.queue(TOPIC, "bench")
+        queue = target.bus.queue(TOPIC, group="bench")
 
         def pairs(workers: int) -> Sample:
             _publish(target.bus, count)

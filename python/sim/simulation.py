@@ -180,7 +180,7 @@ class Simulation:
     def _declare(self) -> None:
         self.world.engine.create_topic(topic_of(KEPT), KEEPING)
         for work in WORKS:
-            self.world.engine.queues.declare(work.group, work.topic, work.settings)
+            self.world.engine.queues.declare(work.topic, work.group, work.settings)
 
     def _glance(self) -> None:
         random = self.world.random
@@ -270,7 +270,7 @@ class Simulation:
         groups = [(Transformer.GROUP, SOURCE, OUTPUT[0])]
         groups += [(MEMBERS, place, JOINED[0]) for place in SHARED]
         for group, (topic, partition), output in groups:
-            found = world.engine.transactions.positions(group, topic_of((topic, partition)))
+            found = world.engine.transactions.positions(topic_of((topic, partition)), group)
             if (position := found.get(partition)) is not None:
                 place = topic, partition
                 history.add(Done(history.now(), group, place, str(position.id), output))

@@ -24,19 +24,19 @@ def drain(
     found: list[Delivered] = []
     for _ in range(rounds_max):
         queues.tidy()
-        messages = queues.receive(group, topic, 10_000).messages(str(topic))
+        messages = queues.receive(topic, group, 10_000).messages(str(topic))
         if messages:
-            result = queues.ack(group, topic, [one.token for one in messages])
+            result = queues.ack(topic, group, [one.token for one in messages])
             assert not result.fenced, "what nobody else has was acknowledged too late"
             found += messages
             continue
-        info = queues.describe(group, topic)
+        info = queues.describe(topic, group)
         if is_over(info):
             require_nothing_held(queues, group, topic)
             return found
         clock.pass_ms(QUIET_MS)
     raise AssertionError(
-        f"it is not over after {rounds_max} rounds: {queues.describe(group, topic)}"
+        f"it is not over after {rounds_max} rounds: {queues.describe(topic, group)}"
     )
 
 

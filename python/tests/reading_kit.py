@@ -232,11 +232,11 @@ class Partition:
 
     def consumed(self, bus: tms.Bus, position: Position, where: str | None = None) -> list[Row]:
         size = self.bytes_max()
-        with bus.consumer("t", position, stop_at_end=True, fetch_bytes=size, where=where) as one:
+        with bus.consumer("t", position, stop_at_end=True, bytes_max=size, where=where) as one:
             return [row(message) for message in one]
 
     async def consumed_async(self, bus: tms.aio.Bus, position: Position) -> list[Row]:
-        one = bus.consumer("t", position, stop_at_end=True, fetch_bytes=self.bytes_max())
+        one = bus.consumer("t", position, stop_at_end=True, bytes_max=self.bytes_max())
         async with one:
             return [row(message) async for message in one]
 
@@ -289,7 +289,7 @@ class Partition:
 
     def received(self, bus: tms.Bus, group: str) -> list[Row]:
         """By a queue, until nothing is left; some messages come twice."""
-        queue, found = bus.queue("t", group, backoff_first_s=0), dict[int, Row]()
+        queue, found = bus.queue("t", group=group, backoff_first_s=0), dict[int, Row]()
         given = set[int]()
         while messages := queue.receive(self.random.choice((1, 7, 100))):
             again = [m for m in messages if m.offset not in given and self.random.random() < 0.2]

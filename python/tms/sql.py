@@ -99,7 +99,7 @@ class SqlDatabase:
             _forget(self._engine, token)
         return len(found)
 
-    def forget_positions(self, group: str, topic: str) -> None:
+    def forget_positions(self, topic: str, *, group: str) -> None:
         """Let a group begin anew in this database, after it was set back by hand."""
         of_it = (_POSITIONS.c.consumer_group == group) & (_POSITIONS.c.topic == topic)
         with self._engine.begin() as connection:
@@ -228,7 +228,8 @@ def _is_done(bus: Bus, request: Commit) -> bool:
     """Whether the positions say so: nobody else of this database moves them there. They tell it
     even if TMS has forgotten the token."""
     return bool(request.positions) and all(
-        bus.positions(one.key.group, str(one.key.topic)).get(one.key.partition) == one.position
+        bus.positions(str(one.key.topic), group=one.key.group).get(one.key.partition)
+        == one.position
         for one in request.positions
     )
 

@@ -50,7 +50,7 @@ def _follow(worker: Worker, bus: tms.Bus, topic: str, positions: dict[int, str],
         start,
         stop_at_end=random.random() < 0.5,
         wait_s=0.5,
-        fetch_bytes=int(2 ** random.uniform(8, 22)),
+        bytes_max=int(2 ** random.uniform(8, 22)),
     ) as consumer:
         with worker.ending(consumer):
             for message in consumer:

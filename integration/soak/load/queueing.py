@@ -16,7 +16,7 @@ def work(worker: Worker) -> None:
     """Work until told to stop; with the option `drain`, until nothing is left."""
     options = worker.job.options
     with worker.connect() as bus:
-        queue = bus.queue(options["topic"], options["group"])
+        queue = bus.queue(options["topic"], group=options["group"])
         if options.get("drain"):
             _drain(worker, bus, queue)
             return

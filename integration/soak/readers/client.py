@@ -65,7 +65,7 @@ class Reader:
     ) -> None:
         partitions = list(start) if isinstance(start, dict) else None
         with self._bus.consumer(
-            self._topic, start, partitions, stop_at_end=True, fetch_bytes=fetch_bytes
+            self._topic, start, partitions, stop_at_end=True, bytes_max=fetch_bytes
         ) as consumer:
             write(self._place, reader, self._topic, map(cells, consumer), start=fields)
 
@@ -119,7 +119,7 @@ class Reader:
         """A new queue, until nothing is left."""
 
         def rows() -> Iterator[Row]:
-            queue = self._bus.queue(self._topic, "check", lease_s=600)
+            queue = self._bus.queue(self._topic, group="check", lease_s=600)
             deadline = time.monotonic() + TIMEOUT_S
             while time.monotonic() < deadline:
                 messages = queue.receive(1_000, wait_s=0)

@@ -67,13 +67,13 @@ class Member:
     def _poll(self) -> None:
         engine = self._world.engine
         standing = engine.groups.poll(
-            GROUP, self._topic, f"{self._name}-{self._lives}", SESSION_S, self._holding
+            self._topic, GROUP, f"{self._name}-{self._lives}", SESSION_S, self._holding
         )
         mine = dict(standing.partitions)
         for partition in standing.release:
             mine.pop(partition, None)
         if mine != self._holding:
-            found = engine.transactions.positions(GROUP, self._topic)
+            found = engine.transactions.positions(self._topic, GROUP)
             for partition, epoch in mine.items():
                 if self._holding.get(partition) != epoch:
                     self._positions[partition] = found.get(partition, Position.earliest())
@@ -82,7 +82,7 @@ class Member:
     def _left(self) -> bool:
         """Whether there is something that nobody processed."""
         try:
-            ends = self._world.engine.groups.describe(GROUP, self._topic).partitions
+            ends = self._world.engine.groups.describe(self._topic, GROUP).partitions
         except TMSError:
             return True
         return any(one.lag for one in ends)

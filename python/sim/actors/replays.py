@@ -147,7 +147,7 @@ class Replayer:
         fetch_bytes = self._page_bytes(place)
         where = f"key = {key}" if key else None
         with self._bus().consumer(
-            place[0], {place[1]: position}, stop_at_end=True, fetch_bytes=fetch_bytes, where=where,
+            place[0], {place[1]: position}, stop_at_end=True, bytes_max=fetch_bytes, where=where,
             isolation=Isolation.COMMITTED,
         ) as consumer:  # fmt: skip
             yield from self._noted(place, iter(consumer))

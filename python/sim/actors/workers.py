@@ -77,7 +77,7 @@ class Worker:
                 self._jobs = self._jobs or self._take(10)
                 if self._jobs:
                     self._ask("ack", self._jobs)
-            info = self._world.engine.queues.describe(self._queue.group, self._topic)
+            info = self._world.engine.queues.describe(self._topic, self._queue.group)
             left = info.backlog + info.leased + info.ready + info.delayed + info.blocked
             return self._again is None and left + info.dying == 0
         except TMSError:
@@ -101,7 +101,7 @@ class Worker:
     def _take(self, limit: int) -> list[Delivered]:
         world, history = self._world, self._world.history
         began, clock_ms = history.now(), world.clock.passed_ms
-        received = world.engine.queues.receive(self._queue.group, self._topic, limit)
+        received = world.engine.queues.receive(self._topic, self._queue.group, limit)
         found = received.messages(self._queue.place[0])
         if found:
             jobs = tuple(map(_job, found))
@@ -187,13 +187,13 @@ def _call(world: World, how: str, queue: Work, tokens: Sequence[str]) -> TokenRe
     queues, group, topic = world.engine.queues, queue.group, queue.topic
     match how:
         case "ack":
-            return queues.ack(group, topic, tokens)
+            return queues.ack(topic, group, tokens)
         case "nack":
-            return queues.nack(group, topic, tokens)
+            return queues.nack(topic, group, tokens)
         case "extend":
-            return queues.extend(group, topic, tokens)
+            return queues.extend(topic, group, tokens)
         case _:
-            return queues.reject(group, topic, tokens, "bad")
+            return queues.reject(topic, group, tokens, "bad")
 
 
 def _job(message: Delivered) -> Job:

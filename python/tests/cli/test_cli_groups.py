@@ -18,7 +18,7 @@ def test_groups_are_listed_and_shown_with_members_and_lag(bus: tms.Bus, cli: Tms
     assert cli("group", "list", "in") == (0, [])
     assert cli("group", "show", "g", "in")[0] == 3
     assert cli("group", "list", "nowhere")[0] == 3
-    bus.set_positions("g", "in", {1: "latest"})
+    bus.set_positions("in", {1: "latest"}, group="g")
     with bus.consumer("in", group="h", delivery="at-least-once") as consumer:
         for _, message in zip(range(6), consumer, strict=False):
             assert message.partition in (0, 1)
@@ -38,14 +38,14 @@ def test_a_group_begins_anew_or_goes_on_where_it_is_told(bus: tms.Bus, cli: Tms)
     assert cli("group", "reset", "g", "in", "--to", "offset:1")[0] == 2  # nobody confirmed it
     assert cli("group", "reset", "g", "in", "--to", "-10", "--yes")[0] == 2
     dry = cli("group", "reset", "g", "in", "--to", "offset:1", "--dry-run")
-    assert dry[1]["reset"] is False and bus.positions("g", "in") == {}
+    assert dry[1]["reset"] is False and bus.positions("in", group="g") == {}
     assert cli("group", "reset", "g", "in", "--to", "offset:1", "--yes")[1]["reset"] is True
-    assert {p: str(at) for p, at in bus.positions("g", "in").items()} == {
+    assert {p: str(at) for p, at in bus.positions("in", group="g").items()} == {
         0: "offset:1",
         1: "offset:1",
     }
     assert cli("group", "reset", "g", "in", "--yes")[1]["position"] is None
-    assert bus.positions("g", "in") == {}
+    assert bus.positions("in", group="g") == {}
     assert cli("group", "reset", "g", "nowhere", "--yes")[0] == 3
 
 

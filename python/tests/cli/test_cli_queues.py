@@ -137,7 +137,7 @@ def test_dead_letters_are_shown_and_moved_back(cli: Tms, bus: tms.Bus) -> None:
     [one] = cli("receive", "workers", "jobs", "--json").lines
     rejected = cli("reject", "workers", "jobs", one["token"], "--cause", "no such file")
     assert (rejected.code, rejected.err) == (0, "1 rejected\n")
-    until(lambda: bus.queue_port.describe("workers", TopicName.parse("jobs")).dead == 1)
+    until(lambda: bus.queue_port.describe(TopicName.parse("jobs"), "workers").dead == 1)
     [letter] = cli("dead", "workers", "jobs", "--json").lines
     assert (letter["value"], letter["headers"]["tms-dead-cause"]) == ("one", "no such file")
     assert "tms-dead-cause=no such file" in cli("dead", "workers", "jobs", "-n", "1").out

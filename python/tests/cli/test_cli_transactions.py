@@ -54,7 +54,7 @@ def test_a_group_is_shown_with_its_lag_and_moved(bus: tms.Bus, cli: Tms) -> None
     for wrong in ([], ["-p", "1"]):  # no partition, nobody confirmed it
         assert cli("position", "set", "g", "in", "offset:1", *wrong)[0] == 2
     dry = cli("position", "set", "g", "in", "offset:1", "-p", "1", "--dry-run")
-    assert dry[1]["moved"] is False and bus.positions("g", "in") == {}
+    assert dry[1]["moved"] is False and bus.positions("in", group="g") == {}
     assert cli("position", "set", "g", "in", "offset:1", "-p", "1", "--yes")[0] == 0
     shown = cli("position", "show", "g", "in")[1]
     assert [(row["position"], row["lag"]) for row in shown] == [(None, 3), ("offset:1", 2)]

@@ -258,12 +258,12 @@ class AsyncBusContract:
                 await consume(bus, b"2")
             await consume(bus, b"")
             assert await all_values(bus, "out") == [b"0", b"1", b"2", b"3"]
-            await bus.set_positions("g", "in", {0: "offset:3"})
+            await bus.set_positions("in", {0: "offset:3"}, group="g")
             consumer = bus.consumer("in", group="g", stop_at_end=True)
             assert [message.value async for message in consumer] == [b"3"]
             await consumer.acknowledge()
             (last,) = [one async for one in bus.consumer("in", "offset:3", stop_at_end=True)]
-            assert (await bus.positions("g", "in"))[0] == tms.Position.after(last.id)
+            assert (await bus.positions("in", group="g"))[0] == tms.Position.after(last.id)
 
         run(open_bus, work)
 

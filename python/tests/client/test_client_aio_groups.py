@@ -70,7 +70,7 @@ def sizes(bus: AsyncBus, *wanted: int) -> Callable[[], Awaitable[bool]]:
 
     async def look() -> bool:
         try:
-            found = await bus.group("g", "in")
+            found = await bus.group("in", group="g")
         except tms.TMSError:
             return False
         return sorted(len(one.partitions) for one in found.members) == sorted(wanted)
@@ -93,7 +93,7 @@ class AsyncGroupContract:
             await until(all_there)
             for worker in workers:
                 await worker.stop()
-            assert (await bus.group("g", "in")).summary().lag <= 3
+            assert (await bus.group("in", group="g")).summary().lag <= 3
             (summary,) = await bus.groups("in")
             assert summary.members == 0
 

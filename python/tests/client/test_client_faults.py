@@ -125,7 +125,7 @@ def test_a_consumer_reads_on_after_its_answers_were_lost(url: str, topic: str) -
         for n in range(20):
             bus.publish(topic, b"%d" % n)
     with Proxy(url, faulty_method=b"GET") as proxy, tms.connect(proxy.url) as bus:
-        consumer = bus.consumer(topic, stop_at_end=True, fetch_bytes=1)
+        consumer = bus.consumer(topic, stop_at_end=True, bytes_max=1)
         proxy.script(Fault.LOSE_ANSWER, Fault.HALF_ANSWER, Fault.LOSE_REQUEST, Fault.TRICKLE)
         assert [m.value for m in consumer] == [b"%d" % n for n in range(20)]
         assert proxy.done

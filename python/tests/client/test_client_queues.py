@@ -56,13 +56,13 @@ def together(workers: int, work: Callable[[int], None]) -> None:
 def test_a_queue_is_made_when_it_is_first_asked_for(bus: Bus) -> None:
     queue = bus.queue("jobs", group="g")
     assert queue.settings.lease_s == 30 and repr(queue) == "<Queue g of jobs>"
-    assert bus.queue("jobs", "g").settings == queue.settings
+    assert bus.queue("jobs", group="g").settings == queue.settings
     with pytest.raises(Conflict):
-        bus.queue("jobs", "g", lease_s=5)
+        bus.queue("jobs", group="g", lease_s=5)
     with pytest.raises(Invalid, match="no setting 'lease'"):
-        bus.queue("jobs", "g", lease=5)
+        bus.queue("jobs", group="g", lease=5)
     with pytest.raises(TopicNotFound):
-        bus.queue("none", "g")
+        bus.queue("none", group="g")
     assert queue.update(lease_s=5).settings.lease_s == queue.settings.lease_s == 5
     assert [one.group for one in bus.queues("jobs")] == ["g"]
     queue.delete()
@@ -70,7 +70,7 @@ def test_a_queue_is_made_when_it_is_first_asked_for(bus: Bus) -> None:
 
 
 def test_messages_are_acknowledged_one_by_one_or_together(bus: Bus) -> None:
-    queue = bus.queue("jobs", "g")
+    queue = bus.queue("jobs", group="g")
     bus.publish_many("jobs", [b"%d" % i for i in range(10)])
     one, *others = queue.receive(10)
     assert queue.ack(one) == TokenResult(1)
@@ -83,7 +83,7 @@ def test_messages_are_acknowledged_one_by_one_or_together(bus: Bus) -> None:
 
 
 def test_neighbours_go_as_one_token(bus: Bus) -> None:
-    queue = bus.queue("jobs", "g")
+    queue = bus.queue("jobs", group="g")
     bus.publish_many("jobs", [b"%d" % i for i in range(10)])
     messages = queue.receive(10)
     assert len(tokens_of(messages)) == 1
@@ -94,7 +94,7 @@ def test_neighbours_go_as_one_token(bus: Bus) -> None:
 
 
 def test_work_that_raises_gives_its_message_back(bus: Bus) -> None:
-    queue = bus.queue("jobs", "g", backoff_first_s=0)
+    queue = bus.queue("jobs", group="g", backoff_first_s=0)
     bus.publish("jobs", b"1")
     (message,) = queue.receive()
     with pytest.raises(ZeroDivisionError), queue.settling(message):
@@ -107,7 +107,7 @@ def test_work_that_raises_gives_its_message_back(bus: Bus) -> None:
 
 
 def test_a_queue_gives_messages_without_end(bus: Bus) -> None:
-    queue = bus.queue("jobs", "g")
+    queue = bus.queue("jobs", group="g")
     bus.publish_many("jobs", [b"%d" % i for i in range(20)])
     found = []
     for message in queue:
@@ -119,7 +119,7 @@ def test_a_queue_gives_messages_without_end(bus: Bus) -> None:
 
 
 def test_rejected_messages_come_back_with_redrive(bus: Bus) -> None:
-    queue = bus.queue("jobs", "g")
+    queue = bus.queue("jobs", group="g")
     bus.publish("jobs", b"bad", headers={"h": b"1"})
     queue.reject(queue.receive(), cause="no")
     until(lambda: queue.describe().dead == 1)
@@ -133,7 +133,7 @@ def test_rejected_messages_come_back_with_redrive(bus: Bus) -> None:
 
 
 def test_a_worker_that_waits_gets_what_is_published(bus: Bus) -> None:
-    queue = bus.queue("jobs", "g")
+    queue = bus.queue("jobs", group="g")
     found: list[bytes | None] = []
     thread = threading.Thread(target=lambda: found.extend(m.value for m in queue.receive(1, 10)))
     thread.start()
@@ -147,7 +147,7 @@ def test_a_worker_that_waits_gets_what_is_published(bus: Bus) -> None:
 @pytest.mark.parametrize("why", ["lease", "nack", "transaction", "key"])
 def test_a_worker_that_waits_gets_what_becomes_ready(bus: Bus, why: str) -> None:
     ordered = "key" if why == "key" else ""
-    queue = bus.queue("jobs", "g", lease_s=0.2 if why == "lease" else 30, ordered_by=ordered)
+    queue = bus.queue("jobs", group="g", lease_s=0.2 if why == "lease" else 30, ordered_by=ordered)
     if why == "transaction":
         tx = bus.transaction()
         tx.send("jobs", b"1")
@@ -174,7 +174,7 @@ def test_every_worker_that_waits_is_served_although_the_others_do_not_come_back(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tms.queues.queues.LOOK_S", 60.0)
-    queue = bus.queue("jobs", "g")
+    queue = bus.queue("jobs", group="g")
     found: list[bytes | None] = []
     threads = [
         threading.Thread(target=lambda: found.extend(m.value for m in queue.receive(2, 30)))
@@ -194,7 +194,7 @@ def test_who_waits_learns_of_what_ends_sooner_than_it_knew(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tms.queues.queues.LOOK_S", 60.0)
-    queue = bus.queue("jobs", "g", lease_s=60)
+    queue = bus.queue("jobs", group="g", lease_s=60)
     bus._transport.queues.close()  # type: ignore[attr-defined]  # nothing runs in the background
     bus.publish("jobs", b"1")
     messages = queue.receive()
@@ -211,7 +211,7 @@ def test_who_waits_learns_of_what_ends_sooner_than_it_knew(
 def test_a_worker_that_waits_is_told_when_the_bus_closes(tmp_path: Path) -> None:
     bus = tms.open(tmp_path)
     bus.create_topic("jobs")
-    queue = bus.queue("jobs", "g")
+    queue = bus.queue("jobs", group="g")
     errors: list[TMSError] = []
 
     def wait() -> None:
@@ -234,7 +234,7 @@ def test_a_worker_that_waits_is_told_when_the_bus_closes(tmp_path: Path) -> None
 
 def test_32_workers_share_a_partition_while_a_reader_reads_it_in_order(bus: Bus) -> None:
     jobs = 10_000
-    queue = bus.queue("jobs", "g")
+    queue = bus.queue("jobs", group="g")
     acked: list[list[bytes | None]] = [[] for _ in range(32)]
     done = Counter[str]()
     read: list[bytes | None] = []
@@ -265,7 +265,12 @@ def test_32_workers_share_a_partition_while_a_reader_reads_it_in_order(bus: Bus)
 def test_order_by_key_holds_with_many_workers_and_failures(bus: Bus) -> None:
     keys, rounds = 100, 12
     queue = bus.queue(
-        "jobs", "g", ordered_by="key", backoff_first_s=0.01, backoff_max_s=0.01, deliveries_max=0
+        "jobs",
+        group="g",
+        ordered_by="key",
+        backoff_first_s=0.01,
+        backoff_max_s=0.01,
+        deliveries_max=0,
     )
     acked: dict[bytes, list[int]] = defaultdict(list)
     lock = threading.Lock()
@@ -295,7 +300,7 @@ def test_order_by_key_holds_with_many_workers_and_failures(bus: Bus) -> None:
 
 def test_a_transaction_settles_messages_with_its_outputs_exactly_once(bus: Bus) -> None:
     jobs = 120
-    queue = bus.queue("jobs", "g", lease_s=0.3, backoff_first_s=0, deliveries_max=0)
+    queue = bus.queue("jobs", group="g", lease_s=0.3, backoff_first_s=0, deliveries_max=0)
     bus.publish_many("jobs", [b"%d" % i for i in range(jobs)])
     fenced = Counter[str]()
 
@@ -320,7 +325,7 @@ def test_a_transaction_settles_messages_with_its_outputs_exactly_once(bus: Bus) 
 
 
 def test_a_transaction_that_is_left_settles_nothing(bus: Bus) -> None:
-    queue = bus.queue("jobs", "g")
+    queue = bus.queue("jobs", group="g")
     bus.publish("jobs", b"1")
     messages = queue.receive()
     with pytest.raises(ZeroDivisionError), bus.transaction() as tx:
@@ -332,7 +337,7 @@ def test_a_transaction_that_is_left_settles_nothing(bus: Bus) -> None:
 
 
 def test_a_queue_can_be_closed_over(bus: Bus) -> None:
-    queue: Queue = bus.queue("jobs", "g")
+    queue: Queue = bus.queue("jobs", group="g")
     bus.close()
     with pytest.raises(Closed):
         queue.receive()

@@ -25,7 +25,7 @@ def consumed(bus: tms.Bus) -> list[bytes | None]:
 
 
 def received(bus: tms.Bus, wait_s: float = WAIT_S) -> list[bytes | None]:
-    return [message.value for message in bus.queue("a", "g").receive(wait_s=wait_s)]
+    return [message.value for message in bus.queue("a", group="g").receive(wait_s=wait_s)]
 
 
 def fetched_on_a_loop(bus: tms.Bus) -> list[bytes | None]:
@@ -40,7 +40,7 @@ def fetched_on_a_loop(bus: tms.Bus) -> list[bytes | None]:
 def received_on_a_loop(bus: tms.Bus) -> list[bytes | None]:
     async def receive() -> list[bytes | None]:
         async with tms.aio.connect(url(bus)) as other:
-            queue = await other.queue("a", "g")
+            queue = await other.queue("a", group="g")
             return [message.value for message in await queue.receive(wait_s=WAIT_S)]
 
     return asyncio.run(receive())
@@ -60,7 +60,7 @@ def test_a_client_that_waits_for_longer_than_the_service_gets_what_comes(
 ) -> None:
     with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
         bus.create_topic("a")
-        bus.queue("a", "g")
+        bus.queue("a", group="g")
         asked = in_thread(lambda: ask(bus))
         until(lambda: polls(served) >= 3)
         bus.publish("a", b"1")
@@ -73,7 +73,7 @@ def test_a_wait_in_which_nothing_comes_ends(
 ) -> None:
     with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
         bus.create_topic("a")
-        bus.queue("a", "g")
+        bus.queue("a", group="g")
         assert ask(bus, 0.1) == []
         assert polls(served) >= 2
 

@@ -217,7 +217,7 @@ class ParticipantContract:
         bus.publish("in", b"1")
         consumer = bus.consumer("in", group="g", stop_at_end=True)
         list(consumer)
-        bus.set_positions("g", "in", {0: "offset:0"})
+        bus.set_positions("in", {0: "offset:0"}, group="g")
         tx = bus.transaction()
         tx.join(Tale("a", told))
         tx.acknowledge(consumer)

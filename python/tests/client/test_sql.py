@@ -169,10 +169,10 @@ def test_a_group_that_was_set_back_by_hand_begins_anew_once_the_database_forgets
                 tx.acknowledge(consumer)
 
     process()
-    bus.set_positions("g", "in", {0: "earliest"})
+    bus.set_positions("in", {0: "earliest"}, group="g")
     with pytest.raises(Conflict):
         process()
-    database.forget_positions("g", "in")
+    database.forget_positions("in", group="g")
     process()
     assert names(engine) == ["1", "1"]
 

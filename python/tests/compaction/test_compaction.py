@@ -492,18 +492,18 @@ def test_a_queue_hands_out_each_message_that_is_left_once(ordered_by: str) -> No
     left = {one.offset for one in world.read()}
     assert len(left) == 11
     queues = world.engine.queues
-    queues.declare("g", NAME, QueueSettings(lease_s=10, ordered_by=ordered_by))
+    queues.declare(NAME, "g", QueueSettings(lease_s=10, ordered_by=ordered_by))
     seen: list[int] = []
     for _ in range(3):
-        found = queues.receive("g", NAME, 4)
+        found = queues.receive(NAME, "g", 4)
         seen += [one.offset for one in found.messages("t")]
         world.clock.pass_ms(11_000)  # nothing is acknowledged: all comes again
     assert set(seen) <= left and len(seen) > 4
     done: list[int] = []
     while len(done) < len(left):
         world.clock.pass_ms(30_000)
-        some = list(queues.receive("g", NAME, 4).messages("t"))
-        queues.ack("g", NAME, [one.token for one in some])
+        some = list(queues.receive(NAME, "g", 4).messages("t"))
+        queues.ack(NAME, "g", [one.token for one in some])
         done += [one.offset for one in some]
     assert sorted(done) == sorted(left)
 

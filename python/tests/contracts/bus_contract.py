@@ -524,7 +524,7 @@ class ConsumerContract:
         self, bus: Bus, ids: list[MessageId]
     ) -> None:
         values = []
-        for message in bus.consumer("orders", stop_at_end=True, fetch_bytes=1):
+        for message in bus.consumer("orders", stop_at_end=True, bytes_max=1):
             values.append(message.value)
             bus.publish("orders", b"later")
         assert values == [b"%d" % n for n in range(10)]
@@ -571,7 +571,7 @@ class ConsumerContract:
         bus.create_topic("orders", partitions=3)
         for n in range(60):
             bus.publish("orders", b"%d" % n)
-        found = bus.consumer("orders", stop_at_end=True, fetch_bytes=1)
+        found = bus.consumer("orders", stop_at_end=True, bytes_max=1)
         assert sorted(int(m.value or b"") for m in found) == list(range(60))
 
     def test_more_partitions_than_one_fetch_takes(self, bus: Bus) -> None:

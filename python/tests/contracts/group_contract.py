@@ -89,7 +89,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def owned(bus: Bus) -> dict[str, list[int]]:
     """The partitions of each member."""
-    return {one.member: list(one.partitions) for one in bus.group("g", "in").members}
+    return {one.member: list(one.partitions) for one in bus.group("in", group="g").members}
 
 
 def shared_by(bus: Bus, *workers: Worker) -> bool:
@@ -216,7 +216,7 @@ class GroupContract:
                 assert sorted(m.value for m in found) == sorted(values)  # type: ignore[type-var]
             found.acknowledge()
             assert list(bus.consumer("in", group="h", partitions="all", stop_at_end=True)) == []
-            assert bus.group("h", "in").members == ()
+            assert bus.group("in", group="h").members == ()
 
     # Delivery
 
@@ -245,14 +245,14 @@ class GroupContract:
                 fail(bus.consumer("in", group="g", delivery="at-least-once"))
         with bus.consumer("in", group="g", delivery="at-least-once", stop_at_end=True) as consumer:
             assert [message.value for message in consumer] == [b"0"]
-        assert bus.group("g", "in").summary().lag == 0
+        assert bus.group("in", group="g").summary().lag == 0
 
     def test_at_least_once_commits_by_itself_while_it_goes_on(self, bus: Bus) -> None:
         worker = Worker(bus)
         with closing(worker):
             publish(bus, 0, 8)
             worker.until(8)
-            until(lambda: bus.group("g", "in").summary().lag == 0)
+            until(lambda: bus.group("in", group="g").summary().lag == 0)
 
     def test_at_most_once_hands_nothing_out_twice_even_if_it_dies(self, bus: Bus) -> None:
         values = publish(bus, 0, 16)
@@ -308,7 +308,7 @@ class GroupContract:
             workers.append(Worker(bus, transform(number), delivery="exactly-once"))
         with closing(*workers):
             values += publish(bus, 12, 40)
-            until(lambda: bus.group("g", "in").summary().lag == 0)
+            until(lambda: bus.group("in", group="g").summary().lag == 0)
             with pytest.raises(Invalid, match="transaction"):
                 workers[0].consumer.acknowledge()
         found = [message.value for message in bus.consumer("out", stop_at_end=True)]
@@ -382,11 +382,11 @@ class GroupContract:
         with closing(worker):
             publish(bus, 0, 8)
             worker.until(8)
-            until(lambda: bus.group("g", "in").summary().lag == 0)
-            bus.set_positions("g", "in", {0: "earliest"})
+            until(lambda: bus.group("in", group="g").summary().lag == 0)
+            bus.set_positions("in", {0: "earliest"}, group="g")
             publish(bus, 8, 4)
             until(lambda: worker.values.count(b"4") == 2)
-            until(lambda: bus.group("g", "in").summary().lag == 0)
+            until(lambda: bus.group("in", group="g").summary().lag == 0)
             again = {m.partition for m in worker.seen if worker.values.count(m.value) > 1}
             assert again == {0} and set(worker.values) == {b"%d" % n for n in range(12)}
 
@@ -436,12 +436,12 @@ class GroupContract:
                 except threading.BrokenBarrierError:
                     return
 
-        workers = [Worker(bus, wait, stop_at_end=True, fetch_bytes=200) for _ in range(3)]
+        workers = [Worker(bus, wait, stop_at_end=True, bytes_max=200) for _ in range(3)]
         for worker in workers:
             worker.end()
         assert set(values) == {v for one in workers for v in one.values}
-        assert bus.group("g", "in").summary().lag == 0
-        assert bus.group("g", "in").members == ()
+        assert bus.group("in", group="g").summary().lag == 0
+        assert bus.group("in", group="g").members == ()
 
     def test_who_reads_up_to_the_end_takes_over_from_one_that_died(self, bus: Bus) -> None:
         values = publish(bus, 0, 8)
@@ -465,28 +465,28 @@ class GroupContract:
             found = [message.value for message in consumer]
             assert sorted(found) == sorted(values)  # type: ignore[type-var]
         consumer.acknowledge()
-        assert bus.group("g", "in").summary().lag == 0
+        assert bus.group("in", group="g").summary().lag == 0
 
     # How a group stands
 
     def test_a_group_shows_members_owners_positions_and_lag(self, bus: Bus) -> None:
         assert bus.groups("in") == []
         with pytest.raises(GroupNotFound):
-            bus.group("g", "in")
-        for call in (lambda: bus.groups("nowhere"), lambda: bus.group("g", "nowhere")):
+            bus.group("in", group="g")
+        for call in (lambda: bus.groups("nowhere"), lambda: bus.group("nowhere", group="g")):
             with pytest.raises(TopicNotFound):
                 call()
         publish(bus, 0, 8)
-        bus.set_positions("g", "in", {0: "offset:1", 1: "latest"})
-        info = bus.group("g", "in")
+        bus.set_positions("in", {0: "offset:1", 1: "latest"}, group="g")
+        info = bus.group("in", group="g")
         assert (info.group, info.topic, info.members) == ("g", "in", ())
         assert [one.lag for one in info.partitions] == [1, 0, 2, 2]
         assert [one.position for one in info.partitions] == ["offset:1", "latest", None, None]
         assert info.partitions[1].lag_ms == 0 <= info.partitions[0].lag_ms < 60_000
         worker = Worker(bus)
         with closing(worker):
-            until(lambda: bus.group("g", "in").summary().lag == 0)
-            info = bus.group("g", "in")
+            until(lambda: bus.group("in", group="g").summary().lag == 0)
+            info = bus.group("in", group="g")
             assert {one.owner for one in info.partitions} == {worker.name}
             (member,) = info.members
             assert (member.partitions, member.session_s) == ((0, 1, 2, 3), 10)
@@ -494,4 +494,4 @@ class GroupContract:
             (summary,) = bus.groups("in")
             assert (summary.group, summary.members, summary.lag, summary.lag_ms) == ("g", 1, 0, 0)
             publish(bus, 8, 4)
-            until(lambda: bus.group("g", "in").summary().lag == 0)
+            until(lambda: bus.group("in", group="g").summary().lag == 0)

@@ -31,7 +31,7 @@ WAIT_S = 10.0
 def prepared(bus: Bus, *values: bytes, partitions: int = 1, **settings: object) -> Queue:
     """The queue `workers` on the topic `jobs`, with these messages."""
     bus.create_topic("jobs", partitions=partitions, durability="written")
-    queue = bus.queue("jobs", "workers", **{"jitter": 0.0, **settings})
+    queue = bus.queue("jobs", group="workers", **{"jitter": 0.0, **settings})
     for value in values:
         bus.publish("jobs", value)
     return queue
@@ -78,21 +78,21 @@ class QueueContract:
         assert (info.settings.lease_s, info.settings.deliveries_max) == (2.5, 3)
         assert info.settings == queue.settings
         assert str(info.dead_letter) == "morgue"
-        assert bus.queue("jobs", "workers").settings == queue.settings
+        assert bus.queue("jobs", group="workers").settings == queue.settings
 
     def test_making_it_again_changes_nothing_and_with_other_settings_is_refused(
         self, bus: Bus
     ) -> None:
         first = prepared(bus, lease_s=5).describe()
-        again = bus.queue("jobs", "workers", lease_s=5, jitter=0).describe()
+        again = bus.queue("jobs", group="workers", lease_s=5, jitter=0).describe()
         assert first == again
         with pytest.raises(Conflict):
-            bus.queue("jobs", "workers", lease_s=6)
+            bus.queue("jobs", group="workers", lease_s=6)
 
     def test_settings_can_be_changed_one_by_one(self, bus: Bus) -> None:
         queue = prepared(bus, lease_s=5)
         queue.update(lease_s=7.0, durability="synced")
-        settings = bus.queue("jobs", "workers").settings
+        settings = bus.queue("jobs", group="workers").settings
         assert (settings.lease_s, settings.durability, settings.jitter) == (7, "synced", 0)
         for changes in ({"ordered_by": "key"}, {"start": "latest"}, {"lease_s": 0}, {"leases": 1}):
             with pytest.raises(Invalid):
@@ -100,9 +100,9 @@ class QueueContract:
 
     def test_queues_are_listed_by_name_and_deleted(self, bus: Bus) -> None:
         prepared(bus)
-        bus.queue("jobs", "a b:ü")
+        bus.queue("jobs", group="a b:ü")
         assert [info.group for info in bus.queues("jobs")] == ["a b:ü", "workers"]
-        queue = bus.queue("jobs", "workers")
+        queue = bus.queue("jobs", group="workers")
         queue.delete()
         assert [info.group for info in bus.queues("jobs")] == ["a b:ü"]
         for call in (queue.describe, queue.receive, queue.delete, queue.redrive):
@@ -111,17 +111,17 @@ class QueueContract:
 
     def test_what_is_not_there_or_not_allowed_is_an_error(self, bus: Bus) -> None:
         with pytest.raises(TopicNotFound):
-            bus.queue("nowhere", "workers")
+            bus.queue("nowhere", group="workers")
         with pytest.raises(TopicNotFound):
             bus.queues("nowhere")
         queue = prepared(bus)
         for group in ("", "a/b", "x" * 256, "a\nb"):
             with pytest.raises(Invalid):
-                bus.queue("jobs", group)
+                bus.queue("jobs", group=group)
         with pytest.raises((Invalid, Forbidden)):
-            bus.queue("jobs", "others", dead_letter="system:mine")
+            bus.queue("jobs", group="others", dead_letter="system:mine")
         with pytest.raises(Invalid):
-            bus.queue("jobs", "others", dead_letter="jobs")
+            bus.queue("jobs", group="others", dead_letter="jobs")
         for limit in (0, 10_001):
             with pytest.raises(Invalid):
                 queue.receive(limit)
@@ -211,14 +211,14 @@ class QueueContract:
     def test_a_queue_from_latest_misses_what_was_there_and_nothing_else(self, bus: Bus) -> None:
         bus.create_topic("jobs", partitions=2)
         bus.publish_many("jobs", [b"old"] * 3, partition=0)
-        queue = bus.queue("jobs", "workers", start="latest")
+        queue = bus.queue("jobs", group="workers", start="latest")
         bus.publish("jobs", b"new", partition=0)
         bus.publish("jobs", b"new", partition=1)
         assert [one.value for _ in range(2) for one in queue.receive(5)] == [b"new", b"new"]
 
     def test_queues_and_consumers_of_a_topic_do_not_disturb_each_other(self, bus: Bus) -> None:
         queue = prepared(bus, b"a", b"b")
-        other = bus.queue("jobs", "others")
+        other = bus.queue("jobs", group="others")
         queue.ack(collect(queue, 5))
         assert got(collect(other, 5)) == [(b"a", 1), (b"b", 1)]
         assert [one.value for one in everything(bus, "jobs")] == [b"a", b"b"]
@@ -371,7 +371,7 @@ class QueueContract:
     def test_a_handler_that_has_not_shown_its_pace_leases_nothing_ahead(self, bus: Bus) -> None:
         queue = prepared(bus, *(b"%d" % n for n in range(4)))
         for message in queue:
-            others = collect(bus.queue("jobs", "workers"), 10)
+            others = collect(bus.queue("jobs", group="workers"), 10)
             assert got(others) == [(b"1", 1), (b"2", 1), (b"3", 1)]
             queue.ack(message)
             break
@@ -392,7 +392,7 @@ class QueueContract:
 
     def test_a_handler_that_lost_its_lease_is_told(self, bus: Bus) -> None:
         queue = prepared(bus, b"a", backoff_first_s=0)
-        other = bus.queue("jobs", "workers")
+        other = bus.queue("jobs", group="workers")
         [message] = queue.receive()
         with (
             pytest.raises(Fenced, match="offset 0 of partition 0 of jobs"),
@@ -420,15 +420,15 @@ class QueueContract:
             if done == 20:
                 break
         del message
-        found = bus.queue("jobs", "workers").receive(40, WAIT_S)
+        found = bus.queue("jobs", group="workers").receive(40, WAIT_S)
         rest = 0
         while found:
             rest += len(found)
-            found = bus.queue("jobs", "workers").receive(40)
+            found = bus.queue("jobs", group="workers").receive(40)
         assert rest == 20
 
     def test_tokens_are_texts_that_can_be_sent_elsewhere(self, bus: Bus) -> None:
         queue = prepared(bus, b"a", b"b")
         tokens = [one.token for one in collect(queue, 2)]
         assert all(str(Token.parse(token)) == token for token in tokens)
-        assert bus.queue("jobs", "workers").ack(tokens).done == 2
+        assert bus.queue("jobs", group="workers").ack(tokens).done == 2

@@ -204,9 +204,9 @@ class TransactionContract:
                 break
         assert values(bus, "in", group="g") == [b"3", b"4", b"5"]
         assert values(bus, "in", group="other")[0] == b"0"
-        bus.set_positions("g", "in", {0: "offset:5"})
+        bus.set_positions("in", {0: "offset:5"}, group="g")
         assert values(bus, "in", group="g") == [b"5"]
-        assert str(bus.positions("g", "in")[0]) == "offset:5"
+        assert str(bus.positions("in", group="g")[0]) == "offset:5"
 
     def test_consume_transform_produce_moves_all_or_nothing(self, bus: Bus) -> None:
         for number in range(10):
@@ -252,7 +252,7 @@ class TransactionContract:
             bus.transaction().acknowledge(consumer)
         for group in ("", "a/b", "g" * 256):
             with pytest.raises(Invalid):
-                bus.positions(group, "in")
+                bus.positions("in", group=group)
 
     # What several producers stage
 

@@ -80,7 +80,7 @@ def transform(run: Run, name: str) -> None:
     history, number = run.history, 0
     with run.bus() as bus:
         while not run.stop.is_set():
-            consumer = bus.consumer("a", group="g", stop_at_end=True, fetch_bytes=2_000)
+            consumer = bus.consumer("a", group="g", stop_at_end=True, bytes_max=2_000)
             for batch in consumer.batches():
                 messages = list(batch.messages())
                 number += 1
@@ -114,7 +114,7 @@ def finish(run: Run) -> None:
             found = bus.consumer(place[0], stop_at_end=True)
             messages = tuple((str(m.id), (m.value or b"").decode()) for m in found)
             history.add(Final(history.now(), place, messages))
-        for position in bus.positions("g", "a").values():
+        for position in bus.positions("a", group="g").values():
             history.add(Done(history.now(), "g", A, str(position.id), "made"))
 
 

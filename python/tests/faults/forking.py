@@ -259,7 +259,7 @@ def consumer(url: str) -> None:
     """Both go on reading where they are, each over a connection of its own."""
     with connected(url) as bus:
         bus.publish_many("t", [value.encode() for value in named("m", 300)])
-        reading = bus.consumer("t", fetch_bytes=1_000, stop_at_end=True)
+        reading = bus.consumer("t", bytes_max=1_000, stop_at_end=True)
         messages = iter(reading)
         list(islice(messages, 50))
         children = Children()
@@ -324,7 +324,7 @@ def member(url: str) -> None:
 def queue(url: str) -> None:
     """What was leased ahead is handed out by the parent alone."""
     with connected(url) as bus:
-        queue = bus.queue("t", "workers", lease_s=600)
+        queue = bus.queue("t", group="workers", lease_s=600)
         bus.publish_many("t", [value.encode() for value in named("job", 47)])
         messages = iter(queue)
         mine = [next(messages)]

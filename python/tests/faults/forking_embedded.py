@@ -25,7 +25,7 @@ def embedded(directory: str) -> None:
     """In a child every use is refused, and nothing happens to the parent."""
     with tms.open(directory) as bus:
         bus.create_topic("t", durability="written")
-        producer, queue, table = bus.producer("t"), bus.queue("t", "g"), bus.table("x")
+        producer, queue, table = bus.producer("t"), bus.queue("t", group="g"), bus.table("x")
         producer.send(b"0")
         producer.flush()
         group, view = bus.consumer("t", group="g2"), bus.view("t")

@@ -47,7 +47,7 @@ def work(bus: Bus, session_s: float, delivery: str) -> None:
 
 
 def take(bus: Bus, lease_s: float) -> None:
-    queue = bus.queue("in", "g", lease_s=lease_s, deliveries_max=3, backoff_first_s=0.05)
+    queue = bus.queue("in", group="g", lease_s=lease_s, deliveries_max=3, backoff_first_s=0.05)
     try:
         messages = queue.receive(4, wait_s=1)
     except (Unavailable, TimedOut):  # the service was killed while it answered: not repeated

@@ -50,7 +50,7 @@ def made(bus: Bus) -> list[str]:
 
 
 def is_done(bus: Bus) -> bool:
-    return bus.group("g", "in").summary().lag == 0
+    return bus.group("in", group="g").summary().lag == 0
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_member_that_was_paused_commits_nothing_afterwards(bus: Bus) -> None:
                 one.until(lambda one: len(one.said) > 5)
             for _ in range(2):
                 paused.send(signal.SIGSTOP)
-                within(END_S, lambda: len(bus.group("g", "in").members) == 1)
+                within(END_S, lambda: len(bus.group("in", group="g").members) == 1)
                 before = len(other.said)
                 other.until(lambda one, n=before: len(one.said) > n + 20)  # type: ignore[misc]
                 before = len(paused.said)
@@ -141,10 +141,10 @@ def test_members_go_on_when_their_service_is_killed_and_comes_back(fast_path: Pa
                 for one in members:
                     before = len(one.said)
                     one.until(lambda one, n=before: len(one.said) > n + 10)  # type: ignore[misc]
-                owners = {one.partition: one.owner for one in bus.group("g", "in").partitions}
+                owners = {one.partition: one.owner for one in bus.group("in", group="g").partitions}
                 service.kill()
                 service = running.enter_context(Service(fast_path / "data", "--port", str(port)))
-                found = bus.group("g", "in").partitions
+                found = bus.group("in", group="g").partitions
                 assert {one.partition: one.owner for one in found} == owners
         within(END_S, lambda: is_done(bus))
         assert Counter(made(bus)) == Counter(values)

@@ -20,7 +20,7 @@ LEASE_S = 1.0
 
 def is_done(bus: Bus) -> bool:
     """Whether nothing is left in the queue."""
-    now = bus.queue("in", "g").describe()
+    now = bus.queue("in", group="g").describe()
     return now.backlog + now.leased + now.ready + now.delayed + now.dying == 0
 
 

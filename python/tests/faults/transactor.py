@@ -77,7 +77,7 @@ def check(data: Path, ledger: bytes, power_lost: bool = False) -> int:
         assert seen[0] <= set(tried), "nobody sent that"
         sure = {number for number in done if is_synced(number) or not power_lost}
         assert sure <= seen[0], f"lost {sorted(sure - seen[0])}"
-        position = bus.positions(GROUP, TOPICS[0])
+        position = bus.positions(TOPICS[0], group=GROUP)
         expected = {0: Position.offset(max(seen[0]))} if seen[0] else {}
         assert position == expected, f"the position is torn: {position}, seen {sorted(seen[0])}"
         commit(bus, COUNT)  # it goes on

@@ -54,14 +54,14 @@ class World:
         reading: bool = False,
     ) -> GroupStanding:
         return self.engine.groups.poll(
-            group, topic, member, session_s, holding or {}, reading=reading
+            topic, group, member, session_s, holding or {}, reading=reading
         )
 
     def leave(self, member: str, group: str = "g") -> None:
-        self.engine.groups.leave(group, A, member)
+        self.engine.groups.leave(A, group, member)
 
     def owners(self) -> dict[int, str | None]:
-        found = self.engine.groups.describe("g", A)
+        found = self.engine.groups.describe(A, "g")
         return {one.partition: one.owner for one in found.partitions}
 
     @property
@@ -74,7 +74,7 @@ class World:
         self.engine.transactions.move([PositionChange(key, Position.offset(to), None, owner)])
 
     def position(self, partition: int = 0) -> str:
-        return str(self.engine.transactions.positions("g", A)[partition])
+        return str(self.engine.transactions.positions(A, "g")[partition])
 
 
 @pytest.fixture(params=[False, True], ids=["alone", "shared"])
@@ -107,10 +107,10 @@ def test_the_wall_clock_ends_no_session(world: World) -> None:
 def test_a_member_that_nobody_waits_for_may_be_late(world: World) -> None:
     mine = world.poll("a").partitions
     world.clock.pass_ms(30_000)
-    assert world.engine.groups.describe("g", A).members == ()
+    assert world.engine.groups.describe(A, "g").members == ()
     world.move(1, Owner("a", mine[0]))
     assert world.poll("a", mine).partitions == mine
-    assert [one.member for one in world.engine.groups.describe("g", A).members] == ["a"]
+    assert [one.member for one in world.engine.groups.describe(A, "g").members] == ["a"]
 
 
 def test_a_member_that_never_comes_back_is_forgotten(world: World) -> None:
@@ -124,7 +124,7 @@ def test_a_member_that_never_comes_back_is_forgotten(world: World) -> None:
     world.engine.groups.tidy()
     assert world.engine.groups._members.groups() == []
     with pytest.raises(GroupNotFound):
-        world.engine.groups.describe("g", A)
+        world.engine.groups.describe(A, "g")
 
 
 def test_leaving_is_not_waiting_and_may_be_repeated(world: World) -> None:
@@ -180,7 +180,7 @@ def test_a_group_shows_who_has_what_how_long_each_may_be_silent_and_where_it_sta
     yours = world.poll("b", session_s=20).partitions
     world.clock.pass_ms(500)
     world.move(7, Owner("a", mine[1]), partition=1)
-    found = world.engine.groups.describe("g", A)
+    found = world.engine.groups.describe(A, "g")
     assert (found.group, found.topic) == ("g", "a")
     assert found.members == (
         MemberInfo("a", 10, 9.5, (0, 1)),
@@ -194,9 +194,9 @@ def test_a_group_shows_who_has_what_how_long_each_may_be_silent_and_where_it_sta
     ]
     assert found.generation == max(yours.values())
     world.clock.pass_ms(9_001)
-    assert [one.left_s for one in world.engine.groups.describe("g", A).members] == [0.499, 10.499]
+    assert [one.left_s for one in world.engine.groups.describe(A, "g").members] == [0.499, 10.499]
     with pytest.raises(GroupNotFound) as caught:
-        world.engine.groups.describe("h", A)
+        world.engine.groups.describe(A, "h")
     assert caught.value.details == {"group": "h", "topic": "a"}
 
 
@@ -320,7 +320,7 @@ def test_nothing_of_a_transaction_is_seen_whose_member_was_replaced(world: World
     with pytest.raises(Fenced):
         world.engine.transactions.commit(request("late"))
     assert world.engine.offsets(B, Position.latest())[0] == 0
-    assert world.engine.transactions.positions("g", A) == {}
+    assert world.engine.transactions.positions(A, "g") == {}
 
 
 def test_a_member_that_is_replaced_while_its_commit_is_under_way_commits_all_or_nothing(
@@ -345,7 +345,7 @@ def test_a_member_that_is_replaced_while_its_commit_is_under_way_commits_all_or_
         world.engine.transactions.commit(Commit(blocks=blocks[1], positions=(change,)))
     world.store.before = lambda operation, name: None
     assert replaced.is_set() and world.owners()[0] == "b"
-    assert world.engine.transactions.positions("g", A) == {}
+    assert world.engine.transactions.positions(A, "g") == {}
     found = world.engine.fetch(B, [PartitionPosition(0, Position.earliest())], 1 << 20)
     assert len(found.blocks) == 1
 
@@ -355,7 +355,7 @@ def test_a_member_that_is_replaced_while_its_commit_is_under_way_commits_all_or_
 
 def test_the_lag_counts_what_is_before_a_group_and_how_old_it_is(world: World) -> None:
     def lags() -> list[tuple[int, int]]:
-        found = world.engine.groups.describe("g", A).partitions
+        found = world.engine.groups.describe(A, "g").partitions
         return [(one.lag, one.lag_ms) for one in found]
 
     for count in (3, 2):
@@ -391,4 +391,4 @@ def test_what_was_rolled_back_is_no_lag(world: World) -> None:
     id = transactions.begin().transaction_id
     transactions.submit(A, [NewBlock(0, encode([b"x"]))], id).result(5)
     transactions.invalidate(id)
-    assert world.engine.groups.describe("g", A).partitions[0].lag == 0
+    assert world.engine.groups.describe(A, "g").partitions[0].lag == 0

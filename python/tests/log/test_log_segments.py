@@ -268,7 +268,7 @@ def test_lone_messages_of_several_segments_are_replayed_with_the_settings_that_e
         assert bus.describe_topic("t").partition_infos[0].segments > 1
     with tms.open(tmp_path) as bus:
         for fetch_bytes in (FETCH_BYTES, 64 << 10):
-            with bus.consumer("t", stop_at_end=True, fetch_bytes=fetch_bytes) as consumer:
+            with bus.consumer("t", stop_at_end=True, bytes_max=fetch_bytes) as consumer:
                 offsets = [at for batch in consumer.batches() for at in batch.offsets()]
             assert offsets == [*range(count)]
 

@@ -97,8 +97,8 @@ def test_what_is_said_of_places_agrees_with_what_is_there(seed: int) -> None:
             before = [m.offset for m in one.rows if m not in expected]
             assert max(before, default=-1) < offset
             assert offset <= min((m.offset for m in expected), default=one.end)
-            bus.set_positions("g", "t", {0: position})
-            (lag,) = bus.group("g", "t").partitions
+            bus.set_positions("t", {0: position}, group="g")
+            (lag,) = bus.group("t", group="g").partitions
             assert lag.lag == (one.end - expected[0].offset if expected else 0), position
         for beyond in (one.end + 1, one.end + 100):
             with pytest.raises(OffsetOutOfRange) as refused:
@@ -118,7 +118,7 @@ def test_a_filter_and_a_group_pass_over_what_is_gone(seed: int) -> None:
                 assert found == [m for m in expected if m.key == b"a"], position
             group, found = f"g{id(bus)}", []
             while True:  # each of its consumers takes a few, and the group goes on behind them
-                with bus.consumer("t", group=group, stop_at_end=True, fetch_bytes=300) as consumer:
+                with bus.consumer("t", group=group, stop_at_end=True, bytes_max=300) as consumer:
                     some = [*islice(consumer, 7)]
                     consumer.acknowledge()
                 found += [m.offset for m in some]

@@ -103,10 +103,10 @@ def test_a_group_is_not_stuck_behind_what_is_gone_or_does_not_match(
     for id in ids[1:]:
         there.engine.erase(NAME, id=id)
     publish(there, b"10", b"11")
-    with bus.consumer("t", group="g", stop_at_end=True, fetch_bytes=1) as consumer:
+    with bus.consumer("t", group="g", stop_at_end=True, bytes_max=1) as consumer:
         assert values([*consumer]) == [b"10", b"11"]
         consumer.acknowledge()
-    assert bus.group("g", "t").partitions[0].lag == 0
+    assert bus.group("t", group="g").partitions[0].lag == 0
 
 
 def test_many_messages_of_many_pages_are_read_with_the_settings_that_everybody_has(
@@ -185,16 +185,16 @@ def test_a_poll_of_cdap_and_a_split_of_spark_go_on_behind_it(there: Partition) -
 
 def test_a_group_that_has_not_read_on_behind_it_is_behind(there: Partition, bus: tms.Bus) -> None:
     trimmed_to_nothing(there)
-    bus.set_positions("g", "t", {0: EARLIEST})
-    assert bus.group("g", "t").partitions[0].lag == 2
+    bus.set_positions("t", {0: EARLIEST}, group="g")
+    assert bus.group("t", group="g").partitions[0].lag == 2
 
 
 def test_a_lag_counts_from_the_first_message_that_is_left(there: Partition, bus: tms.Bus) -> None:
     ids = publish(there, *(b"%d" % number for number in range(10)))
     for id in ids[3:9]:
         there.engine.erase(NAME, id=id)
-    bus.set_positions("g", "t", {0: Position.after(ids[2])})
-    assert bus.group("g", "t").partitions[0].lag == 1
+    bus.set_positions("t", {0: Position.after(ids[2])}, group="g")
+    assert bus.group("t", group="g").partitions[0].lag == 1
 
 
 def test_what_was_returned_to_a_queue_is_found_behind_it_after_a_restart(
@@ -207,7 +207,7 @@ def test_what_was_returned_to_a_queue_is_found_behind_it_after_a_restart(
     bus.create_topic("t")
     ids = bus.publish_many("t", [b"%d" % number for number in range(10)])
     bus.publish_many("t", [b"10", b"11"])
-    queue = bus.queue("t", "g", backoff_first_s=0)
+    queue = bus.queue("t", group="g", backoff_first_s=0)
     queue.nack(queue.receive(100), delay_s=0)
     for id in ids[5:]:
         engine.erase(NAME, id=id)
@@ -215,7 +215,7 @@ def test_what_was_returned_to_a_queue_is_found_behind_it_after_a_restart(
     bus.close()
     clock.pass_ms(200)
     with tms.Bus(Engine(store, clock)) as again:
-        found = again.queue("t", "g", backoff_first_s=0).receive(100)
+        found = again.queue("t", group="g", backoff_first_s=0).receive(100)
         assert [m.value for m in found] == [b"10", b"11"]
 
 
@@ -223,7 +223,7 @@ def test_dead_letters_behind_it_are_moved_back(
     there: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus = tms.Bus(there.engine)
-    queue = bus.queue("t", "g")
+    queue = bus.queue("t", group="g")
     for some in (range(10), range(10, 12)):
         publish(there, *(b"%d" % number for number in some))
         queue.reject(queue.receive(100))
@@ -285,7 +285,7 @@ def test_staged_messages_have_one_id_whoever_reads_them(there: Partition, bus: t
     tx.stage(NAME, [NewBlock(0, encode([b"a", b"b", b"c"]))], id)
     tx.commit(Commit(id, staged=(TopicStaged(NAME, 0, 1),)))
     ids = [m.id for m in bus.consumer("t", stop_at_end=True)]
-    assert [m.id for m in bus.queue("t", "g").receive(10)] == ids
+    assert [m.id for m in bus.queue("t", group="g").receive(10)] == ids
     assert bus.erase("t", id=ids[1]) == 1
 
 
@@ -311,11 +311,11 @@ def test_a_consumer_stops_before_a_transaction_that_is_open_whatever_its_first_a
     id = there.engine.transactions.begin().transaction_id
     there.engine.transactions.submit(NAME, [NewBlock(0, encode([b"open"]))], id).result(5)
     publish(there, b"2")
-    consumer = bus.consumer("t", start="earliest", stop_at_end=True, fetch_bytes=1)
+    consumer = bus.consumer("t", start="earliest", stop_at_end=True, bytes_max=1)
     with consumer:
         assert [message.value for message in consumer] == [b"1"]
     there.engine.transactions.abort(id)
-    consumer = bus.consumer("t", start="earliest", stop_at_end=True, fetch_bytes=1)
+    consumer = bus.consumer("t", start="earliest", stop_at_end=True, bytes_max=1)
     with consumer:
         assert [message.value for message in consumer] == [b"1", b"2"]
 

@@ -42,7 +42,7 @@ async def prepared(bus: AsyncBus, *values: bytes, **settings: object) -> AsyncQu
     await bus.create_topic("jobs", durability="written")
     for value in values:
         await bus.publish("jobs", value)
-    return await bus.queue("jobs", "workers", **settings)
+    return await bus.queue("jobs", group="workers", **settings)
 
 
 @pytest.mark.usefixtures("event_loop")
@@ -92,7 +92,7 @@ class AsyncQueueContract:
     def test_a_handler_that_lost_its_lease_is_told(self, open_bus: Open) -> None:
         async def work(bus: AsyncBus) -> None:
             queue = await prepared(bus, b"a", backoff_first_s=0)
-            other = await bus.queue("jobs", "workers")
+            other = await bus.queue("jobs", group="workers")
             [message] = await queue.receive()
             with pytest.raises(Fenced):
                 async with queue.settling(message):

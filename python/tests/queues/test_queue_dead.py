@@ -52,7 +52,7 @@ def test_a_message_with_many_headers_becomes_a_dead_letter_and_comes_back(count:
     assert [len(one.headers) for one in world.read(DEAD)] == [4, count + 4]
     world.engine.truncate_topic(DEAD, Position.offset(1))  # what is left is packed again
     assert [len(one.headers) for one in world.read(DEAD)] == [count + 4]
-    assert world.queues.redrive("g", JOBS) == 1
+    assert world.queues.redrive(JOBS, "g") == 1
     (back,) = world.receive()
     assert (back.value, back.headers) == (b"many", headers)
 
@@ -63,7 +63,7 @@ def test_the_largest_message_becomes_a_dead_letter_and_comes_back() -> None:
     value = bytes(MESSAGE_BYTES_MAX - 2)
     world.publish(value, keys=[b"k"], headers=[{"h": b""}])
     world.reject(*world.receive())
-    assert world.queues.tidy() == 1 and world.queues.redrive("g", JOBS) == 1
+    assert world.queues.tidy() == 1 and world.queues.redrive(JOBS, "g") == 1
     (back,) = world.receive()
     assert (back.value, back.key, back.headers) == (value, b"k", {"h": b""})
 

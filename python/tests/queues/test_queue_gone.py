@@ -25,12 +25,12 @@ Go = Callable[[World, Delivered], None]
 @pytest.mark.parametrize("later_ms", [0, 30_000])
 def test_what_was_read_ahead_is_not_handed_out_once_it_is_gone(go: Go, later_ms: int) -> None:
     world = World(lease_s=600)
-    other = world.queues.declare("other", JOBS, world.settings)
+    other = world.queues.declare(JOBS, "other", world.settings)
     assert other.backlog == 0
     world.publish(b"1", b"2")
     world.clock.pass_ms(1)
     world.receive(1)
-    _, second = world.queues.receive("other", JOBS, 9).messages("jobs")
+    _, second = world.queues.receive(JOBS, "other", 9).messages("jobs")
     go(world, second)
     world.clock.pass_ms(later_ms)
     world.publish(b"3")
@@ -308,7 +308,7 @@ def test_a_queue_whose_dead_letters_are_damaged_is_described_and_goes_on(
     assert damaged.info().dead == 3
     damaged.damage(0, number, DEAD)
     assert damaged.info().dead in ((3, 0) if number == 2 else (3,))  # of which the end is not known
-    assert damaged.queues.declare("g", JOBS, damaged.settings).group == "g"
+    assert damaged.queues.declare(JOBS, "g", damaged.settings).group == "g"
     assert [one.group for one in damaged.queues.list_queues(JOBS)] == ["g"]
     damaged.publish(b"3")
     assert damaged.values() == [b"3"]

@@ -181,7 +181,7 @@ class Work(World):
 
     def extend_some(self) -> None:
         if some := self.some():
-            self.queues.extend("g", JOBS, [one.token for one in some])
+            self.queues.extend(JOBS, "g", [one.token for one in some])
             self.leased += some
 
     def commit_some(self) -> None:
@@ -280,7 +280,7 @@ class Work(World):
     def dead_letters(self) -> list[Delivered]:
         if self.info().dead == 0:
             return []
-        self.queues.declare("all", DEAD, QueueSettings())
+        self.queues.declare(DEAD, "all", QueueSettings())
         return drain(self.queues, self.clock, "all", DEAD, 10 * len(self.published) + 200)
 
 
@@ -292,6 +292,6 @@ def test_after_quiet_time_every_message_is_settled_or_dead_and_nobody_waits(rand
     (queue,) = (one for one in work.queues.opened() if one.group == "g")
     require_woken(
         queue,
-        lambda: len(work.queues.receive("g", JOBS, 1, 30).messages("jobs")),
+        lambda: len(work.queues.receive(JOBS, "g", 1, 30).messages("jobs")),
         lambda: World.publish(work, b"after", partition=1),
     )

@@ -29,7 +29,7 @@ def scattered(world: World, every: int, limit: int = 10_000, bytes_max: int = 4 
     while some := world.receive(10_000, 1 << 30):
         found += some
     world.nack(*found[::every], delay_s=0)
-    return world.queues.receive("g", JOBS, limit, 0, bytes_max)
+    return world.queues.receive(JOBS, "g", limit, 0, bytes_max)
 
 
 def thrice(received: Received) -> object:
@@ -97,7 +97,7 @@ def test_keys_of_a_compressed_block_are_unpacked_once(monkeypatch: pytest.Monkey
         return right(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(columns, "record_batch", record_batch)
-    assert len(world.queues.receive("g", JOBS, 5_000)) == 5_000
+    assert len(world.queues.receive(JOBS, "g", 5_000)) == 5_000
     assert len(unpacked) == 1
 
 
@@ -135,7 +135,7 @@ def test_retries_from_many_blocks_keep_few_of_them_in_memory() -> None:
         assert sum(held.values()) <= 4 << 20
         values += [one.value for one in received.messages("jobs")]
         total += 1
-        received = world.queues.receive("g", JOBS, 10_000, 0, 2 << 20)
+        received = world.queues.receive(JOBS, "g", 10_000, 0, 2 << 20)
     assert values == [b"%d" % n for n in range(10)] and total >= 3
 
 
@@ -170,7 +170,7 @@ HOSTILE = """
     for use in (lambda one: one.messages("jobs"), received_json, as_blocks):
         use(found)
     while found:
-        found = world.queues.receive("g", JOBS, 1_000)
+        found = world.queues.receive(JOBS, "g", 1_000)
         found.messages("jobs")
 """
 

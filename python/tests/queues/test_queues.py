@@ -58,7 +58,7 @@ class World:
         self.open()
 
     def declare(self) -> QueueInfo:
-        return self.queues.declare("g", JOBS, self.settings)
+        return self.queues.declare(JOBS, "g", self.settings)
 
     def publish(
         self,
@@ -72,28 +72,28 @@ class World:
         self.engine.append(name, [NewBlock(partition, block)])
 
     def receive(self, limit: int = 100, bytes_max: int = 1 << 20) -> list[Delivered]:
-        return self.queues.receive("g", JOBS, limit, 0, bytes_max).messages("jobs")
+        return self.queues.receive(JOBS, "g", limit, 0, bytes_max).messages("jobs")
 
     def values(self, limit: int = 100) -> list[bytes | None]:
         return [one.value for one in self.receive(limit)]
 
     def ack(self, *messages: Delivered) -> TokenResult:
-        return self.queues.ack("g", JOBS, [one.token for one in messages])
+        return self.queues.ack(JOBS, "g", [one.token for one in messages])
 
     def nack(self, *messages: Delivered, delay_s: float | None = None) -> TokenResult:
-        return self.queues.nack("g", JOBS, [one.token for one in messages], delay_s)
+        return self.queues.nack(JOBS, "g", [one.token for one in messages], delay_s)
 
     def reject(self, *messages: Delivered, cause: str = "") -> TokenResult:
-        return self.queues.reject("g", JOBS, [one.token for one in messages], cause)
+        return self.queues.reject(JOBS, "g", [one.token for one in messages], cause)
 
     def info(self) -> QueueInfo:
-        return self.queues.describe("g", JOBS)
+        return self.queues.describe(JOBS, "g")
 
     def read(self, name: TopicName) -> list[Delivered]:
         """Everything in a topic, by means of a queue of its own."""
-        self.queues.declare("reader", name, QueueSettings(deliveries_max=0))
-        found = self.queues.receive("reader", name, 1_000).messages(str(name))
-        self.queues.delete("reader", name)
+        self.queues.declare(name, "reader", QueueSettings(deliveries_max=0))
+        found = self.queues.receive(name, "reader", 1_000).messages(str(name))
+        self.queues.delete(name, "reader")
         return found
 
     def settle(self, *messages: Delivered, out: bytes | None = None, token: str = "") -> Commit:
@@ -161,7 +161,7 @@ def test_a_lease_can_be_extended(world: World) -> None:
     world.publish(b"1")
     (message,) = world.receive()
     world.clock.pass_ms(9_000)
-    assert world.queues.extend("g", JOBS, [message.token], 60).done == 1
+    assert world.queues.extend(JOBS, "g", [message.token], 60).done == 1
     world.clock.pass_ms(50_000)
     assert world.receive() == []
     world.clock.pass_ms(10_200)
@@ -240,7 +240,7 @@ def test_who_waits_looks_again_when_a_delay_ends(
     (queue,) = world.queues.opened()
     found: list[int] = []
     thread = threading.Thread(
-        target=lambda: found.append(len(world.queues.receive("g", JOBS, wait_s=50)))
+        target=lambda: found.append(len(world.queues.receive(JOBS, "g", wait_s=50)))
     )
     thread.start()
     until(lambda: len(queue.waiters) == 1)
@@ -253,7 +253,7 @@ def test_who_waits_is_told_when_the_background_sees_a_lease_end(world: World) ->
     world.publish(b"1")
     world.receive()
     told = threading.Event()
-    end, due_s = world.queues.watch("g", JOBS, told.set)
+    end, due_s = world.queues.watch(JOBS, "g", told.set)
     assert due_s is not None and 10 <= due_s <= 10.1
     world.clock.pass_ms(9_900)
     world.queues.tidy()
@@ -270,7 +270,7 @@ def test_who_waits_behind_an_open_transaction_is_told_when_it_ends(world: World)
     tx.submit(JOBS, [NewBlock(0, encode([b"1"]))], id).result(5)
     assert world.values() == []
     told = threading.Event()
-    end, _ = world.queues.watch("g", JOBS, told.set)
+    end, _ = world.queues.watch(JOBS, "g", told.set)
     assert not told.is_set()
     tx.commit(Commit(id))
     assert told.is_set() and world.values() == [b"1"]
@@ -281,7 +281,7 @@ def test_who_begins_to_wait_for_a_queue_that_was_just_deleted_is_told_at_once(
     world: World,
 ) -> None:
     (queue,) = world.queues.opened()
-    world.queues.delete("g", JOBS)
+    world.queues.delete(JOBS, "g")
     told = threading.Event()
     waiter, _ = queue.watch(1, told.set)
     assert told.is_set()
@@ -296,11 +296,11 @@ def test_a_queue_that_is_declared_again_must_be_the_same(world: World) -> None:
     world.receive()
     assert world.declare().leased == 1
     with pytest.raises(Conflict, match=r"lease_s is 10\.?0?, not 5"):
-        world.queues.declare("g", JOBS, QueueSettings(lease_s=5, jitter=0))
+        world.queues.declare(JOBS, "g", QueueSettings(lease_s=5, jitter=0))
 
 
 def test_settings_change_and_survive_a_start(world: World) -> None:
-    world.queues.update("g", JOBS, {"lease_s": 1})
+    world.queues.update(JOBS, "g", {"lease_s": 1})
     world.reopen()
     world.publish(b"1")
     assert world.info().settings.lease_s == 1
@@ -311,25 +311,25 @@ def test_settings_change_and_survive_a_start(world: World) -> None:
 
 def test_a_queue_that_is_not_there_is_named(world: World) -> None:
     for call in (
-        lambda: world.queues.describe("other", JOBS),
-        lambda: world.queues.receive("other", JOBS),
-        lambda: world.queues.ack("other", JOBS, ["0.0.1.0"]),
-        lambda: world.queues.delete("other", JOBS),
+        lambda: world.queues.describe(JOBS, "other"),
+        lambda: world.queues.receive(JOBS, "other"),
+        lambda: world.queues.ack(JOBS, "other", ["0.0.1.0"]),
+        lambda: world.queues.delete(JOBS, "other"),
     ):
         with pytest.raises(QueueNotFound, match="other"):
             call()
     with pytest.raises(TopicNotFound):
-        world.queues.declare("g", TopicName("default", "none"), QueueSettings())
+        world.queues.declare(TopicName("default", "none"), "g", QueueSettings())
     with pytest.raises(Forbidden):
-        world.queues.declare("g", QUEUES, QueueSettings())
+        world.queues.declare(QUEUES, "g", QueueSettings())
     with pytest.raises(Invalid, match="itself"):
-        world.queues.declare("h", JOBS, QueueSettings(dead_letter="jobs"))
+        world.queues.declare(JOBS, "h", QueueSettings(dead_letter="jobs"))
 
 
 def test_a_deleted_queue_begins_anew_and_knows_no_old_token(world: World) -> None:
     world.publish(b"1")
     (old,) = world.receive()
-    world.queues.delete("g", JOBS)
+    world.queues.delete(JOBS, "g")
     assert world.queues.list_queues(JOBS) == []
     world.declare()
     (new,) = world.receive()
@@ -345,18 +345,18 @@ def test_a_deleted_queue_begins_anew_and_knows_no_old_token(world: World) -> Non
 def test_a_queue_begins_where_it_is_told(start: str, expected: list[bytes]) -> None:
     world = World()
     world.publish(b"1", b"2")
-    world.queues.declare("h", JOBS, QueueSettings(start=start))
+    world.queues.declare(JOBS, "h", QueueSettings(start=start))
     world.publish(b"3")
     world.reopen()
-    found = world.queues.receive("h", JOBS, 10).messages("jobs")
+    found = world.queues.receive(JOBS, "h", 10).messages("jobs")
     assert [one.value for one in found] == expected
 
 
 def test_queues_and_readers_of_a_topic_do_not_disturb_each_other(world: World) -> None:
-    world.queues.declare("h", JOBS, QueueSettings())
+    world.queues.declare(JOBS, "h", QueueSettings())
     world.publish(b"1", b"2")
     world.ack(*world.receive())
-    assert len(world.queues.receive("h", JOBS, 10)) == 2
+    assert len(world.queues.receive(JOBS, "h", 10)) == 2
     fetched = world.engine.fetch(JOBS, [PartitionPosition(0, Position.earliest())], 1 << 20)
     assert len(fetched.blocks) == 1
 
@@ -561,7 +561,7 @@ def test_what_is_rejected_goes_to_the_dead_letters_with_cause_and_origin(world: 
 
 
 def test_a_message_dies_after_its_last_delivery(world: World) -> None:
-    world.queues.update("g", JOBS, {"deliveries_max": 2})
+    world.queues.update(JOBS, "g", {"deliveries_max": 2})
     world.publish(b"slow", b"failing")
     for _ in range(2):
         slow, failing = world.receive()
@@ -601,7 +601,7 @@ def test_dead_letters_move_although_every_thread_of_the_engine_is_needed() -> No
 
 
 def test_a_late_acknowledgement_saves_a_dying_message(world: World) -> None:
-    world.queues.update("g", JOBS, {"deliveries_max": 1})
+    world.queues.update(JOBS, "g", {"deliveries_max": 1})
     world.publish(b"1")
     messages = world.receive()
     world.clock.pass_ms(10_200)
@@ -663,10 +663,10 @@ def test_redrive_publishes_dead_letters_again_each_once(world: World) -> None:
     world.publish(*[b"%d" % i for i in range(5)], headers=[{"h": b"x"}] * 5)
     world.reject(*world.receive())
     world.queues.tidy()
-    assert world.queues.redrive("g", JOBS, 2) == 2
+    assert world.queues.redrive(JOBS, "g", 2) == 2
     assert world.info().dead == 3
     world.reopen()
-    assert world.queues.redrive("g", JOBS) == 3 and world.queues.redrive("g", JOBS) == 0
+    assert world.queues.redrive(JOBS, "g") == 3 and world.queues.redrive(JOBS, "g") == 0
     found = world.receive()
     assert [one.value for one in found] == [b"%d" % i for i in range(5)]
     assert {tuple(one.headers) for one in found} == {("h",)}
@@ -675,13 +675,13 @@ def test_redrive_publishes_dead_letters_again_each_once(world: World) -> None:
 
 def test_queues_that_share_dead_letters_redrive_their_own() -> None:
     world = World(dead_letter="bin")
-    world.queues.declare("h", JOBS, QueueSettings(dead_letter="bin"))
+    world.queues.declare(JOBS, "h", QueueSettings(dead_letter="bin"))
     world.publish(b"1")
     world.reject(*world.receive())
-    other = world.queues.receive("h", JOBS, 1)
-    world.queues.reject("h", JOBS, other.tokens())
+    other = world.queues.receive(JOBS, "h", 1)
+    world.queues.reject(JOBS, "h", other.tokens())
     world.queues.tidy()
-    assert world.queues.redrive("g", JOBS) == 1 and world.queues.redrive("h", JOBS) == 1
+    assert world.queues.redrive(JOBS, "g") == 1 and world.queues.redrive(JOBS, "h") == 1
     assert len(world.receive()) == 2
 
 
@@ -778,10 +778,10 @@ def test_when_a_commit_fails_its_messages_are_let_go(world: World) -> None:
 
 
 def test_a_commit_settles_in_several_queues(world: World) -> None:
-    world.queues.declare("h", JOBS, QueueSettings())
+    world.queues.declare(JOBS, "h", QueueSettings())
     world.publish(b"1")
     (mine,) = world.receive()
-    other = world.queues.receive("h", JOBS)
+    other = world.queues.receive(JOBS, "h")
     settlements = (
         Settlement("g", JOBS, (mine.token,)),
         Settlement("h", JOBS, tuple(other.tokens())),
@@ -796,12 +796,12 @@ def test_a_commit_settles_in_several_queues(world: World) -> None:
 def test_tokens_that_are_none_are_refused(world: World) -> None:
     for tokens in ([], "0.0.1.0", ["nothing"]):
         with pytest.raises(Invalid):
-            world.queues.ack("g", JOBS, tokens)
-    assert world.queues.ack("g", JOBS, ["ffff.0.1.0", "0.0.0.0"]).done == 0
+            world.queues.ack(JOBS, "g", tokens)
+    assert world.queues.ack(JOBS, "g", ["ffff.0.1.0", "0.0.0.0"]).done == 0
     with pytest.raises(Invalid):
-        world.queues.receive("g", JOBS, 0)
+        world.queues.receive(JOBS, "g", 0)
     with pytest.raises(Invalid):
-        world.queues.nack("g", JOBS, ["0.0.1.0"], -1)
+        world.queues.nack(JOBS, "g", ["0.0.1.0"], -1)
 
 
 def test_what_could_not_be_read_is_delivered_later(
@@ -824,7 +824,7 @@ def test_what_could_not_be_read_is_delivered_later(
 
 def test_one_call_is_about_a_bounded_number_of_messages(world: World) -> None:
     with pytest.raises(Invalid, match="at most"):
-        world.queues.ack("g", JOBS, ["0.0.1.0.10000"] * 2)
+        world.queues.ack(JOBS, "g", ["0.0.1.0.10000"] * 2)
 
 
 def test_a_journal_of_many_bytes_is_shortened(world: World) -> None:

@@ -72,11 +72,11 @@ class World:
         for name in (JOBS, OUT):
             self.engine.create_topic(name, TopicSettings(durability=self.durability))
         settings = QueueSettings(lease_s=10, deliveries_max=3, jitter=0)
-        self.engine.queues.declare("g", JOBS, settings)
+        self.engine.queues.declare(JOBS, "g", settings)
         self.engine.append(JOBS, [NewBlock(0, encode(VALUES))])
 
     def receive(self, limit: int = 100) -> list[Delivered]:
-        found = self.engine.queues.receive("g", JOBS, limit).messages("jobs")
+        found = self.engine.queues.receive(JOBS, "g", limit).messages("jobs")
         for one in found:
             assert one.value is not None
             assert one.value not in self.tried & self.acked, "what was acknowledged came again"
@@ -91,7 +91,7 @@ class World:
 
     def ack(self, *messages: Delivered) -> None:
         self.tried |= {one.value or b"" for one in messages}
-        self.settle(lambda tokens: self.engine.queues.ack("g", JOBS, tokens).done, *messages)
+        self.settle(lambda tokens: self.engine.queues.ack(JOBS, "g", tokens).done, *messages)
 
     def commit(self, *messages: Delivered) -> None:
         """Copy messages to the topic `out`, and settle them."""
@@ -106,7 +106,7 @@ class World:
 
     def reject(self, *messages: Delivered) -> None:
         def do(tokens: list[str]) -> int:
-            return self.engine.queues.reject("g", JOBS, tokens, "no").done
+            return self.engine.queues.reject(JOBS, "g", tokens, "no").done
 
         self.settle(do, *messages)
 
@@ -115,29 +115,29 @@ class World:
         queues = self.engine.queues
         first = self.receive(5)
         self.ack(first[0], first[1])
-        queues.nack("g", JOBS, [first[2].token], 0)
+        queues.nack(JOBS, "g", [first[2].token], 0)
         self.commit(first[3])
         self.reject(first[4])
         queues.tidy()
         (again,) = self.receive(1)
         queues.shorten_journal(0)
         self.commit(again)
-        queues.extend("g", JOBS, [one.token for one in self.receive(1)], 20)
+        queues.extend(JOBS, "g", [one.token for one in self.receive(1)], 20)
         self.clock.pass_ms(11_000)
         self.reject(*self.receive(1))
         queues.tidy()
-        queues.redrive("g", JOBS, 1)
+        queues.redrive(JOBS, "g", 1)
 
     # -- what must be ------------------------------------------------------------------------------
 
     def read(self, name: TopicName) -> list[bytes]:
         queues = self.engine.queues
         try:
-            queues.declare("reader", name, QueueSettings(deliveries_max=0))
+            queues.declare(name, "reader", QueueSettings(deliveries_max=0))
         except TMSError:
             return []
-        found = queues.receive("reader", name, 1_000).messages(str(name))
-        queues.delete("reader", name)
+        found = queues.receive(name, "reader", 1_000).messages(str(name))
+        queues.delete(name, "reader")
         return [one.value or b"" for one in found]
 
     def check(self) -> None:
@@ -149,16 +149,16 @@ class World:
         assert max([*out.values(), *dead.values(), *again.values()], default=0) <= 1
         assert set(again) <= set(dead) and not set(out) & set(dead)
         delivered = Counter[bytes]()
-        while found := queues.receive("g", JOBS, 3).messages("jobs"):
+        while found := queues.receive(JOBS, "g", 3).messages("jobs"):
             delivered.update(one.value or b"" for one in found)
-            queues.ack("g", JOBS, [one.token for one in found])
+            queues.ack(JOBS, "g", [one.token for one in found])
         for value in VALUES:
             settled = out[value] + dead[value]
             expected = again[value] + (not settled)
             if value in self.tried and (value in self.acked or not delivered[value]):
                 expected = 0  # it was acknowledged, even if the answer was lost
             assert delivered[value] == expected, (value, self.acked, out, dead, again)
-        info = queues.describe("g", JOBS)
+        info = queues.describe(JOBS, "g")
         assert info.leased + info.ready + info.delayed + info.dying + info.backlog == 0
 
 
@@ -244,19 +244,19 @@ def test_what_a_power_loss_took_from_the_log_is_unknown_to_the_queue_and_new_mes
     store = FaultyStore(MemoryStore())
     engine = Engine(store, ManualClock())
     engine.create_topic(JOBS, TopicSettings(durability=Durability.WRITTEN))
-    engine.queues.declare("g", JOBS, QueueSettings(durability=Durability.SYNCED, ordered_by="key"))
+    engine.queues.declare(JOBS, "g", QueueSettings(durability=Durability.SYNCED, ordered_by="key"))
     kept = [NewBlock(0, encode([b"kept"], [b"k"]))]
     engine.append(JOBS, kept, Durability.SYNCED)
     engine.append(JOBS, [NewBlock(0, encode([b"lost", b"lost too"], [b"k", b"l"]))])
-    [first, other] = engine.queues.receive("g", JOBS, 10).messages("jobs")
+    [first, other] = engine.queues.receive(JOBS, "g", 10).messages("jobs")
     assert (first.value, other.value) == (b"kept", b"lost too")
-    assert engine.queues.ack("g", JOBS, [first.token]).done == 1
+    assert engine.queues.ack(JOBS, "g", [first.token]).done == 1
 
     engine = Engine(FaultyStore(store.crash()), ManualClock())
-    assert engine.queues.describe("g", JOBS).partitions[0].frontier == 1
+    assert engine.queues.describe(JOBS, "g").partitions[0].frontier == 1
     new = [NewBlock(0, encode([b"new", b"newer"], [b"k", b"l"]))]
     engine.append(JOBS, new, Durability.SYNCED)
-    found = engine.queues.receive("g", JOBS, 10).messages("jobs")
+    found = engine.queues.receive(JOBS, "g", 10).messages("jobs")
     assert [one.value for one in found] == [b"new", b"newer"], "their offsets were given before"
-    assert engine.queues.ack("g", JOBS, [other.token]).fenced, "it was of a message that is lost"
-    assert engine.queues.ack("g", JOBS, [one.token for one in found]).done == 2
+    assert engine.queues.ack(JOBS, "g", [other.token]).fenced, "it was of a message that is lost"
+    assert engine.queues.ack(JOBS, "g", [one.token for one in found]).done == 2

@@ -184,7 +184,7 @@ def test_a_position_that_somebody_reset_counts_as_none() -> None:
     service.engine.transactions.move([PositionChange(key, Position.earliest())])
     driver.run()
     assert service.values() == driver.expected
-    assert service.engine.transactions.positions(key.group, key.topic) == {0: Position.offset(1)}
+    assert service.engine.transactions.positions(key.topic, key.group) == {0: Position.offset(1)}
 
 
 def test_a_commit_expects_the_position_that_the_batch_before_left() -> None:

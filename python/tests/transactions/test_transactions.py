@@ -337,16 +337,16 @@ def test_a_snapshot_decides_for_readers_whose_transactions_run_elsewhere(world: 
 
 def test_positions_move_with_their_transaction_or_not_at_all(world: World) -> None:
     world.tx.commit(Commit(blocks=commit(b"1").blocks, positions=(moved(5),)))
-    assert world.tx.positions("g", A) == {0: Position.offset(5)}
+    assert world.tx.positions(A, "g") == {0: Position.offset(5)}
     with pytest.raises(Conflict):
         world.tx.commit(Commit(blocks=commit(b"2").blocks, positions=(moved(9, "offset:4"),)))
     world.tx.commit(Commit(positions=(moved(7, "offset:5"),)))
     assert world.read() == [b"1"]
     world.reopen()
-    assert world.tx.positions("g", A) == {0: Position.offset(7)}
+    assert world.tx.positions(A, "g") == {0: Position.offset(7)}
     assert world.tx.groups() == [("g", A)]
     world.tx.move([moved(8)])
-    world.tx.forget_positions("g", A)
+    world.tx.forget_positions(A, "g")
     world.reopen()
     assert world.tx.groups() == []
 
@@ -365,7 +365,7 @@ def test_who_has_lost_a_partition_moves_no_position_of_it(world: World) -> None:
         world.tx.commit(Commit(blocks=commit(b"1").blocks, positions=(lost,)))
     with pytest.raises(Fenced):
         world.tx.move([lost])
-    assert world.read() == [] and world.tx.positions("g", A) == {0: Position.offset(1)}
+    assert world.read() == [] and world.tx.positions(A, "g") == {0: Position.offset(1)}
     world.engine.groups._members._journaled.invalidate()
     assert not world.tx.is_ready(Commit(positions=(moved(2),)))
 
@@ -679,7 +679,7 @@ def test_a_start_reads_the_journals_from_where_their_state_was_kept(world: World
     assert next(world.tx.manager._journal._log.read()).startswith(b'[["kept"')
     world.reopen()
     assert len(list(world.engine.groups._positions._journal.replay())) == 1
-    assert world.tx.positions("g", A) == {0: Position.offset(3)}
+    assert world.tx.positions(A, "g") == {0: Position.offset(3)}
     assert world.tx.describe(done).outcome == "committed"
     assert world.tx.commit(commit(b"1", token="t")).transaction_id == done
     assert world.read() == [b"1"] and world.read(B) == [b"3"]
@@ -701,7 +701,7 @@ def test_a_start_after_a_close_does_not_read_long_journals(
     engine = Engine(store, clock)
     assert engine.transactions.manager._journal.length < 5
     assert engine.groups._positions._journal.length == 1
-    assert engine.transactions.positions("g", A) == {0: Position.offset(29)}
+    assert engine.transactions.positions(A, "g") == {0: Position.offset(29)}
     assert {engine.transactions.describe(one.transaction_id).outcome for one in done} == {
         "committed"
     }

@@ -97,7 +97,7 @@ def test_a_position_of_which_nobody_knows_whether_it_moved_is_looked_up(stored: 
     world.store.fail_write(1, stored=stored, prefix=world.segments(POSITIONS))
     with pytest.raises(StorageUnavailable):
         world.tx.move([PositionChange(key, Position.offset(2))])
-    assert world.tx.positions("g", TOPIC) == {0: Position.offset(2 if stored else 1)}
+    assert world.tx.positions(TOPIC, "g") == {0: Position.offset(2 if stored else 1)}
     world.tx.move([PositionChange(key, Position.offset(3))])
     world.restart()
-    assert world.tx.positions("g", TOPIC) == {0: Position.offset(3)}
+    assert world.tx.positions(TOPIC, "g") == {0: Position.offset(3)}

@@ -43,9 +43,9 @@ def block(value: bytes, topic: TopicName = TOPIC) -> TopicBlock:
 def settled(world: World) -> Commit:
     """A message of a queue that needs no sync is settled, with output in a topic that does."""
     settings = QueueSettings(durability=WRITTEN)
-    world.engine.queues.declare("g", TOPIC, settings)
+    world.engine.queues.declare(TOPIC, "g", settings)
     world.engine.append(TOPIC, [NewBlock(0, encode([b"job"]))], SYNCED)
-    received = world.engine.queues.receive("g", TOPIC)
+    received = world.engine.queues.receive(TOPIC, "g")
     settlement = Settlement("g", TOPIC, tuple(received.tokens()))
     return Commit(blocks=(block(b"1", OTHER),), settlements=(settlement,))
 
@@ -87,9 +87,9 @@ def test_a_position_is_moved_as_durably_as_is_asked(
     for to, durability in ((1, SYNCED), (2, second)):
         position = Position.offset(to)
         world.tx.move([PositionChange(PositionKey("g", TOPIC, 0), position)], durability)
-        assert world.tx.positions("g", TOPIC) == {0: position}
+        assert world.tx.positions(TOPIC, "g") == {0: position}
     lose_power(world)
-    assert world.tx.positions("g", TOPIC) == {0: Position.offset(expected)}
+    assert world.tx.positions(TOPIC, "g") == {0: Position.offset(expected)}
 
 
 def sync_journal(world: World) -> None:
@@ -124,7 +124,7 @@ def test_a_commit_that_lost_a_position_with_the_power_is_invalid_too(world: Worl
     sync_journal(world)
     lose_power(world)
     assert world.tx.describe(torn).outcome == "invalid"
-    assert world.tx.positions("g", OTHER) == {}
+    assert world.tx.positions(OTHER, "g") == {}
     assert world.read() == [b"2"]
 
 
@@ -154,7 +154,7 @@ def test_a_position_that_is_kept_outlives_no_message_that_was_committed_with_it(
     world.tx.commit(Commit(blocks=(block(b"1"),), positions=moved, durability=WRITTEN))
     world.tx.shorten_journals(1_000, 0)
     lose_power(world)
-    assert world.tx.positions("g", OTHER) == {0: Position.offset(7)}
+    assert world.tx.positions(OTHER, "g") == {0: Position.offset(7)}
     assert world.read() == [b"1"]
 
 

@@ -2,7 +2,7 @@
 
     class QueuesApi(Protocol):
         @post("{topic}/queues/{group}/extend", on=Resource.QUEUE, access=Access.CONSUME)
-        def extend(self, group: Group, topic: TopicName, tokens: Tokens, …) -> TokenResult: …
+        def extend(self, topic: TopicName, group: Group, tokens: Tokens, …) -> TokenResult: …
 
 A declaration is read once, as an `Operation`. From it come the port that engine and client have
 (the protocol itself), the route, the strict body, the HTTP client, the page of the OpenAPI

@@ -248,30 +248,30 @@ class QueuesApi(Protocol):
     )
     def declare(
         self,
-        group: Group,
         topic: TopicName,
+        group: Group,
         settings: Annotated[QueueSettings, queues.NEW_QUEUE, WholeBody],
     ) -> Annotated[QueueInfo, queues.QUEUE]:
         """Make the queue; 200 when it is there with the same settings."""
         raise DeclaredOnly
 
     @get("{topic}/queues/{group}", Resource.QUEUE, Access.READ)
-    def describe(self, group: Group, topic: TopicName) -> Annotated[QueueInfo, queues.QUEUE]:
+    def describe(self, topic: TopicName, group: Group) -> Annotated[QueueInfo, queues.QUEUE]:
         """The queue and how it stands."""
         raise DeclaredOnly
 
     @patch("{topic}/queues/{group}", Resource.QUEUE, Access.MANAGE)
     def update(
         self,
-        group: Group,
         topic: TopicName,
+        group: Group,
         changes: Annotated[Mapping[str, object], queues.QUEUE_CHANGES, WholeBody],
     ) -> Annotated[QueueInfo, queues.QUEUE]:
         """Change settings; what is left out stays."""
         raise DeclaredOnly
 
     @delete("{topic}/queues/{group}", Resource.QUEUE, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
-    def delete(self, group: Group, topic: TopicName) -> None:
+    def delete(self, topic: TopicName, group: Group) -> None:
         """Delete the queue, not the messages of the topic."""
         raise DeclaredOnly
 
@@ -288,8 +288,8 @@ class QueuesApi(Protocol):
     )
     def receive(
         self,
-        group: Group,
         topic: TopicName,
+        group: Group,
         limit: int = 1,
         wait_s: float = 0,
         bytes_max: int = RECEIVE_BYTES,
@@ -299,14 +299,14 @@ class QueuesApi(Protocol):
 
     @post("{topic}/queues/{group}/ack", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES)
     def ack(
-        self, group: Group, topic: TopicName, tokens: Tokens
+        self, topic: TopicName, group: Group, tokens: Tokens
     ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
         """Messages are done with."""
         raise DeclaredOnly
 
     @post("{topic}/queues/{group}/nack", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES)
     def nack(
-        self, group: Group, topic: TopicName, tokens: Tokens, delay_s: DelayS | None = None
+        self, topic: TopicName, group: Group, tokens: Tokens, delay_s: DelayS | None = None
     ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
         """Messages are to be delivered again after `delay_s`, or the back-off of the queue."""
         raise DeclaredOnly
@@ -315,7 +315,7 @@ class QueuesApi(Protocol):
         "{topic}/queues/{group}/extend", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES
     )
     def extend(
-        self, group: Group, topic: TopicName, tokens: Tokens, lease_s: LeaseS | None = None
+        self, topic: TopicName, group: Group, tokens: Tokens, lease_s: LeaseS | None = None
     ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
         """The leases of messages begin anew, for `lease_s`, or as long as the queue says."""
         raise DeclaredOnly
@@ -324,7 +324,7 @@ class QueuesApi(Protocol):
         "{topic}/queues/{group}/reject", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES
     )
     def reject(
-        self, group: Group, topic: TopicName, tokens: Tokens, cause: Cause = ""
+        self, topic: TopicName, group: Group, tokens: Tokens, cause: Cause = ""
     ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
         """Messages go to the dead letters, with this cause."""
         raise DeclaredOnly
@@ -338,8 +338,8 @@ class QueuesApi(Protocol):
     )
     def redrive(
         self,
-        group: Group,
         topic: TopicName,
+        group: Group,
         limit: Annotated[int, Meta(ge=1, le=queues.REDRIVE_MAX)] = queues.REDRIVE_DEFAULT,
     ) -> Annotated[int, named("Redriven", "How many were moved.", "moved", int)]:
         """Move dead letters back to the topic, in one transaction."""
@@ -357,15 +357,15 @@ class GroupsApi(Protocol):
         raise DeclaredOnly
 
     @get("{topic}/groups/{group}", Resource.GROUP, Access.READ)
-    def describe(self, group: Group, topic: TopicName) -> GroupInfo:
+    def describe(self, topic: TopicName, group: Group) -> GroupInfo:
         """Members of a group, and of each partition owner, position and lag."""
         raise DeclaredOnly
 
     @post("{topic}/groups/{group}/members/{member}", Resource.GROUP, Access.CONSUME)
     def poll(
         self,
-        group: Group,
         topic: TopicName,
+        group: Group,
         member: Member,
         session_s: float = SESSION_S,
         holding: Annotated[Mapping[int, int], groups.HOLDING] = {},
@@ -381,7 +381,7 @@ class GroupsApi(Protocol):
         repeat=Repeat.NEVER,
         timeout_s=LEAVE_S,
     )
-    def leave(self, group: Group, topic: TopicName, member: Member) -> None:
+    def leave(self, topic: TopicName, group: Group, member: Member) -> None:
         """Leave a group: its partitions go to others at once."""
         raise DeclaredOnly
 
@@ -462,7 +462,7 @@ class TransactionsApi(Protocol):
 
     @get("{topic}/positions/{group}", Resource.GROUP, Access.READ)
     def positions(
-        self, group: Group, topic: TopicName
+        self, topic: TopicName, group: Group
     ) -> Annotated[Mapping[int, Position], commits.POSITIONS]:
         """Where a group stands."""
         raise DeclaredOnly
@@ -482,7 +482,7 @@ class TransactionsApi(Protocol):
         raise DeclaredOnly
 
     @delete("{topic}/positions/{group}", Resource.GROUP, Access.MANAGE)
-    def forget_positions(self, group: Group, topic: TopicName) -> None:
+    def forget_positions(self, topic: TopicName, group: Group) -> None:
         """Let a group begin anew."""
         raise DeclaredOnly
 

@@ -47,7 +47,7 @@ def list_(session: Session, topic: str) -> None:
 def show(session: Session, group: str, topic: str) -> None:
     """How GROUP stands in TOPIC: of each partition the member that reads it, position and lag."""
     with session.bus() as bus:
-        info = bus.group(group, topic)
+        info = bus.group(topic, group=group)
     rows: list[Row] = [
         {
             "partition": one.partition,
@@ -87,7 +87,7 @@ def reset(
     with session.bus() as bus:
         partitions = range(bus.describe_topic(topic).settings.partitions)
         try:
-            _require_idle(bus.group(group, topic), force)
+            _require_idle(bus.group(topic, group=group), force)
         except GroupNotFound:
             if to is None:
                 raise
@@ -98,9 +98,9 @@ def reset(
         else:
             session.confirm(what, group, yes)
             if to is None:
-                bus.forget_positions(group, topic)
+                bus.forget_positions(topic, group=group)
             else:
-                bus.set_positions(group, topic, dict.fromkeys(partitions, to))
+                bus.set_positions(topic, dict.fromkeys(partitions, to), group=group)
     done: Row = {
         "group": group,
         "topic": topic,

@@ -53,7 +53,7 @@ def receive(
     render = renderer(session.format, template, "%a\t%v\n", _facts, _DELIVERED_FIELDS)
     name = TopicName.parse(topic)
     with session.bus() as bus:
-        found = bus.queue_port.receive(group, name, limit, wait).messages(str(name))
+        found = bus.queue_port.receive(name, group, limit, wait).messages(str(name))
     write_bytes(b"".join(map(render, found)))
     session.say(f"{len(found):,} messages")
 
@@ -87,7 +87,7 @@ def ack(session: Session, group: str, topic: str, tokens: tuple[str, ...]) -> in
         session,
         "acknowledged",
         tokens,
-        lambda on, some: on.ack(group, TopicName.parse(topic), some),
+        lambda on, some: on.ack(TopicName.parse(topic), group, some),
     )
 
 
@@ -101,7 +101,7 @@ def nack(
         session,
         "given back",
         tokens,
-        lambda on, some: on.nack(group, TopicName.parse(topic), some, delay),
+        lambda on, some: on.nack(TopicName.parse(topic), group, some, delay),
     )
 
 
@@ -115,7 +115,7 @@ def extend(
         session,
         "extended",
         tokens,
-        lambda on, some: on.extend(group, TopicName.parse(topic), some, lease),
+        lambda on, some: on.extend(TopicName.parse(topic), group, some, lease),
     )
 
 
@@ -126,7 +126,7 @@ def reject(session: Session, group: str, topic: str, tokens: tuple[str, ...], ca
         session,
         "rejected",
         tokens,
-        lambda on, some: on.reject(group, TopicName.parse(topic), some, cause),
+        lambda on, some: on.reject(TopicName.parse(topic), group, some, cause),
     )
 
 
@@ -164,7 +164,7 @@ def dead(session: Session, group: str, topic: str, count: int | None, template: 
     render = renderer(session.format, template, "%h\t%v\n")
     name, printed = TopicName.parse(topic), 0
     with session.bus() as bus:
-        info = bus.queue_port.describe(group, name)
+        info = bus.queue_port.describe(name, group)
         letters = str(info.dead_letter)
         if info.dying:
             session.say(f"{info.dying:,} messages are on their way to {letters}")
@@ -175,7 +175,7 @@ def dead(session: Session, group: str, topic: str, count: int | None, template: 
         except TopicNotFound:
             session.say(f"No dead letters: {letters} is made for the first one.")
             return
-        start |= bus.positions(redrive_group(group, name), letters)
+        start |= bus.positions(letters, group=redrive_group(group, name))
         with closing(bus.consumer(letters, start, stop_at_end=True)) as consumer:
             ours = (one for one in consumer if _is_of(one.headers, group, name))
             for message in islice(ours, count):

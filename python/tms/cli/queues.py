@@ -65,7 +65,7 @@ def create(
     given = _given(settings) | ({} if start is None else {"start": str(start)})
     with session.bus() as bus:
         _show(
-            session, bus.queue_port.declare(group, TopicName.parse(topic), QueueSettings(**given))
+            session, bus.queue_port.declare(TopicName.parse(topic), group, QueueSettings(**given))
         )
 
 
@@ -80,7 +80,7 @@ def update(session: Session, /, group: str, topic: str, **settings: Any) -> None
     if not changes:
         raise click.UsageError("Nothing to change was given.")
     with session.bus() as bus:
-        _show(session, bus.queue_port.update(group, TopicName.parse(topic), changes))
+        _show(session, bus.queue_port.update(TopicName.parse(topic), group, changes))
 
 
 @command.command("list", cls=Shared)
@@ -102,7 +102,7 @@ def list_(session: Session, topic: str) -> None:
 def show(session: Session, group: str, topic: str) -> None:
     """How a queue stands, and its settings."""
     with session.bus() as bus:
-        info = bus.queue_port.describe(group, TopicName.parse(topic))
+        info = bus.queue_port.describe(TopicName.parse(topic), group)
     _show(session, info)
     if session.format is Format.TABLE and info.partitions:
         write("\n" + table_text([one._asdict() for one in info.partitions]))
@@ -116,7 +116,7 @@ def show(session: Session, group: str, topic: str) -> None:
 def redrive(session: Session, group: str, topic: str, limit: int) -> None:
     """Move dead letters of a queue back to TOPIC."""
     with session.bus() as bus:
-        moved = bus.queue_port.redrive(group, TopicName.parse(topic), limit)
+        moved = bus.queue_port.redrive(TopicName.parse(topic), group, limit)
     session.say(f"{moved:,} dead letters were moved back to {topic}")
     done: Row = {"group": group, "topic": topic, "moved": moved}
     session.show_result(done)
@@ -132,14 +132,14 @@ def delete(session: Session, group: str, topic: str, dry_run: bool, yes: bool) -
     """Delete a queue: what was settled is forgotten. The messages of TOPIC stay."""
     name = TopicName.parse(topic)
     with session.bus() as bus:
-        info = bus.queue_port.describe(group, name)
+        info = bus.queue_port.describe(name, group)
         left = info.backlog + info.leased + info.ready + info.delayed + info.blocked + info.dying
         what = f"The queue {group} of {topic} will be forgotten ({left:,} messages not settled)."
         if dry_run:
             session.say(f"dry run, nothing was changed: {what}")
         else:
             session.confirm(what, group, yes)
-            bus.queue_port.delete(group, name)
+            bus.queue_port.delete(name, group)
     done: Row = {"group": group, "topic": topic, "deleted": not dry_run}
     session.show_result(done)
 

@@ -99,7 +99,7 @@ def prune(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
 def show_position(session: Session, group: str, topic: str) -> None:
     """Where GROUP stands in TOPIC, and how many messages it is behind."""
     with session.bus() as bus:
-        standing = bus.positions(group, topic)
+        standing = bus.positions(topic, group=group)
         infos = bus.describe_topic(topic).partition_infos
         rows: list[Row] = []
         for info in infos:
@@ -146,7 +146,7 @@ def set_position(
             session.say(f"dry run, nothing was changed: {what}")
         else:
             session.confirm(what, group, yes)
-            bus.set_positions(group, topic, changes)
+            bus.set_positions(topic, changes, group=group)
     moved: Row = {"group": group, "topic": topic, "position": str(to), "moved": not dry_run}
     session.show_result(moved)
 

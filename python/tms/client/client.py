@@ -203,7 +203,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         stop_at_end: bool = False,
         *,
         wait_s: float = WAIT_S,
-        fetch_bytes: int = FETCH_BYTES,
+        bytes_max: int = FETCH_BYTES,
         timeout_s: float | None = None,
         isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
@@ -225,15 +225,15 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         """
         name, wanted = TopicName.parse(topic), as_filter(where)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        stored = self.positions(group, topic) if group and options is None else {}
+        stored = self.positions(topic, group=group) if group and options is None else {}
         positions = self._starts(topic, start, partitions, stored)
         cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)
         more: dict[str, Any] = {
             "wait_s": wait_s,
-            "fetch_bytes": fetch_bytes,
+            "bytes_max": bytes_max,
             "timeout_s": self._timeout_s if timeout_s is None else timeout_s,
             "isolation": as_view(isolation),
-            "standing": CommittedPositions(group, name, stored),
+            "standing": CommittedPositions(name, group, stored),
             "move": self.mover(),
         }
         place = (name, open_lane(self._transport), cursor, self._clock)

@@ -3,7 +3,7 @@
     fetch begins ──▶ answer ──▶ Cursor.accept ──▶ next fetch begins ──▶ batches handed out
 
 The next fetch is under way while the caller works on the batches of the last one, so at most two
-answers of `fetch_bytes` are in memory, and the buffer of a third.
+answers of `bytes_max` are in memory, and the buffer of a third.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +40,7 @@ class Consumer:
         clock: Clock,
         *,
         wait_s: float,
-        fetch_bytes: int,
+        bytes_max: int,
         timeout_s: float,
         isolation: View,
         standing: CommittedPositions,
@@ -53,7 +53,7 @@ class Consumer:
         self._cursor = cursor
         self._clock = clock
         self._wait_s = 0 if cursor.stop_at_end else wait_s
-        self._fetch_bytes = fetch_bytes
+        self._bytes_max = bytes_max
         self._timeout_s = timeout_s
         self._isolation = isolation
         self._closed = False
@@ -130,7 +130,7 @@ class Consumer:
         return self._lane.begin_fetch(
             self._name,
             positions,
-            self._fetch_bytes,
+            self._bytes_max,
             wait_s,
             self._isolation,
             self._cursor.where,

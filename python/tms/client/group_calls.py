@@ -35,17 +35,17 @@ class GroupCalls(BusCalls):
         `TopicNotFound`."""
         return self._transport.groups.list_groups(TopicName.parse(topic))
 
-    def group(self, group: str, topic: str) -> GroupInfo:
+    def group(self, topic: str, *, group: str) -> GroupInfo:
         """How a group stands in a topic: its members, and of each partition owner, position and
         lag. Raises `TopicNotFound`, `GroupNotFound`."""
-        return self._transport.groups.describe(check_group(group), TopicName.parse(topic))
+        return self._transport.groups.describe(TopicName.parse(topic), check_group(group))
 
-    def positions(self, group: str, topic: str) -> dict[int, Position]:
+    def positions(self, topic: str, *, group: str) -> dict[int, Position]:
         """Where a group stands in a topic, by partition."""
-        found = self._transport.transactions.positions(check_group(group), TopicName.parse(topic))
+        found = self._transport.transactions.positions(TopicName.parse(topic), check_group(group))
         return dict(found)
 
-    def set_positions(self, group: str, topic: str, positions: Mapping[int, Start]) -> None:
+    def set_positions(self, topic: str, positions: Mapping[int, Start], *, group: str) -> None:
         """Move a group, whatever its consumers do. Raises `TopicNotFound`."""
         name = TopicName.parse(topic)
         self.refresh_topic(topic)
@@ -56,8 +56,8 @@ class GroupCalls(BusCalls):
             ]
         )
 
-    def forget_positions(self, group: str, topic: str) -> None:
+    def forget_positions(self, topic: str, *, group: str) -> None:
         """Let a group begin anew in a topic. Raises `TopicNotFound`."""
         name = TopicName.parse(topic)
         self._transport.describe_topic(name)
-        self._transport.transactions.forget_positions(check_group(group), name)
+        self._transport.transactions.forget_positions(name, check_group(group))

@@ -149,8 +149,8 @@ class Member:
     def _poll(self) -> GroupStanding:
         self._joined = True
         told = self._groups.poll(
-            self._group,
             self._topic,
+            self._group,
             self.name,
             self.options.session_s,
             self._holding,
@@ -169,7 +169,7 @@ class Member:
             self.options.on_revoked(lost)
         given = [p for p in told.partitions if p not in self._holding]
         if given:
-            stored = self._transactions.positions(self._group, self._topic)
+            stored = self._transactions.positions(self._topic, self._group)
             for partition in given:
                 self._take(partition, told.partitions[partition], stored.get(partition))
             self.options.on_assigned(given)
@@ -294,7 +294,7 @@ class Member:
         return void
 
     def _go_where_the_group_stands(self, changes: Iterable[PositionChange]) -> list[int]:
-        stored = self._transactions.positions(self._group, self._topic)
+        stored = self._transactions.positions(self._topic, self._group)
         moved = []
         for partition in (change.key.partition for change in changes):
             there = stored.get(partition)
@@ -348,7 +348,7 @@ class Member:
         self._standing.owners.clear()
         self._look_at_s = 0.0
         with contextlib.suppress(TMSError):  # its session ends by itself
-            self._groups.leave(self._group, self._topic, self.name)
+            self._groups.leave(self._topic, self._group, self.name)
 
 
 def _text(position: Position | None) -> str:

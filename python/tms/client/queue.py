@@ -46,8 +46,8 @@ class Queue:
     def __init__(
         self,
         port: Callable[[], QueuesApi],
-        group: str,
         name: TopicName,
+        group: str,
         settings: QueueSettings,
         clock: Clock,
     ) -> None:
@@ -79,7 +79,7 @@ class Queue:
         self, limit: int = 1, wait_s: float = 0, bytes_max: int = RECEIVE_BYTES
     ) -> Received:
         """The same, as slices of blocks with their columns: faster where messages are many."""
-        return self._port().receive(self.group, self.name, limit, wait_s, bytes_max)
+        return self._port().receive(self.name, self.group, limit, wait_s, bytes_max)
 
     def __iter__(self) -> Iterator[Delivered]:
         """Messages without end; each is to be acknowledged before the next one. Its lease lasts for
@@ -137,25 +137,25 @@ class Queue:
         came too late are named in the result: others have them now."""
         tokens = tokens_of(messages)
         with self.leases.settling(tokens):
-            return self._port().ack(self.group, self.name, tokens)
+            return self._port().ack(self.name, self.group, tokens)
 
     def nack(self, messages: Messages, delay_s: float | None = None) -> TokenResult:
         """Messages are to be delivered again, after `delay_s`, or the queue's back-off if left out;
         a message whose last delivery that was goes to the dead letters."""
         tokens = tokens_of(messages)
         with self.leases.settling(tokens):
-            return self._port().nack(self.group, self.name, tokens, delay_s)
+            return self._port().nack(self.name, self.group, tokens, delay_s)
 
     def extend(self, messages: Messages, lease_s: float | None = None) -> TokenResult:
         """Leases begin anew, for `lease_s`, or as long as is usual for the queue. Iterating and
         `settling` do so by themselves."""
-        return self._port().extend(self.group, self.name, tokens_of(messages), lease_s)
+        return self._port().extend(self.name, self.group, tokens_of(messages), lease_s)
 
     def reject(self, messages: Messages, cause: str = "") -> TokenResult:
         """Messages go to the dead letters, with this cause."""
         tokens = tokens_of(messages)
         with self.leases.settling(tokens):
-            return self._port().reject(self.group, self.name, tokens, cause)
+            return self._port().reject(self.name, self.group, tokens, cause)
 
     def settlement(self, messages: Messages) -> Settlement:
         """What a transaction carries to acknowledge messages with its commit."""
@@ -164,28 +164,28 @@ class Queue:
         return Settlement(self.group, self.name, tuple(tokens))
 
     def _extend_kept(self, tokens: list[str]) -> TokenResult:
-        return self._port().extend(self.group, self.name, tokens, None)
+        return self._port().extend(self.name, self.group, tokens, None)
 
     # -- the queue ---------------------------------------------------------------------------------
 
     def describe(self) -> QueueInfo:
         """How it stands."""
-        return self._port().describe(self.group, self.name)
+        return self._port().describe(self.name, self.group)
 
     def update(self, /, **changes: Unpack[QueueOptions]) -> QueueInfo:
         """Change settings. Raises `Invalid`."""
-        info = self._port().update(self.group, self.name, changes)
+        info = self._port().update(self.name, self.group, changes)
         self.settings = info.settings
         return info
 
     def redrive(self, limit: int = 1_000) -> int:
         """Publish dead letters to the topic again, up to `limit`; how many. Raises `Conflict` when
         somebody else does so, too."""
-        return self._port().redrive(self.group, self.name, limit)
+        return self._port().redrive(self.name, self.group, limit)
 
     def delete(self) -> None:
         """Forget the queue; topic and dead letters stay."""
-        self._port().delete(self.group, self.name)
+        self._port().delete(self.name, self.group)
 
 
 def lease_lost(queue: Queue, message: Delivered) -> Fenced:

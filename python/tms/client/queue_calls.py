@@ -14,7 +14,7 @@ from tms.model.transaction import check_group
 class QueueCalls(BusCalls):
     """The part of a bus that makes and lists queues. Thread-safe."""
 
-    def queue(self, topic: str, group: str, **settings: Unpack[QueueOptions]) -> Queue:
+    def queue(self, topic: str, *, group: str, **settings: Unpack[QueueOptions]) -> Queue:
         """A queue over a topic, made if there is none: see `QueueSettings` for what can be said of
         it. Without settings it is taken as it is; with some, one that exists has to have the same,
         the others at their defaults. Raises `TopicNotFound`, `Conflict`, `Invalid`."""
@@ -23,10 +23,10 @@ class QueueCalls(BusCalls):
         info: QueueInfo | None = None
         if not settings:
             with suppress(QueueNotFound):
-                info = port.describe(group, name)
+                info = port.describe(name, group)
         if info is None:
-            info = port.declare(group, name, QueueSettings.of(settings))
-        return Queue(lambda: self._transport.queues, group, name, info.settings, self._clock)
+            info = port.declare(name, group, QueueSettings.of(settings))
+        return Queue(lambda: self._transport.queues, name, group, info.settings, self._clock)
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """The queues of a topic, by name. Raises `TopicNotFound`."""

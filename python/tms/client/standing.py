@@ -28,7 +28,7 @@ class CommittedPositions:
     `by_itself` says why nothing is to be acknowledged, if so.
     """
 
-    def __init__(self, group: str, name: TopicName, positions: Mapping[int, Position]) -> None:
+    def __init__(self, name: TopicName, group: str, positions: Mapping[int, Position]) -> None:
         self.group = group
         self._name = name
         self._positions = {partition: str(at) for partition, at in positions.items()}

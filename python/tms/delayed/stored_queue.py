@@ -293,7 +293,7 @@ class StoredDelayQueue:
         if self.shared:
             self._transactions.manager.confirm()
         self._transactions.settle()
-        self.moved = Moved.of(self._transactions.positions(GROUP, self.name).get(0))
+        self.moved = Moved.of(self._transactions.positions(self.name, GROUP).get(0))
         # An earlier topic of this name may have left the position.
         self.next_sequence = max(old.reserved, self.moved.before)
         self.requests = Requests(self._stored_requests)

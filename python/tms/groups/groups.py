@@ -50,8 +50,8 @@ class LogGroups:
 
     def poll(
         self,
-        group: str,
         topic: TopicName,
+        group: str,
         member: str,
         session_s: float = SESSION_S,
         holding: Mapping[int, int] = MappingProxyType({}),
@@ -64,13 +64,13 @@ class LogGroups:
         poll = Poll(check_member(member), check_session(session_s), holding)
         return self._members.poll(key, poll, reading)
 
-    def leave(self, group: str, topic: TopicName, member: str) -> None:
+    def leave(self, topic: TopicName, group: str, member: str) -> None:
         """A member leaves: its partitions go to others at once. May be repeated. Raises
         `TopicNotFound`, `Invalid`."""
         poll = Poll(check_member(member), SESSION_S, {}, leaving=True)
         self._members.poll(GroupKey(check_group(group), topic), poll, reading=False)
 
-    def describe(self, group: str, topic: TopicName) -> GroupInfo:
+    def describe(self, topic: TopicName, group: str) -> GroupInfo:
         """How a group stands. Raises `TopicNotFound`, `GroupNotFound`."""
         partitions = self._registry.find(topic).partitions
         key = GroupKey(check_group(group), topic)

@@ -59,7 +59,7 @@ class PositionsPort(Protocol):
         self, request: Commit, inline: Durability, begun: Callable[[], None] | None
     ) -> Pending[CommitResult]: ...
 
-    def positions(self, group: str, topic: TopicName) -> Mapping[int, Position]: ...
+    def positions(self, topic: TopicName, group: str) -> Mapping[int, Position]: ...
 
 
 class Letter(NamedTuple):
@@ -205,7 +205,7 @@ class DeadLetters:
 
     def _count(self, queue: OpenQueue, name: TopicName) -> int:
         ends = self._log.offsets(name, Position.latest())
-        stands = self._transactions.positions(redrive_group(queue.group, queue.topic), name)
+        stands = self._transactions.positions(name, redrive_group(queue.group, queue.topic))
         starts: dict[Position, Mapping[int, int]] = {}
         count = 0
         for partition, stop in ends.items():
@@ -236,7 +236,7 @@ class DeadLetters:
     def _redrive_some(self, queue: OpenQueue, key: PositionKey, limit: int) -> int | None:
         """Move some in one transaction; None when nothing is left. Raises `Conflict` when somebody
         else moves them, too."""
-        stands = self._transactions.positions(key.group, key.topic).get(key.partition)
+        stands = self._transactions.positions(key.topic, key.group).get(key.partition)
         start = stands or Position.earliest()
         there = [PartitionPosition(key.partition, start)]
         fetched = self._log.fetch(key.topic, there, LETTER_BYTES)

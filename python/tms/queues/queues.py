@@ -79,7 +79,7 @@ class Queues:
 
     # -- queues ------------------------------------------------------------------------------------
 
-    def declare(self, group: str, topic: TopicName, settings: QueueSettings) -> QueueInfo:
+    def declare(self, topic: TopicName, group: str, settings: QueueSettings) -> QueueInfo:
         """Make a queue; one that exists with the same settings is left as it is. Raises `Conflict`,
         `TopicNotFound`, `Invalid`, `Forbidden`."""
         check_group(group)
@@ -135,7 +135,7 @@ class Queues:
             self._mover.kick,
         )
 
-    def update(self, group: str, topic: TopicName, changes: Mapping[str, object]) -> QueueInfo:
+    def update(self, topic: TopicName, group: str, changes: Mapping[str, object]) -> QueueInfo:
         """Change settings, fields of `QueueSettings`. Raises `QueueNotFound`, `Invalid`."""
         queue, _ = self._find(group, topic)
         with queue.lock:
@@ -147,7 +147,7 @@ class Queues:
         self._journal.wait(batch)
         return self._info(queue)
 
-    def describe(self, group: str, topic: TopicName) -> QueueInfo:
+    def describe(self, topic: TopicName, group: str) -> QueueInfo:
         """How a queue stands. Raises `QueueNotFound`, `TopicNotFound`."""
         return self._info(self._find(group, topic)[0])
 
@@ -156,9 +156,9 @@ class Queues:
         self._registry.find(topic)
         self._load()
         groups = sorted(group for group, name in self._queues if name == topic)
-        return [self.describe(group, topic) for group in groups]
+        return [self.describe(topic, group) for group in groups]
 
-    def delete(self, group: str, topic: TopicName) -> None:
+    def delete(self, topic: TopicName, group: str) -> None:
         """Forget a queue, also of a topic that is gone. Its dead letters stay. Raises
         `QueueNotFound`."""
         self._load()
@@ -189,8 +189,8 @@ class Queues:
 
     def receive(
         self,
-        group: str,
         topic: TopicName,
+        group: str,
         limit: int = 1,
         wait_s: float = 0,
         bytes_max: int = RECEIVE_BYTES,
@@ -238,7 +238,7 @@ class Queues:
         ]
 
     def watch(
-        self, group: str, topic: TopicName, callback: Callable[[], None]
+        self, topic: TopicName, group: str, callback: Callable[[], None]
     ) -> tuple[Callable[[bool], None], float | None]:
         """For those who must not wait: call `callback`, from any thread and once, when a receive
         may find something. Returns what ends the watch, to be told whether the caller receives
@@ -248,14 +248,14 @@ class Queues:
         waiter, due_s = queue.watch(record.partitions, callback)
         return lambda receives: queue.unwatch(waiter, receives), due_s
 
-    def ack(self, group: str, topic: TopicName, tokens: Sequence[str]) -> TokenResult:
+    def ack(self, topic: TopicName, group: str, tokens: Sequence[str]) -> TokenResult:
         """Settle messages: they are never delivered again."""
         found = parsed(tokens)
         queue, _ = self._find(group, topic)
         return queue.ack(found, self._durability(queue))
 
     def nack(
-        self, group: str, topic: TopicName, tokens: Sequence[str], delay_s: float | None = None
+        self, topic: TopicName, group: str, tokens: Sequence[str], delay_s: float | None = None
     ) -> TokenResult:
         """Give messages back: they are delivered again after `delay_s`, or the queue's back-off, or
         go to the dead letters if that was their last delivery."""
@@ -267,7 +267,7 @@ class Queues:
         return queue.nack(found, delay_ms, self._durability(queue))
 
     def extend(
-        self, group: str, topic: TopicName, tokens: Sequence[str], lease_s: float | None = None
+        self, topic: TopicName, group: str, tokens: Sequence[str], lease_s: float | None = None
     ) -> TokenResult:
         """Let leases begin anew, for `lease_s` or as long as the queue's."""
         if lease_s is not None:
@@ -278,7 +278,7 @@ class Queues:
         return queue.extend(found, lease_ms, self._durability(queue))
 
     def reject(
-        self, group: str, topic: TopicName, tokens: Sequence[str], cause: str = ""
+        self, topic: TopicName, group: str, tokens: Sequence[str], cause: str = ""
     ) -> TokenResult:
         """Send messages to the dead letters, with a cause."""
         check_cause(cause)
@@ -286,7 +286,7 @@ class Queues:
         queue, _ = self._find(group, topic)
         return queue.reject(found, cause or "it was rejected", self._durability(queue))
 
-    def redrive(self, group: str, topic: TopicName, limit: int = 1_000) -> int:
+    def redrive(self, topic: TopicName, group: str, limit: int = 1_000) -> int:
         """Publish dead letters to the topic again, up to `limit` of those that were not moved yet;
         how many. Raises `Conflict` when somebody else does it at the same time."""
         if not 1 <= limit <= REDRIVE_MAX:

@@ -176,20 +176,20 @@ class _Around:
             return _Made(self._engine.create_topic(name, settings), True)
         return _Made(self._engine.create_topic(name, settings), False)
 
-    def declare_queue(self, group: str, topic: TopicName, settings: QueueSettings) -> _Made:
+    def declare_queue(self, topic: TopicName, group: str, settings: QueueSettings) -> _Made:
         """A queue, and whether it is new."""
         queues = self._engine.queues
         try:
-            queues.describe(group, topic)
+            queues.describe(topic, group)
         except QueueNotFound:
-            return _Made(queues.declare(group, topic, settings), True)
-        return _Made(queues.declare(group, topic, settings), False)
+            return _Made(queues.declare(topic, group, settings), True)
+        return _Made(queues.declare(topic, group, settings), False)
 
     def erase(self, name: TopicName, body: EraseBody) -> ErasedBody:
         """Messages of a key, or one with an id."""
         return ErasedBody(self._engine.erase(name, *body.wanted()))
 
-    def move(self, group: str, topic: TopicName, body: PositionsBody) -> PositionsBody:
+    def move(self, topic: TopicName, group: str, body: PositionsBody) -> PositionsBody:
         """Positions of a group in a topic that exists."""
         self._engine.settings(topic)
         changes = [
@@ -204,10 +204,10 @@ class _Around:
         self._engine.transactions.move(changes)
         return PositionsBody(body.positions)
 
-    def forget_positions(self, group: str, topic: TopicName) -> None:
+    def forget_positions(self, topic: TopicName, group: str) -> None:
         """Those of a group in a topic that exists."""
         self._engine.settings(topic)
-        self._engine.transactions.forget_positions(group, topic)
+        self._engine.transactions.forget_positions(topic, group)
 
     def cancel(self, name: TopicName, id: DelayedId) -> bool:
         """A delayed message, within the time of a publish."""

@@ -20,9 +20,9 @@ from tms.model.topic import TopicName
 from tms.server.http.exchange import Disconnected, Exchange, settle, settle_from_thread
 
 _T = TypeVar("_T")
-_Key = tuple[str, TopicName]
+_Key = tuple[TopicName, str]
 _Line = dict[object, "asyncio.Future[None]"]  # in the order of their coming
-Watch = Callable[[str, TopicName, Callable[[], None]], tuple[Callable[[bool], None], float | None]]
+Watch = Callable[[TopicName, str, Callable[[], None]], tuple[Callable[[bool], None], float | None]]
 
 DUE_S_MIN = 0.02  # what ends within this time ends together
 

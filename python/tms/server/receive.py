@@ -43,8 +43,8 @@ _NO_SNIFFING = b"x-content-type-options: nosniff\r\n"  # a payload is never a pa
 
 
 class _ReceiveParameters(NamedTuple):
-    group: str
     topic: TopicName
+    group: str
     media: str
     limit: int
     wait_s: float
@@ -78,7 +78,7 @@ class Receiving:
         parameters(exchange.scope["query_string"], ())
         self._service.require_open()
         media = accepted(header(exchange, b"accept"), _MADE)
-        asked = self._asked(group_name, name, media, await self._body(exchange))
+        asked = self._asked(name, group_name, media, await self._body(exchange))
         budget, held = self._service.fetching, 0
         answer = await self._found(exchange, asked)
         try:
@@ -100,12 +100,12 @@ class Receiving:
             return decode_strict(body.data, self._decoder)
 
     def _asked(
-        self, group: str, name: TopicName, media: str, body: ReceiveBody
+        self, name: TopicName, group: str, media: str, body: ReceiveBody
     ) -> _ReceiveParameters:
         limits = self._service.limits
         wait_s = min(body.wait_s, limits.fetch_wait_ms_max / 1_000)
         bytes_max = min(body.bytes_max, limits.fetch_bytes_max)
-        return _ReceiveParameters(group, name, media, body.limit, wait_s, bytes_max)
+        return _ReceiveParameters(name, group, media, body.limit, wait_s, bytes_max)
 
     async def _found(self, exchange: Exchange, asked: _ReceiveParameters) -> _LeasedBody:
         damage: DataCorrupt | None = None  # others may have messages before the wait is over
@@ -120,7 +120,7 @@ class Receiving:
 
         answer = await look()
         if not answer and asked.wait_s:
-            queue = asked.group, asked.topic
+            queue = asked.topic, asked.group
             self._service.metrics.long_polls += 1
             try:
                 answer = await self._waiting.until(exchange, queue, look, asked.wait_s, answer)
@@ -136,7 +136,7 @@ class Receiving:
         factor = 1 if asked.media == routes.BLOCKS else UNPACKED_FACTOR
 
         def lease() -> _LeasedBody | Received:
-            found = self._queues.receive(asked.group, asked.topic, asked.limit, 0, grant)
+            found = self._queues.receive(asked.topic, asked.group, asked.limit, 0, grant)
             large = found.unpacked_bytes >= UNPACKED_BYTES_MIN
             return found if large else _answer(found, asked.media)
 
@@ -159,7 +159,7 @@ class Receiving:
         """Nobody got these: others may have them at once."""
         nack = self._queues.nack
         with contextlib.suppress(TMSError):  # then their leases end by themselves
-            await self._service.in_thread(nack, asked.group, asked.topic, leased.tokens(), 0)
+            await self._service.in_thread(nack, asked.topic, asked.group, leased.tokens(), 0)
 
 
 def _answer(found: Received, media: str) -> _LeasedBody:

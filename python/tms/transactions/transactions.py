@@ -394,7 +394,7 @@ class Transactions:
 
     # -- positions ---------------------------------------------------------------------------------
 
-    def positions(self, group: str, topic: TopicName) -> Mapping[int, Position]:
+    def positions(self, topic: TopicName, group: str) -> Mapping[int, Position]:
         """A group's positions in a topic."""
         return self._positions.of(group, topic)
 
@@ -413,6 +413,6 @@ class Transactions:
         """Move positions outside of a transaction, all or none. Raises `Conflict`, `Fenced`."""
         self._positions.move(changes, durability)
 
-    def forget_positions(self, group: str, topic: TopicName) -> None:
+    def forget_positions(self, topic: TopicName, group: str) -> None:
         """Forget where a group stands in a topic: it begins anew."""
         self._positions.forget(group, topic)

@@ -192,7 +192,7 @@ class AsyncBus:
         stop_at_end: bool = False,
         *,
         wait_s: float = WAIT_S,
-        fetch_bytes: int = FETCH_BYTES,
+        bytes_max: int = FETCH_BYTES,
         timeout_s: float | None = None,
         isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
@@ -206,7 +206,7 @@ class AsyncBus:
         iterating. The callbacks may be coroutine functions."""
         name, wanted = TopicName.parse(topic), as_filter(where)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        standing = CommittedPositions(group, name, {})
+        standing = CommittedPositions(name, group, {})
 
         async def cursor() -> Cursor:
             alone = standing if group and options is None else None
@@ -216,7 +216,7 @@ class AsyncBus:
         place = (name, self._open_lane(), cursor, self._clock)
         more: dict[str, Any] = {
             "wait_s": wait_s,
-            "fetch_bytes": fetch_bytes,
+            "bytes_max": bytes_max,
             "timeout_s": self._timeout_s if timeout_s is None else timeout_s,
             "isolation": as_view(isolation),
             "standing": standing,
@@ -240,9 +240,11 @@ class AsyncBus:
         """See `Bus.table`."""
         return AsyncTable(self._sync.table(name))
 
-    async def queue(self, topic: str, group: str, **settings: Unpack[QueueOptions]) -> AsyncQueue:
+    async def queue(
+        self, topic: str, *, group: str, **settings: Unpack[QueueOptions]
+    ) -> AsyncQueue:
         """See `Bus.queue`."""
-        queue = await asyncio.to_thread(self._sync.queue, topic, group, **settings)
+        queue = await asyncio.to_thread(self._sync.queue, topic, group=group, **settings)
         made = AsyncQueue(queue, self._open_lane, self._clock, self._timeout_s)
         self._open.add(made)
         return made
@@ -350,7 +352,7 @@ class AsyncBus:
         meant as of now."""
         positions = await self._positions(topic, start, partitions)
         if standing is not None:
-            stored = await self.positions(standing.group, topic)
+            stored = await self.positions(topic, group=standing.group)
             standing.learn(stored)
             positions.update({p: there for p, there in stored.items() if p in positions})
         latest = {p: there for p, there in positions.items() if there.kind is PositionKind.LATEST}

@@ -51,8 +51,8 @@ class AsyncLane(Protocol):
 
     async def receive(
         self,
-        group: str,
         name: TopicName,
+        group: str,
         limit: int,
         wait_s: float,
         bytes_max: int,
@@ -72,7 +72,7 @@ class LocalQueues(QueuesApi, Protocol):
     """What the queues of an engine can do besides."""
 
     def watch(
-        self, group: str, topic: TopicName, callback: Callable[[], None]
+        self, topic: TopicName, group: str, callback: Callable[[], None]
     ) -> tuple[Callable[[bool], None], float | None]: ...
 
 
@@ -144,8 +144,8 @@ class AsyncLocalLane:
 
     async def receive(
         self,
-        group: str,
         name: TopicName,
+        group: str,
         limit: int,
         wait_s: float,
         bytes_max: int,
@@ -155,12 +155,12 @@ class AsyncLocalLane:
         until_s = loop.time() + wait_s
         while True:
             self._check_open()
-            found = await _leased(queues, group, name, limit, bytes_max)
+            found = await _leased(queues, name, group, limit, bytes_max)
             left_s = until_s - loop.time()
             if found.slices or left_s <= 0:
                 return found
             wake, looks = self._wake(), False
-            end_watch, due_s = queues.watch(group, name, wake.fire)
+            end_watch, due_s = queues.watch(name, group, wake.fire)
             try:
                 await wake.wait(left_s if due_s is None else min(left_s, max(due_s, DUE_S_MIN)))
                 looks = True
@@ -215,17 +215,17 @@ class _Wake:
 
 
 async def _leased(
-    queues: QueuesApi, group: str, name: TopicName, limit: int, bytes_max: int
+    queues: QueuesApi, name: TopicName, group: str, limit: int, bytes_max: int
 ) -> Received:
     """What is there now. What was leased for a call that was cancelled is given back."""
-    work = asyncio.create_task(asyncio.to_thread(queues.receive, group, name, limit, 0, bytes_max))
+    work = asyncio.create_task(asyncio.to_thread(queues.receive, name, group, limit, 0, bytes_max))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         with suppress(TMSError):  # then the leases end by themselves
             found = await work
             if found.slices:
-                await asyncio.to_thread(queues.nack, group, name, found.tokens(), 0)
+                await asyncio.to_thread(queues.nack, name, group, found.tokens(), 0)
         raise
 
 

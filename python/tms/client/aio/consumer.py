@@ -34,7 +34,7 @@ class AsyncConsumer:
         clock: Clock,
         *,
         wait_s: float,
-        fetch_bytes: int,
+        bytes_max: int,
         timeout_s: float,
         isolation: View,
         standing: CommittedPositions,
@@ -48,7 +48,7 @@ class AsyncConsumer:
         self._cursor_made: Cursor | None = None
         self._clock = clock
         self._wait_s = wait_s
-        self._fetch_bytes = fetch_bytes
+        self._bytes_max = bytes_max
         self._timeout_s = timeout_s
         self._isolation = isolation
         self._closed = False
@@ -167,7 +167,7 @@ class AsyncConsumer:
         return await self._lane.fetch(
             self._name,
             positions,
-            self._fetch_bytes,
+            self._bytes_max,
             wait_s,
             left_s,
             self._isolation,

@@ -79,7 +79,7 @@ class AsyncQueue:
         group, name = self._sync.group, self._sync.name
 
         async def attempt(timeout_s: float) -> Received:
-            return await lane.receive(group, name, limit, wait_s, bytes_max, timeout_s)
+            return await lane.receive(name, group, limit, wait_s, bytes_max, timeout_s)
 
         try:
             return await retrying(attempt, self._clock, self._timeout_s, surely_not_done)

@@ -87,14 +87,14 @@ class AsyncHttpLane:
 
     async def receive(
         self,
-        group: str,
         name: TopicName,
+        group: str,
         limit: int,
         wait_s: float,
         bytes_max: int,
         timeout_s: float,
     ) -> Received:
-        call = self._calls.receive(group, name, limit, wait_s, bytes_max)
+        call = self._calls.receive(name, group, limit, wait_s, bytes_max)
         return await self._exchange(call, wait_s + timeout_s)
 
     def reset(self) -> None:

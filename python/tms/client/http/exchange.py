@@ -89,7 +89,7 @@ class Calls:
         )
 
     def receive(
-        self, group: str, topic: TopicName, limit: int, wait_s: float, bytes_max: int
+        self, topic: TopicName, group: str, limit: int, wait_s: float, bytes_max: int
     ) -> Call[Received]:
         target = OPERATIONS["receive"].target({"group": group, "topic": topic})
         body = bodies.encode(queues.ReceiveBody(limit, round(wait_s, 3), bytes_max))
@@ -166,7 +166,7 @@ class Calls:
             lambda answer: commits.decode_result(self._good(answer)),
         )
 
-    def move(self, group: str, name: TopicName, changes: Sequence[PositionChange]) -> Call[None]:
+    def move(self, name: TopicName, group: str, changes: Sequence[PositionChange]) -> Call[None]:
         body = commits.PositionsBody(
             {str(one.key.partition): str(one.position) for one in changes},
             {str(one.key.partition): one.expected for one in changes if one.expected is not None},

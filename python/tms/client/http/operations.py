@@ -110,16 +110,16 @@ class HttpTransactions(_Port, TransactionsApi):
     def move(self, changes: Sequence[PositionChange]) -> None:
         by_place = sorted(changes, key=_place)
         for (group, topic), some in groupby(by_place, _place):
-            self._move(group, topic, list(some))
+            self._move(topic, group, list(some))
 
-    def _move(self, group: str, topic: TopicName, changes: list[PositionChange]) -> None:
+    def _move(self, topic: TopicName, group: str, changes: list[PositionChange]) -> None:
         def is_done(error: BaseException) -> bool:
             if not isinstance(error, Conflict):
                 return False
-            committed = self.positions(group, topic)
+            committed = self.positions(topic, group)
             return all(committed.get(one.key.partition) == one.position for one in changes)
 
-        self._sender.call_once(self._sender.calls.move(group, topic, changes), is_done)
+        self._sender.call_once(self._sender.calls.move(topic, group, changes), is_done)
 
 
 def _place(change: PositionChange) -> tuple[str, TopicName]:
@@ -132,8 +132,8 @@ class HttpQueues(_Port, QueuesApi):
 
     def receive(
         self,
-        group: str,
         topic: TopicName,
+        group: str,
         limit: int = 1,
         wait_s: float = 0,
         bytes_max: int = RECEIVE_BYTES,
@@ -142,7 +142,7 @@ class HttpQueues(_Port, QueuesApi):
         until_s = sender.clock.monotonic_s() + wait_s
         while True:
             left_s = max(0.0, min(WAIT_S_MAX, until_s - sender.clock.monotonic_s()))
-            call = sender.calls.receive(group, topic, limit, left_s, bytes_max)
+            call = sender.calls.receive(topic, group, limit, left_s, bytes_max)
             try:
                 received = sender.call(call, surely_not_done, left_s)
             except TMSError as error:

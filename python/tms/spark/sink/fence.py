@@ -136,7 +136,7 @@ class BatchFence:
 
     def _standing(self) -> Position | None:
         key = self._job.position
-        return self._port.positions(key.group, key.topic).get(key.partition)
+        return self._port.positions(key.topic, key.group).get(key.partition)
 
     def _is_behind(self, standing: Position | None) -> bool:
         """Whether the position is behind this batch."""
