@@ -226,7 +226,7 @@ def serving(
         front = None if tephra is None or other is None else TephraServer(service, other, tephra)
         server = Server(service, drain_s, front)
         started.set_result((service, server, asyncio.get_running_loop()))
-        await server.serve(sockets=[listener])
+        await server.serve(listener)
 
     thread = threading.Thread(target=lambda: uvloop.run(run()), name="service")
     thread.start()

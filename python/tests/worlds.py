@@ -147,7 +147,7 @@ def serving(engine: Engine, limits: RequestLimits = LIMITS) -> Iterator[str]:
     async def run() -> None:
         server = Server(Service(engine, SystemClock(), limits, ConnectionLimits()), drain_s=5)
         started.set_result(server)
-        await server.serve(sockets=[listener])
+        await server.serve(listener)
 
     thread = threading.Thread(target=lambda: uvloop.run(run()), name="service")
     thread.start()

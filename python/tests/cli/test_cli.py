@@ -433,7 +433,7 @@ def test_ctrl_c_ends_with_130(run: Run, greetings: Path) -> None:
 
 # --- start ---------------------------------------------------------------------------------------
 
-HEAVY = ("pyarrow", "uvicorn", "starlette", "rich", "plyvel", "pydantic", "tenacity", "structlog")
+HEAVY = ("pyarrow", "httptools", "uvloop", "rich", "plyvel", "pydantic", "tenacity", "structlog")
 
 
 def _imported(arguments: list[str]) -> set[str]:
@@ -460,8 +460,7 @@ def test_talking_to_a_service_about_topics_loads_no_engine() -> None:
     loaded = _imported(["topic", "list", "--url", "http://127.0.0.1:9"])
     assert not loaded & {
         "pyarrow",
-        "uvicorn",
-        "starlette",
+        "uvloop",
         "rich",
         "plyvel",
         "pydantic",

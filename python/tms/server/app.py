@@ -1,4 +1,4 @@
-"""The ASGI application: a request is answered by the operation that its path and method name.
+"""The application: a request is answered by the operation that its path and method name.
 
 * In a store that others can reach, a request is answered only by the store's owner.
 * Every error leaves as a problem document; one that nobody expected says no more than its request
@@ -59,33 +59,31 @@ class App:
             ]
         )
 
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """ASGI; the connection is one of ours."""
-        exchange: Exchange = scope["tms.exchange"]
+    async def __call__(self, exchange: Exchange) -> None:
+        """Answer a request."""
         service = self._service
         started, name = service.clock.monotonic_s(), _OTHER
         if service.draining:
             exchange.keep_alive = False
         try:
-            methods, varying = self.routes.find(scope["raw_path"])
-            route = methods.get(scope["method"])
+            methods, varying = self.routes.find(exchange.path)
+            route = methods.get(exchange.method)
             if route is not None:
                 name = route.operation.name
                 if route.operation.on is not Resource.SERVICE and service.ownership is not None:
                     await service.confirm_owner()
                 await route.answer(exchange, varying)
-            elif methods and scope["method"] == "OPTIONS":
+            elif methods and exchange.method == "OPTIONS":
                 exchange.respond(routes.NO_CONTENT, _allow(allowed(methods)))
             elif methods:
-                raise not_allowed(scope["method"], methods)
-            elif is_cdap(parts := scope["raw_path"].split(b"/")):
+                raise not_allowed(exchange.method, methods)
+            elif is_cdap(parts := exchange.path.split(b"/")):
                 name = "cdap"
                 await service.confirm_owner()
                 await self._cdap(exchange, parts)
             else:
-                raise NotFound(
-                    f"There is nothing at {scope['path'][:200]!r}; see {routes.OPENAPI}."
-                )
+                path = exchange.path.decode("ascii")[:200]
+                raise NotFound(f"There is nothing at {path!r}; see {routes.OPENAPI}.")
         except Disconnected:
             return
         except TMSError as error:
@@ -139,6 +137,6 @@ def _facts(exchange: Exchange, operation: str) -> dict[str, Any]:
     return {
         "request_id": exchange.request_id,
         "operation": operation,
-        "method": exchange.scope["method"],
-        "path": exchange.scope["path"][:300],
+        "method": exchange.method,
+        "path": exchange.path.decode("ascii")[:300],
     }

@@ -33,7 +33,7 @@ class Committing:
     async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
         """Raises what kept it from being done; nothing is ever seen of it then."""
         service = self._service
-        parameters(exchange.scope["query_string"], ())
+        parameters(exchange.query, ())
         text = varying[0].decode("latin-1")
         transaction = 0 if text == routes.NEW_TRANSACTION else commits.transaction_id(text)
         content_type(header(exchange, b"content-type"), _COMMITS_ONLY)

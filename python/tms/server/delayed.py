@@ -43,7 +43,7 @@ class DelayedPublishing:
     async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
         """Raises what was wrong; nothing is stored then."""
         name = topic_name(*varying)
-        due, durability = _asked(exchange.scope["query_string"])
+        due, durability = _asked(exchange.query)
         media = content_type(header(exchange, b"content-type"), _READABLE)
         key = _idempotency_key(exchange)
         name.require_writable()
@@ -115,7 +115,7 @@ def _asked(query: bytes) -> tuple[Due, Durability | None]:
 
 def _idempotency_key(exchange: Exchange) -> str:
     """The key of a request, empty when there is none. Raises `Invalid`."""
-    keys = [value for name, value in exchange.scope["headers"] if name == b"idempotency-key"]
+    keys = [value for name, value in exchange.headers if name == b"idempotency-key"]
     if not keys:
         return ""
     if len(keys) > 1:

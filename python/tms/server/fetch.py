@@ -79,7 +79,7 @@ class Fetching:
 
     def _read(self, exchange: Exchange, name: TopicName) -> _FetchRequest:
         limits = self._service.limits
-        given = read_query(parameters(exchange.scope["query_string"], _PARAMETERS), FetchQuery)
+        given = read_query(parameters(exchange.query, _PARAMETERS), FetchQuery)
         media = accepted(header(exchange, b"accept"), _MADE)
         if media == routes.BLOCKS and given.limit is not None:
             raise Invalid(

@@ -1,4 +1,4 @@
-"""The composition root of `tms serve`: store, engine, application and uvicorn, from settings.
+"""The composition root of `tms serve`: store, engine, application and listener, from settings.
 
     serve(settings)     blocks until SIGTERM or SIGINT; raises ConfigError, AlreadyRunning, …
 
@@ -14,12 +14,9 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import uvicorn
 import uvloop
 
 from tms.api import messages
@@ -31,7 +28,7 @@ from tms.events import EventLog
 from tms.server import logs, memory
 from tms.server.app import App
 from tms.server.config import HBaseSection, Settings
-from tms.server.http.protocol import ClientConnection
+from tms.server.http.listening import BACKLOG, HttpServer
 from tms.server.service import Service
 from tms.store.base import Store
 from tms.store.leveldb.store import LevelDBStore
@@ -43,8 +40,6 @@ _log = EventLog("tms.server")
 _MAPS_OPEN_MAX = 256
 _DESCRIPTORS_OF_A_MAP = 12
 _STORE_RETRY_S = 2.0
-_DRAIN_LOOK_S = 0.1  # for a second signal
-_BACKLOG = 2_048
 
 
 def serve(settings: Settings) -> None:
@@ -91,81 +86,54 @@ async def _serve(
         loop.add_signal_handler(number, server.ask_to_stop)
     giving_back = asyncio.create_task(memory.give_back(service))
     try:
-        await server.serve(sockets=[listener])
+        await server.serve(listener)
     finally:
         giving_back.cancel()
 
 
-class Server(uvicorn.Server):
-    """uvicorn, with start and end as this service wants them. Runs in any thread."""
+class Server:
+    """The service on its listener, with Tephra's beside it. Made on the event loop that serves."""
 
     def __init__(
         self, service: Service, drain_s: float, tephra: "TephraServer | None" = None
     ) -> None:
-        http: Any = partial(ClientConnection, watchdog=service.watchdog)
-        app: Any = App(service)
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=http,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                backlog=_BACKLOG,
-                timeout_graceful_shutdown=1,
-            )
-        )
         self._service = service
         self._drain_s = drain_s
         self._tephra = tephra
+        self._http = HttpServer(App(service), service.watchdog, drain_s)
+        self._ending: asyncio.Task[None] | None = None
 
     def ask_to_stop(self) -> None:
-        """SIGTERM or SIGINT."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
+        """SIGTERM or SIGINT; a second time: do not wait. From any thread."""
+        self._http.ask_to_stop()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """uvicorn would raise them again at the end; `_serve` has handlers of its own."""
-        yield
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until asked to stop, and answer what was received, up to the drain time."""
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer and say so."""
-        self._service.watchdog.start(asyncio.get_running_loop())
-        await super().startup(sockets)
-        assert sockets is not None
-        also = {}
+        async def ready() -> None:
+            also = {}
+            if self._tephra is not None:
+                await self._tephra.start()
+                also["tephra_port"] = self._tephra.port
+            _log.info("ready", url=url_of(listener), **also)
+
+        try:
+            await self._http.serve(listener, ready, self._drain)
+        finally:
+            await self._end_tephra()
+            self._service.close()
+
+    def _drain(self) -> None:
+        self._service.draining = True
+        _log.info("draining", requests=self._http.requests)
         if self._tephra is not None:
-            await self._tephra.start()
-            also["tephra_port"] = self._tephra.port
-        _log.info("ready", url=url_of(sockets[0]), **also)
+            self._ending = asyncio.create_task(self._tephra.stop(self._drain_s))
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer what was received, up to the drain time, then close everything."""
-        service, loop = self._service, asyncio.get_running_loop()
-        service.draining = True
-        _log.info("draining", requests=len(self.server_state.tasks))
-        for connection in list(self.server_state.connections):
-            connection.shutdown()
-        deadline = loop.time() + self._drain_s
-        ending = (
-            None if self._tephra is None else loop.create_task(self._tephra.stop(self._drain_s))
-        )
-        while self.server_state.tasks and not self.force_exit and loop.time() < deadline:
-            await asyncio.wait(list(self.server_state.tasks), timeout=_DRAIN_LOOK_S)
-        if self.server_state.tasks:
-            _log.warning("drain_incomplete", requests=len(self.server_state.tasks))
-        await super().shutdown(sockets)
-        if self._tephra is not None and ending is not None:
-            while not ending.done() and not self.force_exit:
-                await asyncio.wait([ending], timeout=_DRAIN_LOOK_S)
+    async def _end_tephra(self) -> None:
+        if self._tephra is not None and self._ending is not None:
+            await self._http.finish([self._ending], self._drain_s)
             self._tephra.hurry()
-            await ending
-        service.watchdog.stop()
-        service.close()
+            await self._ending
 
 
 def _open_in_time(
@@ -239,7 +207,7 @@ def listen(host: str, port: int, option: str = "--port (server.port)") -> socket
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(_BACKLOG)
+            listener.listen(BACKLOG)
         except OSError:
             listener.close()
             raise

@@ -61,7 +61,7 @@ class OperationEndpoint:
         operation, service = self._operation, self._service
         given = operation.in_path([path_text(raw) for raw in varying])
         accepted(header(exchange, b"accept"), JSON_ONLY)
-        given |= operation.in_query(parameters(exchange.scope["query_string"], self._parameters))
+        given |= operation.in_query(parameters(exchange.query, self._parameters))
         if operation.method != "GET":
             service.require_open()
             _require_writable(operation, given)

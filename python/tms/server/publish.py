@@ -52,7 +52,7 @@ class Publishing:
         """Raises what was wrong; nothing is stored then."""
         service = self._service
         name = topic_name(*varying)
-        asked = _asked(exchange.scope["query_string"])
+        asked = _asked(exchange.query)
         media, coding, key = _content(exchange)
         name.require_writable()
         service.require_open()
@@ -167,7 +167,7 @@ def _content(exchange: Exchange) -> tuple[str, str, str | None]:
     """Media type and Content-Encoding of the body, and its Idempotency-Key."""
     media = coding = ""
     key: str | None = None
-    for name, value in exchange.scope["headers"]:
+    for name, value in exchange.headers:
         if name == b"content-type":
             media = value.decode("latin-1")
         elif name == b"content-encoding":

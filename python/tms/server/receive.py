@@ -75,7 +75,7 @@ class Receiving:
         """Raises what was wrong; nothing is leased then."""
         namespace, topic, group = varying
         name, group_name = topic_name(namespace, topic), check_group(path_text(group))
-        parameters(exchange.scope["query_string"], ())
+        parameters(exchange.query, ())
         self._service.require_open()
         media = accepted(header(exchange, b"accept"), _MADE)
         asked = self._asked(name, group_name, media, await self._body(exchange))

@@ -102,7 +102,7 @@ class Service:
         self.engine = engine
         self.clock = clock
         self.limits = limits
-        self.watchdog = Watchdog(connection_limits)
+        self.watchdog = Watchdog(connection_limits, clock)
         self.publishing = Budget(
             "publish", limits.publish_bytes_in_flight_max, limits.budget_wait_s
         )

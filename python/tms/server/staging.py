@@ -21,7 +21,7 @@ class Staging:
     async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
         """Raises what was wrong; nothing of the request is stored then."""
         service, name = self._service, topic_name(*varying)
-        query = parameters(exchange.scope["query_string"], _PARAMETERS)
+        query = parameters(exchange.query, _PARAMETERS)
         id = read_query(query, StageQuery).transaction
         content_type(header(exchange, b"content-type"), _BLOCKS_ONLY)
         service.require_open()

@@ -94,14 +94,13 @@ def pong(exchange: Exchange) -> None:
 def nowhere(exchange: Exchange) -> None:
     """There is no such path."""
     exchange.keep_alive = False
-    sentence = (
-        f"Problem accessing: {exchange.scope['path'][:SENTENCE_CHARS_MAX]}. Reason: Not Found"
-    )
+    path = exchange.path.decode("ascii")[:SENTENCE_CHARS_MAX]
+    sentence = f"Problem accessing: {path}. Reason: Not Found"
     exchange.respond(routes.NOT_FOUND, _TEXT, sentence.encode())
 
 
 def not_so(exchange: Exchange) -> None:
     """The path exists, but not with this method."""
     exchange.keep_alive = False
-    path = exchange.scope["path"][:SENTENCE_CHARS_MAX]
+    path = exchange.path.decode("ascii")[:SENTENCE_CHARS_MAX]
     exchange.respond(routes.METHOD_NOT_ALLOWED, _TEXT, path.encode())

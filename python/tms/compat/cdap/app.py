@@ -70,7 +70,7 @@ class Cdap:
                     "request_failed",
                     request_id=exchange.request_id,
                     route="cdap",
-                    path=exchange.scope["path"][:300],
+                    path=exchange.path.decode("ascii")[:300],
                     code=error.code,
                     why=str(error),
                 )
@@ -84,7 +84,7 @@ class Cdap:
             without_frames(exc)
 
     async def _answer(self, exchange: Exchange, parts: list[bytes], found: list[TopicName]) -> None:
-        method: str = exchange.scope["method"]
+        method = exchange.method
         match parts[1:]:
             case [b"ping"]:
                 if method == "GET":

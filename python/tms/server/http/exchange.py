@@ -1,15 +1,14 @@
 """One request and its response on a connection, in the order of the connection's pipeline.
 
-It is the `receive` and `send` of the ASGI application; what must be fast uses it directly:
-
     read_into    the body straight into the caller's memory: one copy, one wake-up
+    pieces       a body whose length is not known before, as it comes
     respond      a small answer in one write
     stream       a long answer chunk by chunk; waits whenever the consumer does not read
     stream_chunks  the same for one whose length is not known before, in chunks of HTTP
 
 Invariants
 
-* The body is read once, by one of `read_into` and `receive`; a sender that is too slow shows as
+* The body is read once, by one of `read_into` and `pieces`; a sender that is too slow shows as
   `SlowRequest`, one that is gone as `Disconnected`.
 * A response has a Content-Length, or comes in chunks, and is written completely or the connection
   is closed.
@@ -18,7 +17,7 @@ Invariants
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from tms.api import routes
 from tms.errors import TMSError
@@ -35,6 +34,19 @@ class Disconnected(Exception):
     """The client is gone; there is nobody to answer."""
 
 
+class RequestHead(NamedTuple):
+    """What stands before the body of a request."""
+
+    method: str
+    path: bytes
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    version: str
+    content_length: int | None
+    keep_alive: bool
+    expect_continue: bool
+
+
 class Exchange:
     """A request that was received up to its headers, and the way to answer it."""
 
@@ -42,7 +54,6 @@ class Exchange:
         "_connection",
         "_continue",
         "_filled",
-        "_length_left",
         "_sink",
         "_wake",
         "body",
@@ -50,37 +61,40 @@ class Exchange:
         "content_length",
         "disconnected",
         "failure",
+        "headers",
         "hurried",
         "keep_alive",
         "message_event",
+        "method",
         "more_body",
+        "path",
+        "query",
         "received",
         "request_id",
         "response_complete",
         "response_started",
-        "scope",
         "status",
+        "version",
     )
 
     def __init__(
         self,
         connection: "ClientConnection",
-        scope: dict[str, Any],
-        *,
-        content_length: int | None,
-        keep_alive: bool,
-        expect_continue: bool,
+        head: RequestHead,
         request_id: str,
     ) -> None:
         self._connection = connection
-        self._continue = expect_continue
+        self._continue = head.expect_continue
         self._sink: memoryview | None = None
         self._filled = 0
-        self._length_left = 0
         self._wake: asyncio.Future[None] | None = None
-        self.scope = scope
-        self.content_length = content_length  # None: chunked
-        self.keep_alive = keep_alive
+        self.method = head.method
+        self.path = head.path  # as it was sent, without the query
+        self.query = head.query
+        self.headers = head.headers  # their names in lower case
+        self.version = head.version
+        self.content_length = head.content_length  # None: chunked
+        self.keep_alive = head.keep_alive
         self.request_id = request_id
         self.body = bytearray()
         self.received = 0
@@ -147,16 +161,16 @@ class Exchange:
         finally:
             self._sink = None
 
-    async def receive(self) -> dict[str, Any]:
-        """ASGI: the next piece of the body. Raises `SlowRequest`."""
-        if not self.body and self.more_body and not self.response_complete:
-            await self._more(raise_disconnected=False)
-        if self.disconnected or self.response_complete:
-            return {"type": "http.disconnect"}
-        body, self.body = bytes(self.body), bytearray()
-        return {"type": "http.request", "body": body, "more_body": self.more_body}
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises `SlowRequest`, `Disconnected`."""
+        while self.body or self.more_body:
+            if not self.body:
+                await self._more()
+            piece, self.body = bytes(self.body), bytearray()
+            if piece:
+                yield piece
 
-    async def _more(self, raise_disconnected: bool = True) -> None:
+    async def _more(self) -> None:
         if self._continue:
             self._continue = False
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -166,7 +180,7 @@ class Exchange:
             await self.message_event.wait()
         if self.failure is not None:
             raise self.failure
-        if self.disconnected and raise_disconnected:
+        if self.disconnected:
             raise Disconnected
 
     async def sleep(self, woken: "asyncio.Future[None]", timeout_s: float) -> None:
@@ -188,7 +202,7 @@ class Exchange:
         if self.disconnected:
             return
         start = self._start(status, head, len(body))
-        if self.scope["method"] == "HEAD":
+        if self.method == "HEAD":
             body = b""
         if len(body) <= JOIN_BYTES_MAX:
             self._connection.write(start + body)
@@ -203,7 +217,7 @@ class Exchange:
             return
         connection = self._connection
         pending = self._start(status, head, length)
-        for chunk in chunks if self.scope["method"] != "HEAD" else ():
+        for chunk in chunks if self.method != "HEAD" else ():
             if pending:
                 if len(chunk) <= JOIN_BYTES_MAX:
                     chunk = pending + chunk
@@ -225,7 +239,7 @@ class Exchange:
         if self.disconnected:
             return
         connection = self._connection
-        self.chunked = self.scope["http_version"] != "1.0"
+        self.chunked = self.version != "1.0"
         self.keep_alive &= self.chunked
         connection.write(self._start(status, head, -1))
         async for chunk in chunks:
@@ -238,34 +252,6 @@ class Exchange:
             connection.write(b"0\r\n\r\n")
         self._complete()
 
-    async def send(self, message: dict[str, Any]) -> None:
-        """ASGI: head or body of the response, which names its Content-Length."""
-        if self._connection.flow.write_paused:
-            await self._connection.flow.drain()
-        if self.disconnected:
-            return
-        if message["type"] == "http.response.start":
-            self._send_start(message)
-            return
-        body = message.get("body", b"")
-        if body and self.scope["method"] != "HEAD":
-            self._length_left -= len(body)
-            self._connection.write(body)
-        if not message.get("more_body", False):
-            if self._length_left and self.scope["method"] != "HEAD":
-                self.abort()
-            self._complete()
-
-    def _send_start(self, message: dict[str, Any]) -> None:
-        length, lines = 0, []
-        for name, value in message["headers"]:
-            if name == b"content-length":
-                length = int(value)
-            else:
-                lines.append(b"%b: %b\r\n" % (name, value))
-        self._length_left = length
-        self._connection.write(self._start(message["status"], b"".join(lines), length))
-
     def _start(self, status: int, head: bytes, length: int) -> bytes:
         self.response_started, self.status = True, status
         if self.more_body and not self._worth_discarding():
@@ -273,7 +259,7 @@ class Exchange:
         return b"".join(
             (
                 routes.STATUS_LINES[status],
-                self._connection.default_head(),
+                self._connection.default_head,
                 b"TMS-Request-Id: ",
                 self.request_id.encode(),
                 b"\r\n",

@@ -1,8 +1,6 @@
-"""A connection: uvicorn's protocol over httptools, with our limits and one watchdog for all.
+"""A connection: HTTP/1.1 as httptools parses it, within limits, with one watchdog for all.
 
-uvicorn has no time-out for headers, bodies or writes and no bound on headers. Here
-
-* whoever keeps the service waiting for too long is cut off (`progress`, `watchdog`);
+* Whoever keeps the service waiting for too long is cut off (`progress`, `watchdog`);
 * URL, headers, pipelined requests and connections are bounded;
 * what is not HTTP/1.1 is answered with a problem document, behind the answers still owed to
   earlier requests, and the connection is closed; what the other side still sends is read for a
@@ -16,44 +14,49 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 import httptools
-from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.utils import get_local_addr, get_remote_addr
-from uvicorn.server import ServerState
 
 from tms.api import routes
 from tms.api.routes import HeadersTooLarge, NotImplementedMethod, UriTooLong
 from tms.errors import Malformed, Overloaded, SlowRequest, TMSError, Unavailable
 from tms.model.message import Buffer
-from tms.server.http.exchange import Exchange
+from tms.server.http.exchange import Exchange, RequestHead, settle
+from tms.server.http.flow import FlowControl
 from tms.server.http.progress import ConnectionProgress, ConnectionVerdict, Phase
 from tms.server.http.watchdog import Watchdog
 
 PIPELINE_MAX = 32
 TURNED_AWAY_MAX = 32  # connections beyond the limit that are told so
+BODY_BUFFER_BYTES = 64 << 10  # more than this that nobody has read pauses the sender
 WRITE_BUFFER_BYTES = 8 << 10  # more than this unsent pauses the answer
 _TLS_HANDSHAKE = 0x16
 
-Application = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+Application = Callable[[Exchange], Awaitable[None]]
 
 
-class ClientConnection(HttpToolsProtocol):
-    """One client connection."""
+class ClientConnection(asyncio.Protocol):
+    """One client connection. `tasks` has the requests that wait for something."""
+
+    transport: asyncio.Transport
+    flow: FlowControl
 
     def __init__(
         self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
+        application: Application,
         watchdog: Watchdog,
+        loop: asyncio.AbstractEventLoop,
+        tasks: set[asyncio.Task[None]],
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        self._application = application
         self._watchdog = watchdog
+        self._loop = loop
+        self._tasks = tasks
+        self.lost = loop.create_future()
         self._limits = watchdog.limits
-        self._progress = ConnectionProgress(watchdog.limits, self.loop.time())
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # it will be refused
+        self._progress = ConnectionProgress(watchdog.limits, loop.time())
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0  # of URL and headers, as far as parsed
         self._head_fed = 0  # since the head began, parsed or not
         self._running: Exchange | None = None
@@ -73,11 +76,7 @@ class ClientConnection(HttpToolsProtocol):
         if surplus >= 0:
             self._turn_away(surplus)
             return
-        self.connections.add(self)
         self._watchdog.connections.add(self)
-        self.server = get_local_addr(transport)
-        self.client = get_remote_addr(transport)
-        self.scheme = "http"
 
     def _turn_away(self, surplus: int) -> None:
         self._watchdog.refused += 1
@@ -90,24 +89,25 @@ class ClientConnection(HttpToolsProtocol):
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.connections.discard(self)
         self._watchdog.connections.discard(self)
+        settle(self.lost)
         for exchange in (self._running, *self._queued):
             if exchange is not None:
                 exchange.abandon()
         self._queued.clear()
         self.flow.resume_writing()
-        self.parser = None  # type: ignore[assignment]  # it refers back to us
+        self._parser = None  # it refers back to us
 
     def data_received(self, data: bytes) -> None:
         progress = self._progress
-        if progress.phase is Phase.LINGER or self._refusal is not None:
+        parser = self._parser
+        if progress.phase is Phase.LINGER or self._refusal is not None or parser is None:
             return
         if progress.phase is Phase.IDLE:
             self._begin_head()
         try:
             self._head_fed += len(data)
-            self.parser.feed_data(data)
+            parser.feed_data(data)
             if progress.phase is Phase.HEAD:
                 self._check_head()
         except httptools.HttpParserUpgrade:
@@ -121,7 +121,7 @@ class ClientConnection(HttpToolsProtocol):
         self._begin()
 
     def _begin_head(self) -> None:
-        self._progress.enter(Phase.HEAD, self.loop.time())
+        self._progress.enter(Phase.HEAD, self._loop.time())
         self._head_fed = 0
 
     def _check_head(self) -> None:
@@ -146,18 +146,17 @@ class ClientConnection(HttpToolsProtocol):
         if self._progress.phase is not Phase.HEAD:  # it follows another request
             self._begin_head()
         self._head_bytes = 0
-        self.url = b""
-        self.headers = []
-        self.expect_100_continue = False
+        self._url = b""
+        self._headers = []
 
     def on_url(self, url: bytes) -> None:
-        self.url += url
-        if len(self.url) > self._limits.url_bytes_max:
+        self._url += url
+        if len(self._url) > self._limits.url_bytes_max:
             raise UriTooLong(f"A URL has at most {self._limits.url_bytes_max} bytes.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value) + 4
-        headers = self.headers
+        headers = self._headers
         headers.append((name.lower(), value))
         if (
             self._head_bytes > self._limits.header_bytes_max
@@ -172,37 +171,8 @@ class ClientConnection(HttpToolsProtocol):
         )
 
     def on_headers_complete(self) -> None:
-        parser = self.parser
-        version = parser.get_http_version()
-        length, host = self._framing(version)
-        if not host and version == "1.1":
-            raise Malformed("An HTTP/1.1 request has a Host header.")
-        url = httptools.parse_url(self.url)
-        raw_path = url.path or b"/"
-        scope: dict[str, Any] = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": version,
-            "method": parser.get_method().decode("ascii"),
-            "scheme": "http",
-            "path": raw_path.decode("ascii"),
-            "raw_path": raw_path,
-            "query_string": url.query or b"",
-            "root_path": "",
-            "headers": self.headers,
-            "server": self.server,
-            "client": self.client,
-        }
-        exchange = Exchange(
-            self,
-            scope,
-            content_length=length,
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
-            expect_continue=self.expect_100_continue,
-            request_id=self._watchdog.request_id(),
-        )
-        scope["tms.exchange"] = exchange
-        self._progress.enter(Phase.BODY, self.loop.time())
+        exchange = Exchange(self, self._head(), self._watchdog.request_id())
+        self._progress.enter(Phase.BODY, self._loop.time())
         self._newest = exchange
         if self._running is None:
             self._running = self._fresh = exchange
@@ -212,14 +182,16 @@ class ClientConnection(HttpToolsProtocol):
         else:
             raise Overloaded(f"At most {PIPELINE_MAX} requests may wait on one connection.")
 
-    def _framing(self, version: str) -> tuple[int | None, bool]:
-        """Content-Length (None: chunked) and whether there is a Host; httptools has refused what
-        could be read in two ways."""
+    def _head(self) -> RequestHead:
+        """What the headers say; httptools has refused what could be read in two ways."""
+        parser = self._parser
+        assert parser is not None, "it is the parser that calls"
+        version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise Malformed(f"This service speaks HTTP/1.1, not HTTP/{version}.")
         length: int | None = 0
-        host = False
-        for name, value in self.headers:
+        host = expect_continue = False
+        for name, value in self._headers:
             if name == b"content-length":
                 length = int(value)
             elif name == b"transfer-encoding":
@@ -229,22 +201,34 @@ class ClientConnection(HttpToolsProtocol):
             elif name == b"host":
                 host = True
             elif name == b"expect" and value.lower() == b"100-continue":
-                self.expect_100_continue = True
-        return length, host
+                expect_continue = True
+        if not host and version == "1.1":
+            raise Malformed("An HTTP/1.1 request has a Host header.")
+        url = httptools.parse_url(self._url)
+        return RequestHead(
+            parser.get_method().decode("ascii"),
+            url.path or b"/",
+            url.query or b"",
+            self._headers,
+            version,
+            length,
+            version != "1.0" and parser.should_keep_alive(),
+            expect_continue,
+        )
 
     def on_body(self, body: bytes) -> None:
-        self._progress.received(len(body), self.loop.time())
+        self._progress.received(len(body), self._loop.time())
         exchange = self._newest
         assert exchange is not None
         if exchange.response_complete:
             exchange.received += len(body)
             return
         exchange.feed(body)
-        if len(exchange.body) > HIGH_WATER_LIMIT:
+        if len(exchange.body) > BODY_BUFFER_BYTES:
             self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
-        self._progress.enter(Phase.IDLE, self.loop.time())
+        self._progress.enter(Phase.IDLE, self._loop.time())
         assert self._newest is not None
         self._newest.feed_end()
 
@@ -260,13 +244,12 @@ class ClientConnection(HttpToolsProtocol):
             waiting = steps.send(None)
         except StopIteration:
             return
-        task = self.loop.create_task(_go_on(steps, waiting))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task = self._loop.create_task(_go_on(steps, waiting))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, exchange: Exchange) -> None:
-        app: Application = self.app
-        await app(exchange.scope, exchange.receive, exchange.send)
+        await self._application(exchange)
         if not exchange.response_complete and not exchange.disconnected:
             self.transport.abort()
 
@@ -275,13 +258,13 @@ class ClientConnection(HttpToolsProtocol):
         self._progress.written(len(data))
         self.transport.write(data)
 
+    @property
     def default_head(self) -> bytes:
         """Header lines that every answer has."""
-        return self._watchdog.default_head(self.server_state.default_headers)
+        return self._watchdog.head
 
     def on_response_complete(self) -> None:
-        self.server_state.total_requests += 1
-        self._progress.answered(self.loop.time())
+        self._progress.answered(self._loop.time())
         exchange, self._running = self._running, None
         if self.transport.is_closing():
             return
@@ -289,7 +272,7 @@ class ClientConnection(HttpToolsProtocol):
             self._linger()
         elif self._queued:
             self._running = self._fresh = self._queued.popleft()
-            self.loop.call_soon(self._begin)
+            self._loop.call_soon(self._begin)
         elif self._refusal is not None:
             self._answer_and_close(self._refusal)
         if not self._queued:
@@ -317,19 +300,19 @@ class ClientConnection(HttpToolsProtocol):
             f"TMS-Request-Id: {request_id}\r\ncontent-type: {routes.PROBLEM}\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
-        head = routes.STATUS_LINES[status] + self.default_head() + lines.encode()
+        head = routes.STATUS_LINES[status] + self.default_head + lines.encode()
         self.write(head + body)
         self._linger()
 
     def _linger(self) -> None:
-        self._progress.enter(Phase.LINGER, self.loop.time())
+        self._progress.enter(Phase.LINGER, self._loop.time())
         if self._eof:
             self.transport.close()
             return
         self.flow.resume_reading()
         self.transport.write_eof()
 
-    def eof_received(self) -> bool:  # type: ignore[override]
+    def eof_received(self) -> bool:
         """The client sends no more; it may still read what it is owed, but will not wait."""
         self._eof = True
         if self._running is None or self._progress.phase is not Phase.IDLE:
@@ -351,6 +334,16 @@ class ClientConnection(HttpToolsProtocol):
             self.transport.close()
         else:
             self._finish()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.transport.abort()
+
+    def pause_writing(self) -> None:
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.flow.resume_writing()
 
     # -- the watchdog --------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from tms.errors import Invalid, Malformed, NotAcceptable, Overloaded, TooLarge, 
 from tms.model.message import Buffer
 from tms.model.topic import TopicName
 from tms.server.http.encoding import decompress, plain_bytes
-from tms.server.http.exchange import Disconnected, Exchange, settle
+from tms.server.http.exchange import Exchange, settle
 
 WAITING_MAX = 128  # requests for memory of one kind; one more is refused at once
 
@@ -116,17 +116,12 @@ class Body:
         self.data = data
 
     async def _read_chunked(self, exchange: Exchange) -> None:
-        data, more = bytearray(), True
-        while more:
-            message = await exchange.receive()
-            if message["type"] == "http.disconnect":
-                raise Disconnected
-            piece = message["body"]
+        data = bytearray()
+        async for piece in exchange.pieces():
             if len(data) + len(piece) > self.bytes_max:
                 raise self._too_large()
             await self.reserve(len(piece))
             data += piece
-            more = message["more_body"]
         self.data = data
 
     async def decompress(self, coding: str, threads: Executor) -> None:
@@ -162,7 +157,7 @@ async def received(
 
 def header(exchange: Exchange, wanted: bytes) -> str:
     """A header's value, several joined as HTTP says; empty when it is absent."""
-    headers: list[tuple[bytes, bytes]] = exchange.scope["headers"]
+    headers: list[tuple[bytes, bytes]] = exchange.headers
     return ", ".join(value.decode("latin-1") for name, value in headers if name == wanted).strip()
 
 

@@ -3,9 +3,12 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.utils import formatdate
 from itertools import count
 from secrets import token_hex
 from typing import Protocol
+
+from tms.clock import Clock
 
 TICK_S = 0.5
 
@@ -28,16 +31,28 @@ class ConnectionLimits:
 class Watched(Protocol):
     """A connection."""
 
+    lost: asyncio.Future[None]  # done once it has ended
+
     def look(self, now: float) -> None:
         """End this connection if it has kept the service waiting for too long."""
         ...
 
+    def shutdown(self) -> None:
+        """Close once what was received is answered."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
+
 
 class Watchdog:
-    """Looks at every connection twice a second; gives requests their ids; counts."""
+    """Looks at every connection twice a second; gives requests their ids, answers their date;
+    counts."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, clock: Clock) -> None:
         self.limits = limits
+        self._clock = clock
         self.connections: set[Watched] = set()
         self.refused = 0
         self.cut_off = 0
@@ -47,15 +62,7 @@ class Watchdog:
         self._ids = count(1)
         self._run_id = token_hex(4)
         self._timer: asyncio.TimerHandle | None = None
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._head = b""
-
-    def default_head(self, headers: list[tuple[bytes, bytes]]) -> bytes:
-        """uvicorn's default headers, a new list each second, as lines."""
-        if headers is not self._headers:
-            self._headers = headers
-            self._head = b"".join(b"%b: %b\r\n" % header for header in headers)
-        return self._head
+        self.head = b""  # lines that every answer has
 
     def request_id(self) -> str:
         """A name for a request, unique over restarts as far as 32 random bits go."""
@@ -65,6 +72,7 @@ class Watchdog:
         """Begin looking."""
         self._timer = loop.call_later(TICK_S, self.start, loop)
         now = loop.time()
+        self.head = f"date: {formatdate(self._clock.now_ms() / 1_000, usegmt=True)}\r\n".encode()
         refusals = self.refusals()
         self.short, self._refusals = refusals > self._refusals, refusals
         for connection in list(self.connections):

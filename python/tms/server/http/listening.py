@@ -1,0 +1,96 @@
+"""Serving one listener, until somebody asks to stop.
+
+    serve ─▶ ready ─▶ asked to stop ─▶ drain: what was received is answered, within `drain_s`
+                      asked again ─▶ what is left ends at once
+
+* New connections are taken while it drains, so that they can be told so.
+* Once `serve` has returned, no connection and no task of a request is left.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from tms.events import EventLog
+from tms.server.http.protocol import Application, ClientConnection
+from tms.server.http.watchdog import Watchdog
+
+BACKLOG = 2_048
+CLOSE_S = 1.0  # for connections to end by themselves, once everything is answered
+_log = EventLog("tms.server")
+
+
+class HttpServer:
+    """Made and used on one event loop, of any thread."""
+
+    def __init__(self, application: Application, watchdog: Watchdog, drain_s: float) -> None:
+        self._application = application
+        self._watchdog = watchdog
+        self._drain_s = drain_s
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asked = asyncio.Event()
+        self._hurried = asyncio.Event()
+
+    @property
+    def requests(self) -> int:
+        """How many requests are being answered."""
+        return len(self._tasks)
+
+    def ask_to_stop(self) -> None:
+        """Let `serve` end; asked again, at once. From any thread."""
+        self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        (self._hurried if self._asked.is_set() else self._asked).set()
+
+    async def serve(
+        self,
+        listener: socket.socket,
+        ready: Callable[[], Awaitable[None]],
+        drain: Callable[[], None],
+    ) -> None:
+        """Serve until asked to stop. `ready` is awaited once requests are answered, `drain` called
+        when no more are to be begun."""
+        self._watchdog.start(self._loop)
+        server = await self._loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
+        try:
+            await ready()
+            await self._asked.wait()
+            drain()
+            self._shut_down_connections()
+            await self.finish(self._tasks, self._drain_s)
+            if self._tasks:
+                _log.warning("drain_incomplete", requests=len(self._tasks))
+        finally:
+            server.close()
+            self._shut_down_connections()
+            await self.finish([one.lost for one in self._watchdog.connections], CLOSE_S)
+            for connection in list(self._watchdog.connections):
+                connection.abort()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.sleep(0)  # what was cancelled ends
+            self._watchdog.stop()
+
+    async def finish(self, ends: Collection[asyncio.Future[None]], timeout_s: float) -> None:
+        """Wait until all have ended, also those that are added meanwhile; for so long at most, and
+        while nobody asks a second time."""
+        hurried = self._loop.create_task(self._hurried.wait())
+        deadline = self._loop.time() + timeout_s
+        try:
+            while (left := [end for end in ends if not end.done()]) and not self._hurried.is_set():
+                if (left_s := deadline - self._loop.time()) <= 0:
+                    break
+                some: list[asyncio.Future[Any]] = [hurried, *left]
+                await asyncio.wait(some, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurried.cancel()
+
+    def _connection(self) -> ClientConnection:
+        return ClientConnection(self._application, self._watchdog, self._loop, self._tasks)
+
+    def _shut_down_connections(self) -> None:
+        for connection in list(self._watchdog.connections):
+            connection.shutdown()
