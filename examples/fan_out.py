@@ -28,7 +28,7 @@ def bill(bus: tms.Bus, cents: Counter[str], lock: threading.Lock) -> None:
             with bus.transaction() as tx:
                 total = sum(int(value or b"0") for value in batch.values())
                 tx.send(TOTALS, b"%d" % total)
-                tx.acknowledge(consumer)
+                tx.ack(consumer)
             with lock:
                 cents["billed"] += total
 

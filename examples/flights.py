@@ -189,7 +189,7 @@ def by_id(message: tms.Message) -> tuple[tms.MessageId, int]:
 def show_what_is_stored(url: str) -> None:
     """`tms inspect` shows segments and blocks as they are in the store."""
     print(f"\n$ tms inspect {TOPIC} --partition 0 --blocks 3")
-    command = [*TMS, "--url", url, "inspect", TOPIC, "--partition", "0", "--blocks", "3"]
+    command = [*TMS, "--url", url, "inspect", TOPIC, "--partition", "0", "--limit", "3"]
     require(subprocess.run(command, check=False).returncode == 0, "tms inspect ends with 0")
 
 

@@ -61,7 +61,7 @@ def consume(bus: tms.Bus, engine: sa.Engine, group: str = "counters") -> int:
     done = 0
     for message in consumer:
         done += handle(engine, message)
-        consumer.acknowledge()
+        consumer.ack()
     return done
 
 

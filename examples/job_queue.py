@@ -50,7 +50,7 @@ def do(bus: tms.Bus, queue: tms.Queue, job: tms.Delivered, render: Render) -> bo
     try:
         with bus.transaction() as tx:
             tx.send("thumbnails", thumbnail)
-            tx.settle(queue, job)
+            tx.ack(queue, job)
     except Fenced:  # it took longer than the lease: another worker has the job, nothing was sent
         return False
     return True

@@ -101,7 +101,7 @@ def work(place: Path, report: int) -> None:
                 for number in numbers:
                     tx.send("invoices", b"invoice %d" % number)
                     tx.send("shipments", b"shipment %d" % number)
-                tx.acknowledge(consumer)
+                tx.ack(consumer)
             os.write(report, b".")
 
 

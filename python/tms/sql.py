@@ -7,7 +7,7 @@ agree exactly once, whatever dies and whenever.
         rows = tx.join(database.rows())
         rows.execute(orders.insert().values(…))
         tx.send("invoices", …)
-        tx.acknowledge(consumer)
+        tx.ack(consumer)
 
 Two systems cannot commit at one moment, so one decides: the SQL database. Its commit contains the
 rows and, in a fence table, the whole request to TMS (messages, positions and a token). Then the

@@ -87,7 +87,7 @@ def _transform(
         with bus.transaction() as tx:
             for _, _, one in sent:
                 tx.send(output, one.value, one.key, one.headers)
-            tx.acknowledge(consumer)
+            tx.ack(consumer)
     except BaseException as error:
         worker.failed(op, error, (*TRANSACTION_REFUSALS, Conflict))
         return False

@@ -100,7 +100,7 @@ def _commit(worker: Worker, bus: tms.Bus, queue: tms.Queue, messages: list[tms.D
         with bus.transaction() as tx:
             for _, _, one in sent:
                 tx.send(output, one.value, one.key, one.headers)
-            tx.settle(queue, messages)
+            tx.ack(queue, messages)
     except BaseException as error:
         worker.failed(op, error, TRANSACTION_REFUSALS)
     else:

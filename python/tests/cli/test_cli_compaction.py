@@ -9,9 +9,9 @@ __all__ = ["data", "greetings", "run"]
 
 
 def test_consume_prints_what_matches_a_filter(run: Run, greetings: Path) -> None:
-    ended = run("consume", "greetings", "--from", "earliest", "-e", "--filter", "header.lang = en")
+    ended = run("consume", "greetings", "--start", "earliest", "-e", "--where", "header.lang = en")
     assert (ended.code, ended.out) == (0, b"hi\n")
-    wrong = run("consume", "greetings", "-e", "--filter", "keys")
+    wrong = run("consume", "greetings", "-e", "--where", "keys")
     assert wrong.code != 0
     assert "at character 1" in wrong.err
 

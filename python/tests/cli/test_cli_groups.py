@@ -16,7 +16,7 @@ def messages(bus: tms.Bus) -> None:
 
 def test_groups_are_listed_and_shown_with_members_and_lag(bus: tms.Bus, cli: Tms) -> None:
     assert cli("group", "list", "in") == (0, [])
-    assert cli("group", "show", "g", "in")[0] == 3
+    assert cli("group", "show", "in", "g")[0] == 3
     assert cli("group", "list", "nowhere")[0] == 3
     bus.set_positions("in", {1: "latest"}, group="g")
     with bus.consumer("in", group="h", delivery="at-least-once") as consumer:
@@ -26,32 +26,32 @@ def test_groups_are_listed_and_shown_with_members_and_lag(bus: tms.Bus, cli: Tms
         assert (code, first["group"], first["members"], first["lag"]) == (0, "g", 0, 3)
         assert first["lag_seconds"] > 0
         assert (second["group"], second["members"]) == ("h", 1)
-        code, shown = cli("group", "show", "h", "in")
+        code, shown = cli("group", "show", "in", "h")
         (member,) = shown["members"]
         assert [one["owner"] for one in shown["partitions"]] == [member["member"]] * 2
-    shown = cli("group", "show", "g", "in")[1]["partitions"]
+    shown = cli("group", "show", "in", "g")[1]["partitions"]
     assert [(one["position"], one["lag"]) for one in shown] == [(None, 3), ("latest", 0)]
 
 
 def test_a_group_begins_anew_or_goes_on_where_it_is_told(bus: tms.Bus, cli: Tms) -> None:
-    assert cli("group", "reset", "g", "in", "--yes")[0] == 3
-    assert cli("group", "reset", "g", "in", "--to", "offset:1")[0] == 2  # nobody confirmed it
-    assert cli("group", "reset", "g", "in", "--to", "-10", "--yes")[0] == 2
-    dry = cli("group", "reset", "g", "in", "--to", "offset:1", "--dry-run")
+    assert cli("group", "reset", "in", "g", "--yes")[0] == 3
+    assert cli("group", "reset", "in", "g", "--to", "offset:1")[0] == 2  # nobody confirmed it
+    assert cli("group", "reset", "in", "g", "--to", "-10", "--yes")[0] == 2
+    dry = cli("group", "reset", "in", "g", "--to", "offset:1", "--dry-run")
     assert dry[1]["reset"] is False and bus.positions("in", group="g") == {}
-    assert cli("group", "reset", "g", "in", "--to", "offset:1", "--yes")[1]["reset"] is True
+    assert cli("group", "reset", "in", "g", "--to", "offset:1", "--yes")[1]["reset"] is True
     assert {p: str(at) for p, at in bus.positions("in", group="g").items()} == {
         0: "offset:1",
         1: "offset:1",
     }
-    assert cli("group", "reset", "g", "in", "--yes")[1]["position"] is None
+    assert cli("group", "reset", "in", "g", "--yes")[1]["position"] is None
     assert bus.positions("in", group="g") == {}
-    assert cli("group", "reset", "g", "nowhere", "--yes")[0] == 3
+    assert cli("group", "reset", "nowhere", "g", "--yes")[0] == 3
 
 
 def test_a_group_at_work_is_reset_only_by_force(bus: tms.Bus, cli: Tms) -> None:
     with bus.consumer("in", group="g", delivery="at-least-once") as consumer:
         next(iter(consumer))
-        code, said = cli("group", "reset", "g", "in", "--to", "earliest", "--yes")
+        code, said = cli("group", "reset", "in", "g", "--to", "earliest", "--yes")
         assert code == 4 and "--force" in said["error"]["next"]
-        assert cli("group", "reset", "g", "in", "--to", "earliest", "--yes", "--force")[0] == 0
+        assert cli("group", "reset", "in", "g", "--to", "earliest", "--yes", "--force")[0] == 0

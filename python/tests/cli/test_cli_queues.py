@@ -54,16 +54,16 @@ def cli(
         made = capsysbinary.readouterr()
         return Ended(code, made.out.decode(), made.err.decode())
 
-    assert cli("create", "workers", "jobs", "--lease", "5m", "--backoff", "0").code == 0
+    assert cli("create", "jobs", "workers", "--lease", "5m", "--backoff-first", "0").code == 0
     return cli
 
 
 def test_a_queue_is_made_with_settings_shown_and_listed(cli: Tms) -> None:
     made = cli(
-        *("create", "others", "jobs", "--json", "--lease", "500ms", "--deliveries", "3"),
-        *("--backoff", "2s", "--backoff-max", "1m", "--jitter", "0", "--ordered-by", "key"),
+        *("create", "jobs", "others", "--json", "--lease", "500ms", "--deliveries-max", "3"),
+        *("--backoff-first", "2s", "--backoff-max", "1m", "--jitter", "0", "--ordered-by", "key"),
         *("--dead-letter", "morgue", "--outstanding-max", "10", "--durability", "written"),
-        *("--from", "latest"),
+        *("--start", "latest"),
     ).json
     assert made["settings"] == {
         "lease_s": 0.5,
@@ -78,80 +78,80 @@ def test_a_queue_is_made_with_settings_shown_and_listed(cli: Tms) -> None:
         "durability": "written",
     }
     assert (made["topic"], made["dead_letter"]) == ("jobs", "morgue")
-    assert cli("show", "others", "jobs", "--json").json == made
+    assert cli("show", "jobs", "others", "--json").json == made
     assert [one["group"] for one in cli("list", "jobs", "--json").json] == ["others", "workers"]
-    text = cli("show", "workers", "jobs").out
+    text = cli("show", "jobs", "workers").out
     assert "backlog" in text and "jobs-workers-dead" in text and "FRONTIER" in text
 
 
 def test_settings_are_changed(cli: Tms) -> None:
-    assert cli("update", "workers", "jobs", "--lease", "7").code == 0
-    assert cli("show", "workers", "jobs", "--json").json["settings"]["lease_s"] == 7
-    assert cli("update", "workers", "jobs").code == 2
-    assert cli("create", "workers", "jobs").code == 4
+    assert cli("update", "jobs", "workers", "--lease", "7").code == 0
+    assert cli("show", "jobs", "workers", "--json").json["settings"]["lease_s"] == 7
+    assert cli("update", "jobs", "workers").code == 2
+    assert cli("create", "jobs", "workers").code == 4
 
 
 def test_messages_are_received_with_tokens_and_acknowledged(cli: Tms) -> None:
-    made = cli("receive", "workers", "jobs", "--max", "2", "--json")
+    made = cli("receive", "jobs", "workers", "--limit", "2", "--json")
     one, two = made.lines
     assert [one["value"], two["value"]] == ["one", "two"]
     assert (one["deliveries"], one["offset"], one["encoding"]) == (1, 0, "utf-8")
-    acked = cli("ack", "workers", "jobs", one["token"], two["token"], "--json")
+    acked = cli("ack", "jobs", "workers", one["token"], two["token"], "--json")
     assert (acked.code, acked.json) == (0, {"done": 2, "fenced": []})
-    assert cli("receive", "workers", "jobs").out.endswith("\tthree\n")
-    nothing = cli("receive", "workers", "jobs", "--wait", "50ms")
+    assert cli("receive", "jobs", "workers").out.endswith("\tthree\n")
+    nothing = cli("receive", "jobs", "workers", "--wait", "50ms")
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "0 messages\n")
 
 
 def test_a_format_has_tokens_and_deliveries(cli: Tms) -> None:
-    token, rest = cli("receive", "workers", "jobs", "-f", "%a %d %v\\n").out.split(" ", 1)
+    token, rest = cli("receive", "jobs", "workers", "-f", "%a %d %v\\n").out.split(" ", 1)
     assert rest == "1 one\n"
-    assert cli("ack", "workers", "jobs", token).err == "1 acknowledged\n"
-    assert cli("receive", "workers", "jobs", "-f", "%q").code == 2
+    assert cli("ack", "jobs", "workers", token).err == "1 acked\n"
+    assert cli("receive", "jobs", "workers", "-f", "%q").code == 2
 
 
 def test_tokens_come_from_standard_input_too(cli: Tms, monkeypatch: pytest.MonkeyPatch) -> None:
     import io
     import sys
 
-    tokens = cli("receive", "workers", "jobs", "-n", "3", "-f", "%a\\n").out
+    tokens = cli("receive", "jobs", "workers", "-n", "3", "-f", "%a\\n").out
     monkeypatch.setattr(sys, "stdin", io.StringIO(tokens))
-    assert cli("ack", "workers", "jobs", "-").err == "3 acknowledged\n"
+    assert cli("ack", "jobs", "workers", "-").err == "3 acked\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    assert cli("ack", "workers", "jobs", "-").code == 0
+    assert cli("ack", "jobs", "workers", "-").code == 0
 
 
 def test_what_is_given_back_comes_again_and_its_old_token_ends_with_4(cli: Tms) -> None:
-    [first] = cli("receive", "workers", "jobs", "--json").lines
-    assert cli("nack", "workers", "jobs", first["token"], "--delay", "0").code == 0
-    [again] = cli("receive", "workers", "jobs", "--json").lines
+    [first] = cli("receive", "jobs", "workers", "--json").lines
+    assert cli("nack", "jobs", "workers", first["token"], "--delay", "0").code == 0
+    [again] = cli("receive", "jobs", "workers", "--json").lines
     assert (again["value"], again["deliveries"]) == ("one", 2)
-    assert cli("extend", "workers", "jobs", again["token"], "--lease", "1h").code == 0
-    late = cli("ack", "workers", "jobs", first["token"], again["token"], "--json")
+    assert cli("extend", "jobs", "workers", again["token"], "--lease", "1h").code == 0
+    late = cli("ack", "jobs", "workers", first["token"], again["token"], "--json")
     assert (late.code, late.json) == (4, {"done": 1, "fenced": [first["token"]]})
-    assert cli("ack", "workers", "jobs", "nonsense").code == 2
+    assert cli("ack", "jobs", "workers", "nonsense").code == 2
 
 
 def test_dead_letters_are_shown_and_moved_back(cli: Tms, bus: tms.Bus) -> None:
-    assert "No dead letters" in cli("dead", "workers", "jobs").err
-    [one] = cli("receive", "workers", "jobs", "--json").lines
-    rejected = cli("reject", "workers", "jobs", one["token"], "--cause", "no such file")
+    assert "No dead letters" in cli("dead", "jobs", "workers").err
+    [one] = cli("receive", "jobs", "workers", "--json").lines
+    rejected = cli("reject", "jobs", "workers", one["token"], "--cause", "no such file")
     assert (rejected.code, rejected.err) == (0, "1 rejected\n")
     until(lambda: bus.queue_port.describe(TopicName.parse("jobs"), "workers").dead == 1)
-    [letter] = cli("dead", "workers", "jobs", "--json").lines
+    [letter] = cli("dead", "jobs", "workers", "--json").lines
     assert (letter["value"], letter["headers"]["tms-dead-cause"]) == ("one", "no such file")
-    assert "tms-dead-cause=no such file" in cli("dead", "workers", "jobs", "-n", "1").out
-    assert cli("redrive", "workers", "jobs", "--json").json["moved"] == 1
-    assert cli("dead", "workers", "jobs").out == ""
-    got = [cli("receive", "workers", "jobs", "-f", "%v").out for _ in range(3)]
+    assert "tms-dead-cause=no such file" in cli("dead", "jobs", "workers", "-n", "1").out
+    assert cli("redrive", "jobs", "workers", "--json").json["moved"] == 1
+    assert cli("dead", "jobs", "workers").out == ""
+    got = [cli("receive", "jobs", "workers", "-f", "%v").out for _ in range(3)]
     assert sorted(got) == ["one", "three", "two"]
 
 
 def test_a_queue_is_deleted_when_somebody_says_yes(cli: Tms) -> None:
-    assert cli("delete", "workers", "jobs").code == 2
-    assert "3 messages not settled" in cli("delete", "workers", "jobs", "--dry-run").err
-    assert cli("delete", "workers", "jobs", "--yes", "--json").json["deleted"]
-    gone = cli("show", "workers", "jobs", "--json")
+    assert cli("delete", "jobs", "workers").code == 2
+    assert "3 messages not settled" in cli("delete", "jobs", "workers", "--dry-run").err
+    assert cli("delete", "jobs", "workers", "--yes", "--json").json["deleted"]
+    gone = cli("show", "jobs", "workers", "--json")
     assert (gone.code, gone.json["error"]["code"]) == (3, "queue-not-found")
     assert "No queues on jobs" in cli("list", "jobs").err
 
@@ -160,11 +160,11 @@ def test_a_queue_is_deleted_when_somebody_says_yes(cli: Tms) -> None:
     "arguments",
     [
         ("receive", "a/b", "jobs"),
-        ("receive", "workers", "jobs", "--max", "0"),
-        ("receive", "workers", "jobs", "--wait", "soon"),
-        ("create", "workers", "jobs", "--from", "-10"),
-        ("ack", "workers", "jobs"),
-        ("create", "workers", "jobs", "--lease", "13h"),
+        ("receive", "jobs", "workers", "--limit", "0"),
+        ("receive", "jobs", "workers", "--wait", "soon"),
+        ("create", "jobs", "workers", "--start", "-10"),
+        ("ack", "jobs", "workers"),
+        ("create", "jobs", "workers", "--lease", "13h"),
     ],
 )
 def test_wrong_arguments_are_usage(cli: Tms, arguments: tuple[str, ...]) -> None:

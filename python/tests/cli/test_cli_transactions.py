@@ -50,18 +50,18 @@ def test_transactions_are_listed_shown_and_ended(bus: tms.Bus, cli: Tms) -> None
 def test_a_group_is_shown_with_its_lag_and_moved(bus: tms.Bus, cli: Tms) -> None:
     for number in range(6):
         bus.publish("in", b"%d" % number, partition=number % 2)
-    assert [row["lag"] for row in cli("position", "show", "g", "in")[1]] == [3, 3]
+    assert [row["lag"] for row in cli("position", "show", "in", "g")[1]] == [3, 3]
     for wrong in ([], ["-p", "1"]):  # no partition, nobody confirmed it
-        assert cli("position", "set", "g", "in", "offset:1", *wrong)[0] == 2
-    dry = cli("position", "set", "g", "in", "offset:1", "-p", "1", "--dry-run")
+        assert cli("position", "set", "in", "g", "offset:1", *wrong)[0] == 2
+    dry = cli("position", "set", "in", "g", "offset:1", "-p", "1", "--dry-run")
     assert dry[1]["moved"] is False and bus.positions("in", group="g") == {}
-    assert cli("position", "set", "g", "in", "offset:1", "-p", "1", "--yes")[0] == 0
-    shown = cli("position", "show", "g", "in")[1]
+    assert cli("position", "set", "in", "g", "offset:1", "-p", "1", "--yes")[0] == 0
+    shown = cli("position", "show", "in", "g")[1]
     assert [(row["position"], row["lag"]) for row in shown] == [(None, 3), ("offset:1", 2)]
     consumer = bus.consumer("in", group="g", stop_at_end=True)
     list(consumer)
-    consumer.acknowledge()
-    assert [row["lag"] for row in cli("position", "show", "g", "in")[1]] == [0, 0]
+    consumer.ack()
+    assert [row["lag"] for row in cli("position", "show", "in", "g")[1]] == [0, 0]
 
 
 def test_invalid_transactions_are_pruned(bus: tms.Bus, cli: Tms) -> None:
@@ -89,6 +89,6 @@ def test_consume_may_read_what_is_not_committed(tmp_path: Path, capsysbinary: An
         bus.publish("in", b"behind")
     for isolation, expected in (("committed", b""), ("uncommitted", b"open\nbehind\n")):
         capsysbinary.readouterr()
-        arguments = ["consume", "in", "--from", "earliest", "-e", "--data", data]
+        arguments = ["consume", "in", "--start", "earliest", "-e", "--data", data]
         assert run([*arguments, "--isolation", isolation]) == 0
         assert capsysbinary.readouterr().out == expected

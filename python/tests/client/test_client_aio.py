@@ -245,7 +245,7 @@ class AsyncBusContract:
             async for message in consumer:
                 async with bus.transaction() as tx:
                     await tx.send("out", message.value)
-                    tx.acknowledge(consumer)
+                    tx.ack(consumer)
                     if message.value == fail_at:
                         raise RuntimeError("crash")
 
@@ -261,7 +261,7 @@ class AsyncBusContract:
             await bus.set_positions("in", {0: "offset:3"}, group="g")
             consumer = bus.consumer("in", group="g", stop_at_end=True)
             assert [message.value async for message in consumer] == [b"3"]
-            await consumer.acknowledge()
+            await consumer.ack()
             (last,) = [one async for one in bus.consumer("in", "offset:3", stop_at_end=True)]
             assert (await bus.positions("in", group="g"))[0] == tms.Position.after(last.id)
 

@@ -147,9 +147,9 @@ class AsyncGroupContract:
                     async for batch in consumer.batches():
                         async with bus.transaction() as tx:
                             await tx.send_many("out", batch.values())
-                            tx.acknowledge(consumer)
+                            tx.ack(consumer)
                     with pytest.raises(Invalid):
-                        await consumer.acknowledge()
+                        await consumer.ack()
             found = [m.value async for m in bus.consumer("out", stop_at_end=True)]
             assert sorted(found) == sorted(values)  # type: ignore[type-var]
 
@@ -168,7 +168,7 @@ class AsyncGroupContract:
 
             await until(all_there)
             with pytest.raises(Fenced):
-                await late.acknowledge()
+                await late.ack()
             assert sorted(worker.values) == sorted(values)  # type: ignore[type-var]
             await worker.stop()
             await late.close()

@@ -316,7 +316,7 @@ def test_a_transaction_settles_messages_with_its_outputs_exactly_once(bus: Bus) 
                 with bus.transaction() as tx:
                     for message in messages:
                         tx.send("out", message.value)
-                    tx.settle(queue, messages)
+                    tx.ack(queue, messages)
             except Fenced:
                 fenced["all"] += 1
 
@@ -329,11 +329,11 @@ def test_a_transaction_that_is_left_settles_nothing(bus: Bus) -> None:
     bus.publish("jobs", b"1")
     messages = queue.receive()
     with pytest.raises(ZeroDivisionError), bus.transaction() as tx:
-        tx.settle(queue, messages)
+        tx.ack(queue, messages)
         raise ZeroDivisionError
     assert queue.ack(messages).done == 1
     with pytest.raises(Fenced), bus.transaction() as tx:
-        tx.settle(queue, messages)
+        tx.ack(queue, messages)
 
 
 def test_a_queue_can_be_closed_over(bus: Bus) -> None:

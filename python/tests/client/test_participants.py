@@ -220,7 +220,7 @@ class ParticipantContract:
         bus.set_positions("in", {0: "offset:0"}, group="g")
         tx = bus.transaction()
         tx.join(Tale("a", told))
-        tx.acknowledge(consumer)
+        tx.ack(consumer)
         with pytest.raises(Conflict):
             tx.commit()
         assert told[-1] == "a roll_back"

@@ -146,7 +146,7 @@ def test_of_two_consumers_with_one_input_only_one_commits_its_rows(
         tx = bus.transaction()
         tx.join(database.rows()).execute(ROWS.insert().values(name=f"by {number}"))
         tx.send("out", b"made")
-        tx.acknowledge(consumer)
+        tx.ack(consumer)
         if number == 0:
             tx.commit()
         else:
@@ -166,7 +166,7 @@ def test_a_group_that_was_set_back_by_hand_begins_anew_once_the_database_forgets
             with bus.transaction() as tx:
                 name = (message.value or b"").decode()
                 tx.join(database.rows()).execute(ROWS.insert().values(name=name))
-                tx.acknowledge(consumer)
+                tx.ack(consumer)
 
     process()
     bus.set_positions("in", {0: "earliest"}, group="g")
@@ -222,7 +222,7 @@ def test_wherever_the_process_dies_everything_is_there_once(fast_path: Path) -> 
                 name = (message.value or b"").decode()
                 tx.join(database.rows()).execute(ROWS.insert().values(name=name))
                 tx.send("out", name.encode())
-                tx.acknowledge(consumer)
+                tx.ack(consumer)
 
     random = Random(7)
     for die_at in range(1_000):
@@ -285,7 +285,7 @@ def test_positions_tell_what_was_done_when_its_token_is_forgotten(
         with pytest.raises(CommitUnfinished), bus.transaction() as tx:
             tx.join(database.rows()).execute(ROWS.insert().values(name="a"))
             tx.send("out", b"a")
-            tx.acknowledge(consumer)
+            tx.ack(consumer)
     bus._transport.transactions.manager.state.tokens.clear()  # type: ignore[attr-defined]
     assert database.recover(bus) == 1
     assert (names(engine), values(bus, "out"), fences(engine)) == (["a"], [b"a"], 0)

@@ -214,7 +214,7 @@ class GroupContract:
                     stop_at_end=True,
                 )
                 assert sorted(m.value for m in found) == sorted(values)  # type: ignore[type-var]
-            found.acknowledge()
+            found.ack()
             assert list(bus.consumer("in", group="h", partitions="all", stop_at_end=True)) == []
             assert bus.group("in", group="h").members == ()
 
@@ -271,7 +271,7 @@ class GroupContract:
         with bus.consumer("in", group="g", delivery="at-most-once") as consumer:
             first = [message.value for message in islice(consumer, 3)]
             with pytest.raises(Invalid):
-                consumer.acknowledge()
+                consumer.ack()
         with bus.consumer("in", group="g", delivery="at-most-once", stop_at_end=True) as consumer:
             rest = [message.value for message in consumer]
         assert sorted(first + rest) == sorted(values)  # type: ignore[type-var]
@@ -300,7 +300,7 @@ class GroupContract:
             def handle(message: tms.Message) -> None:
                 with bus.transaction() as tx:
                     tx.send("out", message.value)
-                    tx.acknowledge(workers[number].consumer)
+                    tx.ack(workers[number].consumer)
 
             return handle
 
@@ -310,7 +310,7 @@ class GroupContract:
             values += publish(bus, 12, 40)
             until(lambda: bus.group("in", group="g").summary().lag == 0)
             with pytest.raises(Invalid, match="transaction"):
-                workers[0].consumer.acknowledge()
+                workers[0].consumer.ack()
         found = [message.value for message in bus.consumer("out", stop_at_end=True)]
         assert sorted(found) == sorted(values)  # type: ignore[type-var]
 
@@ -338,11 +338,11 @@ class GroupContract:
         with closing(worker):
             until(lambda: shared_by(bus, worker))
             with pytest.raises(Fenced) as caught:
-                late.acknowledge()
+                late.ack()
             assert isinstance(caught.value, Conflict) and caught.value.details["group"] == "g"
             tx = bus.transaction()
             tx.send("out", b"late")
-            tx.acknowledge(late)
+            tx.ack(late)
             with pytest.raises(Fenced):
                 tx.commit()
             assert list(bus.consumer("out", stop_at_end=True)) == []
@@ -354,7 +354,7 @@ class GroupContract:
             go.set()
             more.join()
             with pytest.raises(Fenced):
-                late.acknowledge()
+                late.ack()
         late.close()
 
     def test_at_least_once_goes_on_after_it_was_replaced(self, bus: Bus) -> None:
@@ -413,7 +413,7 @@ class GroupContract:
             bus,
             delivery="explicit",
             session_s=600,
-            on_revoked=lambda _: first.consumer.acknowledge(),
+            on_revoked=lambda _: first.consumer.ack(),
         )
         with closing(first):
             first.until(8)
@@ -464,7 +464,7 @@ class GroupContract:
             values = publish(bus, first, 8)
             found = [message.value for message in consumer]
             assert sorted(found) == sorted(values)  # type: ignore[type-var]
-        consumer.acknowledge()
+        consumer.ack()
         assert bus.group("in", group="g").summary().lag == 0
 
     # How a group stands

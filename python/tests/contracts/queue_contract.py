@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -328,14 +329,29 @@ class QueueContract:
         a, b = collect(queue, 2)
         with bus.transaction() as tx:
             tx.send("out", b"A")
-            tx.settle(queue, a)
+            tx.ack(queue, a)
         with pytest.raises(RuntimeError), bus.transaction() as tx:
             tx.send("out", b"B")
-            tx.settle(queue, b)
+            tx.ack(queue, b)
             raise RuntimeError
         assert [one.value for one in everything(bus, "out")] == [b"A"]
         assert queue.describe().leased == 1
         assert queue.ack(b) == (1, ())
+
+    def test_a_transaction_acks_a_consumer_or_messages_of_a_queue(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a")
+        [message] = queue.receive()
+        wrong: tuple[tuple[Any, ...], ...] = (
+            (queue,),  # which messages?
+            (message, queue),
+            (queue, bus),
+            (bus.consumer("jobs", group="g", stop_at_end=True), [message]),
+            (bus.consumer("jobs", stop_at_end=True),),  # it has no group
+        )
+        for arguments in wrong:
+            with pytest.raises((Invalid, TypeError)), bus.transaction() as tx:
+                tx.ack(*arguments)
+        assert queue.describe().leased == 1
 
     def test_a_commit_that_comes_too_late_leaves_nothing(self, bus: Bus) -> None:
         queue = prepared(bus, b"a")
@@ -345,10 +361,10 @@ class QueueContract:
         [again] = queue.receive()
         with pytest.raises((Fenced, TransactionEnded)), bus.transaction() as tx:
             tx.send("out", b"late")
-            tx.settle(queue, late)
+            tx.ack(queue, late)
         with bus.transaction() as tx:
             tx.send("out", b"again")
-            tx.settle(queue, again)
+            tx.ack(queue, again)
         assert [one.value for one in everything(bus, "out")] == [b"again"]
         assert queue.receive() == []
 
@@ -410,7 +426,7 @@ class QueueContract:
             queue.nack(a, delay_s=60)
         with queue.settling(b), bus.transaction() as tx:
             tx.send("out", b"B")
-            tx.settle(queue, b)
+            tx.ack(queue, b)
         assert queue.describe().delayed == 1 and len(everything(bus, "out")) == 1
 
     def test_what_was_leased_ahead_is_given_back_when_the_loop_ends(self, bus: Bus) -> None:

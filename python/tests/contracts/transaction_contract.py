@@ -200,7 +200,7 @@ class TransactionContract:
         consumer = bus.consumer("in", group="g", stop_at_end=True)
         for message in consumer:
             if message.value == b"2":
-                consumer.acknowledge()
+                consumer.ack()
                 break
         assert values(bus, "in", group="g") == [b"3", b"4", b"5"]
         assert values(bus, "in", group="other")[0] == b"0"
@@ -218,7 +218,7 @@ class TransactionContract:
                 with bus.transaction() as tx:
                     assert message.value is not None
                     tx.send("out", message.value * 2, partition=0)
-                    tx.acknowledge(consumer)
+                    tx.ack(consumer)
                     if int(message.value) == fail_at:
                         raise RuntimeError("crash")
 
@@ -235,21 +235,21 @@ class TransactionContract:
             list(consumer)
             tx = bus.transaction()
             tx.send("out", b"done", partition=0)
-            tx.acknowledge(consumer)
+            tx.ack(consumer)
             results.append(tx)
         results[0].commit()
         with pytest.raises(Conflict):
             results[1].commit()
         assert values(bus, "out") == [b"done"]
         with pytest.raises(Conflict):
-            both[1].acknowledge()
+            both[1].ack()
 
     def test_a_consumer_without_group_cannot_acknowledge(self, bus: Bus) -> None:
         consumer = bus.consumer("in")
         with pytest.raises(Invalid, match="group"):
-            consumer.acknowledge()
+            consumer.ack()
         with pytest.raises(Invalid, match="group"):
-            bus.transaction().acknowledge(consumer)
+            bus.transaction().ack(consumer)
         for group in ("", "a/b", "g" * 256):
             with pytest.raises(Invalid):
                 bus.positions("in", group=group)

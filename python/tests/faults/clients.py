@@ -93,7 +93,7 @@ def transform(run: Run, name: str) -> None:
                 tx = bus.transaction(durability="synced")
                 for value in values:
                     tx.send("made", value.encode())
-                tx.acknowledge(consumer)
+                tx.ack(consumer)
                 try:
                     tx.commit()
                 except Conflict:

@@ -36,7 +36,7 @@ def work(bus: Bus, session_s: float, delivery: str) -> None:
                 try:
                     with bus.transaction() as tx:
                         tx.send("out", message.value)
-                        tx.acknowledge(consumer)
+                        tx.ack(consumer)
                 except Fenced:
                     say("fenced", message.value)
                     return
@@ -58,7 +58,7 @@ def take(bus: Bus, lease_s: float) -> None:
         try:
             with bus.transaction() as tx:
                 tx.send("out", message.value)
-                tx.settle(queue, message)
+                tx.ack(queue, message)
         except Fenced:
             say("fenced", message.value)
         else:

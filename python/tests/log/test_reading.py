@@ -120,7 +120,7 @@ def test_a_filter_and_a_group_pass_over_what_is_gone(seed: int) -> None:
             while True:  # each of its consumers takes a few, and the group goes on behind them
                 with bus.consumer("t", group=group, stop_at_end=True, bytes_max=300) as consumer:
                     some = [*islice(consumer, 7)]
-                    consumer.acknowledge()
+                    consumer.ack()
                 found += [m.offset for m in some]
                 if not some:
                     break

@@ -99,13 +99,13 @@ def test_a_group_is_not_stuck_behind_what_is_gone_or_does_not_match(
     ids = publish(there, *(b"%d" % number for number in range(10)))
     with bus.consumer("t", group="g", stop_at_end=True, partitions="all") as consumer:
         assert next(iter(consumer)).offset == 0
-        consumer.acknowledge()
+        consumer.ack()
     for id in ids[1:]:
         there.engine.erase(NAME, id=id)
     publish(there, b"10", b"11")
     with bus.consumer("t", group="g", stop_at_end=True, bytes_max=1) as consumer:
         assert values([*consumer]) == [b"10", b"11"]
-        consumer.acknowledge()
+        consumer.ack()
     assert bus.group("t", group="g").partitions[0].lag == 0
 
 

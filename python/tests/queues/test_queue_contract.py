@@ -135,7 +135,7 @@ class AsyncQueueContract:
             async for message in queue:
                 async with bus.transaction() as tx:
                     await tx.send("out", b"A")
-                    tx.settle(queue, message)
+                    tx.ack(queue, message)
                 break
             assert (await queue.describe()).partitions[0].cursor == 1
 

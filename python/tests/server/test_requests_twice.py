@@ -307,9 +307,9 @@ def test_an_acknowledgement_of_a_client_whose_connection_is_cut(world: World, mo
         proxy.script(Fault.LOSE_ANSWER)
         if moved:
             with pytest.raises(Conflict):
-                consumer.acknowledge()
+                consumer.ack()
         else:
-            consumer.acknowledge()
+            consumer.ack()
         assert proxy.done
     found = world.call("GET", f"{PATH}/positions/g").json["positions"]["0"]
     assert (found == "offset:1") == moved

@@ -78,7 +78,7 @@ class FilterContract:
         fill(bus)
         consumer = bus.consumer("t", where="key=nobody", stop_at_end=True, group="g")
         assert list(consumer) == []
-        consumer.acknowledge()
+        consumer.ack()
         bus.publish("t", b"late", b"nobody")
         plain = bus.consumer("t", group="g", stop_at_end=True)
         assert [message.value for message in plain] == [b"late"]

@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 @click.command("consume", cls=Shared)
 @click.argument("topic", type=TOPIC)
 @click.option(
-    "--from",
-    "start",
+    "--start",
     type=START,
-    default="latest",
-    help="earliest, latest, -10 (the last ten of each partition), a time, a message id, offset:N.",
+    default="earliest",
+    help="[earliest], latest, -10 (the last ten of each partition), a time, an id, offset:N.",
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end of the topic.")
 @click.option("-f", "--format", "template", help=r"For example '%k %v\n'; see docs/cli.md.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True)
@@ -38,15 +37,13 @@ if TYPE_CHECKING:
     default="committed",
     help="Whether to stop at open transactions. [committed]",
 )
-@click.option(
-    "--filter", "where", help='Only what matches: "key ^= user- and header.kind = order".'
-)
+@click.option("--where", help='Only what matches: "key ^= user- and header.kind = order".')
 @click.pass_obj
 def command(
     session: Session,
     topic: str,
     start: Position | int,
-    count: int | None,
+    limit: int | None,
     exit_at_end: bool,
     template: str | None,
     partitions: tuple[int, ...],
@@ -56,10 +53,10 @@ def command(
     """Print the messages of TOPIC.
 
     \b
-      tms consume flights --from earliest --exit-at-end --json
-      tms consume flights --from -10 -e --format '%k %v\\n'
-      tms consume flights --from 2026-11-01T00:00Z -n 1
-      tms consume flights --filter 'key ^= LH and header.kind = delay'
+      tms consume flights --exit-at-end --json
+      tms consume flights --start -10 -e --format '%k %v\\n'
+      tms consume flights --start 2026-11-01T00:00Z -n 1
+      tms consume flights --where 'key ^= LH and header.kind = delay'
     """
     render = renderer(session.format, template)
     with session.bus() as bus:
@@ -74,15 +71,15 @@ def command(
         )
         with closing(consumer):
             printed = 0
-            for text in _printed(consumer, render, count):
+            for text in _printed(consumer, render, limit):
                 write_bytes(b"".join(text))
                 printed += len(text)
     session.say(f"{printed:,} messages")
 
 
-def _printed(consumer: "tms.Consumer", render: Render, count: int | None) -> Iterator[list[bytes]]:
-    """The rendered messages of each batch, `count` in total."""
-    left = count
+def _printed(consumer: "tms.Consumer", render: Render, limit: int | None) -> Iterator[list[bytes]]:
+    """The rendered messages of each batch, `limit` in total."""
+    left = limit
     for batch in consumer.batches():
         texts = [render(message) for message in islice(batch.messages(), left)]
         yield texts

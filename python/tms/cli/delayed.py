@@ -19,13 +19,13 @@ def command() -> None:
 
 @command.command("list", cls=Shared)
 @click.argument("topic", type=TOPIC)
-@click.option("-n", "--count", type=click.IntRange(min=1), default=20, help="At most so many. [20]")
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, help="At most so many. [20]")
 @click.option("--after", help="Begin behind the message with this id.")
 @click.pass_obj
-def list_(session: Session, topic: str, count: int, after: str | None) -> None:
+def list_(session: Session, topic: str, limit: int, after: str | None) -> None:
     """The messages of TOPIC that wait, in the order in which they are due."""
     with session.bus() as bus:
-        found = list(islice(bus.delayed_messages(topic, after), count))
+        found = list(islice(bus.delayed_messages(topic, after), limit))
     if not found:
         session.say(f"Nothing waits in {topic}.")
     rows = [_row(message) for message in found]

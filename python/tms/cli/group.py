@@ -41,10 +41,10 @@ def list_(session: Session, topic: str) -> None:
 
 
 @command.command("show", cls=Shared)
-@click.argument("group")
 @click.argument("topic", type=TOPIC)
+@click.argument("group")
 @click.pass_obj
-def show(session: Session, group: str, topic: str) -> None:
+def show(session: Session, topic: str, group: str) -> None:
     """How GROUP stands in TOPIC: of each partition the member that reads it, position and lag."""
     with session.bus() as bus:
         info = bus.group(topic, group=group)
@@ -65,8 +65,8 @@ def show(session: Session, group: str, topic: str) -> None:
 
 
 @command.command("reset", cls=Shared)
-@click.argument("group")
 @click.argument("topic", type=TOPIC)
+@click.argument("group")
 @click.option("--to", type=START, help="Go on at this position [begin anew].")
 @click.option("--force", is_flag=True, help="Even if it has members.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
@@ -74,8 +74,8 @@ def show(session: Session, group: str, topic: str) -> None:
 @click.pass_obj
 def reset(
     session: Session,
-    group: str,
     topic: str,
+    group: str,
     to: Position | int | None,
     force: bool,
     dry_run: bool,

@@ -25,14 +25,14 @@ _FLAGS = ((1, "transactional"), (2, "staged"), (4, "rolled back"), (8, "sparse")
 @click.command("inspect", cls=Shared)
 @click.argument("topic", type=TOPIC)
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Only this one. [all]")
-@click.option("-b", "--blocks", type=click.IntRange(0, 10_000), default=5, show_default=True)
+@click.option("-n", "--limit", type=click.IntRange(0, 10_000), default=5, help="Blocks. [5]")
 @click.pass_obj
-def command(session: Session, topic: str, partition: int | None, blocks: int) -> None:
+def command(session: Session, topic: str, partition: int | None, limit: int) -> None:
     """Show segments and the newest blocks of TOPIC, as they are stored."""
     with looking_bus(session) as bus:
         count = bus.describe_topic(topic).settings.partitions
         numbers = range(count) if partition is None else [partition]
-        found = [bus.inspect(topic, number, blocks) for number in numbers]
+        found = [bus.inspect(topic, number, limit) for number in numbers]
     if session.format is Format.TABLE:
         write("\n".join(_text(one) for one in found))
     else:

@@ -34,21 +34,21 @@ _DELIVERED_FIELDS: Fields = {
 
 
 @click.command("receive", cls=Shared)
-@click.argument("group", type=GROUP)
 @click.argument("topic", type=TOPIC)
-@click.option("-n", "--max", "limit", type=click.IntRange(1, RECEIVE_MAX), default=1, help="[1]")
+@click.argument("group", type=GROUP)
+@click.option("-n", "--limit", type=click.IntRange(1, RECEIVE_MAX), default=1, help="[1]")
 @click.option("-w", "--wait", type=SECONDS, default=0.0, help="Wait for the first. [0s]")
 @click.option("-f", "--format", "template", help=r"For example '%a %v\n'; see docs/cli.md.")
 @click.pass_obj
 def receive(
-    session: Session, group: str, topic: str, limit: int, wait: float, template: str | None
+    session: Session, topic: str, group: str, limit: int, wait: float, template: str | None
 ) -> None:
     """Lease messages of a queue and print them with their tokens. Prints nothing when there is
     nothing in time.
 
     \b
-      tms queue receive workers jobs --wait 20s --format '%a %v\\n'
-      tms queue receive workers jobs -n 100 --json
+      tms queue receive jobs workers --wait 20s --format '%a %v\\n'
+      tms queue receive jobs workers -n 100 --json
     """
     render = renderer(session.format, template, "%a\t%v\n", _facts, _DELIVERED_FIELDS)
     name = TopicName.parse(topic)
@@ -70,8 +70,8 @@ def _on_tokens(name: str, *options: Callable[[Any], Any]) -> Callable[[Any], cli
             click.pass_obj,
             *options,
             click.argument("tokens", nargs=-1, required=True),
-            click.argument("topic", type=TOPIC),
             click.argument("group", type=GROUP),
+            click.argument("topic", type=TOPIC),
         ):
             function = decorator(function)
         made: click.Command = click.command(name, cls=Shared)(function)
@@ -81,11 +81,11 @@ def _on_tokens(name: str, *options: Callable[[Any], Any]) -> Callable[[Any], cli
 
 
 @_on_tokens("ack")
-def ack(session: Session, group: str, topic: str, tokens: tuple[str, ...]) -> int:
+def ack(session: Session, topic: str, group: str, tokens: tuple[str, ...]) -> int:
     """Messages with these TOKENS are done with; `-` reads tokens from standard input."""
     return _done(
         session,
-        "acknowledged",
+        "acked",
         tokens,
         lambda on, some: on.ack(TopicName.parse(topic), group, some),
     )
@@ -93,7 +93,7 @@ def ack(session: Session, group: str, topic: str, tokens: tuple[str, ...]) -> in
 
 @_on_tokens("nack", click.option("--delay", type=SECONDS, help="Not before. [the back-off]"))
 def nack(
-    session: Session, group: str, topic: str, tokens: tuple[str, ...], delay: float | None
+    session: Session, topic: str, group: str, tokens: tuple[str, ...], delay: float | None
 ) -> int:
     """Messages with these TOKENS are to be delivered again; `-` reads tokens from standard
     input."""
@@ -107,7 +107,7 @@ def nack(
 
 @_on_tokens("extend", click.option("--lease", type=SECONDS, help="From now on. [the queue's]"))
 def extend(
-    session: Session, group: str, topic: str, tokens: tuple[str, ...], lease: float | None
+    session: Session, topic: str, group: str, tokens: tuple[str, ...], lease: float | None
 ) -> int:
     """The leases of messages with these TOKENS begin anew; `-` reads tokens from standard
     input."""
@@ -120,7 +120,7 @@ def extend(
 
 
 @_on_tokens("reject", click.option("--cause", default="", help="Goes with the dead letters."))
-def reject(session: Session, group: str, topic: str, tokens: tuple[str, ...], cause: str) -> int:
+def reject(session: Session, topic: str, group: str, tokens: tuple[str, ...], cause: str) -> int:
     """Messages with these TOKENS go to the dead letters; `-` reads tokens from standard input."""
     return _done(
         session,
@@ -153,12 +153,12 @@ def _done(
 
 
 @click.command("dead", cls=Shared)
-@click.argument("group", type=GROUP)
 @click.argument("topic", type=TOPIC)
-@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.argument("group", type=GROUP)
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option("-f", "--format", "template", help=r"For example '%h %v\n'; see docs/cli.md.")
 @click.pass_obj
-def dead(session: Session, group: str, topic: str, count: int | None, template: str | None) -> None:
+def dead(session: Session, topic: str, group: str, limit: int | None, template: str | None) -> None:
     """Print the dead letters of a queue that were not moved back, with their headers, which say
     what happened."""
     render = renderer(session.format, template, "%h\t%v\n")
@@ -178,7 +178,7 @@ def dead(session: Session, group: str, topic: str, count: int | None, template: 
         start |= bus.positions(letters, group=redrive_group(group, name))
         with closing(bus.consumer(letters, start, stop_at_end=True)) as consumer:
             ours = (one for one in consumer if _is_of(one.headers, group, name))
-            for message in islice(ours, count):
+            for message in islice(ours, limit):
                 write_bytes(render(message))
                 printed += 1
     session.say(f"{printed:,} dead letters")

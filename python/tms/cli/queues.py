@@ -41,8 +41,8 @@ def _settings(function: _F) -> _F:
         click.option("--dead-letter", type=TOPIC, help="Topic of dead letters. [TOPIC-GROUP-dead]"),
         click.option("--jitter", type=float, help="Share by which a back-off varies. [0.2]"),
         click.option("--backoff-max", "backoff_max_s", type=SECONDS, help="Its limit. [10m]"),
-        click.option("--backoff", "backoff_first_s", type=SECONDS, help="First pause. [1s]"),
-        click.option("--deliveries", "deliveries_max", type=int, help="0: no limit. [16]"),
+        click.option("--backoff-first", "backoff_first_s", type=SECONDS, help="First pause. [1s]"),
+        click.option("--deliveries-max", "deliveries_max", type=int, help="0: no limit. [16]"),
         click.option("--lease", "lease_s", type=SECONDS, help="How long a worker has. [30s]"),
     ):
         function = option(function)
@@ -50,18 +50,18 @@ def _settings(function: _F) -> _F:
 
 
 @command.command("create", cls=Shared)
-@click.argument("group", type=GROUP)
 @click.argument("topic", type=TOPIC)
+@click.argument("group", type=GROUP)
 @_settings
 @click.option("--ordered-by", type=click.Choice(["key"]), help="One message of a key at a time.")
-@click.option("--from", "start", type=START, help="Where it begins. [earliest]")
+@click.option("--start", type=START, help="Where it begins. [earliest]")
 @click.pass_obj
 def create(
-    session: Session, /, group: str, topic: str, start: Position | int | None, **settings: Any
+    session: Session, /, topic: str, group: str, start: Position | int | None, **settings: Any
 ) -> None:
     """Make a queue of GROUP on TOPIC. Doing it again with the same settings changes nothing."""
     if isinstance(start, int):
-        raise click.UsageError("--from takes one position for all partitions, not a count.")
+        raise click.UsageError("--start takes one position for all partitions, not a count.")
     given = _given(settings) | ({} if start is None else {"start": str(start)})
     with session.bus() as bus:
         _show(
@@ -70,11 +70,11 @@ def create(
 
 
 @command.command("update", cls=Shared)
-@click.argument("group", type=GROUP)
 @click.argument("topic", type=TOPIC)
+@click.argument("group", type=GROUP)
 @_settings
 @click.pass_obj
-def update(session: Session, /, group: str, topic: str, **settings: Any) -> None:
+def update(session: Session, /, topic: str, group: str, **settings: Any) -> None:
     """Change settings of a queue."""
     changes = _given(settings)
     if not changes:
@@ -91,15 +91,15 @@ def list_(session: Session, topic: str) -> None:
     with session.bus() as bus:
         found = bus.queue_port.list_queues(TopicName.parse(topic))
     if not found and session.format is Format.TABLE:
-        session.say(f"No queues on {topic}; `tms queue create GROUP {topic}` makes one.")
+        session.say(f"No queues on {topic}; `tms queue create {topic} GROUP` makes one.")
     session.show([_document(info) for info in found], [_row(info) for info in found])
 
 
 @command.command("show", cls=Shared)
-@click.argument("group", type=GROUP)
 @click.argument("topic", type=TOPIC)
+@click.argument("group", type=GROUP)
 @click.pass_obj
-def show(session: Session, group: str, topic: str) -> None:
+def show(session: Session, topic: str, group: str) -> None:
     """How a queue stands, and its settings."""
     with session.bus() as bus:
         info = bus.queue_port.describe(TopicName.parse(topic), group)
@@ -109,11 +109,11 @@ def show(session: Session, group: str, topic: str) -> None:
 
 
 @command.command("redrive", cls=Shared)
-@click.argument("group", type=GROUP)
 @click.argument("topic", type=TOPIC)
-@click.option("-n", "--max", "limit", type=click.IntRange(min=1), default=1_000, help="[1,000]")
+@click.argument("group", type=GROUP)
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=1_000, help="[1,000]")
 @click.pass_obj
-def redrive(session: Session, group: str, topic: str, limit: int) -> None:
+def redrive(session: Session, topic: str, group: str, limit: int) -> None:
     """Move dead letters of a queue back to TOPIC."""
     with session.bus() as bus:
         moved = bus.queue_port.redrive(TopicName.parse(topic), group, limit)
@@ -123,12 +123,12 @@ def redrive(session: Session, group: str, topic: str, limit: int) -> None:
 
 
 @command.command("delete", cls=Shared)
-@click.argument("group", type=GROUP)
 @click.argument("topic", type=TOPIC)
+@click.argument("group", type=GROUP)
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def delete(session: Session, group: str, topic: str, dry_run: bool, yes: bool) -> None:
+def delete(session: Session, topic: str, group: str, dry_run: bool, yes: bool) -> None:
     """Delete a queue: what was settled is forgotten. The messages of TOPIC stay."""
     name = TopicName.parse(topic)
     with session.bus() as bus:

@@ -280,13 +280,12 @@ class StartType(click.ParamType[Position | int]):
     ) -> Position | int:
         if not isinstance(value, str):
             return value  # type: ignore[no-any-return]
-        text = {"beginning": "earliest", "end": "latest"}.get(value, value)
         try:
-            if re.fullmatch(r"-[0-9]{1,15}", text):
-                return int(text)
-            if re.match(r"@|[0-9]{4}-", text):
-                return Position.time(_time_ms(text.removeprefix("@")))
-            return Position.parse(text)
+            if re.fullmatch(r"-[0-9]{1,15}", value):
+                return int(value)
+            if re.match(r"@|[0-9]{4}-", value):
+                return Position.time(_time_ms(value.removeprefix("@")))
+            return Position.parse(value)
         except (TMSError, ValueError):
             self.fail(
                 f"{value!r} is none of earliest, latest, -10 (the last ten), 2026-11-01T00:00Z, "

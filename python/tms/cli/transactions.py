@@ -93,10 +93,10 @@ def prune(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
 
 
 @position.command("show", cls=Shared)
-@click.argument("group")
 @click.argument("topic", type=TOPIC)
+@click.argument("group")
 @click.pass_obj
-def show_position(session: Session, group: str, topic: str) -> None:
+def show_position(session: Session, topic: str, group: str) -> None:
     """Where GROUP stands in TOPIC, and how many messages it is behind."""
     with session.bus() as bus:
         standing = bus.positions(topic, group=group)
@@ -118,8 +118,8 @@ def show_position(session: Session, group: str, topic: str) -> None:
 
 
 @position.command("set", cls=Shared)
-@click.argument("group")
 @click.argument("topic", type=TOPIC)
+@click.argument("group")
 @click.argument("to", type=START)
 @click.option(
     "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, required=True
@@ -129,8 +129,8 @@ def show_position(session: Session, group: str, topic: str) -> None:
 @click.pass_obj
 def set_position(
     session: Session,
-    group: str,
     topic: str,
+    group: str,
     to: Position | int,
     partitions: tuple[int, ...],
     dry_run: bool,

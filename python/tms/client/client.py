@@ -217,7 +217,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         see `Filter`. With a group it is a member, see docs/groups.md: the members share the
         partitions, each beginning where the group stands; with `partitions` too (some, or `"all"`)
         it reads them whoever else does. `delivery` says when the group's position moves: `explicit`
-        (by `acknowledge`), `at-most-once`, `at-least-once` or `exactly-once` (in a transaction).
+        (by `ack`), `at-most-once`, `at-least-once` or `exactly-once` (in a transaction).
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
         with time zone, any position's text, or a mapping of partitions to these. `stop_at_end`:

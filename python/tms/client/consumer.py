@@ -77,12 +77,12 @@ class Consumer:
         """For each partition the place behind the last message handed out; usable as `start`."""
         return self._cursor.positions()
 
-    def acknowledge(self) -> None:
+    def ack(self) -> None:
         """Move the group's position behind what was handed out. Raises `Conflict` when another
-        consumer of the group has moved it. Within a transaction: `Transaction.acknowledge`."""
-        acknowledgement = self.standing.behind(self.positions())
-        self._move(acknowledgement.changes)
-        acknowledgement.done()
+        consumer of the group has moved it. Within a transaction: `Transaction.ack`."""
+        moved = self.standing.behind(self.positions())
+        self._move(moved.changes)
+        moved.done()
 
     def close(self) -> None:
         """End the iteration, also one that waits in another thread. A second call does nothing."""

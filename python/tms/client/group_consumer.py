@@ -67,11 +67,11 @@ class MemberConsumer(Consumer):
         finally:
             super().close()
 
-    def acknowledge(self) -> None:
-        """See `Consumer.acknowledge`. Raises `Fenced` when a partition was lost before that, and
+    def ack(self) -> None:
+        """See `Consumer.ack`. Raises `Fenced` when a partition was lost before that, and
         `Invalid` with exactly-once."""
-        self._member.require_acknowledging()
-        super().acknowledge()
+        self._member.require_ack()
+        super().ack()
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):

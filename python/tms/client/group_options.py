@@ -11,7 +11,7 @@ from tms.model.group import SESSION_S, check_group, check_session
 class DeliveryMode(StrEnum):
     """When the group's position moves behind a message."""
 
-    EXPLICIT = "explicit"  # by `acknowledge`
+    EXPLICIT = "explicit"  # by `ack`
     AT_MOST_ONCE = "at-most-once"  # before it is handed out
     AT_LEAST_ONCE = "at-least-once"  # once the next one is asked for
     EXACTLY_ONCE = "exactly-once"  # in the transaction that has what was made of it

@@ -45,7 +45,7 @@ _TRIES = 3  # to move positions, while partitions are lost meanwhile
 
 _BY_ITSELF = {
     DeliveryMode.AT_MOST_ONCE: "With at-most-once the position moved before the messages were "
-    "handed out: there is nothing to acknowledge.",
+    "handed out: there is nothing to ack.",
 }
 
 
@@ -228,12 +228,12 @@ class Member:
 
     # -- positions -------------------------------------------------------------------------------
 
-    def require_acknowledging(self) -> None:
+    def require_ack(self) -> None:
         """Raises `Invalid` when positions move with transactions only."""
         if self.options.delivery is DeliveryMode.EXACTLY_ONCE:
             raise Invalid(
                 "With exactly-once the position moves in the transaction that has what was made of "
-                "the messages: use tx.acknowledge(consumer)."
+                "the messages: use tx.ack(consumer)."
             )
 
     @property

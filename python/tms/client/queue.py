@@ -1,9 +1,9 @@
-"""A queue: messages are leased to workers, who acknowledge them one by one.
+"""A queue: messages are leased to workers, who ack them one by one.
 
     queue = bus.queue("jobs", group="workers")
     for message in queue:
         with queue.settling(message):
-            …                                # acknowledged at the end, given back if this raises
+            …                                # acked at the end, returned if this raises
 
 Invariants
 
@@ -113,7 +113,7 @@ class Queue:
 
     @contextmanager
     def settling(self, message: Delivered) -> Iterator[Delivered]:
-        """Acknowledge a message when the block ends; give it back, with the queue's back-off, when
+        """Ack a message when the block ends; nack it, with the queue's back-off, when
         it raises; neither if the block has done so, or handed it to a transaction. Its lease lasts
         while the block runs. Raises `Fenced` when it was lost all the same: then the message is
         handled elsewhere, too."""
@@ -158,7 +158,7 @@ class Queue:
             return self._port().reject(self.name, self.group, tokens, cause)
 
     def settlement(self, messages: Messages) -> Settlement:
-        """What a transaction carries to acknowledge messages with its commit."""
+        """What a transaction carries to ack messages with its commit."""
         tokens = tokens_of(messages)
         self.leases.hand_over(tokens)
         return Settlement(self.group, self.name, tuple(tokens))

@@ -2,7 +2,7 @@
 
     with bus.transaction() as tx:
         tx.send("orders", b"…", key=b"…")
-        tx.acknowledge(consumer)
+        tx.ack(consumer)
 
 Messages wait here until the commit, which carries everything in one request; whoever reads waits
 for nobody. Beyond `WAITING_BYTES` they are staged: stored where nobody sees them, and the commit
@@ -19,7 +19,7 @@ Invariants
 import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar, overload
 
 from tms import forks
 from tms.client.batches import Batches, parts_of
@@ -37,7 +37,7 @@ from tms.client.queue import Messages, Queue
 from tms.client.standing import Acknowledgement, CommittedPositions
 from tms.client.transport import Transport, attempt_s, retrying
 from tms.clock import Clock
-from tms.errors import Closed, TMSError, TooLarge, TransactionEnded
+from tms.errors import Closed, Invalid, TMSError, TooLarge, TransactionEnded
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock
@@ -82,7 +82,7 @@ class Transaction:
         self._topics: dict[str, KnownTopic] = {}
         self._sticky: dict[str, int] = {}  # where messages go that name no place
         self._batches = Batches()
-        self._acknowledged: list[_Consumer] = []
+        self._acked: list[_Consumer] = []
         self._settled: list[Settlement] = []
         self._participants = Participants(lambda: transport.transactions)
         self._changes: set[bytes] = set()
@@ -170,21 +170,36 @@ class Transaction:
             self._bytes += size
             self._count += len(part)
 
-    def acknowledge(self, consumer: "_Consumer") -> None:
-        """Move the position of the consumer's group behind what it has handed out by the time this
-        commits. Another consumer that moved it meanwhile makes the commit fail with `Conflict`."""
-        self._require_open()
-        consumer.standing.behind({})  # raises without a group
-        if consumer not in self._acknowledged:
-            self._acknowledged.append(consumer)
+    @overload
+    def ack(self, source: "_Consumer") -> None: ...
 
-    def settle(self, queue: Queue, messages: Messages) -> None:
-        """Acknowledge messages of a queue with the commit. One that was delivered to another worker
-        meanwhile makes the commit fail with `Fenced`."""
+    @overload
+    def ack(self, source: Queue, messages: Messages) -> None: ...
+
+    def ack(self, source: "_Consumer | Queue", messages: Messages | None = None) -> None:
+        """With the commit: of a consumer, the position of its group moves behind what it has handed
+        out by then; of a queue, these messages are done with. The commit fails with `Conflict`
+        when another consumer has moved the position meanwhile, with `Fenced` when a message was
+        delivered to another worker."""
         self._require_open()
-        settlement = queue.settlement(messages)
-        if settlement.tokens:
-            self._settled.append(settlement)
+        if isinstance(source, Queue):
+            if messages is None:
+                raise Invalid(
+                    "Messages of a queue are acked by name: tx.ack(queue, messages).",
+                    field="messages",
+                )
+            self._settled.append(source.settlement(messages))
+            return
+        standing = getattr(source, "standing", None)
+        if messages is not None or not isinstance(standing, CommittedPositions):
+            raise Invalid(
+                "tx.ack takes a consumer alone, or a queue and its messages, got "
+                f"{type(source).__name__}.",
+                field="source",
+            )
+        standing.behind({})  # raises without a group
+        if source not in self._acked:
+            self._acked.append(source)
 
     def change(self, key: bytes) -> None:
         """Name a key that this transaction changed elsewhere: of two transactions at a time that
@@ -214,7 +229,7 @@ class Transaction:
     def _commit(self) -> CommitResult:
         self._require_open()
         moved: list[Acknowledgement] = []
-        for consumer in self._acknowledged:
+        for consumer in self._acked:
             moved.append(consumer.standing.behind(consumer.positions()))
         joined = self._participants.all
         try:

@@ -81,8 +81,8 @@ class AsyncConsumer:
         """
         return {} if self._cursor_made is None else self._cursor_made.positions()
 
-    async def acknowledge(self) -> None:
-        """See `Consumer.acknowledge`."""
+    async def ack(self) -> None:
+        """See `Consumer.ack`."""
         acknowledgement = self.standing.behind(self.positions())
         await asyncio.to_thread(self._move, acknowledgement.changes)
         acknowledgement.done()

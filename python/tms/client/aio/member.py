@@ -85,12 +85,12 @@ class AsyncMemberConsumer(AsyncConsumer):
             if member.due:
                 await self._tend()
 
-    async def acknowledge(self) -> None:
-        """See `Consumer.acknowledge`. Raises `Fenced` when a partition was lost before that, and
+    async def ack(self) -> None:
+        """See `Consumer.ack`. Raises `Fenced` when a partition was lost before that, and
         `Invalid` with exactly-once."""
         if self._member_made is not None:
-            self._member_made.require_acknowledging()
-        await super().acknowledge()
+            self._member_made.require_ack()
+        await super().ack()
 
     async def close(self) -> None:
         """Commit what was handled, if the consumer does that by itself, leave the group, and end

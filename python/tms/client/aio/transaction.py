@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, overload
 
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.derived import in_thread
@@ -11,6 +11,7 @@ from tms.client.aio.queues import AsyncQueue
 from tms.client.participants import Participant
 from tms.client.queue import Messages
 from tms.client.transaction import Transaction
+from tms.errors import Invalid
 
 T = TypeVar("T")
 
@@ -44,13 +45,21 @@ class AsyncTransaction:
         """What `work` makes of the synchronous transaction, in a thread; for what takes part."""
         return await asyncio.to_thread(work, self._sync)
 
-    def acknowledge(self, consumer: AsyncConsumer) -> None:
-        """See `Transaction.acknowledge`."""
-        self._sync.acknowledge(consumer)
+    @overload
+    def ack(self, source: AsyncConsumer) -> None: ...
 
-    def settle(self, queue: AsyncQueue, messages: Messages) -> None:
-        """See `Transaction.settle`."""
-        self._sync.settle(queue.queue, messages)
+    @overload
+    def ack(self, source: AsyncQueue, messages: Messages) -> None: ...
+
+    def ack(self, source: AsyncConsumer | AsyncQueue, messages: Messages | None = None) -> None:
+        """See `Transaction.ack`."""
+        if isinstance(source, AsyncQueue):
+            ack: Callable[..., None] = self._sync.ack  # which says when there are no messages
+            ack(source.queue, messages)
+        elif messages is None:
+            self._sync.ack(source)
+        else:
+            raise Invalid("tx.ack takes no messages of a consumer.", field="messages")
 
     async def __aenter__(self) -> Self:
         return self
