@@ -3,6 +3,7 @@
 #   make run     the main job on real data: publish, read back, prove, show
 #   make test    every test (installs what some of them need, or says what to install)
 #   make check   format, lint, types, import directions
+#   make quick   a minute on two cores, no JVM: the rooms that only compute, the log, the engine, the contracts in one process
 #   make sim     SEED=n: replay one run of the simulation exactly; TO=m: all from n to m
 #   make mutants ROOM=log: change the room's code in 200 places, one at a time; the tests must notice
 #                (COUNT=n, SEED=n, JOBS=n; the rooms stand in python/mutants/rooms.py)
@@ -32,7 +33,7 @@ HBASE_PORT ?= 9090
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
 PYTEST_FLAGS_SPARK35 ?= -q
 
-.PHONY: help env env-spark35 check test java jar wheel hbase hbase-jars spark35-jars spark-java run sim soak mutants orders bench lock clean system-tools
+.PHONY: help env env-spark35 check quick test java jar wheel hbase hbase-jars spark35-jars spark-java run sim soak mutants orders bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -85,6 +86,16 @@ check: env
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 	@$(PY) -m pytest -q --noconftest -p no:cacheprovider -p no:schemathesis python/tests/house/test_imports.py
+
+# A selection of `make test`, which runs everything: whole rooms, and the contracts on engines in one process. What takes
+# seconds by itself is marked `long`.
+QUICK_ROOMS := block compaction/test_compaction.py delayed/test_delay.py engine groups house/test_imports.py journal log model \
+  queues store/test_store.py tables topics transactions
+QUICK_CONTRACTS := client/test_client client/test_client_delay client/test_client_groups client/test_client_transactions
+quick: env
+	@$(PY) -m pytest -q -n 2 --dist loadfile -p no:schemathesis -m 'not long' \
+	  --deselect python/tests/queues/test_queue_contract.py::TestHttp \
+	  $(addprefix python/tests/,$(QUICK_ROOMS) $(addsuffix .py::TestEmbedded,$(QUICK_CONTRACTS)))
 
 test: env env-spark35 system-tools java hbase-jars spark35-jars
 	@$(PY) -m pytest $(PYTEST_FLAGS)
