@@ -18,7 +18,7 @@ from tms.log.segments import SegmentChain
 from tms.model.snapshot import Fate
 from tms.model.topic import Durability
 from tms.topics.fetching import Fetcher
-from tms.transactions.journaled import JournaledState
+from tms.transactions.journal import TransactionJournal, TransactionsMachine
 from tms.transactions.manager import TransactionManager
 from tms.transactions.state import TransactionState
 
@@ -78,30 +78,30 @@ def _no_fence() -> list[Replacement]:
     def recovered(self: TransactionState, now_ms: int) -> list[Any]:
         return []
 
-    def reserve(self: JournaledState, now_ms: int, room_ms: int = 1) -> TransactionState:
+    def reserve(self: TransactionJournal, now_ms: int, room_ms: int = 1) -> TransactionState:
         return self.ready()
 
-    return [(TransactionState, "recovered", recovered), (JournaledState, "reserve", reserve)]
+    return [(TransactionState, "recovered", recovered), (TransactionJournal, "reserve", reserve)]
 
 
 def _commit_before_store() -> list[Replacement]:
     """A transaction that lost a part with the power stays committed."""
-    return [(JournaledState, "_torn", lambda self, edits: set())]
+    return [(TransactionsMachine, "_torn", lambda self, edits: set())]
 
 
 def _apply_before_journal() -> list[Replacement]:
     """Commits are shown before the journal has them, and stay when it fails."""
-    right = JournaledState.write
+    right = TransactionJournal.write
 
-    def write(self: JournaledState, edits: Any, durability: Durability, *applied: Any) -> None:
+    def write(self: TransactionJournal, edits: Any, durability: Durability, *applied: Any) -> None:
         for edit in edits:
             self.state.apply(edit)
         try:
             right(self, edits, durability, *applied)
         finally:
-            self.trusted = True
+            self._loaded = self.term
 
-    return [(JournaledState, "write", write)]
+    return [(TransactionJournal, "write", write)]
 
 
 def _trust_after_failure() -> list[Replacement]:
@@ -112,13 +112,13 @@ def _trust_after_failure() -> list[Replacement]:
 def _read_journal_without_barrier() -> list[Replacement]:
     """After a failed write the journal is read as far as it was known."""
 
-    def ready(self: JournaledState) -> TransactionState:
-        if not self.trusted:
-            self._load()
+    def ready(self: TransactionJournal) -> TransactionState:
+        if not self.known:
+            self.load()
             self._reloaded()
         return self.state
 
-    return [(JournaledState, "ready", ready), (PartitionLog, "settle", lambda self: None)]
+    return [(TransactionJournal, "ready", ready), (PartitionLog, "settle", lambda self: None)]
 
 
 def _forget_tokens() -> list[Replacement]:
@@ -145,24 +145,24 @@ def _stage_without_sync() -> list[Replacement]:
 
 def _keep_without_invalid() -> list[Replacement]:
     """What the journal keeps of the state does not say who is invalid."""
-    from tms.transactions import journaled
+    from tms.transactions import journal
     from tms.transactions import state_snapshot as kept
 
     def parts(state: TransactionState) -> Iterator[Any]:
         return (part for part in kept.parts(state) if not part.invalid)
 
-    return [(journaled, "parts", parts)]
+    return [(journal, "parts", parts)]
 
 
 def _keep_before_sync() -> list[Replacement]:
     """The state is kept while blocks that it calls committed are not synced."""
-    right = JournaledState.shorten
+    right = TransactionJournal.shorten
 
-    def shorten(self: JournaledState) -> None:
+    def shorten(self: TransactionJournal) -> None:
         self._make_durable = lambda places: None
         right(self)
 
-    return [(JournaledState, "shorten", shorten)]
+    return [(TransactionJournal, "shorten", shorten)]
 
 
 def _expect_at_first_only() -> list[Replacement]:

@@ -17,7 +17,7 @@ from tms.queues.queue import OpenQueue
 from tms.queues.reading import Scanner
 from tms.tables.tables import Tables
 from tms.transactions.edits import Began, Intended
-from tms.transactions.journaled import JournaledState
+from tms.transactions.journal import TransactionJournal
 from tms.transactions.transactions import Transactions
 
 
@@ -49,16 +49,16 @@ def _end_at_a_trimmed_page() -> list[Replacement]:
 
 def _begin_and_intend_apart() -> list[Replacement]:
     """That a commit in one request began, and that it is under way, are two edits."""
-    right = JournaledState.note
+    right = TransactionJournal.note
 
-    def note(self: JournaledState, edit: Any) -> None:
+    def note(self: TransactionJournal, edit: Any) -> None:
         if not (isinstance(edit, Began) and edit.intended):
             right(self, edit)
             return
         right(self, msgspec.structs.replace(edit, intended=False))
         right(self, Intended(edit.id))
 
-    return [(JournaledState, "note", note)]
+    return [(TransactionJournal, "note", note)]
 
 
 def _put_back_twice() -> list[Replacement]:

@@ -196,7 +196,7 @@ def test_what_the_store_cannot_do_is_an_error_of_the_application(
     def fail(*_: object) -> None:
         raise StorageUnavailable("The disk is away.")
 
-    monkeypatch.setattr(service.engine.transactions.manager._journal._log, "write", fail)
+    monkeypatch.setattr(service.engine.transactions.manager._journal._topic, "write", fail)
     assert service.answer(message("startShort", ""))[3] == 3
     monkeypatch.undo()
     assert service.answer(message("startShort", ""))[3] == 2

@@ -254,7 +254,7 @@ def test_a_commit_in_a_large_write_of_the_journal_is_done_once_though_the_proces
     world: World, named: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Edits that are written in parts: the process dies between any two of them."""
-    monkeypatch.setattr("tms.transactions.journaled.ENTRY_BYTES", 10)
+    monkeypatch.setattr("tms.transactions.journal.ENTRY_BYTES", 10)
     for nth in range(1, 100):
         if "id" in named:
             named = {"id": world.tx.begin().transaction_id}
@@ -300,7 +300,7 @@ def test_commits_that_are_journaled_together_in_parts_are_done_once_though_the_p
     shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Begins and ends of all of them are in one write, which the process dies in."""
-    monkeypatch.setattr("tms.transactions.journaled.ENTRY_BYTES", 50)
+    monkeypatch.setattr("tms.transactions.journal.ENTRY_BYTES", 50)
     tokens = [f"t{number}" for number in range(6)]
     unanswered = -1
     for nth in range(1, 100):

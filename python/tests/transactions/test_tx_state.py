@@ -2,9 +2,11 @@
 
 from contextlib import suppress
 from random import Random
+from unittest.mock import MagicMock
 
 import pytest
 
+from tests.clocks import ManualClock
 from tms.errors import (
     Invalid,
     InvalidTruncateTime,
@@ -16,7 +18,7 @@ from tms.errors import (
 )
 from tms.model.snapshot import NONE_IN_PROGRESS, Fate, TransactionType
 from tms.model.transaction_image import decode_image, encode_image
-from tms.transactions import journaled
+from tms.transactions import journal
 from tms.transactions.edits import (
     Aborted,
     Began,
@@ -546,5 +548,6 @@ def test_what_is_kept_of_a_state_is_the_state(seed: int) -> None:
 def test_no_edits_are_one_entry_of_the_journal_however_small_entries_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journaled, "ENTRY_BYTES", 1)
-    assert len(list(journaled._entries([]))) == 1
+    monkeypatch.setattr(journal, "ENTRY_BYTES", 1)
+    machine = journal.TransactionsMachine(MagicMock(), ManualClock(), MagicMock())
+    assert [len(entries) for entries in machine.encode([])] == [1]

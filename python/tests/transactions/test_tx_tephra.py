@@ -26,8 +26,9 @@ from tms.errors import (
     TransactionEnded,
     TransactionNotFound,
 )
+from tms.journal.journaled import Cells
 from tms.log.pending import PendingAppend
-from tms.model.message import NewBlock
+from tms.model.message import Appended, NewBlock
 from tms.model.snapshot import Snapshot, TransactionType, VisibilityLevel
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import TopicBlock
@@ -219,8 +220,8 @@ def test_a_commit_names_what_has_to_be_stored_for_it(world: TephraWorld) -> None
         world.publish_in(seen.transaction_id, value)
     world.publish_in(seen.transaction_id, b"3", name=B)
     world.commit(seen)
-    entries = world.tx.manager._journal._log.read()
-    edits = [edit for entry in entries for edit in decode_edits(entry)]
+    entries = world.tx.manager._journal._topic.replay()
+    edits = [edit for entry in entries for edit in decode_edits(entry.value or b"")]
     (committed,) = (edit for edit in edits if isinstance(edit, Committed))
     assert sorted(one.end_offset for one in committed.blocks) == [1, 2]
 
@@ -550,12 +551,12 @@ class Noting:
 
     def __init__(self, world: TephraWorld) -> None:
         self.levels: list[Durability] = []
-        self._write = world.tx.manager._journal._log.write
-        world.tx.manager._journal._log.write = self.write  # type: ignore[method-assign]
+        self._write = world.tx.manager._journal._topic.write
+        world.tx.manager._journal._topic.write = self.write  # type: ignore[method-assign]
 
-    def write(self, edits: Sequence[bytes], durability: Durability) -> None:
+    def write(self, entries: Sequence[Cells], durability: Durability) -> Appended:
         self.levels.append(durability)
-        self._write(edits, durability)
+        return self._write(entries, durability)
 
 
 def test_what_a_client_was_told_is_synced(world: TephraWorld) -> None:
@@ -601,13 +602,13 @@ def test_requests_that_come_together_share_a_sync(world: TephraWorld, last_fails
 
 def test_a_journal_that_fails_fails_all_that_wait_and_works_again(world: TephraWorld) -> None:
     seen, tephra = world.start(), world.tx.tephra
-    write = world.tx.manager._journal._log.write
+    write = world.tx.manager._journal._topic.write
 
-    def failing(edits: Sequence[bytes], durability: Durability) -> None:
+    def failing(entries: Sequence[Cells], durability: Durability) -> Appended:
         raise StorageUnavailable("The disk is away.")
 
-    world.tx.manager._journal._log.write = failing  # type: ignore[method-assign]
+    world.tx.manager._journal._topic.write = failing  # type: ignore[method-assign]
     with pytest.raises(StorageUnavailable):
         tephra.checkpoint(seen)
-    world.tx.manager._journal._log.write = write  # type: ignore[method-assign]
+    world.tx.manager._journal._topic.write = write  # type: ignore[method-assign]
     assert len(tephra.checkpoint(seen).checkpoints) == 1

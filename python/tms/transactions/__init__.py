@@ -9,7 +9,7 @@ pure
     pruning          what may leave the invalid list
 
 over the journal
-    journaled        the state over its journal
+    journal          the journaled state
     commit_queue     commits that come together are written together
     manager          what can be asked of transactions and done to them
     watchers         who waits for the end of one

@@ -18,7 +18,7 @@ from tms.errors import TimedOut, TMSError, TransactionConflict
 from tms.journal.group_commit import GroupCommit, Lead
 from tms.model.topic import Durability
 from tms.transactions.edits import Committed, Edit, Prepared, Stored
-from tms.transactions.journaled import JournaledState
+from tms.transactions.journal import TransactionJournal
 from tms.transactions.state import TransactionState
 from tms.transactions.watchers import Watchers
 
@@ -42,7 +42,7 @@ class CommitQueue:
 
     def __init__(
         self,
-        journal: JournaledState,
+        journal: TransactionJournal,
         watchers: Watchers,
         run_in_background: Callable[[Callable[[], None]], object],
     ) -> None:

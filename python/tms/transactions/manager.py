@@ -2,7 +2,7 @@
 
 Invariants
 
-* Everything is decided by the pure state and journaled before it is true; see `journaled`.
+* Everything is decided by the pure state and journaled before it is true; see `journal`.
 * Commits that come together share one write of the journal, and its sync; see `commit_queue`.
 * Whoever waits for a transaction is called when it has ended.
 """
@@ -10,12 +10,13 @@ Invariants
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from tms.clock import Clock
 from tms.errors import TimedOut, TMSError, TransactionEnded, TransactionNotFound
 from tms.model.snapshot import POINTERS_PER_MS, Fate, Snapshot, TransactionType
 from tms.model.topic import Durability
+from tms.topics.internal_topic import InternalTopic
 from tms.transactions.commit_queue import CommitQueue, Finish
 from tms.transactions.edits import (
     Aborted,
@@ -29,7 +30,7 @@ from tms.transactions.edits import (
     Reset,
     Stored,
 )
-from tms.transactions.journaled import RESERVE_MS, EditLog, JournaledState
+from tms.transactions.journal import RESERVE_MS, CommitPlaces, TransactionJournal
 from tms.transactions.state import LONG_TIMEOUT_S, TransactionState
 from tms.transactions.watchers import Watchers
 
@@ -39,24 +40,12 @@ T = TypeVar("T")
 _SYNCED, _WRITTEN = Durability.SYNCED, Durability.WRITTEN
 
 
-class CommitPlaces(Protocol):
-    """The partitions that commits have stored blocks in."""
-
-    def is_stored(self, block: Stored) -> bool:
-        """Whether the log still reaches as far; of a topic that is gone nothing is missed."""
-        ...
-
-    def make_durable(self, places: Iterable[tuple[int, int]]) -> None:
-        """Sync what was stored in these partitions, by topic uid."""
-        ...
-
-
 class TransactionManager:
     """All transactions of one engine. Thread-safe."""
 
     def __init__(
         self,
-        log: EditLog,
+        topic: InternalTopic,
         clock: Clock,
         places: CommitPlaces,
         run_in_background: Callable[[Callable[[], None]], object],
@@ -66,7 +55,7 @@ class TransactionManager:
         self._clock = clock
         self._lifetime_ms = lifetime_ms  # of a foreign transaction
         self._watchers = Watchers()
-        self._journal = JournaledState(log, clock, places.is_stored, places.make_durable, reloaded)
+        self._journal = TransactionJournal(topic, clock, places, reloaded)
         self._commits = CommitQueue(self._journal, self._watchers, run_in_background)
         self._committing: set[int] = set()  # intended, and not ended yet
 
@@ -76,9 +65,9 @@ class TransactionManager:
         return self._journal.state
 
     @property
-    def trusted(self) -> bool:
+    def known(self) -> bool:
         """Whether the state is known; else asking waits until the journal was read again."""
-        return self._journal.trusted
+        return self._journal.known
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -235,9 +224,10 @@ class TransactionManager:
         """Make invalid what has been open for too long; how many. While transactions come, this
         also makes room for pointers, so that those who begin need not."""
         journal, now_ms = self._journal, self._clock.now_ms()
-        busy = now_ms - journal.state.last_pointer // POINTERS_PER_MS < RESERVE_MS
+        last_ms = journal.state.last_pointer // POINTERS_PER_MS  # 0: never, and there is no journal
+        busy = last_ms > 0 and now_ms - last_ms < RESERVE_MS
         short_of_room = busy and not journal.has_room(now_ms, RESERVE_MS // 2)
-        if not journal.used or not (journal.state.open or short_of_room):
+        if not journal.state.open and not short_of_room:
             return 0
         with journal.writing:
             state = journal.reserve(now_ms, RESERVE_MS // 2) if busy else journal.ready()
@@ -279,7 +269,7 @@ class TransactionManager:
         """The last transaction that began with this token, 0 when there is none that is committed
         or may be."""
         journal = self._journal
-        state = journal.state if journal.trusted else journal.settled()
+        state = journal.state if journal.known else journal.settled()
         with journal.lock:
             id = state.tokens.get(token, 0)
         return id if id and self.outcome(id) in (Outcome.OPEN, Outcome.COMMITTED) else 0

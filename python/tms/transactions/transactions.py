@@ -11,10 +11,9 @@ Invariants
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from tms.clock import Clock
 from tms.errors import TimedOut, TMSError
 from tms.log.partition import again
 from tms.log.pending import Pending, PendingAppend
@@ -30,7 +29,6 @@ from tms.model.transaction import (
     TransactionInfo,
     TransactionStats,
 )
-from tms.topics.internal_topic import InternalTopic
 from tms.topics.topics import Topics
 from tms.transactions.commit import CommitAttempt, CommitUnderWay, Parts
 from tms.transactions.edits import Outcome, Stored
@@ -42,32 +40,7 @@ from tms.transactions.uncommitted import StoredRange, UncommittedMessages
 
 RESULTS_REMEMBERED = 10_000
 TRANSACTIONS_MAX, POSITIONS_MAX = 150_000, 20_000  # entries of journals that a start reads
-KEPT_MS = 49 * 3_600_000  # of the journal: a day of asking, after a day of being open
 TRANSACTIONS = TopicName(SYSTEM_NAMESPACE, "_transactions")
-
-
-class _EditLog:
-    """The journal of the transaction manager."""
-
-    def __init__(self, journal: InternalTopic, clock: Clock) -> None:
-        self._journal = journal
-        self._clock = clock
-
-    def write(self, entries: Sequence[bytes], durability: Durability) -> None:
-        for entry in entries:  # one after another: none is there without those before it
-            self._journal.write([(None, entry)], durability)
-
-    def read(self) -> Iterator[bytes]:
-        return (entry.value for entry in self._journal.replay() if entry.value is not None)
-
-    def keep(self, entries: Sequence[bytes]) -> None:
-        before_ms = max(0, self._clock.now_ms() - KEPT_MS)
-        self._journal.snapshot([[(None, entry)] for entry in entries], before_ms)
-
-    def since(self, time_ms: int) -> Iterator[bytes]:
-        start = Position.time(max(0, time_ms))
-        found = self._journal.since(start)
-        return (entry.value for entry in found if entry.value is not None)
 
 
 class _CommitPlaces:
@@ -95,11 +68,10 @@ class Transactions:
     def __init__(self, topics: Topics, lifetime_ms: int) -> None:
         self._topics = topics
         self._registry = registry = topics.registry
-        edits = _EditLog(topics.journal(TRANSACTIONS), topics.clock)
         self._positions: PositionsParticipant
         self._others: list[CommitParticipant] = []
         self.manager = TransactionManager(
-            edits,
+            topics.journal(TRANSACTIONS),
             topics.clock,
             _CommitPlaces(topics),
             topics.run_in_background,
@@ -144,7 +116,7 @@ class Transactions:
         """Whether a commit can begin without reading a journal, or waiting for one."""
         parts = (part for part in self._others if part.concerns(request))
         known = request.token in self.manager.state.tokens
-        return self.manager.trusted and not known and all(part.known for part in parts)
+        return self.manager.known and not known and all(part.known for part in parts)
 
     # -- transactions ----------------------------------------------------------------------------
 
