@@ -27,6 +27,7 @@ from tms.client.client import Bus
 from tms.engine import Engine
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
+from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.store import LevelDBStore
 
 NAME = TopicName("default", TOPIC)
@@ -237,7 +238,7 @@ def _with_databases(setup: Setup, count: int) -> list[tuple[str, float, str]]:
     """In a process of its own, so that memory is counted from little."""
     pid = os.getpid()
     with setup.directory() as path:
-        store = LevelDBStore(path / "many", create=True, maps_open_max=count)
+        store = LevelDBStore(path / "many", create=True, limits=LevelDBLimits(maps_open_max=count))
         before, files = machine.memory_mib(pid)["RssAnon"], machine.descriptors(pid)
         begun = time.perf_counter()
         for number in range(count):

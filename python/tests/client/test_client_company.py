@@ -11,8 +11,9 @@ import pytest
 
 from tms.block import decode
 from tms.client.aio.coalescing import AsyncCoalescing
+from tms.client.batching import KnownTopic
 from tms.client.coalescing import GROUP_MESSAGES, Coalescing, Underway, WaitingPublish
-from tms.client.known import KnownTopic, Lone, PublishMemory
+from tms.client.known import Lone, PublishMemory
 from tms.clock import SystemClock
 from tms.errors import StorageFull, TimedOut, TMSError, TooLarge, Unavailable
 from tms.model.ids import MessageId

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.clocks import ManualClock
 from tms.block import MESSAGES_MAX, Compression, decode, read_header
-from tms.client.batching import REQUEST_BYTES, Batcher
-from tms.client.delivery import Delivery, Numbering
+from tms.client.batching import REQUEST_BYTES, Batcher, KnownTopic
+from tms.client.delivery import Delivery, DeliveryOptions, Numbering
 from tms.errors import OutOfOrderSequence, SequenceReused, TooLarge, Unavailable
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
@@ -21,9 +21,7 @@ def batcher(
     partitions: int = 1, message_bytes_max: int = 1 << 20, batch_bytes: int = 100
 ) -> Batcher:
     return Batcher(
-        NAME,
-        partitions,
-        message_bytes_max,
+        KnownTopic(NAME, partitions, message_bytes_max, 0),
         Numbering(),
         batch_bytes=batch_bytes,
         compression=Compression.NONE,
@@ -165,11 +163,9 @@ def delivery(log: Log, numbering: Numbering) -> Delivery:
     return Delivery(
         log,  # type: ignore[arg-type]
         NAME,
-        None,
         numbering,
-        Compression.NONE,
+        DeliveryOptions(None, Compression.NONE, 30),
         ManualClock(),
-        30,
     )
 
 
@@ -185,9 +181,8 @@ def test_a_block_that_failed_is_stored_once(failures: list[str]) -> None:
 
 def test_after_a_service_forgot_the_producer_all_blocks_left_are_numbered_anew() -> None:
     log, numbering = Log(), Numbering()
-    to = Batcher(
-        NAME, 2, 100, numbering, batch_bytes=100, compression=Compression.LZ4, sticky=0
-    )  # fmt: skip
+    known, lz4 = KnownTopic(NAME, 2, 100, 0), Compression.LZ4
+    to = Batcher(known, numbering, batch_bytes=100, compression=lz4, sticky=0)
     way = delivery(log, numbering)
     blocks: list[NewBlock] = []
     for n in range(6):

@@ -15,6 +15,7 @@ import pytest
 
 import tms
 from tms import Bus, MessageId, Position
+from tms.client import known
 from tms.errors import (
     BadMessageId,
     Closed,
@@ -27,7 +28,7 @@ from tms.errors import (
     TopicExists,
     TopicNotFound,
 )
-from tms.model.topic import RETENTION_MS_DEFAULT, Durability
+from tms.model.topic import RETENTION_MS_DEFAULT, Durability, TopicName, TopicSettings
 
 WAIT_S = 10
 
@@ -633,3 +634,27 @@ class BusContract(TopicContract, PublishContract, ProducerContract, ConsumerCont
         assert list(consumer) == []
         with pytest.raises(Closed):
             bus.publish("orders", b"z")
+
+    def test_a_fetch_notices_that_a_topic_it_remembers_has_fewer_partitions(self, bus: Bus) -> None:
+        bus.create_topic("t", partitions=3)
+        assert set(bus.fetch("t").next) == {0, 1, 2}
+        name = TopicName.parse("t")
+        bus._transport.delete_topic(name)  # by somebody else, as far as this bus knows
+        bus._transport.create_topic(name, TopicSettings(1))
+        assert set(bus.fetch("t").next) == {0}
+
+    def test_a_fetch_reads_partitions_that_were_added_once_its_memory_is_too_old(
+        self, bus: Bus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(known, "REFRESH_S", -1.0)
+        bus.create_topic("t")
+        assert set(bus.fetch("t").next) == {0}
+        bus._transport.update_topic(TopicName.parse("t"), {"partitions": 2})
+        assert set(bus.fetch("t").next) == {0, 1}
+
+    def test_a_fetch_of_a_topic_that_was_deleted_says_so(self, bus: Bus) -> None:
+        bus.create_topic("t")
+        bus.fetch("t")
+        bus._transport.delete_topic(TopicName.parse("t"))
+        with pytest.raises(TopicNotFound):
+            bus.fetch("t")

@@ -19,7 +19,7 @@ from typing import Any
 from tms.errors import StorageFull, StorageUnavailable
 from tms.model.topic import Durability
 from tms.store.base import Map, Store
-from tms.store.leveldb import LevelDBStore
+from tms.store.leveldb import LevelDBLimits, LevelDBStore
 
 ENDURED = 90
 WRITE_BUFFER_BYTES = 64 << 10  # the least that LevelDB takes, so that logs become tables soon
@@ -35,7 +35,11 @@ def pair(name: str, number: int) -> list[tuple[bytes, bytes]]:
 
 
 def open_store(path: str | Path) -> LevelDBStore:
-    return LevelDBStore(path, create=True, write_buffer_bytes=WRITE_BUFFER_BYTES, maps_open_max=3)
+    return LevelDBStore(
+        path,
+        create=True,
+        limits=LevelDBLimits(write_buffer_bytes=WRITE_BUFFER_BYTES, maps_open_max=3),
+    )
 
 
 def steps(store: Store, ack: Ack, life: int) -> None:

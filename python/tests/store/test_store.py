@@ -31,7 +31,7 @@ from tms.errors import (
 )
 from tms.store.base import Map, Store
 from tms.store.faulty import FaultyStore
-from tms.store.leveldb import LevelDBStore
+from tms.store.leveldb import LevelDBLimits, LevelDBStore
 from tms.store.memory import MemoryStore
 
 
@@ -56,7 +56,9 @@ class TestLevelDB(WholeWritesContract, DurableStoreContract):
 class TestLevelDBWithValuesApart(WholeWritesContract, DurableStoreContract):
     @pytest.fixture
     def reopen(self, tmp_path: Path) -> Callable[[], Store]:
-        return lambda: LevelDBStore(tmp_path / "data", create=True, large_bytes=1)
+        return lambda: LevelDBStore(
+            tmp_path / "data", create=True, limits=LevelDBLimits(large_bytes=1)
+        )
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -71,7 +73,7 @@ def test_a_store_says_whether_others_may_write_to_it(tmp_path: Path, shared: boo
 
 
 def test_few_databases_are_open_and_nobody_notices(tmp_path: Path) -> None:
-    store = LevelDBStore(tmp_path / "data", create=True, maps_open_max=3)
+    store = LevelDBStore(tmp_path / "data", create=True, limits=LevelDBLimits(maps_open_max=3))
     maps = [store.open(f"map/{n}", create=True) for n in range(10)]
 
     def work(seed: int) -> None:
@@ -89,7 +91,7 @@ def test_few_databases_are_open_and_nobody_notices(tmp_path: Path) -> None:
 
 
 def test_the_maps_that_were_used_longest_ago_are_closed(tmp_path: Path) -> None:
-    store = LevelDBStore(tmp_path, create=True, maps_open_max=3)
+    store = LevelDBStore(tmp_path, create=True, limits=LevelDBLimits(maps_open_max=3))
 
     def opened() -> str:
         found = []
@@ -145,7 +147,9 @@ def test_file_descriptors_stay_bounded(tmp_path: Path) -> None:
 
     before = descriptors()
     store = LevelDBStore(
-        tmp_path / "data", create=True, maps_open_max=4, write_buffer_bytes=64 << 10
+        tmp_path / "data",
+        create=True,
+        limits=LevelDBLimits(maps_open_max=4, write_buffer_bytes=64 << 10),
     )
     for number in range(30):
         one = store.open(f"map/{number}", create=True)

@@ -16,7 +16,7 @@ import pytest
 from tests.contracts.store_contract import ALL, rows_of
 from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound, StorageFull, TMSError
 from tms.model.topic import Durability
-from tms.store.leveldb import LevelDBStore, read_only_copy, repair
+from tms.store.leveldb import LevelDBLimits, LevelDBStore, read_only_copy, repair
 
 Rows = list[tuple[bytes, bytes]]
 FLIPS = 80  # of random bits, per class of files
@@ -39,11 +39,11 @@ def rows(path: Path) -> Rows:
     random = Random(5)
     sizes = [60_000 if n % 25 == 8 else 40_000 if n % 9 == 8 else 700 for n in range(100)]
     rows = [(b"%04d" % n, random.randbytes(size)) for n, size in enumerate(sizes)]
-    store = LevelDBStore(path, create=True, write_buffer_bytes=64 << 10)
+    store = LevelDBStore(path, create=True, limits=LevelDBLimits(write_buffer_bytes=64 << 10))
     store.open("map", create=True).write(rows[:8], Durability.WRITTEN)
     for some in (rows[8:60], rows[60:90], rows[90:]):
         store.close()  # makes a table of the log
-        store = LevelDBStore(path, create=True, large_bytes=LARGE_BYTES)
+        store = LevelDBStore(path, create=True, limits=LevelDBLimits(large_bytes=LARGE_BYTES))
         for row in some:
             durability = Durability.SYNCED if len(row[1]) >= LARGE_BYTES else Durability.WRITTEN
             store.open("map", create=False).write([row], durability)
@@ -370,7 +370,7 @@ def test_repair_saves_records_wherever_in_a_block_of_the_log_they_begin(path: Pa
     for size in range(32_768 - 40, 32_768 - 20):
         values = [bytes(size), b"small", Random(size).randbytes(100_000), b"last"]
         rows = [(b"%d" % n, value) for n, value in enumerate(values)]
-        store = LevelDBStore(path, create=True, large_bytes=1 << 20)
+        store = LevelDBStore(path, create=True, limits=LevelDBLimits(large_bytes=1 << 20))
         one = store.open("map", create=True)
         for row in rows:
             one.write([row], Durability.WRITTEN)
@@ -465,7 +465,7 @@ def test_what_is_no_data_directory_is_not_copied_and_half_of_one_is_damaged(
 
 
 def test_a_read_only_copy_of_a_busy_store_is_whole(path: Path) -> None:
-    store = LevelDBStore(path, create=True, write_buffer_bytes=1 << 20)
+    store = LevelDBStore(path, create=True, limits=LevelDBLimits(write_buffer_bytes=1 << 20))
     one = store.open("map", create=True)
     acknowledged = 0
     enough = threading.Event()

@@ -10,7 +10,7 @@ from tests.faults.full_disk import SmallDisk, SmallFileSystem, small_disk
 from tms.errors import StorageFull
 from tms.model.topic import Durability
 from tms.store.base import Map
-from tms.store.leveldb import LevelDBStore
+from tms.store.leveldb import LevelDBLimits, LevelDBStore
 
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
 
@@ -22,7 +22,9 @@ def test_a_full_disk_refuses_writes_not_reads_and_heals_by_itself(
     clock = ManualClock()
     with small_disk(tmp_path / "disk", mount) as disk:
         path = disk.path / "data"
-        store = LevelDBStore(path, create=True, clock=clock, write_buffer_bytes=64 << 10)
+        store = LevelDBStore(
+            path, create=True, clock=clock, limits=LevelDBLimits(write_buffer_bytes=64 << 10)
+        )
         one, other = (store.open(name, create=True) for name in ("map/one", "map/other"))
         written = _write_until_full(one, disk)
         assert written > 5
@@ -63,7 +65,10 @@ def test_a_disk_that_stays_full_is_probed_twice_a_second_at_most(tmp_path: Path)
     clock = ManualClock()
     with small_disk(tmp_path / "disk", mount=True) as disk:
         store = LevelDBStore(
-            disk.path / "data", create=True, clock=clock, write_buffer_bytes=64 << 10
+            disk.path / "data",
+            create=True,
+            clock=clock,
+            limits=LevelDBLimits(write_buffer_bytes=64 << 10),
         )
         maps = [store.open(f"map/{n}", create=True) for n in range(3)]
         for one in maps:

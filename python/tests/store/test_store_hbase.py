@@ -12,7 +12,7 @@ from tests.fake_hbase import FakeHBase
 from tms.errors import ConfigError, DataCorrupt, Invalid, StorageUnavailable, TMSError
 from tms.model import keys
 from tms.store.hbase import HBasePlace
-from tms.store.hbase.blocks import NOTE_S, UNSYNCED_BYTES_MAX, BlockMap
+from tms.store.hbase.blocks import NOTE_S, UNSYNCED_BYTES_MAX, BlockMap, NotedMap
 from tms.store.hbase.records import RecordMap, Records
 from tms.store.hbase.rows import (
     BlockRows,
@@ -63,7 +63,7 @@ def segment(hbase: FakeHBase, created: bool = True, clock: ManualClock | None = 
     assert note is not None
     rows = rows_in_hbase("tms", SEGMENT)
     assert isinstance(rows, BlockRows)
-    one = BlockMap(pool, rows, names, NAME_ROW, note, clock or ManualClock(), created)
+    one = BlockMap(pool, rows, NotedMap(names, NAME_ROW, note), clock or ManualClock(), created)
     hbase.called.clear()
     return one
 

@@ -13,7 +13,7 @@ import pytest
 from tests.contracts.store_contract import rows_of
 from tms.model.topic import Durability
 from tms.store.base import Map
-from tms.store.leveldb import LevelDBStore, repair
+from tms.store.leveldb import LevelDBLimits, LevelDBStore, repair
 from tms.store.leveldb.files import _framed
 
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
@@ -181,7 +181,7 @@ def test_a_synced_write_syncs_the_logs_that_were_left_since_the_last_one(
     tmp_path: Path, steps: list[Step], change: str
 ) -> None:
     """LevelDB itself syncs only the log that it writes to at that moment."""
-    store = LevelDBStore(tmp_path, create=True, write_buffer_bytes=64 << 10)
+    store = LevelDBStore(tmp_path, create=True, limits=LevelDBLimits(write_buffer_bytes=64 << 10))
     one = store.open("map", create=True)
     synced: Callable[[], None] = {
         "put": lambda: one.write([(b"last", b"v")], SYNCED),
@@ -207,7 +207,7 @@ def test_a_map_may_have_had_a_million_files(tmp_path: Path, steps: list[Step]) -
     edit = bytes((1, len(name))) + name + bytes((2, 0, 3)) + digits + bytes((4, 0))
     (path / "MANIFEST-999998").write_bytes(b"".join(_framed(edit, 0)))
     (path / "CURRENT").write_text("MANIFEST-999998\n")
-    store = LevelDBStore(tmp_path, create=False, write_buffer_bytes=64 << 10)
+    store = LevelDBStore(tmp_path, create=False, limits=LevelDBLimits(write_buffer_bytes=64 << 10))
     one = store.open("map", create=False)
     left = logs_left(one, path, lambda: one.write([(b"last", b"v")], SYNCED), steps)
     assert left > 1

@@ -12,7 +12,7 @@ Invariants
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import cast
+from typing import NamedTuple, cast
 
 from tms.block import (
     HEADER_VALUE_BYTES_MAX,
@@ -47,25 +47,32 @@ class _Filling:
         self.bytes = 0
 
 
+class KnownTopic(NamedTuple):
+    """What publishing needs to know of a topic."""
+
+    name: TopicName
+    partitions: int
+    message_bytes_max: int
+    until_s: float
+
+
 class Batcher:
     """The messages of one topic that wait to be packed. Not thread-safe."""
 
     def __init__(
         self,
-        name: TopicName,
-        partitions: int,
-        message_bytes_max: int,
+        known: KnownTopic,
         numbering: Numbering,
         *,
         batch_bytes: int,
         compression: Compression,
         sticky: int,
     ) -> None:
-        self.partitions = partitions
-        self._name = name
+        self.partitions = known.partitions
+        self._name = known.name
         self._numbering = numbering
         self._compression = compression
-        self._message_bytes_max = message_bytes_max
+        self._message_bytes_max = known.message_bytes_max
         self._batch_bytes = batch_bytes
         self._bytes = 0
         self.fillings: dict[int, _Filling] = {}  # what waits, by partition

@@ -6,8 +6,9 @@ from typing import Protocol
 from weakref import WeakSet
 
 from tms.api.operations import QueuesApi, TransactionsApi
+from tms.client.batching import KnownTopic
 from tms.client.cursor import Page, asks, page, page_of
-from tms.client.known import KnownTopic, PublishMemory
+from tms.client.known import PublishMemory
 from tms.client.member import Member
 from tms.client.transport import LocalTransport, RemoteTransport
 from tms.clock import Clock

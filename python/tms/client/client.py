@@ -13,29 +13,22 @@ Invariants
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from tms.api.parameters import TIMEOUT_S
 from tms.block import Compression
-from tms.client.batching import REQUEST_BYTES, Headers
+from tms.client.batching import REQUEST_BYTES, Headers, KnownTopic
 from tms.client.coalescing import Coalescing
-from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer
+from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer, ConsumerSettings
 from tms.client.cursor import Cursor, Page, Start, start_positions
 from tms.client.delayed import DelayedCalls
-from tms.client.delivery import Delivery, Numbering
+from tms.client.delivery import Delivery, DeliveryOptions, Numbering
 from tms.client.group_calls import GroupCalls
 from tms.client.group_consumer import MemberConsumer
 from tms.client.group_options import DeliveryMode, Told, member_options
-from tms.client.known import (
-    KnownTopic,
-    Lone,
-    PublishMemory,
-    as_compression,
-    as_durability,
-    ids_in_order,
-)
+from tms.client.known import Lone, PublishMemory, as_compression, as_durability, ids_in_order
 from tms.client.preconditions import Expect, packed
-from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, check_options
+from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, SendPace, check_options
 from tms.client.queue_calls import QueueCalls
 from tms.client.standing import CommittedPositions
 from tms.client.table import Table
@@ -178,17 +171,14 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         batcher = self._publishing.batcher(
             known, numbering, batch_bytes=batch_bytes, compression=packing
         )
+        delivery = self._delivery(known, durability, numbering, timeout_s, packing)
         made = Producer(
-            known.name,
             open_lane(self._transport),
             batcher,
-            self._delivery(known, durability, numbering, timeout_s, packing),
+            delivery,
             self._clock,
             lambda: self.refresh_topic(topic).partitions,
-            durability=as_durability(durability),
-            linger_s=linger_ms / 1_000,
-            in_flight_max=in_flight_max,
-            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            SendPace(linger_ms / 1_000, in_flight_max),
         )
         self._open.add(made)
         return made
@@ -228,21 +218,16 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         stored = self.positions(topic, group=group) if group and options is None else {}
         positions = self._starts(topic, start, partitions, stored)
         cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)
-        more: dict[str, Any] = {
-            "wait_s": wait_s,
-            "bytes_max": bytes_max,
-            "timeout_s": self._timeout_s if timeout_s is None else timeout_s,
-            "isolation": as_view(isolation),
-            "standing": CommittedPositions(name, group, stored),
-            "move": self.mover(),
-        }
-        place = (name, open_lane(self._transport), cursor, self._clock)
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        settings = ConsumerSettings(wait_s, bytes_max, limit_s, as_view(isolation))
+        standing = CommittedPositions(name, group, stored, self.mover())
+        place = (name, open_lane(self._transport), cursor, self._clock, settings, standing)
         if options is None:
-            made = Consumer(*place, **more)
+            made = Consumer(*place)
         else:
-            more["member"] = member = self.member(name, options)
-            member.begin(cursor, more["standing"], positions)
-            made = MemberConsumer(*place, **more)
+            member = self.member(name, options)
+            member.begin(cursor, standing, positions)
+            made = MemberConsumer(*place, member=member)
         self._open.add(made)
         return made
 
@@ -347,12 +332,6 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         timeout_s: float | None,
         compression: Compression = Compression.NONE,
     ) -> Delivery:
-        return Delivery(
-            self._transport,
-            known.name,
-            as_durability(durability),
-            numbering,
-            compression,
-            self._clock,
-            self._timeout_s if timeout_s is None else timeout_s,
-        )
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        options = DeliveryOptions(as_durability(durability), compression, limit_s)
+        return Delivery(self._transport, known.name, numbering, options, self._clock)

@@ -23,14 +23,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tms import forks
 from tms.block import Compression
-from tms.client.batching import REQUEST_BYTES
+from tms.client.batching import REQUEST_BYTES, KnownTopic
 from tms.client.delivery import Delivery, Numbering
-from tms.client.known import (
-    KnownTopic,
-    Lone,
-    PublishMemory,
-    ids_in_order,
-)
+from tms.client.known import Lone, PublishMemory, ids_in_order
 from tms.client.transport import Transport, attempt_s
 from tms.clock import Clock
 from tms.errors import TimedOut, TMSError, Unavailable

@@ -6,9 +6,9 @@ The next fetch is under way while the caller works on the batches of the last on
 answers of `bytes_max` are in memory, and the buffer of a third.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from tms.client.cursor import Batch, Cursor
 from tms.client.standing import CommittedPositions
@@ -19,10 +19,19 @@ from tms.model.message import Fetched, Message
 from tms.model.position import Position
 from tms.model.snapshot import View
 from tms.model.topic import TopicName
-from tms.model.transaction import PositionChange
 
 FETCH_BYTES = 4 << 20
 WAIT_S = 1.0
+
+
+class ConsumerSettings(NamedTuple):
+    """How a consumer fetches: how long it waits for the first message and for an answer, how much
+    it takes at once, and what it is shown of transactions."""
+
+    wait_s: float
+    bytes_max: int
+    timeout_s: float
+    isolation: View
 
 
 class Consumer:
@@ -38,24 +47,16 @@ class Consumer:
         lane: Channel,
         cursor: Cursor,
         clock: Clock,
-        *,
-        wait_s: float,
-        bytes_max: int,
-        timeout_s: float,
-        isolation: View,
+        settings: ConsumerSettings,
         standing: CommittedPositions,
-        move: Callable[[Sequence[PositionChange]], None],
     ) -> None:
         self.standing = standing
-        self._move = move
         self._name = name
         self._lane = lane
         self._cursor = cursor
         self._clock = clock
-        self._wait_s = 0 if cursor.stop_at_end else wait_s
-        self._bytes_max = bytes_max
-        self._timeout_s = timeout_s
-        self._isolation = isolation
+        self._settings = settings
+        self._wait_s = 0 if cursor.stop_at_end else settings.wait_s
         self._closed = False
 
     def __iter__(self) -> Iterator[Message]:
@@ -81,7 +82,7 @@ class Consumer:
         """Move the group's position behind what was handed out. Raises `Conflict` when another
         consumer of the group has moved it. Within a transaction: `Transaction.ack`."""
         moved = self.standing.behind(self.positions())
-        self._move(moved.changes)
+        self.standing.move(moved.changes)
         moved.done()
 
     def close(self) -> None:
@@ -130,9 +131,9 @@ class Consumer:
         return self._lane.begin_fetch(
             self._name,
             positions,
-            self._bytes_max,
+            self._settings.bytes_max,
             wait_s,
-            self._isolation,
+            self._settings.isolation,
             self._cursor.where,
         )
 
@@ -149,4 +150,4 @@ class Consumer:
                 self._lane.reset()
                 raise
 
-        return retrying(attempt, self._clock, self._timeout_s)
+        return retrying(attempt, self._clock, self._settings.timeout_s)

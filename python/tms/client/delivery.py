@@ -20,6 +20,7 @@ Invariants
 
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tms import forks
 from tms.block import Compression, decode, encode
@@ -117,49 +118,46 @@ class Renewal:
         return entry._replace(block=block)
 
 
+class DeliveryOptions(NamedTuple):
+    """How blocks are appended: as durably as that (None: as the topic says), packed anew like that,
+    within that time."""
+
+    durability: Durability | None
+    compression: Compression
+    timeout_s: float
+
+
 class Delivery:
     """The way of one producer's blocks into one topic."""
 
-    __slots__ = (
-        "_clock",
-        "_compression",
-        "_durability",
-        "_name",
-        "_numbering",
-        "_timeout_s",
-        "_transport",
-    )
+    __slots__ = ("_clock", "_numbering", "_transport", "name", "options")
 
     def __init__(
         self,
         transport: Transport,
         name: TopicName,
-        durability: Durability | None,
         numbering: Numbering,
-        compression: Compression,
+        options: DeliveryOptions,
         clock: Clock,
-        timeout_s: float,
     ) -> None:
+        self.name = name
+        self.options = options
         self._transport = transport
-        self._name = name
-        self._durability = durability
         self._numbering = numbering
-        self._compression = compression
         self._clock = clock
-        self._timeout_s = timeout_s
 
     def append(self, blocks: Sequence[NewBlock], failed: TMSError | None = None) -> list[Appended]:
         """Append in one request, or block by block where that fails. `failed` is the error of a
         first attempt that was made already. Raises the last attempt's error."""
         try:
-            return self._repeat(blocks, self._timeout_s, failed)
+            return self._repeat(blocks, self.options.timeout_s, failed)
         except OutOfOrderSequence:
-            return self.repeat(blocks, self._timeout_s)
+            return self.repeat(blocks, self.options.timeout_s)
 
     def repeat(self, blocks: Sequence[NewBlock], timeout_s: float) -> list[Appended]:
         """Append what an earlier attempt may have stored, block by block."""
         deadline_s = self._clock.monotonic_s() + timeout_s
-        work = Renewal(self._name, blocks, self._numbering, self._compression)
+        work = Renewal(self.name, blocks, self._numbering, self.options.compression)
         appended: list[Appended] = []
         while work.left:
             try:
@@ -173,7 +171,7 @@ class Delivery:
     def _repeat(
         self, blocks: Sequence[NewBlock], timeout_s: float, failed: TMSError | None = None
     ) -> list[Appended]:
-        append, name, durability = self._transport.append, self._name, self._durability
+        append, name, durability = self._transport.append, self.name, self.options.durability
         return retrying(
             lambda left_s: append(name, blocks, durability, left_s),
             self._clock,

@@ -23,8 +23,7 @@ class GroupCalls(BusCalls):
         return Member(
             lambda: f"{gethostname()[:60]}-{getpid()}-{token_hex(8)}".replace("/", "-"),
             name,
-            self._transport.groups,
-            self._transport.transactions,
+            self._transport,
             self._clock,
             options,
             self._leavers,

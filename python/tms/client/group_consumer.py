@@ -22,8 +22,9 @@ from tms.model.message import Fetched, Message
 class MemberConsumer(Consumer):
     """Made by `Bus.consumer` with a group; see there, and docs/groups.md."""
 
-    def __init__(self, *place: Any, member: Member, wait_s: float, **more: Any) -> None:
-        super().__init__(*place, wait_s=min(wait_s, LOOK_S), **more)
+    def __init__(self, *place: Any, member: Member) -> None:
+        super().__init__(*place)
+        self._wait_s = min(self._wait_s, LOOK_S)
         self._member = member
         self._waiting: deque[Batch] = deque()  # fetched, not handed out
         self._ahead: PendingAnswer[Fetched] | None = None

@@ -11,32 +11,22 @@ Invariants
 from collections import deque
 from collections.abc import Iterable
 from itertools import count
-from typing import NamedTuple
 
 from msgspec import Struct
 
 from tms.block import Compression, encode
-from tms.client.batching import Batcher, Headers, check_partition, message_bytes
+from tms.client.batching import Batcher, Headers, KnownTopic, check_partition, message_bytes
 from tms.client.delivery import Numbering
 from tms.clock import Clock
 from tms.errors import Invalid
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.message import Appended, NewBlock
-from tms.model.topic import Durability, TopicInfo, TopicName, parse_durability
+from tms.model.topic import Durability, TopicInfo, parse_durability
 
 REFRESH_S = 60.0
 _TOPICS_MAX = 16_384
 _NUMBERINGS_MAX = 256
-
-
-class KnownTopic(NamedTuple):
-    """What publishing needs to know of a topic."""
-
-    name: TopicName
-    partitions: int
-    message_bytes_max: int
-    until_s: float
 
 
 class Lone(Struct, frozen=True):
@@ -127,9 +117,7 @@ class PublishMemory:
         """A batcher for this topic; messages without key go to `partition`, or to whose turn it
         is."""
         return Batcher(
-            known.name,
-            known.partitions,
-            known.message_bytes_max,
+            known,
             numbering,
             batch_bytes=batch_bytes,
             compression=compression,

@@ -23,10 +23,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tms import forks
-from tms.api.operations import GroupsApi, TransactionsApi
 from tms.client.cursor import Batch, Cursor
 from tms.client.group_options import DeliveryMode, MemberOptions
 from tms.client.standing import CommittedPositions
+from tms.client.transport import Transport
 from tms.clock import Clock
 from tms.errors import Conflict, Fenced, Invalid, TMSError
 from tms.model.group import GroupStanding
@@ -58,16 +58,15 @@ class Member:
         self,
         make_name: Callable[[], str],
         name: TopicName,
-        groups: GroupsApi,
-        transactions: TransactionsApi,
+        transport: Transport,
         clock: Clock,
         options: MemberOptions,
         leavers: "deque[Member]",
     ) -> None:
         self._make_name = make_name
         self._topic = name
-        self._groups = groups
-        self._transactions = transactions
+        self._groups = transport.groups
+        self._transactions = transport.transactions
         self._clock = clock
         self.options = options
         self._leavers = leavers

@@ -33,7 +33,6 @@ from tms.client.transport import Channel, PendingAnswer, attempt_s, is_retriable
 from tms.clock import Clock
 from tms.errors import Closed, Invalid, TimedOut, TMSError
 from tms.model.message import Appended, NewBlock
-from tms.model.topic import Durability, TopicName
 
 BATCH_BYTES = 512 << 10
 IN_FLIGHT_MAX = 8
@@ -50,35 +49,35 @@ class _Flight(NamedTuple):
     due_s: float
 
 
+class SendPace(NamedTuple):
+    """How a producer sends: how long a message waits for company, and how many requests may be
+    under way."""
+
+    linger_s: float
+    in_flight_max: int
+
+
 class Producer:
     """Publishes to one topic; made by `Bus.producer`. Thread-safe. Use it as a context manager, or
     close it."""
 
     def __init__(
         self,
-        name: TopicName,
         lane: Channel,
         batcher: Batcher,
         delivery: Delivery,
         clock: Clock,
         count_partitions: Callable[[], int],
-        *,
-        durability: Durability | None,
-        linger_s: float,
-        in_flight_max: int,
-        timeout_s: float,
+        pace: SendPace,
     ) -> None:
-        self._name = name
         self._lane = lane
         self._batcher = batcher
         self._delivery = delivery
         self._clock = clock
         self._count_partitions = count_partitions
-        self._durability = durability
-        self._linger_s = linger_s
-        self._in_flight_max = in_flight_max
-        self._timeout_s = timeout_s
-        self._attempt_s = attempt_s(timeout_s)
+        self._linger_s, self._in_flight_max = pace
+        self._timeout_s = delivery.options.timeout_s
+        self._attempt_s = attempt_s(self._timeout_s)
         self._closed = False
         self._full_pushes = 0
         self._pushed_at_s = -1.0
@@ -216,7 +215,9 @@ class Producer:
             self._fail(error)
         self._batcher.next_partition()
         try:
-            pending = self._lane.submit(self._name, blocks, self._durability)
+            pending = self._lane.submit(
+                self._delivery.name, blocks, self._delivery.options.durability
+            )
         except TMSError as error:
             pending = _RefusedAppend(error)
         self._flights.append(_Flight(pending, blocks, now_s + self._attempt_s))

@@ -1,6 +1,6 @@
 """Where a consumer's group stands, as far as the consumer knows."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tms.errors import Invalid
@@ -25,11 +25,19 @@ class CommittedPositions:
 
     Of a member of the group `owners` says what makes its changes count, and `owed` has those that
     it did not make before it lost the partition: they fail, and everything that goes with them.
-    `by_itself` says why nothing is to be acknowledged, if so.
+    `by_itself` says why nothing is to be acknowledged, if so. `move` moves positions in the
+    service, all or none.
     """
 
-    def __init__(self, name: TopicName, group: str, positions: Mapping[int, Position]) -> None:
+    def __init__(
+        self,
+        name: TopicName,
+        group: str,
+        positions: Mapping[int, Position],
+        move: Callable[[Sequence[PositionChange]], None],
+    ) -> None:
         self.group = group
+        self.move = move
         self._name = name
         self._positions = {partition: str(at) for partition, at in positions.items()}
         self.owners: dict[int, Owner] = {}

@@ -25,12 +25,13 @@ from tms import forks
 from tms.client.batches import Batches, parts_of
 from tms.client.batching import (
     Headers,
+    KnownTopic,
     check_partition,
     message_bytes,
     value_sizes,
 )
 from tms.client.delivery import Numbering
-from tms.client.known import KnownTopic, PublishMemory
+from tms.client.known import PublishMemory
 from tms.client.participants import COMMITTED, Participant, Participants
 from tms.client.preconditions import Expect
 from tms.client.queue import Messages, Queue

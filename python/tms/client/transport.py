@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from tms.api.operations import (
     DelayedApi,
@@ -158,8 +158,8 @@ class LocalLane:
         isolation: View = Isolation.COMMITTED,
         where: Filter | None = None,
     ) -> PendingAnswer[Fetched]:
-        transport = self._transport
-        return _LocalFetch(self, transport, name, positions, bytes_max, wait_s, isolation, where)
+        asked = _LocalRequest(name, positions, bytes_max, wait_s, isolation, where)
+        return _LocalFetch(self, self._transport, asked)
 
     def reset(self) -> None:
         pass  # nothing of a fetch is under way before its result is asked for
@@ -168,42 +168,36 @@ class LocalLane:
         self.closed = True
 
 
+class _LocalRequest(NamedTuple):
+    """What a fetch asks for."""
+
+    name: TopicName
+    positions: Sequence[PartitionPosition]
+    bytes_max: int
+    wait_s: float
+    isolation: View
+    where: Filter | None
+
+
 class _LocalFetch:
     """A fetch that runs when its result is asked for: within one process there is nothing to win by
     asking ahead."""
 
-    def __init__(
-        self,
-        lane: LocalLane,
-        transport: Transport,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        wait_s: float,
-        isolation: View,
-        where: Filter | None,
-    ) -> None:
+    def __init__(self, lane: LocalLane, transport: Transport, asked: _LocalRequest) -> None:
         self._lane = lane
         self._transport = transport
-        self._name = name
-        self._positions = positions
-        self._bytes_max = bytes_max
-        self._wait_s = wait_s
-        self._isolation = isolation
-        self._where = where
+        self._asked = asked
 
     def done(self) -> bool:
         return False
 
     def result(self, timeout_s: float | None = None) -> Fetched:
-        left_s, positions = self._wait_s, self._positions
+        name, positions, bytes_max, left_s, isolation, where = self._asked
         while True:
             if self._lane.closed:
                 raise Closed("The consumer was closed while it waited.")
             slice_s = min(left_s, _LOCAL_WAIT_S)
-            found = self._transport.fetch(
-                self._name, positions, self._bytes_max, slice_s, self._isolation, self._where
-            )
+            found = self._transport.fetch(name, positions, bytes_max, slice_s, isolation, where)
             left_s -= slice_s
             if found.blocks or not found.ended or left_s <= 0:
                 return found

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from tms import forks
+from tms.client.batching import KnownTopic
 from tms.client.cursor import Start, as_position, asks, page
-from tms.client.known import KnownTopic
 from tms.client.transport import Channel, LocalTransport, RemoteTransport, open_lane, retrying
 from tms.client.view_state import Apply, ViewSnapshot, ViewState
 from tms.clock import Clock
@@ -41,6 +41,13 @@ class Current(NamedTuple, Generic[V]):
     expect: MessageId
 
 
+class ViewFold(NamedTuple, Generic[V]):
+    """What becomes of messages: the value of a key, and who is told of it."""
+
+    apply: Apply[V] | None
+    on_change: Callable[[bytes, V | None], None] | None
+
+
 class View(Mapping[bytes, V]):
     """A mapping of keys to what their messages have come to; made by `Bus.view`. Thread-safe. Close
     it, or use it as a context manager.
@@ -55,16 +62,15 @@ class View(Mapping[bytes, V]):
         known: Callable[[], KnownTopic],
         clock: Clock,
         timeout_s: float,
-        apply: Apply[V] | None,
-        on_change: Callable[[bytes, V | None], None] | None,
+        fold: ViewFold[V],
     ) -> None:
         self._name = name
         self._transport = transport
         self._known = known
         self._clock = clock
         self._timeout_s = timeout_s
-        self._on_change = on_change
-        self._state: ViewState[V] = ViewState(apply)
+        self._on_change = fold.on_change
+        self._state: ViewState[V] = ViewState(fold.apply)
         self._generation = 0
         self._lock = threading.RLock()
         self._error: TMSError | None = None

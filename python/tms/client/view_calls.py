@@ -5,7 +5,7 @@ from typing import TypeVar, overload
 
 from tms.client.calls import BusCalls
 from tms.client.cursor import Start
-from tms.client.view import View
+from tms.client.view import View, ViewFold
 from tms.client.view_state import Apply, ViewSnapshot
 from tms.model.topic import TopicName
 
@@ -64,8 +64,7 @@ class ViewCalls(BusCalls):
             lambda: self._publishing.known(topic) or self.refresh_topic(topic),
             self._clock,
             self._timeout_s if timeout_s is None else timeout_s,
-            apply,
-            on_change,
+            ViewFold(apply, on_change),
         )
         made.load(at, snapshot)
         if at is None:

@@ -37,9 +37,8 @@ from tms.model.message import StoredBlock
 from tms.model.position import Position, PositionKind
 from tms.model.transaction_image import Fates
 from tms.observer.ending import End, open_end
-from tms.observer.rows import PartitionRows, TopicGeneration
+from tms.observer.rows import PartitionRows
 from tms.observer.search import KnownPartition, search
-from tms.store.base import Map, Store
 
 CLOCK_SLACK_MS = 10_000  # by which a clock may have gone back while a transaction was in progress
 READ_BYTES = 8 << 20
@@ -60,19 +59,18 @@ class ObservedPartition:
 
     def __init__(
         self,
-        store: Store,
-        metadata: Map,
-        topic: TopicGeneration,
-        partition: int,
+        rows: PartitionRows,
+        staged: StagedBlocks,
+        has_foreign: bool,
         fates: Fates,
         floor: BlockKey,
         known: KnownPartition,
     ) -> None:
-        self.partition = partition
-        self.uid = topic.record.uid
-        self._has_foreign = topic.record.has_foreign
-        self._rows = PartitionRows(store, metadata, topic, partition)
-        self._staged = StagedBlocks(store, self.uid, partition)
+        self.partition = rows.partition
+        self.uid = rows.uid
+        self._has_foreign = has_foreign  # whether transactions of others have written to the topic
+        self._rows = rows
+        self._staged = staged
         self._fates = fates
         self._known = known
         self._record = self._rows.record()

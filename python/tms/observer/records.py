@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from tms.clock import Clock
 from tms.errors import PartitionNotFound, TopicNotFound
 from tms.log.records import BlockKey, decode
+from tms.log.staging import StagedBlocks
 from tms.model import keys
 from tms.model.topic import DEFAULT_NAMESPACE, TopicName
 from tms.model.transaction_image import Fates, TransactionImage, decode_image
 from tms.observer.partition import ObservedPartition
+from tms.observer.rows import PartitionRows
 from tms.observer.search import KnownPartition
 from tms.store.base import Store, pages
 from tms.topics.registry import TopicRecord
@@ -126,6 +128,7 @@ class ObservedTopic:
             )
         view = self._view
         known = view.known(self.record.uid, number)
-        return ObservedPartition(
-            view.store, view.metadata, self, number, self.fates, self.floor, known
-        )
+        rows = PartitionRows(view.store, view.metadata, self, number)
+        staged = StagedBlocks(view.store, self.record.uid, number)
+        foreign = self.record.has_foreign
+        return ObservedPartition(rows, staged, foreign, self.fates, self.floor, known)

@@ -38,12 +38,12 @@ class PartitionRows:
         self._store = store
         self._metadata = metadata
         self._topic = topic
-        self._uid = topic.record.uid
-        self._partition = partition
+        self.uid = topic.record.uid
+        self.partition = partition
 
     def record(self) -> PartitionRecord:
         """The record as it is now. Raises `TopicNotFound` when it went with its topic."""
-        key = keys.partition_key(self._uid, self._partition)
+        key = keys.partition_key(self.uid, self.partition)
         raw = self._metadata.get(key)
         if raw is None:
             self._topic.floor_now()
@@ -58,7 +58,7 @@ class PartitionRows:
 
     def segment(self, number: int) -> Map:
         """The map of a segment. Raises `NotFound`."""
-        return self._store.open(keys.segment_map(self._uid, self._partition, number), create=False)
+        return self._store.open(keys.segment_map(self.uid, self.partition, number), create=False)
 
     def scan(
         self, number: int, start: BlockKey, stop: BlockKey, bytes_max: int
@@ -90,11 +90,11 @@ class PartitionRows:
 
     def _require_dropped(self, number: int, exc: Exception) -> None:
         if any(segment.number == number for segment in self.record().segments):
-            name = keys.segment_map(self._uid, self._partition, number)
+            name = keys.segment_map(self.uid, self.partition, number)
             raise DataCorrupt(
-                f"Segment {number} of partition {self._partition} is recorded, but its map {name} "
+                f"Segment {number} of partition {self.partition} is recorded, but its map {name} "
                 "is missing. Run `tms fsck`."
             ) from exc
 
     def _stored(self, key: bytes, value: bytes) -> StoredBlock:
-        return StoredBlock(self._partition, *keys.split_block_key(key), value)
+        return StoredBlock(self.partition, *keys.split_block_key(key), value)

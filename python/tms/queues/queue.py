@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from random import Random
+from typing import NamedTuple
 
 from tms.block.received import Received
 from tms.clock import Clock
@@ -37,19 +38,21 @@ DAMAGED_MS = 30_000  # before what cannot be read is tried again
 _log = EventLog(__name__)
 
 
+class QueueServices(NamedTuple):
+    """What all queues share. `dying` is called when something is to go to the dead letters."""
+
+    log: MessageLog
+    journal: QueueJournal
+    clock: Clock
+    random: Random
+    dying: Callable[[], None]
+
+
 class OpenQueue:
     """A queue of one topic. Thread-safe; `lock` guards `state`."""
 
     def __init__(
-        self,
-        group: str,
-        topic: TopicName,
-        state: QueueState,
-        log: MessageLog,
-        journal: QueueJournal,
-        clock: Clock,
-        random: Random,
-        dying: Callable[[], None],
+        self, group: str, topic: TopicName, state: QueueState, shared: QueueServices
     ) -> None:
         self.group = group
         self.topic = topic
@@ -59,12 +62,8 @@ class OpenQueue:
         self.waiters = Waiters()
         self.redelivered = 0
         self.died = 0
-        self._log = log
-        self._journal = journal
-        self._clock = clock
-        self._random = random
-        self._dying = dying  # called when something is to go to the dead letters
-        self._scanner = Scanner(log, topic)
+        self._log, self._journal, self._clock, self._random, self._dying = shared
+        self._scanner = Scanner(shared.log, topic)
         self._reading = threading.Lock()  # who reads ahead
         self._armed = False
         self._cancel: Callable[[], None] | None = None  # of the watch that was armed last

@@ -35,7 +35,7 @@ from tms.queues.checks import check_dead_letter, differences, not_found, parsed
 from tms.queues.dead_letters import DeadLetters
 from tms.queues.entries import NOWHERE, Declared, encode
 from tms.queues.journal import QueueJournal
-from tms.queues.queue import OpenQueue
+from tms.queues.queue import OpenQueue, QueueServices
 from tms.queues.reading import MessageLog, readable_ends
 from tms.queues.replay import replayed
 from tms.queues.settling import Settling
@@ -76,6 +76,9 @@ class Queues:
         transactions.join(self._settling)
         self._dead = DeadLetters(topics, transactions)
         self._mover = QueueUpkeep(self._dead, self._known_queues, topics.clock)
+        self._services = QueueServices(
+            self._log, self._journal, self._clock, random, self._mover.kick
+        )
 
     # -- queues ------------------------------------------------------------------------------------
 
@@ -124,16 +127,7 @@ class Queues:
         ]
 
     def _opened(self, group: str, topic: TopicName, state: QueueState) -> OpenQueue:
-        return OpenQueue(
-            group,
-            topic,
-            state,
-            self._log,
-            self._journal,
-            self._clock,
-            self._random,
-            self._mover.kick,
-        )
+        return OpenQueue(group, topic, state, self._services)
 
     def update(self, topic: TopicName, group: str, changes: Mapping[str, object]) -> QueueInfo:
         """Change settings, fields of `QueueSettings`. Raises `QueueNotFound`, `Invalid`."""

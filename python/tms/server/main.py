@@ -31,6 +31,7 @@ from tms.server.config import HBaseSection, Settings
 from tms.server.http.listening import BACKLOG, HttpServer
 from tms.server.service import Service
 from tms.store.base import Store
+from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.store import LevelDBStore
 
 if TYPE_CHECKING:
@@ -180,8 +181,10 @@ def _open(settings: Settings, clock: Clock, descriptors: int) -> Store:
             settings.data,
             create=True,
             clock=clock,
-            write_buffer_bytes=settings.leveldb.write_buffer_bytes,
-            maps_open_max=min(_MAPS_OPEN_MAX, descriptors // _DESCRIPTORS_OF_A_MAP),
+            limits=LevelDBLimits(
+                write_buffer_bytes=settings.leveldb.write_buffer_bytes,
+                maps_open_max=min(_MAPS_OPEN_MAX, descriptors // _DESCRIPTORS_OF_A_MAP),
+            ),
         )
     except OSError as exc:
         raise ConfigError(

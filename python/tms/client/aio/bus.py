@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import Literal, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 from tms.api.parameters import TIMEOUT_S
@@ -24,21 +24,15 @@ from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable
 from tms.client.aio.transaction import AsyncTransaction
-from tms.client.batching import REQUEST_BYTES, Batcher, Headers
+from tms.client.batching import REQUEST_BYTES, Batcher, Headers, KnownTopic
 from tms.client.client import Bus
-from tms.client.consumer import FETCH_BYTES, WAIT_S
+from tms.client.consumer import FETCH_BYTES, WAIT_S, ConsumerSettings
 from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
-from tms.client.delivery import Numbering
+from tms.client.delivery import DeliveryOptions, Numbering
 from tms.client.group_options import DeliveryMode, member_options
-from tms.client.known import (
-    KnownTopic,
-    Lone,
-    as_compression,
-    as_durability,
-    ids_in_order,
-)
+from tms.client.known import Lone, as_compression, as_durability, ids_in_order
 from tms.client.preconditions import Expect, packed
-from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, check_options
+from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, SendPace, check_options
 from tms.client.standing import CommittedPositions
 from tms.clock import Clock, SystemClock
 from tms.errors import NotFound
@@ -174,10 +168,7 @@ class AsyncBus:
             self._open_lane(),
             batcher,
             self._delivery(name, durability, numbering, timeout_s, packing),
-            durability=as_durability(durability),
-            linger_s=linger_ms / 1_000,
-            in_flight_max=in_flight_max,
-            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            SendPace(linger_ms / 1_000, in_flight_max),
         )
         self._open.add(made)
         return made
@@ -206,27 +197,21 @@ class AsyncBus:
         iterating. The callbacks may be coroutine functions."""
         name, wanted = TopicName.parse(topic), as_filter(where)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        standing = CommittedPositions(name, group, {})
+        standing = CommittedPositions(name, group, {}, self._sync.mover())
 
         async def cursor() -> Cursor:
             alone = standing if group and options is None else None
             positions = await self._starts(topic, start, partitions, alone)
             return Cursor(str(name), positions, stop_at_end, wanted)
 
-        place = (name, self._open_lane(), cursor, self._clock)
-        more: dict[str, Any] = {
-            "wait_s": wait_s,
-            "bytes_max": bytes_max,
-            "timeout_s": self._timeout_s if timeout_s is None else timeout_s,
-            "isolation": as_view(isolation),
-            "standing": standing,
-            "move": self._sync.mover(),
-        }
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        fetching = ConsumerSettings(wait_s, bytes_max, limit_s, as_view(isolation))
+        place = (name, self._open_lane(), cursor, self._clock, fetching, standing)
         if options is None:
-            made = AsyncConsumer(*place, **more)
+            made = AsyncConsumer(*place)
         else:
             member = partial(self._sync.member, name, options)
-            made = AsyncMemberConsumer(*place, make_member=member, **more)
+            made = AsyncMemberConsumer(*place, make_member=member)
         self._open.add(made)
         return made
 
@@ -379,11 +364,6 @@ class AsyncBus:
         timeout_s: float | None,
         compression: Compression = Compression.NONE,
     ) -> AsyncDelivery:
-        return AsyncDelivery(
-            name,
-            as_durability(durability),
-            numbering,
-            compression,
-            self._clock,
-            self._timeout_s if timeout_s is None else timeout_s,
-        )
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        options = DeliveryOptions(as_durability(durability), compression, limit_s)
+        return AsyncDelivery(name, numbering, options, self._clock)

@@ -11,9 +11,8 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from tms.api.operations import QueuesApi
-from tms.block import Compression
 from tms.block.received import Received
-from tms.client.delivery import Numbering, Renewal, is_retriable_as_it_is
+from tms.client.delivery import DeliveryOptions, Numbering, Renewal, is_retriable_as_it_is
 from tms.client.transport import LocalTransport, attempt_s, is_retriable, retry_options
 from tms.clock import Clock
 from tms.errors import Closed, OutOfOrderSequence, TimedOut, TMSError
@@ -259,34 +258,26 @@ class AsyncDelivery:
     """The same as `tms.client.delivery.Delivery`, for coroutines."""
 
     def __init__(
-        self,
-        name: TopicName,
-        durability: Durability | None,
-        numbering: Numbering,
-        compression: Compression,
-        clock: Clock,
-        timeout_s: float,
+        self, name: TopicName, numbering: Numbering, options: DeliveryOptions, clock: Clock
     ) -> None:
+        self.options = options
         self._name = name
-        self._durability = durability
         self._numbering = numbering
-        self._compression = compression
         self._clock = clock
-        self._timeout_s = timeout_s
 
     async def append(self, lane: AsyncLane, blocks: Sequence[NewBlock]) -> list[Appended]:
         """Append in one request, or block by block where that fails. Raises the last error."""
         try:
-            return await self._repeat(lane, blocks, self._timeout_s)
+            return await self._repeat(lane, blocks, self.options.timeout_s)
         except OutOfOrderSequence:
-            return await self.repeat(lane, blocks, self._timeout_s)
+            return await self.repeat(lane, blocks, self.options.timeout_s)
 
     async def repeat(
         self, lane: AsyncLane, blocks: Sequence[NewBlock], timeout_s: float
     ) -> list[Appended]:
         """Append what an earlier attempt may have stored, block by block."""
         deadline_s = self._clock.monotonic_s() + timeout_s
-        work = Renewal(self._name, blocks, self._numbering, self._compression)
+        work = Renewal(self._name, blocks, self._numbering, self.options.compression)
         appended: list[Appended] = []
         while work.left:
             left_s = deadline_s - self._clock.monotonic_s()
@@ -302,7 +293,7 @@ class AsyncDelivery:
         self, lane: AsyncLane, blocks: Sequence[NewBlock], timeout_s: float
     ) -> list[Appended]:
         return await retrying(
-            lambda left_s: lane.append(self._name, blocks, self._durability, left_s),
+            lambda left_s: lane.append(self._name, blocks, self.options.durability, left_s),
             self._clock,
             max(0.001, timeout_s),
             is_retriable_as_it_is,

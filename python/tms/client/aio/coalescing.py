@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from tms import forks
+from tms.client.batching import KnownTopic
 from tms.client.coalescing import Place, Underway, WaitingPublish, late, pack, told
 from tms.client.delivery import Numbering
-from tms.client.known import KnownTopic, Lone, PublishMemory
+from tms.client.known import Lone, PublishMemory
 from tms.errors import TMSError
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock

@@ -1,21 +1,20 @@
 """The asyncio consumer: the same cursor and the same promises as `tms.client.consumer`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
 from tms import forks
 from tms.client.aio.channels import AsyncLane, retrying
+from tms.client.consumer import ConsumerSettings
 from tms.client.cursor import Batch, Cursor
 from tms.client.standing import CommittedPositions
 from tms.clock import Clock
 from tms.errors import Closed
 from tms.model.message import Fetched, Message
 from tms.model.position import Position
-from tms.model.snapshot import View
 from tms.model.topic import TopicName
-from tms.model.transaction import PositionChange
 
 
 class AsyncConsumer:
@@ -32,25 +31,18 @@ class AsyncConsumer:
         lane: AsyncLane,
         make_cursor: Callable[[], Awaitable[Cursor]],
         clock: Clock,
-        *,
-        wait_s: float,
-        bytes_max: int,
-        timeout_s: float,
-        isolation: View,
+        settings: ConsumerSettings,
         standing: CommittedPositions,
-        move: Callable[[Sequence[PositionChange]], None],
     ) -> None:
         self.standing = standing
-        self._move = move
         self._name = name
         self._lane = lane
         self._make_cursor = make_cursor
         self._cursor_made: Cursor | None = None
         self._clock = clock
-        self._wait_s = wait_s
-        self._bytes_max = bytes_max
-        self._timeout_s = timeout_s
-        self._isolation = isolation
+        self._settings = settings
+        self._wait_s = settings.wait_s
+        self._timeout_s = settings.timeout_s
         self._closed = False
         self._begin_anew()
         forks.in_child(self._begin_anew)
@@ -84,7 +76,7 @@ class AsyncConsumer:
     async def ack(self) -> None:
         """See `Consumer.ack`."""
         acknowledgement = self.standing.behind(self.positions())
-        await asyncio.to_thread(self._move, acknowledgement.changes)
+        await asyncio.to_thread(self.standing.move, acknowledgement.changes)
         acknowledgement.done()
 
     async def close(self) -> None:
@@ -167,10 +159,10 @@ class AsyncConsumer:
         return await self._lane.fetch(
             self._name,
             positions,
-            self._bytes_max,
+            self._settings.bytes_max,
             wait_s,
             left_s,
-            self._isolation,
+            self._settings.isolation,
             self._cursor.where,
         )
 

@@ -42,10 +42,9 @@ def on_this_loop(options: MemberOptions) -> MemberOptions:
 class AsyncMemberConsumer(AsyncConsumer):
     """Made by `AsyncBus.consumer` with a group; see `Bus.consumer` and docs/groups.md."""
 
-    def __init__(
-        self, *place: Any, make_member: Callable[[], Member], wait_s: float, **more: Any
-    ) -> None:
-        super().__init__(*place, wait_s=min(wait_s, LOOK_S), **more)
+    def __init__(self, *place: Any, make_member: Callable[[], Member]) -> None:
+        super().__init__(*place)
+        self._wait_s = min(self._wait_s, LOOK_S)
         self._make_member = make_member
 
     def _begin_anew(self) -> None:

@@ -23,10 +23,11 @@ from tms import forks
 from tms.block import read_header
 from tms.client.aio.channels import AsyncDelivery, AsyncLane
 from tms.client.batching import Batcher, Headers
+from tms.client.producer import SendPace
 from tms.client.transport import attempt_s, is_retriable
 from tms.errors import Closed, TimedOut, TMSError
 from tms.model.message import Appended, NewBlock
-from tms.model.topic import Durability, TopicName
+from tms.model.topic import TopicName
 
 
 class AsyncProducer:
@@ -41,20 +42,14 @@ class AsyncProducer:
         lane: AsyncLane,
         make_batcher: Callable[[], Awaitable[Batcher]],
         delivery: AsyncDelivery,
-        *,
-        durability: Durability | None,
-        linger_s: float,
-        in_flight_max: int,
-        timeout_s: float,
+        pace: SendPace,
     ) -> None:
         self._name = name
         self._lane = lane
         self._make_batcher = make_batcher
         self._delivery = delivery
-        self._durability = durability
-        self._linger_s = linger_s
-        self._in_flight_max = in_flight_max
-        self._timeout_s = timeout_s
+        self._durability, _, self._timeout_s = delivery.options
+        self._linger_s, self._in_flight_max = pace
         self._closed = False
         self._begin_anew()
         forks.in_child(self._begin_anew)

@@ -23,7 +23,7 @@ Invariants
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -71,6 +71,14 @@ class MapNote(msgspec.Struct, frozen=True):
     row_bytes_max: int = BLOCK_BYTES_MAX
 
 
+class NotedMap(NamedTuple):
+    """Where it is noted that there is a map, and what the note says."""
+
+    names: Records
+    row: bytes
+    note: bytes
+
+
 class BlockMap:
     """A map of blocks; made by `HBaseStore`."""
 
@@ -80,18 +88,16 @@ class BlockMap:
         self,
         pool: Pool,
         rows: BlockRows,
-        names: Records,
-        name_row: bytes,
-        note: bytes,
+        noted: NotedMap,
         clock: Clock,
         created: bool,
     ) -> None:
         self.foreign_rows = 0  # how many rows were skipped
         self._pool = pool
         self._rows = rows
-        self._names, self._name_row, self._note = names, name_row, note
+        self._names, self._name_row, self._note = noted
         self._clock = clock
-        self._row_bytes_max = read_note(note).row_bytes_max
+        self._row_bytes_max = read_note(noted.note).row_bytes_max
         self._writes = created  # then nobody else makes the rows larger
         self._noted_s = clock.monotonic_s()
         self._largest = 1 if created else self._row_bytes_max

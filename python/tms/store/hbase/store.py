@@ -20,7 +20,7 @@ from tms.clock import Clock, SystemClock
 from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
 from tms.store.base import check_name
 from tms.store.hbase.admin import Admin
-from tms.store.hbase.blocks import ROW_BYTES_FIRST, BlockMap, MapNote
+from tms.store.hbase.blocks import ROW_BYTES_FIRST, BlockMap, MapNote, NotedMap
 from tms.store.hbase.coprocessor import CoprocessorWatch
 from tms.store.hbase.records import RecordMap, Records
 from tms.store.hbase.rows import MESSAGES, METADATA, NAMES, TABLES, RecordRows, rows_of, table_name
@@ -178,7 +178,8 @@ class HBaseStore:
         rows = rows_of(self.place.namespace, name)
         if isinstance(rows, RecordRows):
             return RecordMap(self._pool, rows)
-        return BlockMap(self._pool, rows, self._names, _name_row(name), note, self._clock, created)
+        noted = NotedMap(self._names, _name_row(name), note)
+        return BlockMap(self._pool, rows, noted, self._clock, created)
 
     def _require_tables(self) -> None:
         namespace = self.place.namespace

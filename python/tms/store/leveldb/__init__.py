@@ -9,8 +9,8 @@ files      what LevelDB's files must look like, beyond what LevelDB checks itsel
 rescue     for a data directory that nobody has open: look at a copy of it, mend a damaged map
 """
 
-from tms.store.leveldb.databases import WRITE_BUFFER_BYTES
+from tms.store.leveldb.databases import WRITE_BUFFER_BYTES, LevelDBLimits
 from tms.store.leveldb.rescue import read_only_copy, repair
 from tms.store.leveldb.store import LevelDBStore
 
-__all__ = ["WRITE_BUFFER_BYTES", "LevelDBStore", "read_only_copy", "repair"]
+__all__ = ["WRITE_BUFFER_BYTES", "LevelDBLimits", "LevelDBStore", "read_only_copy", "repair"]

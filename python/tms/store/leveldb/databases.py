@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -46,24 +47,28 @@ class _Map(Protocol):
     def rest(self) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True)
+class LevelDBLimits:
+    """Bounds of a store. A map keeps up to `write_buffer_bytes`, twice that at worst, in memory
+    before it makes a file of them; less when many maps are open. Values of at least `large_bytes`
+    stand beside the database."""
+
+    write_buffer_bytes: int = WRITE_BUFFER_BYTES
+    block_cache_bytes: int = 256 << 10
+    maps_open_max: int = 256
+    large_bytes: int = LARGE_BYTES
+
+
 class Databases:
     """Opens the databases of one data directory."""
 
-    def __init__(
-        self,
-        directory: DataDirectory,
-        clock: Clock,
-        write_buffer_bytes: int,
-        block_cache_bytes: int,
-        maps_open_max: int,
-        large_bytes: int,
-    ) -> None:
+    def __init__(self, directory: DataDirectory, clock: Clock, limits: LevelDBLimits) -> None:
         self.clock = clock
-        self.large_bytes = large_bytes
+        self.large_bytes = limits.large_bytes
         self._directory = directory
-        self._write_buffer_bytes = write_buffer_bytes
-        self._block_cache_bytes = block_cache_bytes
-        self._maps_open_max = maps_open_max
+        self._write_buffer_bytes = limits.write_buffer_bytes
+        self._block_cache_bytes = limits.block_cache_bytes
+        self._maps_open_max = limits.maps_open_max
         self.ticks = count(1)  # one more with every use of any map
         self._lock = threading.Lock()  # guards _open
         self._open: set[_Map] = set()

@@ -17,9 +17,8 @@ from tms.clock import Clock, SystemClock
 from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
 from tms.store.base import check_name
 from tms.store.leveldb.databases import (
-    LARGE_BYTES,
-    WRITE_BUFFER_BYTES,
     Databases,
+    LevelDBLimits,
     refused,
     require_threads,
 )
@@ -33,13 +32,11 @@ _COME_AND_GO = re.compile(r"t[0-9a-f]{8}/delayed", re.ASCII)
 class LevelDBStore:
     """Maps in a data directory, one LevelDB database each.
 
-    With `create` the directory is made if nothing is there. A map keeps up to `write_buffer_bytes`,
-    twice that at worst, in memory before it makes a file of them; less when many maps are open.
-    Values of at least `large_bytes` are written once, to a file beside the database, but for maps
-    whose rows come and go one by one: there the space of a value comes back without the map.
-    Without `sync_directories` making
-    and dropping maps costs no syncs, and may not survive power loss. Raises `NotFound`,
-    `ConfigError`, `DataCorrupt`, `AlreadyRunning`.
+    With `create` the directory is made if nothing is there. Large values are written once, to a
+    file beside the database, but for maps whose rows come and go one by one: there the space of a
+    value comes back without the map. Without `sync_directories` making and dropping maps costs no
+    syncs, and may not survive power loss. Raises `NotFound`, `ConfigError`, `DataCorrupt`,
+    `AlreadyRunning`.
     """
 
     shared = False  # one process has the directory
@@ -50,10 +47,7 @@ class LevelDBStore:
         *,
         create: bool,
         clock: Clock | None = None,
-        write_buffer_bytes: int = WRITE_BUFFER_BYTES,
-        block_cache_bytes: int = 256 << 10,
-        maps_open_max: int = 256,
-        large_bytes: int = LARGE_BYTES,
+        limits: LevelDBLimits | None = None,
         sync_directories: bool = True,
     ) -> None:
         require_threads()
@@ -62,12 +56,7 @@ class LevelDBStore:
         self._closed = False
         self._directory = _directory(path, create, sync_directories)
         self._databases = Databases(
-            self._directory,
-            clock or SystemClock(),
-            write_buffer_bytes,
-            block_cache_bytes,
-            maps_open_max,
-            large_bytes,
+            self._directory, clock or SystemClock(), limits or LevelDBLimits()
         )
         forks.in_child(self._forked)
 
