@@ -20,8 +20,8 @@ from tms.store.leveldb import LevelDBStore
 WARM_UP = 50
 PUBLISH_CALLS = 45
 FETCH_CALLS = 40
-COMMIT_CALLS = 146  # the goal is 130
-PUBLISH_CALLS_HTTP = 156  # of the client and of the service; the goal is 100
+COMMIT_CALLS = 143  # the goal is 130
+PUBLISH_CALLS_HTTP = 149  # of the client and of the service; the goal is 100
 
 
 @pytest.fixture

@@ -66,9 +66,13 @@ class InternalTopic:
         if not self._exists:
             self._registry.create(self.name, _SETTINGS)
             self._exists = True
+        keys: list[bytes | None] = []
+        values: list[bytes | None] = []
         for key, value in entries:
-            self._count(key, value)
-        keys, values = [key for key, _ in entries], [value for _, value in entries]
+            keys.append(key)
+            values.append(value)
+            self.length += 1
+            self.bytes += len(key or b"") + len(value or b"")
         blocks = [NewBlock(0, encode(values, keys))]
         return self._publisher.submit(self.name, blocks, durability, inline, stamp, internal=True)
 
@@ -108,7 +112,8 @@ class InternalTopic:
         failed is still under way."""
         self.length = self.bytes = 0
         for entry in self.since(None):
-            self._count(entry.key, entry.value)
+            self.length += 1
+            self.bytes += len(entry.key or b"") + len(entry.value or b"")
             yield entry
 
     def since(self, start: Position | None) -> Iterator[JournalEntry]:
@@ -138,10 +143,6 @@ class InternalTopic:
                 columns = decode(stored.block)
                 for key, value in zip(columns.keys(), columns.values(), strict=True):
                     yield JournalEntry(key, value, header.write_pointer)
-
-    def _count(self, key: bytes | None, value: bytes | None) -> None:
-        self.length += 1
-        self.bytes += len(key or b"") + len(value or b"")
 
 
 def _counts(header: BlockHeader, judge: Judge) -> bool:
