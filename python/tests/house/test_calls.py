@@ -21,7 +21,7 @@ WARM_UP = 50
 PUBLISH_CALLS = 45
 FETCH_CALLS = 40
 COMMIT_CALLS = 143  # the goal is 130
-PUBLISH_CALLS_HTTP = 149  # of the client and of the service; the goal is 100
+PUBLISH_CALLS_HTTP = 122  # of the client and of the service; the goal is 100
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def _counted(what: Callable[[], object], profile: Callable[[Any], None]) -> "Cou
     found: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
+        if event == "call" and "/tests/" not in frame.f_code.co_filename:
             found[f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}"] += 1
 
     profile(note)
@@ -63,7 +63,7 @@ def test_a_lone_publish_takes_few_calls(bus: tms.Bus) -> None:
         bus.publish("t", b"x")
 
     found = calls(publish)
-    assert found.total() - 1 <= PUBLISH_CALLS, described(found)
+    assert found.total() <= PUBLISH_CALLS, described(found)
 
 
 def test_a_fetch_at_the_tail_takes_few_calls(bus: tms.Bus) -> None:
@@ -75,7 +75,7 @@ def test_a_fetch_at_the_tail_takes_few_calls(bus: tms.Bus) -> None:
     empty = calls(fetch)
     bus.publish("t", b"x")
     found = _counted(fetch, sys.setprofile)
-    assert max(empty.total(), found.total()) - 1 <= FETCH_CALLS, described(found)
+    assert max(empty.total(), found.total()) <= FETCH_CALLS, described(found)
 
 
 def test_a_fetch_does_not_ask_again_what_is_remembered_of_a_topic(bus: tms.Bus) -> None:
@@ -89,7 +89,7 @@ def test_a_commit_of_a_message_takes_few_calls(bus: tms.Bus) -> None:
             tx.send("t", b"x")
 
     found = calls(commit)
-    assert found.total() - 1 <= COMMIT_CALLS, described(found)
+    assert found.total() <= COMMIT_CALLS, described(found)
 
 
 def test_a_lone_publish_over_http_takes_few_calls_of_client_and_service(tmp_path: Path) -> None:
@@ -104,4 +104,4 @@ def test_a_lone_publish_over_http_takes_few_calls_of_client_and_service(tmp_path
             sys.setprofile(note)
 
         found = _counted(lambda: bus.publish("t", b"x"), on_both)
-    assert found.total() - 1 <= PUBLISH_CALLS_HTTP, described(found)
+    assert found.total() <= PUBLISH_CALLS_HTTP, described(found)

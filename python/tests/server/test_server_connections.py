@@ -322,7 +322,7 @@ def test_waiting_for_the_service_does_not_count() -> None:
 
 def test_an_answer_that_is_read_slowly_goes_on_and_one_that_is_not_read_ends() -> None:
     progress = ConnectionProgress(LIMITS, 0)
-    progress.written(1_000)
+    progress.bytes_written += 1_000
     for second in range(50):
         assert verdict(progress, second, unsent=1_000 - second) is ConnectionVerdict.GO_ON
     assert verdict(progress, 58, unsent=951) is ConnectionVerdict.GO_ON
@@ -333,7 +333,7 @@ def test_while_memory_is_short_an_answer_that_is_not_read_ends_soon_and_one_that
     None
 ):
     progress = ConnectionProgress(LIMITS, 0)
-    progress.written(1_000)
+    progress.bytes_written += 1_000
     for second in range(50):
         assert (
             verdict(progress, second, unsent=1_000 - second, short=True) is ConnectionVerdict.GO_ON
@@ -346,7 +346,7 @@ def test_while_memory_is_short_an_answer_that_is_not_read_ends_soon_and_one_that
 def test_as_much_unsent_as_before_is_progress_when_more_was_written() -> None:
     progress = ConnectionProgress(LIMITS, 0)
     for second in range(0, 100, 5):
-        progress.written(500)
+        progress.bytes_written += 500
         assert verdict(progress, second, unsent=500) is ConnectionVerdict.GO_ON
 
 

@@ -74,7 +74,7 @@ def frames(blocks: Iterable[StoredBlock | NewBlock]) -> Iterator[Buffer]:
 
 def frame(blocks: Iterable[StoredBlock | NewBlock]) -> list[Buffer]:
     """The body that carries these blocks, as chunks to send one after another."""
-    return list(frames(blocks))
+    return [*frames(blocks)]
 
 
 def framed_bytes(blocks: Iterable[StoredBlock | NewBlock]) -> int:
@@ -117,13 +117,15 @@ def unframe_new(body: Buffer) -> list[NewBlock]:
         raise TooLarge(
             f"One request carries at most {BLOCKS_PER_REQUEST_MAX} blocks, not {len(stored)}."
         )
+    blocks: list[NewBlock] = []
     for index, entry in enumerate(stored):
         if entry.time_ms or entry.last_sequence:
             raise Invalid(
                 f"Time and sequence of block {index} are the service's to give; send zero.",
                 index=index,
             )
-    return [NewBlock(entry.partition, entry.block) for entry in stored]
+        blocks.append(NewBlock(entry.partition, entry.block))
+    return blocks
 
 
 # --- positions -----------------------------------------------------------------------------------

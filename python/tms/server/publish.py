@@ -111,7 +111,7 @@ class Publishing:
             pending = await service.in_thread(submit, name, blocks, durability)
         else:
             pending = submit(name, blocks, durability)
-        return await service.outcome(pending)
+        return pending.result(0) if pending.done() else await service.outcome(pending)
 
     async def _json(
         self,

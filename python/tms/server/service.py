@@ -32,7 +32,10 @@ def are_quick(blocks: Sequence[NewBlock]) -> bool:
     """Whether incoming blocks are checked in little time and memory."""
     if len(blocks) > QUICK_BLOCKS_MAX:
         return False
-    return sum(checking_bytes(new.block) for new in blocks) <= QUICK_BYTES_MAX
+    size = 0
+    for new in blocks:
+        size += checking_bytes(new.block)
+    return size <= QUICK_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)

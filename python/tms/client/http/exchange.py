@@ -8,7 +8,9 @@ asyncio client.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from tms.api import bodies, commits, delayed, queues, routes
 from tms.api.erasing import Erase, ErasedBody, erase_body
@@ -36,7 +38,7 @@ _UNAVAILABLE = frozenset(
 )
 
 
-class Response(NamedTuple):
+class Response(msgspec.Struct):
     """One HTTP response; header names are in lower case."""
 
     status: int
@@ -49,7 +51,7 @@ class Response(NamedTuple):
         return self.headers.get(_CONNECTION, b"").lower() != b"close"
 
 
-class Call(NamedTuple, Generic[T]):
+class Call(msgspec.Struct, Generic[T]):
     """A request as bytes, and how its answer is read."""
 
     chunks: list[Buffer]
@@ -184,8 +186,7 @@ class Calls:
     ) -> bytes:
         path = routes.messages_path(name, durability, expect)
         return (
-            f"POST {path}{self._common}Content-Type: {routes.BLOCKS}\r\n"
-            f"Accept: {routes.JSON}, {routes.PROBLEM}\r\nContent-Length: "
+            f"POST {path}{self._common}Content-Type: {routes.BLOCKS}\r\nContent-Length: "
         ).encode("ascii")
 
     def _request(

@@ -17,7 +17,9 @@ Invariants
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from tms.api import routes
 from tms.errors import TMSError
@@ -34,7 +36,7 @@ class Disconnected(Exception):
     """The client is gone; there is nobody to answer."""
 
 
-class RequestHead(NamedTuple):
+class RequestHead(msgspec.Struct):
     """What stands before the body of a request."""
 
     method: str
@@ -54,6 +56,7 @@ class Exchange:
         "_connection",
         "_continue",
         "_filled",
+        "_news",
         "_sink",
         "_wake",
         "body",
@@ -64,7 +67,6 @@ class Exchange:
         "headers",
         "hurried",
         "keep_alive",
-        "message_event",
         "method",
         "more_body",
         "path",
@@ -88,6 +90,7 @@ class Exchange:
         self._sink: memoryview | None = None
         self._filled = 0
         self._wake: asyncio.Future[None] | None = None
+        self._news: asyncio.Future[None] | None = None  # of the body, for who waits for it
         self.method = head.method
         self.path = head.path  # as it was sent, without the query
         self.query = head.query
@@ -99,7 +102,6 @@ class Exchange:
         self.body = bytearray()
         self.received = 0
         self.more_body = True
-        self.message_event = asyncio.Event()
         self.failure: TMSError | None = None
         self.disconnected = False
         self.hurried = False
@@ -119,22 +121,26 @@ class Exchange:
             self._filled = end
         else:
             self.body += data
-            self.message_event.set()
+            if self._news is not None:
+                settle(self._news)
 
     def feed_end(self) -> None:
         """The body is complete."""
         self.more_body = False
-        self.message_event.set()
+        if self._news is not None:
+            settle(self._news)
 
     def fail(self, failure: TMSError) -> None:
         """Whoever reads the body meets this error."""
         self.failure = failure
-        self.message_event.set()
+        if self._news is not None:
+            settle(self._news)
 
     def abandon(self) -> None:
         """The connection is lost."""
         self.disconnected = True
-        self.message_event.set()
+        if self._news is not None:
+            settle(self._news)
         self.hurry()
 
     def hurry(self) -> None:
@@ -175,9 +181,10 @@ class Exchange:
             self._continue = False
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._connection.flow.resume_reading()
-        self.message_event.clear()
         if not self.disconnected and self.failure is None:
-            await self.message_event.wait()
+            self._news = asyncio.get_running_loop().create_future()
+            await self._news
+            self._news = None
         if self.failure is not None:
             raise self.failure
         if self.disconnected:
@@ -201,7 +208,8 @@ class Exchange:
         """Answer completely. `head` holds header lines, each with its CRLF, without the length."""
         if self.disconnected:
             return
-        start = self._start(status, head, len(body))
+        framing = b"" if status == routes.NO_CONTENT else b"content-length: %d\r\n" % len(body)
+        start = self._start(status, head, framing)
         if self.method == "HEAD":
             body = b""
         if len(body) <= JOIN_BYTES_MAX:
@@ -209,14 +217,15 @@ class Exchange:
         else:
             self._connection.write(start)
             self._connection.write(body)
-        self._complete()
+        self.response_complete = True
+        self._connection.on_response_complete()
 
     async def stream(self, status: int, head: bytes, length: int, chunks: Iterable[Buffer]) -> None:
         """Answer with `length` bytes that come in chunks; one is taken only when there is room."""
         if self.disconnected:
             return
         connection = self._connection
-        pending = self._start(status, head, length)
+        pending = self._start(status, head, b"content-length: %d\r\n" % length)
         for chunk in chunks if self.method != "HEAD" else ():
             if pending:
                 if len(chunk) <= JOIN_BYTES_MAX:
@@ -231,7 +240,8 @@ class Exchange:
                 return
         if pending:
             connection.write(pending)
-        self._complete()
+        self.response_complete = True
+        connection.on_response_complete()
 
     async def stream_chunks(self, status: int, head: bytes, chunks: AsyncIterator[bytes]) -> None:
         """Answer with chunks of HTTP, one for each that comes; the client sees it if they end with
@@ -241,7 +251,8 @@ class Exchange:
         connection = self._connection
         self.chunked = self.version != "1.0"
         self.keep_alive &= self.chunked
-        connection.write(self._start(status, head, -1))
+        framing = b"transfer-encoding: chunked\r\n" if self.chunked else b""
+        connection.write(self._start(status, head, framing))
         async for chunk in chunks:
             connection.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self.chunked else chunk)
             if connection.flow.write_paused:
@@ -250,29 +261,25 @@ class Exchange:
                 return
         if self.chunked:
             connection.write(b"0\r\n\r\n")
-        self._complete()
+        self.response_complete = True
+        connection.on_response_complete()
 
-    def _start(self, status: int, head: bytes, length: int) -> bytes:
+    def _start(self, status: int, head: bytes, framing: bytes) -> bytes:
         self.response_started, self.status = True, status
         if self.more_body and not self._worth_discarding():
             self.keep_alive = False
         return b"".join(
             (
                 routes.STATUS_LINES[status],
-                self._connection.default_head,
+                self._connection.watchdog.head,
                 b"TMS-Request-Id: ",
                 self.request_id.encode(),
                 b"\r\n",
                 head,
-                self._framing(status, length),
+                framing,
                 b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n",
             )
         )
-
-    def _framing(self, status: int, length: int) -> bytes:
-        if length < 0:
-            return b"transfer-encoding: chunked\r\n" if self.chunked else b""
-        return b"" if status == routes.NO_CONTENT else b"content-length: %d\r\n" % length
 
     def _worth_discarding(self) -> bool:
         """Whether to read what is left of the body, so that the connection can go on. A client
@@ -284,11 +291,6 @@ class Exchange:
     def abort(self) -> None:
         """End a response that cannot be completed; the client sees that it was cut."""
         self._connection.transport.abort()
-
-    def _complete(self) -> None:
-        self.response_complete = True
-        self.message_event.set()
-        self._connection.on_response_complete()
 
 
 def settle(woken: "asyncio.Future[None]") -> None:

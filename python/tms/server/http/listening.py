@@ -10,6 +10,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 from tms.events import EventLog
@@ -39,8 +40,10 @@ class HttpServer:
         return len(self._tasks)
 
     def ask_to_stop(self) -> None:
-        """Let `serve` end; asked again, at once. From any thread."""
-        self._loop.call_soon_threadsafe(self._stop)
+        """Let `serve` end; asked again, at once. From any thread; once it has ended nothing is
+        left to do."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:
         (self._hurried if self._asked.is_set() else self._asked).set()

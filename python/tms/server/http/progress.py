@@ -47,7 +47,7 @@ class ConnectionProgress:
         "_limits",
         "_served",
         "_since",
-        "_written",
+        "bytes_written",
         "phase",
     )
 
@@ -57,7 +57,7 @@ class ConnectionProgress:
         self._since = now  # when the phase, or the body's window, began
         self._body_at = now
         self._body_bytes = 0  # since `_since`
-        self._written = 0
+        self.bytes_written = 0  # handed to the transport
         self._flushed = 0
         self._flushed_at = now
         self._served = False
@@ -72,10 +72,6 @@ class ConnectionProgress:
         """A piece of a body came."""
         self._body_bytes += size
         self._body_at = now
-
-    def written(self, size: int) -> None:
-        """Bytes were handed to the transport."""
-        self._written += size
 
     def answered(self, now: float) -> None:
         """An answer is complete."""
@@ -112,8 +108,8 @@ class ConnectionProgress:
         )
 
     def _of_writing(self, now: float, unsent: int, short: bool) -> ConnectionVerdict:
-        if self._written - unsent != self._flushed:
-            self._flushed, self._flushed_at = self._written - unsent, now
+        if self.bytes_written - unsent != self._flushed:
+            self._flushed, self._flushed_at = self.bytes_written - unsent, now
         limit_s = self._limits.write_timeout_s
         if short:
             limit_s = min(limit_s, STALLED_S)

@@ -47,7 +47,7 @@ class ClientConnection(asyncio.Protocol):
         tasks: set[asyncio.Task[None]],
     ) -> None:
         self._application = application
-        self._watchdog = watchdog
+        self.watchdog = watchdog
         self._loop = loop
         self._tasks = tasks
         self.lost = loop.create_future()
@@ -72,24 +72,24 @@ class ClientConnection(asyncio.Protocol):
         self.transport = transport
         self.flow = FlowControl(transport)
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        surplus = len(self._watchdog.connections) - self._limits.connections_max
+        surplus = len(self.watchdog.connections) - self._limits.connections_max
         if surplus >= 0:
             self._turn_away(surplus)
             return
-        self._watchdog.connections.add(self)
+        self.watchdog.connections.add(self)
 
     def _turn_away(self, surplus: int) -> None:
-        self._watchdog.refused += 1
+        self.watchdog.refused += 1
         if surplus >= TURNED_AWAY_MAX:
             self.transport.abort()
             return
-        self._watchdog.connections.add(self)
+        self.watchdog.connections.add(self)
         self._answer_and_close(
             Unavailable("The service has as many connections as it takes; try again later.")
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._watchdog.connections.discard(self)
+        self.watchdog.connections.discard(self)
         settle(self.lost)
         for exchange in (self._running, *self._queued):
             if exchange is not None:
@@ -104,7 +104,8 @@ class ClientConnection(asyncio.Protocol):
         if progress.phase is Phase.LINGER or self._refusal is not None or parser is None:
             return
         if progress.phase is Phase.IDLE:
-            self._begin_head()
+            progress.enter(Phase.HEAD, self._loop.time())
+            self._head_fed = 0
         try:
             self._head_fed += len(data)
             parser.feed_data(data)
@@ -119,10 +120,6 @@ class ClientConnection(asyncio.Protocol):
         except TMSError as error:
             self.refuse(error)
         self._begin()
-
-    def _begin_head(self) -> None:
-        self._progress.enter(Phase.HEAD, self._loop.time())
-        self._head_fed = 0
 
     def _check_head(self) -> None:
         """A single header without end never shows in `on_header`."""
@@ -144,7 +141,8 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._progress.phase is not Phase.HEAD:  # it follows another request
-            self._begin_head()
+            self._progress.enter(Phase.HEAD, self._loop.time())
+            self._head_fed = 0
         self._head_bytes = 0
         self._url = b""
         self._headers = []
@@ -171,7 +169,7 @@ class ClientConnection(asyncio.Protocol):
         )
 
     def on_headers_complete(self) -> None:
-        exchange = Exchange(self, self._head(), self._watchdog.request_id())
+        exchange = Exchange(self, self._head(), self.watchdog.request_id())
         self._progress.enter(Phase.BODY, self._loop.time())
         self._newest = exchange
         if self._running is None:
@@ -239,29 +237,37 @@ class ClientConnection(asyncio.Protocol):
         exchange, self._fresh = self._fresh, None
         if exchange is None:
             return
-        steps = self._serve(exchange)
+        steps: Any = self._application(exchange)
         try:
             waiting = steps.send(None)
         except StopIteration:
+            if not exchange.response_complete and not exchange.disconnected:
+                self.transport.abort()
             return
-        task = self._loop.create_task(_go_on(steps, waiting))
+        task = self._loop.create_task(self._go_on(exchange, steps, waiting))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, exchange: Exchange) -> None:
-        await self._application(exchange)
+    @types.coroutine
+    def _go_on(self, exchange: Exchange, steps: Any, waiting: Any) -> Generator[Any, Any, None]:
+        """The rest of a coroutine that was begun outside of a task and now waits for `waiting`."""
+        while True:
+            try:
+                try:
+                    value = yield waiting
+                except BaseException as exc:
+                    waiting = steps.throw(exc)
+                else:
+                    waiting = steps.send(value)
+            except StopIteration:
+                break
         if not exchange.response_complete and not exchange.disconnected:
             self.transport.abort()
 
     def write(self, data: Buffer) -> None:
         """Hand bytes of an answer to the transport."""
-        self._progress.written(len(data))
+        self._progress.bytes_written += len(data)
         self.transport.write(data)
-
-    @property
-    def default_head(self) -> bytes:
-        """Header lines that every answer has."""
-        return self._watchdog.head
 
     def on_response_complete(self) -> None:
         self._progress.answered(self._loop.time())
@@ -275,7 +281,7 @@ class ClientConnection(asyncio.Protocol):
             self._loop.call_soon(self._begin)
         elif self._refusal is not None:
             self._answer_and_close(self._refusal)
-        if not self._queued:
+        if self.flow.read_paused and not self._queued:
             self.flow.resume_reading()
 
     # -- ends ----------------------------------------------------------------------------------
@@ -295,12 +301,12 @@ class ClientConnection(asyncio.Protocol):
             self._answer_and_close(error)
 
     def _answer_and_close(self, error: TMSError) -> None:
-        status, body = routes.problem(error, request_id := self._watchdog.request_id())
+        status, body = routes.problem(error, request_id := self.watchdog.request_id())
         lines = (
             f"TMS-Request-Id: {request_id}\r\ncontent-type: {routes.PROBLEM}\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
-        head = routes.STATUS_LINES[status] + self.default_head + lines.encode()
+        head = routes.STATUS_LINES[status] + self.watchdog.head + lines.encode()
         self.write(head + body)
         self._linger()
 
@@ -354,14 +360,14 @@ class ClientConnection(asyncio.Protocol):
             self.transport.get_write_buffer_size(),
             busy=self._running is not None,
             held_up=self.flow.read_paused or self._refusal is not None,
-            short=self._watchdog.short,
+            short=self.watchdog.short,
         )
         if verdict is ConnectionVerdict.GO_ON:
             return
         if verdict is ConnectionVerdict.CLOSE:
             self.transport.close()
             return
-        self._watchdog.cut_off += 1
+        self.watchdog.cut_off += 1
         if verdict is ConnectionVerdict.HEAD_TOO_SLOW:
             seconds = self._limits.head_timeout_s
             self.refuse(SlowRequest(f"The headers were not complete within {seconds:g} s."))
@@ -370,18 +376,3 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(SlowRequest(f"The body made too little progress for {seconds:g} s."))
         else:
             self.transport.abort()
-
-
-@types.coroutine
-def _go_on(steps: Any, waiting: Any) -> Generator[Any, Any, None]:
-    """The rest of a coroutine that was begun outside of a task and now waits for `waiting`."""
-    while True:
-        try:
-            try:
-                value = yield waiting
-            except BaseException as exc:
-                waiting = steps.throw(exc)
-            else:
-                waiting = steps.send(value)
-        except StopIteration:
-            return

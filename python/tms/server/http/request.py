@@ -42,20 +42,28 @@ class Budget:
     def take(self, size: int, held: int = 0) -> None:
         """Reserve memory for a request that holds `held` bytes already; one that is alone always
         gets it. Raises `Overloaded`."""
-        if not self._fits(size, held):
+        if not self.try_take(size, held):
             self.refused += 1
             raise Overloaded(
                 f"{self.bytes} bytes of {self.what} are under way, the limit of this service is "
                 f"{self.bytes_max}. Try again in a moment.",
                 retry_after_s=routes.RETRY_AFTER_S,
             )
-        self.bytes += size
+
+    def try_take(self, size: int, held: int = 0) -> bool:
+        """The same, if there is room now; whether there is."""
+        if self.bytes <= held or self.bytes + size <= self.bytes_max:
+            self.bytes += size
+            return True
+        return False
 
     async def claim(self, size: int, held: int = 0) -> None:
         """Like `take`, after waiting up to `wait_s` for room."""
+        if self.try_take(size, held):
+            return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.wait_s
-        while not self._fits(size, held) and self._waits < WAITING_MAX:
+        while self._waits < WAITING_MAX:
             left_s = deadline - loop.time()
             if left_s <= 0:
                 break
@@ -66,6 +74,8 @@ class Budget:
                 await asyncio.wait([room], timeout=left_s)
             finally:
                 self._waits -= 1
+            if self.try_take(size, held):
+                return
         self.take(size, held)
 
     def give_back(self, size: int) -> None:
@@ -74,9 +84,6 @@ class Budget:
         self.returned += size
         while self._waiting:
             settle(self._waiting.popleft())
-
-    def _fits(self, size: int, held: int) -> bool:
-        return self.bytes <= held or self.bytes + size <= self.bytes_max
 
 
 class Body:
@@ -109,7 +116,10 @@ class Body:
             return
         if length > self.bytes_max:
             raise self._too_large()
-        await self.reserve(length)
+        if self._budget.try_take(length):
+            self._reserved = length
+        else:
+            await self.reserve(length)
         data = bytearray(length)
         if length:
             await exchange.read_into(memoryview(data))
