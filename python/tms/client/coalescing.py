@@ -26,12 +26,13 @@ from tms.block import Compression
 from tms.client.batching import REQUEST_BYTES, KnownTopic
 from tms.client.delivery import Delivery, Numbering
 from tms.client.known import Lone, PublishMemory, ids_in_order
-from tms.client.transport import Transport, attempt_s
+from tms.client.transport import Transport
 from tms.clock import Clock
 from tms.errors import TimedOut, TMSError, Unavailable
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import TopicName, parse_durability
+from tms.retrying import attempt_s
 
 GROUP_BYTES = 1 << 20
 GROUP_MESSAGES = 4_096

@@ -12,13 +12,14 @@ from typing import NamedTuple, Self
 
 from tms.client.cursor import Batch, Cursor
 from tms.client.standing import CommittedPositions
-from tms.client.transport import Channel, PendingAnswer, retrying
+from tms.client.transport import Channel, PendingAnswer
 from tms.clock import Clock
 from tms.errors import Closed, TimedOut, TMSError
 from tms.model.message import Fetched, Message
 from tms.model.position import Position
 from tms.model.snapshot import View
 from tms.model.topic import TopicName
+from tms.retrying import retrying
 
 FETCH_BYTES = 4 << 20
 WAIT_S = 1.0

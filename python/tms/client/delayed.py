@@ -15,11 +15,11 @@ from tms.client.batching import REQUEST_BYTES, Headers
 from tms.client.calls import BusCalls
 from tms.client.delivery import Numbering
 from tms.client.known import as_compression, as_durability
-from tms.client.transport import retrying
 from tms.errors import Invalid, NotFound
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
+from tms.retrying import retrying
 
 At = datetime | int  # a time with its zone, or ms since 1970
 Delay = timedelta | float  # or seconds

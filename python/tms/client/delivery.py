@@ -24,11 +24,12 @@ from typing import NamedTuple
 
 from tms import forks
 from tms.block import Compression, decode, encode
-from tms.client.transport import Transport, is_retriable, retrying
+from tms.client.transport import Transport
 from tms.clock import Clock
 from tms.errors import OutOfOrderSequence, TMSError
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
+from tms.retrying import is_retriable, retrying
 
 SEQUENCE_LIMIT = 1 << 32
 PLACES_MAX = 16_384

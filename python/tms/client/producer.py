@@ -29,10 +29,11 @@ from tms.block import read_header
 from tms.client.batching import REQUEST_BYTES, Batcher, Headers
 from tms.client.delivery import Delivery
 from tms.client.known import REFRESH_S
-from tms.client.transport import Channel, PendingAnswer, attempt_s, is_retriable
+from tms.client.transport import Channel, PendingAnswer
 from tms.clock import Clock
 from tms.errors import Closed, Invalid, TimedOut, TMSError
 from tms.model.message import Appended, NewBlock
+from tms.retrying import attempt_s, is_retriable
 
 BATCH_BYTES = 512 << 10
 IN_FLIGHT_MAX = 8

@@ -36,7 +36,7 @@ from tms.client.participants import COMMITTED, Participant, Participants
 from tms.client.preconditions import Expect
 from tms.client.queue import Messages, Queue
 from tms.client.standing import Acknowledgement, CommittedPositions
-from tms.client.transport import Transport, attempt_s, retrying
+from tms.client.transport import Transport
 from tms.clock import Clock
 from tms.errors import Closed, Invalid, TMSError, TooLarge, TransactionEnded
 from tms.model.ids import MessageId
@@ -47,6 +47,7 @@ from tms.model.preconditions import as_expected
 from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange, TopicBlock, TopicStaged
+from tms.retrying import attempt_s, retrying
 
 C = TypeVar("C")
 WAITING_BYTES = 15 << 20  # a request has at most 16 MiB

@@ -1,15 +1,13 @@
-"""What the client needs from below: a transport, and lanes on it; and when to try again.
+"""What the client needs from below: a transport, and lanes on it.
 
 * A `Transport` has the engine's methods; the engine itself is one, `client.http.HttpTransport` the
   other.
 * A `Channel` carries the appends or fetches of one producer or consumer in order, several at once.
   `LocalLane` makes one of an engine; HTTP has its own, a connection with pipelined requests.
-* `retrying` is the only place that decides to call again: jittered exponential pauses within one
-  deadline, never less than the `retry_after_s` that the service asked for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from tms.api.operations import (
     DelayedApi,
@@ -18,8 +16,7 @@ from tms.api.operations import (
     TopicsApi,
     TransactionsApi,
 )
-from tms.clock import Clock
-from tms.errors import Closed, TMSError
+from tms.errors import Closed
 from tms.model.filter import Filter
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.snapshot import Isolation, View
@@ -28,8 +25,6 @@ from tms.model.topic import Durability, TopicName
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-PAUSE_FIRST_S = 0.02
-PAUSE_MAX_S = 2.0
 _LOCAL_WAIT_S = 0.2  # how soon a waiting local fetch notices that its lane was closed
 
 
@@ -202,72 +197,3 @@ class _LocalFetch:
             if found.blocks or not found.ended or left_s <= 0:
                 return found
             positions = [PartitionPosition(*there) for there in found.next.items()]
-
-
-def is_retriable(error: BaseException) -> bool:
-    """Whether the same call may succeed later."""
-    return isinstance(error, TMSError) and error.retriable
-
-
-def attempt_s(timeout_s: float) -> float:
-    """How long one attempt may take so that a lost answer leaves time for others within
-    `timeout_s`."""
-    return max(min(timeout_s, 1.0), timeout_s / 3)
-
-
-def retry_options(
-    clock: Clock, deadline_s: float, again: Callable[[BaseException], bool] = is_retriable
-) -> dict[str, Any]:
-    """The options that make tenacity follow the rules of this file, for `Retrying` and
-    `AsyncRetrying` alike."""
-    import tenacity
-
-    jitter = tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S)
-
-    def pause(state: tenacity.RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        asked = error.details.get("retry_after_s", 0) if isinstance(error, TMSError) else 0
-        return max(jitter(state), float(asked))
-
-    def stop(state: tenacity.RetryCallState) -> bool:
-        return clock.monotonic_s() + state.upcoming_sleep >= deadline_s
-
-    return {
-        "wait": pause,
-        "stop": stop,
-        "retry": tenacity.retry_if_exception(again),
-        "reraise": True,
-    }
-
-
-def retrying(
-    attempt: Callable[[float], T],
-    clock: Clock,
-    timeout_s: float,
-    again: Callable[[BaseException], bool] = is_retriable,
-    failed: TMSError | None = None,
-) -> T:
-    """`attempt(seconds it may take)`, repeated while its errors are retriable and the time lasts.
-
-    The first attempt costs nothing extra: tenacity is loaded when it fails. `failed` is its error
-    when it was made already. Raises the last attempt's error.
-    """
-    deadline_s = clock.monotonic_s() + timeout_s
-    one_s = attempt_s(timeout_s)
-    if failed is None:
-        try:
-            return attempt(one_s)
-        except TMSError as error:
-            failed = error
-    if not again(failed):
-        raise failed
-    first = [failed]
-
-    def next_attempt() -> T:
-        if first:
-            raise first.pop()  # the first attempt's failure, so that tenacity counts and pauses
-        return attempt(max(0.001, min(one_s, deadline_s - clock.monotonic_s())))
-
-    import tenacity
-
-    return tenacity.Retrying(**retry_options(clock, deadline_s, again))(next_attempt)

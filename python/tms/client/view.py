@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, Self, TypeVar
 from tms import forks
 from tms.client.batching import KnownTopic
 from tms.client.cursor import Start, as_position, asks, page
-from tms.client.transport import Channel, LocalTransport, RemoteTransport, open_lane, retrying
+from tms.client.transport import Channel, LocalTransport, RemoteTransport, open_lane
 from tms.client.view_state import Apply, ViewSnapshot, ViewState
 from tms.clock import Clock
 from tms.errors import Closed, Conflict, OffsetOutOfRange, TMSError, ViewFailed
@@ -27,6 +27,7 @@ from tms.model.keys import partition_for_key
 from tms.model.message import NOTHING, Fetched, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import TopicName
+from tms.retrying import retrying
 
 V = TypeVar("V")
 FETCH_BYTES = 4 << 20

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from tms.api.parameters import TIMEOUT_S
 from tms.block import Compression
-from tms.client.aio.channels import AsyncDelivery, AsyncLane, retrying
+from tms.client.aio.channels import AsyncDelivery, AsyncLane
 from tms.client.aio.coalescing import AsyncCoalescing
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.derived import in_thread, iterated_in_thread
@@ -44,6 +44,7 @@ from tms.model.position import Position, PositionKind
 from tms.model.queue import QueueOptions
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
+from tms.retrying import retrying_async
 
 T = TypeVar("T")
 
@@ -323,7 +324,7 @@ class AsyncBus:
         async with self._lanes.lane() as lane:
             for turn in turns:
                 fetch = partial(lane.fetch, name, turn, each, wait_s)
-                answers.append(await retrying(fetch, self._clock, self._timeout_s))
+                answers.append(await retrying_async(fetch, self._clock, self._timeout_s))
         return page(str(name), positions, answers)
 
     async def _starts(

@@ -6,20 +6,21 @@ disk otherwise runs in a thread, and waiting is done by callbacks.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from tms.api.operations import QueuesApi
 from tms.block.received import Received
 from tms.client.delivery import DeliveryOptions, Numbering, Renewal, is_retriable_as_it_is
-from tms.client.transport import LocalTransport, attempt_s, is_retriable, retry_options
+from tms.client.transport import LocalTransport
 from tms.clock import Clock
 from tms.errors import Closed, OutOfOrderSequence, TimedOut, TMSError
 from tms.model.filter import Filter
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
+from tms.retrying import retrying_async
 
 T = TypeVar("T")
 
@@ -228,32 +229,6 @@ async def _leased(
         raise
 
 
-async def retrying(
-    attempt: Callable[[float], Awaitable[T]],
-    clock: Clock,
-    timeout_s: float,
-    again: Callable[[BaseException], bool] = is_retriable,
-) -> T:
-    """The same as `tms.client.transport.retrying`, for coroutines."""
-    deadline_s = clock.monotonic_s() + timeout_s
-    one_s = attempt_s(timeout_s)
-    try:
-        return await attempt(one_s)
-    except TMSError as error:
-        if not again(error):
-            raise
-        failed: list[TMSError] = [error]
-
-    async def next_attempt() -> T:
-        if failed:
-            raise failed.pop()
-        return await attempt(max(0.001, min(one_s, deadline_s - clock.monotonic_s())))
-
-    import tenacity
-
-    return await tenacity.AsyncRetrying(**retry_options(clock, deadline_s, again))(next_attempt)
-
-
 class AsyncDelivery:
     """The same as `tms.client.delivery.Delivery`, for coroutines."""
 
@@ -292,7 +267,7 @@ class AsyncDelivery:
     async def _repeat(
         self, lane: AsyncLane, blocks: Sequence[NewBlock], timeout_s: float
     ) -> list[Appended]:
-        return await retrying(
+        return await retrying_async(
             lambda left_s: lane.append(self._name, blocks, self.options.durability, left_s),
             self._clock,
             max(0.001, timeout_s),

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from tms import forks
-from tms.client.aio.channels import AsyncLane, retrying
+from tms.client.aio.channels import AsyncLane
 from tms.client.consumer import ConsumerSettings
 from tms.client.cursor import Batch, Cursor
 from tms.client.standing import CommittedPositions
@@ -15,6 +15,7 @@ from tms.errors import Closed
 from tms.model.message import Fetched, Message
 from tms.model.position import Position
 from tms.model.topic import TopicName
+from tms.retrying import retrying_async
 
 
 class AsyncConsumer:
@@ -152,7 +153,7 @@ class AsyncConsumer:
             finally:
                 self._ahead = None
 
-        return await retrying(attempt, self._clock, self._timeout_s)
+        return await retrying_async(attempt, self._clock, self._timeout_s)
 
     async def _fetch(self, left_s: float) -> Fetched:
         positions, wait_s = self._cursor.ask(self._wait_s)

@@ -24,10 +24,10 @@ from tms.block import read_header
 from tms.client.aio.channels import AsyncDelivery, AsyncLane
 from tms.client.batching import Batcher, Headers
 from tms.client.producer import SendPace
-from tms.client.transport import attempt_s, is_retriable
 from tms.errors import Closed, TimedOut, TMSError
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import TopicName
+from tms.retrying import attempt_s, is_retriable
 
 
 class AsyncProducer:

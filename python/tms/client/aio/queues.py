@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from tms.block.received import Delivered, Received
-from tms.client.aio.channels import AsyncLane, retrying
+from tms.client.aio.channels import AsyncLane
 from tms.client.aio.derived import in_thread
 from tms.client.aio.pool import LanePool
 from tms.client.http.exchange import WAIT_S_MAX
@@ -24,6 +24,7 @@ from tms.client.queue import WAIT_S, Queue, lease_lost
 from tms.clock import Clock
 from tms.errors import TMSError
 from tms.model.queue import RECEIVE_BYTES
+from tms.retrying import retrying_async
 
 RECEIVES_MAX = 64  # of one object, at the same time; more wait for their turn
 
@@ -82,7 +83,7 @@ class AsyncQueue:
             return await lane.receive(name, group, limit, wait_s, bytes_max, timeout_s)
 
         try:
-            return await retrying(attempt, self._clock, self._timeout_s, surely_not_done)
+            return await retrying_async(attempt, self._clock, self._timeout_s, surely_not_done)
         except TMSError as error:
             raise explained(error) from error
 

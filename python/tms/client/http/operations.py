@@ -25,7 +25,6 @@ from tms.api.operations import (
 from tms.api.parameters import TIMEOUT_S
 from tms.block.received import Received
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls
-from tms.client.transport import is_retriable
 from tms.clock import Clock
 from tms.errors import Conflict, StorageUnavailable, TimedOut, TMSError, from_code
 from tms.model.delayed import Deferred, Due
@@ -33,6 +32,7 @@ from tms.model.message import NewBlock
 from tms.model.queue import RECEIVE_BYTES
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange
+from tms.retrying import is_retriable
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)

@@ -35,13 +35,7 @@ from tms.client.http.operations import (
     has_operations,
     surely_not_done,
 )
-from tms.client.transport import (
-    Channel,
-    PendingAnswer,
-    attempt_s,
-    is_retriable,
-    retrying,
-)
+from tms.client.transport import Channel, PendingAnswer
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TimedOut, TMSError, Unavailable
 from tms.model.filter import Filter
@@ -49,6 +43,7 @@ from tms.model.ids import MessageId
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
+from tms.retrying import attempt_s, is_retriable, retrying
 
 T = TypeVar("T")
 

@@ -21,12 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tms.api.operations import TransactionsApi
-from tms.client.transport import Transport, retrying
+from tms.client.transport import Transport
 from tms.clock import Clock, SystemClock
 from tms.errors import Conflict, TimedOut, TMSError, TooLarge, TransactionEnded, TransactionNotFound
 from tms.model.position import Position, PositionKind
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicStaged
+from tms.retrying import retrying
 
 FENCE = TopicName(SYSTEM_NAMESPACE, "_positions")
 COMMIT_TIMEOUT_S = 120.0  # a service that is started anew is back by then

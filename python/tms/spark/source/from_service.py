@@ -19,11 +19,12 @@ from typing import Any
 from tms.api.parameters import TIMEOUT_S
 from tms.block import read_header
 from tms.client.http.transport import HttpTransport
-from tms.client.transport import Channel, PendingAnswer, retrying
+from tms.client.transport import Channel, PendingAnswer
 from tms.errors import Invalid, OffsetOutOfRange, TimedOut, TMSError, TopicNotFound
 from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import DEFAULT_NAMESPACE, TopicName
+from tms.retrying import retrying
 from tms.spark.source.splitting import even_splits
 from tms.spark.source.topics import Split
 

@@ -14,21 +14,18 @@ Invariants
 import random
 import re
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from tms import forks
 from tms.clock import Clock
 from tms.errors import Closed, ConfigError, StorageUnavailable, TMSError
+from tms.retrying import retrying
 from tms.store.hbase.thrift.connection import Failure, ThriftConnection
-
-T = TypeVar("T")
 
 IDLE_S = 30.0
 AVOID_S = 5.0  # how long a server that could not be reached is tried last
 BYTES_UNDER_WAY_MAX = 64 << 20
-PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
 PORT = 9090
 NAMESPACE = "tms"
 _WRITES = {"putMultiple", "deleteMultiple", "checkAndPut", "checkAndDelete"}
@@ -121,11 +118,18 @@ class Pool:
         call_s: float | None = None,
     ) -> Any:
         """Like `call`, but raises `Failure`, which says whether it may have been done."""
+
+        def again(error: BaseException) -> bool:
+            return isinstance(error, Failure) and error.again and (repeatable or not error.done)
+
         until_s = self._clock.monotonic_s() + (call_s or self.limits.call_s)
         self._enter(min(size, BYTES_UNDER_WAY_MAX), until_s)
         try:
-            answer = self._retrying(
-                lambda: self._once(method, arguments, until_s), repeatable, until_s
+            answer = retrying(
+                lambda _: self._once(method, arguments, until_s),
+                self._clock,
+                until_s - self._clock.monotonic_s(),
+                again,
             )
         except Failure as failure:
             if method in _WRITES:
@@ -160,31 +164,6 @@ class Pool:
                     self._idle.append(found)
             if not kept:
                 found.close()
-
-    def _retrying(self, once: Callable[[], T], repeatable: bool, until_s: float) -> T:
-        def again(error: BaseException) -> bool:
-            return isinstance(error, Failure) and error.again and (repeatable or not error.done)
-
-        try:
-            return once()
-        except Failure as failure:
-            if not again(failure):
-                raise
-            first = [failure]
-
-        def attempt() -> T:
-            if first:
-                raise first.pop()  # so that tenacity counts and pauses
-            return once()
-
-        import tenacity
-
-        return tenacity.Retrying(
-            wait=tenacity.wait_random_exponential(PAUSE_FIRST_S, PAUSE_MAX_S),
-            stop=lambda state: self._clock.monotonic_s() + state.upcoming_sleep >= until_s,
-            retry=tenacity.retry_if_exception(again),
-            reraise=True,
-        )(attempt)
 
     def _connection(self, until_s: float) -> ThriftConnection:
         """One that rested, or a new one. Raises `Failure`."""
