@@ -139,7 +139,8 @@ class Journaled(Generic[S, E]):
 
     def note(self, event: E) -> None:
         """Apply now, and journal with the next write."""
-        self.require_known()
+        if self._loaded is not self.term:
+            raise unreadable()
         self._machine.apply(self.state, event)
         self._unwritten.append(event)
 
@@ -147,7 +148,8 @@ class Journaled(Generic[S, E]):
         self, events: Sequence[E], durability: Durability, applied: Callable[[], None] = _nothing
     ) -> None:
         """Journal and apply; `applied` is called at the same moment."""
-        self.require_known()
+        if self._loaded is not self.term:
+            raise unreadable()
         try:
             with self._lock:
                 noted, self._unwritten = self._unwritten, []
