@@ -127,7 +127,9 @@ def test_the_connection_is_kept_unless_the_service_says_otherwise() -> None:
         b"HTTP/1.1 200 OK\r\ncontent-length: 9999999999999\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffffffff\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nx",
+        chunked(b"x", 1)[:-2] + b"t: " + b"x" * 140_000,
         b"HTTP/1.1 200 OK\r\nx: " + b"x" * 70_000,
         b"HTTP/2 200\r\n\r\n",
         b"HTTP/1.1 xyz\r\n\r\n",
@@ -136,6 +138,21 @@ def test_the_connection_is_kept_unless_the_service_says_otherwise() -> None:
 def test_what_is_not_http_is_an_error(data: bytes) -> None:
     with pytest.raises((Malformed, ConfigError)):
         fed(reader(), data)
+
+
+@pytest.mark.parametrize("known", ["chunks", "end"])
+def test_a_body_of_unknown_length_is_bounded(known: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tms.client.http.answers.BODY_BYTES_MAX", 100_000)
+    body = b"x" * 100_001
+    whole = b"HTTP/1.1 200 OK\r\n\r\n" + body
+    data = chunked(body, 60_000) if known == "chunks" else whole
+    with pytest.raises(Malformed, match="more than 100000 bytes"):
+        fed(reader(), data)
+
+
+def test_an_informational_answer_is_none() -> None:
+    (answer,) = fed(reader(), b"HTTP/1.1 100 Continue\r\n\r\n" + sized(b"body"))
+    assert (answer.status, answer.body) == (200, b"body")
 
 
 @given(st.binary(max_size=200), st.integers(0, 100))

@@ -1,24 +1,25 @@
-"""Bytes as they arrive to answers.
+"""Bytes as they arrive to answers: HTTP/1.1 as httptools parses it, within limits.
 
-* `AnswerReader` offers the buffer to receive into, so that a big body is written where it stays:
-  first a small buffer for heads, then one of exactly the body's length. Answers come out in order;
-  several may share one read.
+* `AnswerReader` offers the buffer to receive into. Heads and small bodies come into a small one,
+  which the parser takes apart. The rest of a large body of known length is received where it stays,
+  past the parser, which ends there: the next answer has a new one.
+* Answers come out in order; several may share one read.
 * What is not HTTP is recognised by its first bytes, and the error names what it probably is.
 """
 
-import re
 from collections import deque
+
+import httptools
 
 from tms.api import routes
 from tms.client.http.exchange import Response
 from tms.errors import ConfigError, Malformed, TMSError
-from tms.model.message import Buffer
 
 HEAD_BYTES_MAX = 64 << 10
 BODY_BYTES_MAX = 1 << 30
 BODIES_KEPT = 3  # by a lane: one being received, one handed out, one that was just done with
 _CONTENT_LENGTH, _TRANSFER_ENCODING = b"content-length", b"transfer-encoding"
-_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
+_INFORMATIONAL = range(100, 200)
 _SPEAKERS = (
     (b"\x15\x03", "it speaks TLS; write https:// instead of http://"),
     (b"\x16\x03", "it speaks TLS; write https:// instead of http://"),
@@ -41,122 +42,49 @@ class AnswerReader:
         self._peer = peer
         self._kept: deque[bytearray] = deque(maxlen=bodies_kept)
         self._small = bytearray(HEAD_BYTES_MAX)
-        self._filled = 0
-        self._head: tuple[int, dict[bytes, bytes]] | None = None  # of the body being received
-        self._body: bytearray | None = None  # of exactly the body's length, when it is known
-        self._got = 0
-        self._chunks: bytearray | None = (
-            None  # of a chunked body, or one that ends with the connection
-        )
-        self._chunked = False
-        self._chunk_left = 0
+        self._parsed = _Parsed(peer)
+        self._body: bytearray | None = None  # of exactly the length of a large body
+        self._received = 0  # of it
 
     @property
     def idle(self) -> bool:
         """Whether no answer has begun."""
-        return self._head is None and not self._filled
+        return not self._parsed.begun
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go."""
         if self._body is not None:
-            return memoryview(self._body)[self._got :]
-        return memoryview(self._small)[self._filled :]
+            return memoryview(self._body)[self._received :]
+        return memoryview(self._small)
 
     def buffer_updated(self, count: int) -> list[Response]:
         """`count` bytes were received; the answers that are complete now. Raises `ConfigError`,
         `Malformed`."""
         if self._body is not None:
-            self._got += count
-            return [self._finish_body(self._body)] if self._got == len(self._body) else []
-        self._filled += count
-        answers: list[Response] = []
-        at = 0
-        while (step := self._step(at)) is not None:
-            at, answer = step
-            if answer is not None:
-                answers.append(answer)
-        self._filled -= at
-        if at and self._filled:
-            self._small[: self._filled] = self._small[at : at + self._filled]
+            self._received += count
+            return [self._finish(self._body)] if self._received == len(self._body) else []
+        parsed = self._parsed
+        answers = parsed.feed(memoryview(self._small)[:count])
+        if parsed.begun and parsed.length > len(parsed.body):
+            self._body = self._room_for(parsed.length)
+            self._received = len(parsed.body)
+            self._body[: self._received] = parsed.body
         return answers
 
     def end(self) -> Response | None:
         """The connection ended; the answer that this completes, if any."""
-        if self._head is not None and self._chunks is not None and not self._chunked:
-            return self._finish(self._chunks)
+        parsed = self._parsed
+        if parsed.begun and parsed.ends_with_connection:
+            return Response(parsed.status, parsed.headers, parsed.body)
         return None
 
-    def _step(self, at: int) -> tuple[int, Response | None] | None:
-        """One step from `at` in the small buffer: a head, a chunk or a body; None when more bytes
-        are needed."""
-        if self._head is None:
-            return self._read_head(at)
-        if self._chunks is None:
-            return None
-        if self._chunked:
-            return self._read_chunk(at)
-        if at == self._filled:
-            return None
-        self._chunks += self._small[at : self._filled]
-        return self._filled, None
-
-    def _read_head(self, at: int) -> tuple[int, Response | None] | None:
-        small, filled = self._small, self._filled
-        if filled - at >= 5 and not small.startswith(b"HTTP/", at):
-            raise self._not_http(bytes(small[at : min(filled, at + 32)]))
-        end = small.find(b"\r\n\r\n", at, filled)
-        if end < 0:
-            if at == 0 and filled == HEAD_BYTES_MAX:
-                raise Malformed(f"{self._peer} sent a response head over {HEAD_BYTES_MAX} bytes.")
-            return None
-        status, headers = self._parse_head(bytes(small[at:end]))
-        at = end + 4
-        self._head = (status, headers)
-        if status == routes.NO_CONTENT:
-            return at, self._finish(b"")
-        if (coding := headers.get(_TRANSFER_ENCODING)) is not None:
-            if coding.lower() != b"chunked":
-                raise Malformed(f"{self._peer} uses the transfer encoding {coding[:40]!r}.")
-            self._chunks, self._chunked = bytearray(), True
-            return at, None
-        if (given := headers.get(_CONTENT_LENGTH)) is None:
-            self._chunks, self._chunked = bytearray(), False
-            return at, None
-        return self._begin_body(at, given)
-
-    def _begin_body(self, at: int, given: bytes) -> tuple[int, Response | None]:
-        length = int(given) if given.isdigit() and len(given) < 12 else -1
-        if not 0 <= length <= BODY_BYTES_MAX:
-            raise Malformed(f"{self._peer} sent a body of {given[:40]!r} bytes.")
-        here = self._filled - at
-        if here >= length:
-            return at + length, self._finish(bytes(self._small[at : at + length]))
-        self._body = self._room_for(length)
-        self._body[:here] = self._small[at : self._filled]
-        self._got = here
-        return self._filled, None
-
-    def _read_chunk(self, at: int) -> tuple[int, Response | None] | None:
-        assert self._chunks is not None
-        if self._chunk_left:
-            here = min(self._chunk_left, self._filled - at)
-            self._chunks += self._small[at : at + here]
-            self._chunk_left -= here
-            return (at + here, None) if here else None
-        line = self._small.find(b"\r\n", at, self._filled)
-        if line < 0:
-            return None
-        if line == at:  # the end of the chunk before
-            return at + 2, None
-        digits = bytes(self._small[at:line]).partition(b";")[0].strip()
-        size = int(digits, 16) if _HEXADECIMAL.fullmatch(digits) else -1
-        if size < 0 or len(self._chunks) + size > BODY_BYTES_MAX:
-            raise Malformed(f"{self._peer} sent a chunk of {digits[:40]!r} bytes.")
-        if size:
-            self._chunk_left = size
-            return line + 2, None
-        end = self._small.find(b"\r\n\r\n", line, self._filled)
-        return None if end < 0 else (end + 4, self._finish(self._chunks))
+    def _finish(self, body: bytearray) -> Response:
+        parsed, self._parsed = self._parsed, _Parsed(self._peer)
+        # While the view lives, the body is not used again.
+        answer = Response(parsed.status, parsed.headers, memoryview(body))
+        self._kept.append(body)
+        self._body = None
+        return answer
 
     def _room_for(self, length: int) -> bytearray:
         """The body of an earlier answer that nobody looks at any more, or a new one: fresh memory
@@ -173,30 +101,81 @@ class AnswerReader:
                 return body
         return bytearray(length)
 
-    def _finish_body(self, body: bytearray) -> Response:
-        answer = self._finish(memoryview(body))  # while the view lives, the body is not used again
-        self._kept.append(body)
-        return answer
 
-    def _finish(self, body: Buffer) -> Response:
-        assert self._head is not None
-        answer = Response(*self._head, body)
-        self._head = self._body = self._chunks = None
-        self._got = 0
-        return answer
+class _Parsed:
+    """What httptools has called back with: answers that are complete, and the one under way."""
 
-    def _parse_head(self, head: bytes) -> tuple[int, dict[bytes, bytes]]:
-        first, *lines = head.split(b"\r\n")
-        status = first[9:12]
-        if not first.startswith(b"HTTP/1.") or not status.isdigit():
-            raise self._not_http(first[:32])
-        headers: dict[bytes, bytes] = {}
-        for line in lines:
-            name, _, value = line.partition(b":")
-            headers[name.lower()] = value.strip()
-        return int(status), headers
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self._parser = httptools.HttpResponseParser(self)
+        self._answers: list[Response] = []
+        self._quiet_bytes = 0  # fed since anything was complete or of a body: a head, a trailer
+        self.begun = False
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.length = 0  # of the body; 0 when it has none or does not say
+        self.ends_with_connection = False
+        self.body: bytes | bytearray = b""
 
-    def _not_http(self, begin: bytes) -> TMSError:
+    def feed(self, received: memoryview) -> list[Response]:
+        """The answers that are complete now."""
+        self._answers = []
+        self._quiet_bytes += len(received)
+        try:
+            self._parser.feed_data(received)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
+            raise self._reason(exc, bytes(received[:32])) from exc
+        if self._quiet_bytes > HEAD_BYTES_MAX:
+            raise Malformed(f"{self._peer} sent a response head over {HEAD_BYTES_MAX} bytes.")
+        return self._answers
+
+    def on_message_begin(self) -> None:
+        self.begun = True
+        self.status = self.length = 0
+        self.headers = {}
+        self.ends_with_connection = False
+        self.body = b""
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.status:  # else it is a trailer
+            self.headers[name.lower()] = value.strip()
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        coding = self.headers.get(_TRANSFER_ENCODING)
+        length = self.headers.get(_CONTENT_LENGTH)
+        if coding is not None:
+            if coding.lower() != b"chunked":
+                raise Malformed(f"{self._peer} uses the transfer encoding {coding[:40]!r}.")
+        elif length is None:
+            self.ends_with_connection = True
+        elif int(length) > BODY_BYTES_MAX:
+            raise Malformed(f"{self._peer} sent a body of {length[:40]!r} bytes.")
+        elif self.status != routes.NO_CONTENT:
+            self.length = int(length)
+
+    def on_body(self, part: bytes) -> None:
+        self._quiet_bytes = 0
+        if not self.body:
+            self.body = part
+            return
+        if isinstance(self.body, bytes):
+            self.body = bytearray(self.body)
+        self.body += part
+        if len(self.body) > BODY_BYTES_MAX:
+            raise Malformed(f"{self._peer} sent a body of more than {BODY_BYTES_MAX} bytes.")
+
+    def on_message_complete(self) -> None:
+        self._quiet_bytes = 0
+        self.begun = False
+        if self.status not in _INFORMATIONAL:
+            self._answers.append(Response(self.status, self.headers, self.body))
+
+    def _reason(self, exc: Exception, begin: bytes) -> TMSError:
+        if isinstance(exc.__context__, TMSError):
+            return exc.__context__
+        if self._parser.get_status_code():
+            return Malformed(f"{self._peer} sent an answer that is not HTTP/1.1: {exc}.")
         for first, meaning in _SPEAKERS:
             if begin.startswith(first):
                 return ConfigError(f"{self._peer} is no TMS service: {meaning}.")
