@@ -154,3 +154,26 @@ def test_an_answer_is_read_as_it_was_sent() -> None:
     sent = bodies.encode(operation.answer.encode(7))
     assert sent == b'{"moved":7}'
     assert operation.answer.decode(bodies.decode(sent, operation.answer.shape)) == 7
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"tokens":[],"lease_s":99999}', "lease_s"),
+        (b'{"tokens":"x"}', "tokens"),
+        (b'{"lease_s":1}', "tokens"),
+        (b'{"tokens":[],"leases":1}', "leases"),
+    ],
+)
+def test_an_error_in_a_body_names_the_field(body: bytes, field: str) -> None:
+    struct = OPERATIONS["queues.extend"].form.body[routes.JSON]
+    with pytest.raises(Invalid) as caught:
+        decode_strict(body, msgspec.json.Decoder(struct))
+    assert caught.value.details == {"field": field}
+
+
+@pytest.mark.parametrize("limit", ["0", "10001", "1.0", "1e3", "x", "", "+1"])
+def test_an_error_in_a_query_names_the_parameter_and_the_value(limit: str) -> None:
+    with pytest.raises(Invalid, match="limit") as caught:
+        OPERATIONS["topics.list_topics"].in_query({"limit": limit})
+    assert caught.value.details == {"field": "limit"} and repr(limit) in caught.value.message

@@ -283,19 +283,21 @@ def encode_result(result: CommitResult) -> bytes:
 
 def decode_result(body: Buffer) -> CommitResult:
     """The answer to a commit. Raises `Malformed`."""
-    found = bodies.decode(body, CommittedBody)
-    appended = tuple(TopicAppended(TopicName.parse(one.topic), one.place) for one in found.appended)
-    return CommitResult(found.transaction_id, appended)
+    answer = bodies.decode(body, CommittedBody)
+    appended = tuple(
+        TopicAppended(TopicName.parse(one.topic), one.place) for one in answer.appended
+    )
+    return CommitResult(answer.transaction_id, appended)
 
 
 def positions_of(positions: Mapping[str, str]) -> dict[int, Position]:
     """Positions by partition. Raises `Invalid`."""
-    found = {}
+    by_partition = {}
     for partition, text in positions.items():
         if not partition.isdecimal() or int(partition) >= 1 << 16:
             raise Invalid(f"There is no partition {partition[:20]!r}.", field="positions")
-        found[int(partition)] = Position.parse(text)
-    return found
+        by_partition[int(partition)] = Position.parse(text)
+    return by_partition
 
 
 POSITIONS: Codec[Mapping[int, Position]] = Codec(

@@ -58,12 +58,12 @@ class WaitingBody(msgspec.Struct):
 
 def placed(packed: PackedRequest, deferred: Sequence[Deferred]) -> bytes:
     """The body that tells each message's id."""
-    found = []
+    places = []
     for number, at in packed.places:
         one = deferred[number]
         id = DelayedId(one.due_ms, one.sequence + at)
-        found.append(DelayedPlace(one.partition, str(id), one.due_ms))
-    return bodies.encode(DelayedBody(found))
+        places.append(DelayedPlace(one.partition, str(id), one.due_ms))
+    return bodies.encode(DelayedBody(places))
 
 
 def _page_body(page: DelayedPage) -> WaitingBody:

@@ -26,15 +26,15 @@ class StandingBody(msgspec.Struct):
 
 def _holding_of(holding: Mapping[str, int]) -> dict[int, int]:
     """Epochs by partition. Raises `Invalid`."""
-    found = {}
+    epochs = {}
     for partition, epoch in holding.items():
         known = partition.isascii() and partition.isdecimal() and len(partition) < 6
         if not known or int(partition) >= PARTITIONS_MAX or not 0 <= epoch <= EPOCH_MAX:
             raise Invalid(
                 f"`holding` has epochs by partition, got {partition[:20]!r}.", field="holding"
             )
-        found[int(partition)] = epoch
-    return found
+        epochs[int(partition)] = epoch
+    return epochs
 
 
 def _standing_body(standing: GroupStanding) -> StandingBody:

@@ -244,7 +244,7 @@ class ReceivedHead(msgspec.Struct):
 
 def received_json(received: Received) -> bytes:
     """The messages as a JSON body. Raises `DataCorrupt`."""
-    made = [
+    delivered = [
         DeliveredBody(
             one.partition,
             str(one.id),
@@ -257,7 +257,7 @@ def received_json(received: Received) -> bytes:
         for one in received.messages("")
     ]
     tokens = join_tokens(one.token(received.epoch) for one in received.slices)
-    return bodies.encode(ReceivedBody(made, [str(token) for token in tokens]))
+    return bodies.encode(ReceivedBody(delivered, [str(token) for token in tokens]))
 
 
 def encode_received(received: Received) -> list[Buffer]:

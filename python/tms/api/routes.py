@@ -191,7 +191,7 @@ def status_of(error: TMSError) -> int:
 def problem(error: TMSError, request_id: str = "") -> tuple[int, bytes]:
     """Status and body of the answer that carries this error, at most 2 KiB."""
     status = status_of(error)
-    made = ProblemBody(
+    document = ProblemBody(
         type=_TYPE + error.code,
         title=error.code.replace("-", " ").capitalize(),
         status=status,
@@ -201,13 +201,13 @@ def problem(error: TMSError, request_id: str = "") -> tuple[int, bytes]:
         request_id=request_id,
     )
     try:
-        body = msgspec.json.encode(made)
+        body = msgspec.json.encode(document)
     except (TypeError, ValueError):  # details that are no JSON are for logs only
-        made.details = {}
-        body = msgspec.json.encode(made)
+        document.details = {}
+        body = msgspec.json.encode(document)
     if len(body) > PROBLEM_BYTES_MAX:
-        made.details, made.detail = {}, _clipped(error.message, _DETAIL_CHARS_SURE)
-        body = msgspec.json.encode(made)
+        document.details, document.detail = {}, _clipped(error.message, _DETAIL_CHARS_SURE)
+        body = msgspec.json.encode(document)
     return status, body
 
 
@@ -219,12 +219,12 @@ def _clipped(message: str, chars_max: int) -> str:
 def from_problem(status: int, body: bytes | bytearray | memoryview) -> TMSError:
     """The error in this answer; a plain `TMSError` with the status when it is none of TMS's."""
     try:
-        made = _problem_decoder.decode(body)
+        document = _problem_decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        made = None
-    if made is None or not made.type.startswith(_TYPE):
+        document = None
+    if document is None or not document.type.startswith(_TYPE):
         return TMSError(
             f"The answer has status {status} and no TMS problem document; is this a TMS service?",
             status=status,
         )
-    return from_code(made.type.removeprefix(_TYPE), made.detail, made.details)
+    return from_code(document.type.removeprefix(_TYPE), document.detail, document.details)

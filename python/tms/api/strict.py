@@ -22,6 +22,7 @@ _T = TypeVar("_T")
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)', re.DOTALL)  # linear, also unterminated
 _MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>u[dD][89a-fA-F]..)|.)")
+_FIELD = re.compile(r"(?:field `|at `\$\.)(\w+)")  # that is missing, unknown or wrong
 _INDEX = re.compile(r"`\$\.messages\[(\d+)\]")
 
 
@@ -31,8 +32,11 @@ def decode_strict(body: Buffer, decoder: "msgspec.json.Decoder[_T]") -> _T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as exc:
-        found = _INDEX.search(str(exc))
-        details = {"index": int(found[1])} if found else {}
+        details: dict[str, Any] = {}
+        if index := _INDEX.search(str(exc)):
+            details["index"] = int(index[1])
+        elif field := _FIELD.search(str(exc)):
+            details["field"] = field[1]
         raise Invalid(f"The body is JSON, but not as it should be: {exc}.", **details) from exc
     except (msgspec.DecodeError, RecursionError) as exc:
         raise BadJson(f"The body is not JSON: {exc}.") from exc

@@ -56,29 +56,29 @@ class Committing:
             decode = partial(_decoded, body, transaction)
             pending = await service.in_turn(service.checking, lambda: self._submit(decode()))
         else:
-            asked = _decoded(body, transaction)
-            if not are_quick([new for _, new in asked.blocks]):
-                pending = await service.in_turn(service.checking, self._submit, asked)
-            elif len(body) <= _INLINE_BYTES and self._is_immediate(asked):
-                pending = self._transactions.submit_commit(asked, Durability.WRITTEN)
+            commit = _decoded(body, transaction)
+            if not are_quick([new for _, new in commit.blocks]):
+                pending = await service.in_turn(service.checking, self._submit, commit)
+            elif len(body) <= _INLINE_BYTES and self._is_immediate(commit):
+                pending = self._transactions.submit_commit(commit, Durability.WRITTEN)
             else:
-                pending = await service.in_thread(self._submit, asked)
+                pending = await service.in_thread(self._submit, commit)
         return (await service.outcome(pending))[0]
 
-    def _is_immediate(self, asked: Commit) -> bool:
+    def _is_immediate(self, commit: Commit) -> bool:
         """Whether nothing is to be waited for: else its intention is journaled first, or the log is
         looked at."""
-        if asked.transaction_id or any(one.new.expect is not None for one in asked.blocks):
+        if commit.transaction_id or any(one.new.expect is not None for one in commit.blocks):
             return False
         immediate = self._service.engine.immediate
-        return immediate is Durability.WRITTEN and self._transactions.is_ready(asked)
+        return immediate is Durability.WRITTEN and self._transactions.is_ready(commit)
 
-    def _submit(self, asked: Commit) -> Pending[CommitResult]:
-        return self._transactions.submit_commit(asked, Durability.SYNCED)
+    def _submit(self, commit: Commit) -> Pending[CommitResult]:
+        return self._transactions.submit_commit(commit, Durability.SYNCED)
 
 
 def _decoded(body: Buffer, transaction: int) -> Commit:
-    asked = commits.decode_commit(body, transaction)
-    for topic in {topic for topic, _ in asked.blocks}:
+    commit = commits.decode_commit(body, transaction)
+    for topic in {topic for topic, _ in commit.blocks}:
         topic.require_writable()
-    return asked
+    return commit

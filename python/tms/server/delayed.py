@@ -90,8 +90,10 @@ class DelayedPublishing:
         await body.reserve(UNPACKED_FACTOR * len(body.data))
 
         def pack(partitions: int) -> messages.PackedRequest:
-            asked = decode_strict(body.data, _PUBLISH).messages
-            return messages.pack(asked, partitions, turn % partitions, settings.message_bytes_max)
+            new_messages = decode_strict(body.data, _PUBLISH).messages
+            return messages.pack(
+                new_messages, partitions, turn % partitions, settings.message_bytes_max
+            )
 
         refused: IdempotencyKeyReused | None = None
         for partitions in counts:

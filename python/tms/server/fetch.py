@@ -69,10 +69,10 @@ class Fetching:
             if request.media == routes.BLOCKS:
                 await self._send_blocks(exchange, fetched, held)
             else:
-                found, body = await self._unpacked(request, fetched, held)
+                unpacked, body = await self._unpacked(request, fetched, held)
                 budget.bytes += len(body)
                 held += len(body)
-                head = _head(request.media, found.next, found.reached, fetched.ends)
+                head = _head(request.media, unpacked.next, unpacked.reached, fetched.ends)
                 await self._send(exchange, head, body)
         finally:
             budget.give_back(held)
@@ -85,14 +85,14 @@ class Fetching:
             raise Invalid(
                 "`limit` counts messages; blocks are limited by `bytes_max`.", field="limit"
             )
-        asked = bodies.parse_positions(given.start)
-        if isinstance(asked, Position):
+        positions = bodies.parse_positions(given.start)
+        if isinstance(positions, Position):
             partitions = self._service.engine.settings(name).partitions
-            asked = [PartitionPosition(p, asked) for p in range(partitions)]
+            positions = [PartitionPosition(p, positions) for p in range(partitions)]
         return _FetchRequest(
             name,
             media,
-            asked,
+            positions,
             min(given.bytes_max, limits.fetch_bytes_max),
             min(given.wait_s, limits.fetch_wait_ms_max / 1_000),
             given.limit or FETCH_MESSAGES_DEFAULT,
@@ -156,34 +156,34 @@ class Fetching:
     async def _unpacked(
         self, request: _FetchRequest, fetched: Fetched, held: int
     ) -> tuple[messages.Unpacked, Buffer]:
-        asked, service = dict(request.positions), self._service
+        positions, service = dict(request.positions), self._service
 
         def find() -> messages.Unpacked:
-            return messages.unpacked(fetched, asked, request.limit, request.bytes_max)
+            return messages.unpacked(fetched, positions, request.limit, request.bytes_max)
 
-        def body(found: messages.Unpacked) -> Buffer:
+        def body(unpacked: messages.Unpacked) -> Buffer:
             if request.media == routes.ARROW_STREAM:
-                return memoryview(messages.as_arrow(found.runs))
-            return messages.as_json(found, fetched.ends)
+                return memoryview(messages.as_arrow(unpacked.runs))
+            return messages.as_json(unpacked, fetched.ends)
 
         def both() -> tuple[messages.Unpacked, Buffer | None]:
-            found = find()
-            large = found.unpacked_bytes >= UNPACKED_BYTES_MIN
-            return found, None if large else body(found)
+            unpacked = find()
+            large = unpacked.unpacked_bytes >= UNPACKED_BYTES_MIN
+            return unpacked, None if large else body(unpacked)
 
         size = request.bytes_max
         if held <= _INLINE_BYTES:
-            found = find()
-            if sum(run.columns.unpacked_bytes for run in found.runs) <= _INLINE_BYTES:
-                return found, body(found)
-            size = sum(run.columns.cell_bytes for run in found.runs)
+            unpacked = find()
+            if sum(run.columns.unpacked_bytes for run in unpacked.runs) <= _INLINE_BYTES:
+                return unpacked, body(unpacked)
+            size = sum(run.columns.cell_bytes for run in unpacked.runs)
         budget, weight = service.fetching, UNPACKED_FACTOR * size
         await budget.claim(weight, held)
         try:
-            found, made = await service.in_thread(both)
-            if made is None:
-                made = await service.unpack(found.unpacked_bytes, body, found)
-            return found, made
+            unpacked, encoded = await service.in_thread(both)
+            if encoded is None:
+                encoded = await service.unpack(unpacked.unpacked_bytes, body, unpacked)
+            return unpacked, encoded
         finally:
             budget.give_back(weight)
 

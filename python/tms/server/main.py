@@ -204,8 +204,8 @@ def _open_hbase(url: str, section: HBaseSection, clock: Clock) -> Store:
 def listen(host: str, port: int, option: str = "--port (server.port)") -> socket.socket:
     """The bound listener. Raises `ConfigError`."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = addresses[0]
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -208,10 +208,10 @@ class Metrics(Collector):
         yield from (members, lag, age)
 
 
-def of_queues(found: Sequence[QueueInfo]) -> Iterator[Metric]:
+def of_queues(infos: Sequence[QueueInfo]) -> Iterator[Metric]:
     """How queues stand, and what became of their messages."""
     series: dict[tuple[str, str], list[int]] = {}
-    oldest = sorted(found, key=lambda info: (info.created_ms, info.topic, info.group))
+    oldest = sorted(infos, key=lambda info: (info.created_ms, info.topic, info.group))
     for number, info in enumerate(oldest):
         labels = (info.group, str(info.topic)) if number < QUEUES_SHOWN else _OTHERS
         mine = (info.leased, info.ready, info.redelivered, info.died)

@@ -52,7 +52,7 @@ class Publishing:
         """Raises what was wrong; nothing is stored then."""
         service = self._service
         name = topic_name(*varying)
-        asked = _asked(exchange.query)
+        options = _options(exchange.query)
         media, coding, key = _content(exchange)
         name.require_writable()
         service.require_open()
@@ -63,18 +63,18 @@ class Publishing:
                 await body.decompress(coding, service.threads)
             service.metrics.bytes_in += len(body.data)
             if key is not None:
-                answer = await self._once(key, name, body, asked, media)
+                answer = await self._once(key, name, body, options, media)
             elif media == routes.BLOCKS:
-                appended = await self._append(name, bodies.unframe_new(body.data), asked)
+                appended = await self._append(name, bodies.unframe_new(body.data), options)
                 answer = bodies.encode(AppendedBody(appended))
             else:
-                answer = await self._json(name, body, asked)
+                answer = await self._json(name, body, options)
         finally:
             body.release()
         exchange.respond(routes.OK, JSON_HEAD, answer)
 
     async def _once(
-        self, key: str, name: TopicName, body: Body, asked: "_PublishParameters", media: str
+        self, key: str, name: TopicName, body: Body, options: "_PublishParameters", media: str
     ) -> bytes:
         """Publish JSON under an Idempotency-Key."""
         producer = producer_id(key)
@@ -87,7 +87,7 @@ class Publishing:
         uid, counts = self._service.engine.growth(name)
         counts = self._recent_keys.remember(uid, key, body.data, counts)
         try:
-            return await self._json(name, body, asked, producer, counts)
+            return await self._json(name, body, options, producer, counts)
         except SequenceReused as exc:
             raise reused(key) from exc
         except TMSError as error:
@@ -96,18 +96,18 @@ class Publishing:
             raise
 
     async def _append(
-        self, name: TopicName, blocks: Sequence[NewBlock], asked: "_PublishParameters"
+        self, name: TopicName, blocks: Sequence[NewBlock], options: "_PublishParameters"
     ) -> list[Appended]:
         service = self._service
-        submit, durability = service.engine.submit, asked.durability
+        submit, durability = service.engine.submit, options.durability
         quick = are_quick(blocks)
-        if asked.expect is not None:
+        if options.expect is not None:
             if len(blocks) > 1:
                 raise Invalid(ONE_BLOCK, field="expect")
-            blocks = [blocks[0]._replace(expect=asked.expect)]
+            blocks = [blocks[0]._replace(expect=options.expect)]
         if not quick:
             pending = await service.in_turn(service.checking, submit, name, blocks, durability)
-        elif asked.expect is not None:
+        elif options.expect is not None:
             pending = await service.in_thread(submit, name, blocks, durability)
         else:
             pending = submit(name, blocks, durability)
@@ -117,7 +117,7 @@ class Publishing:
         self,
         name: TopicName,
         body: Body,
-        asked: "_PublishParameters",
+        options: "_PublishParameters",
         producer: int = 0,
         counts: Counts | None = None,
     ) -> bytes:
@@ -143,7 +143,7 @@ class Publishing:
         else:
             await body.reserve(UNPACKED_FACTOR * len(body.data))
             packed = await service.in_turn(service.checking, pack)
-        return messages.placed(packed, await self._append(name, packed.blocks, asked))
+        return messages.placed(packed, await self._append(name, packed.blocks, options))
 
 
 class _PublishParameters(NamedTuple):
@@ -154,13 +154,13 @@ class _PublishParameters(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _asked(query: bytes) -> _PublishParameters:
+def _options(query: bytes) -> _PublishParameters:
     given = read_query(parameters(query, PublishQuery.__struct_fields__), PublishQuery)
     expect = None if given.expect is None else parse_expected(given.expect)
-    asked = _PublishParameters(given.durability, expect)
-    if asked.expect is not None and asked.durability is Durability.NONE:
+    options = _PublishParameters(given.durability, expect)
+    if options.expect is not None and options.durability is Durability.NONE:
         raise Invalid(ANSWERED, field="expect")
-    return asked
+    return options
 
 
 def _content(exchange: Exchange) -> tuple[str, str, str | None]:

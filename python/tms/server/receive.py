@@ -78,9 +78,9 @@ class Receiving:
         parameters(exchange.query, ())
         self._service.require_open()
         media = accepted(header(exchange, b"accept"), _MADE)
-        asked = self._asked(name, group_name, media, await self._body(exchange))
+        request = self._request_of(name, group_name, media, await self._body(exchange))
         budget, held = self._service.fetching, 0
-        answer = await self._found(exchange, asked)
+        answer = await self._found(exchange, request)
         try:
             held = sum(map(len, answer.chunks))
             budget.bytes += held
@@ -91,7 +91,7 @@ class Receiving:
         finally:
             budget.give_back(held)
             if answer and not exchange.response_complete:
-                await self._give_back(asked, answer.received)
+                await self._give_back(request, answer.received)
 
     async def _body(self, exchange: Exchange) -> ReceiveBody:
         service = self._service
@@ -99,7 +99,7 @@ class Receiving:
         async with received(exchange, service.publishing, BODY_BYTES_MAX, service.threads) as body:
             return decode_strict(body.data, self._decoder)
 
-    def _asked(
+    def _request_of(
         self, name: TopicName, group: str, media: str, body: ReceiveBody
     ) -> _ReceiveParameters:
         limits = self._service.limits
@@ -107,59 +107,59 @@ class Receiving:
         bytes_max = min(body.bytes_max, limits.fetch_bytes_max)
         return _ReceiveParameters(name, group, media, body.limit, wait_s, bytes_max)
 
-    async def _found(self, exchange: Exchange, asked: _ReceiveParameters) -> _LeasedBody:
+    async def _found(self, exchange: Exchange, request: _ReceiveParameters) -> _LeasedBody:
         damage: DataCorrupt | None = None  # others may have messages before the wait is over
 
         async def look() -> _LeasedBody:
             nonlocal damage
             try:
-                answer, damage = await self._look(exchange, asked), None
+                answer, damage = await self._look(exchange, request), None
             except DataCorrupt as error:
-                answer, damage = _answer(Received(0), asked.media), error
+                answer, damage = _answer(Received(0), request.media), error
             return answer
 
         answer = await look()
-        if not answer and asked.wait_s:
-            queue = asked.topic, asked.group
+        if not answer and request.wait_s:
+            queue = request.topic, request.group
             self._service.metrics.long_polls += 1
             try:
-                answer = await self._waiting.until(exchange, queue, look, asked.wait_s, answer)
+                answer = await self._waiting.until(exchange, queue, look, request.wait_s, answer)
             finally:
                 self._service.metrics.long_polls -= 1
         if damage is not None and not answer:
             raise damage
         return answer
 
-    async def _look(self, exchange: Exchange, asked: _ReceiveParameters) -> _LeasedBody:
+    async def _look(self, exchange: Exchange, request: _ReceiveParameters) -> _LeasedBody:
         """Lease what is there. Raises `Disconnected`, `Overloaded`."""
         budget = self._service.fetching
-        factor = 1 if asked.media == routes.BLOCKS else UNPACKED_FACTOR
+        factor = 1 if request.media == routes.BLOCKS else UNPACKED_FACTOR
 
         def lease() -> _LeasedBody | Received:
-            found = self._queues.receive(asked.topic, asked.group, asked.limit, 0, grant)
-            large = found.unpacked_bytes >= UNPACKED_BYTES_MIN
-            return found if large else _answer(found, asked.media)
+            leased = self._queues.receive(request.topic, request.group, request.limit, 0, grant)
+            large = leased.unpacked_bytes >= UNPACKED_BYTES_MIN
+            return leased if large else _answer(leased, request.media)
 
         async with self._turns:
             if exchange.disconnected:
                 raise Disconnected
             free = budget.bytes_max - budget.bytes
-            grant = min(asked.bytes_max, max(free // (2 * factor), GRANT_BYTES_MIN))
+            grant = min(request.bytes_max, max(free // (2 * factor), GRANT_BYTES_MIN))
             await budget.claim(factor * grant)
             try:
                 leased = await self._service.in_thread(lease)
                 if isinstance(leased, Received):
                     size = leased.unpacked_bytes
-                    leased = await self._service.unpack(size, _answer, leased, asked.media)
+                    leased = await self._service.unpack(size, _answer, leased, request.media)
                 return leased
             finally:
                 budget.give_back(factor * grant)
 
-    async def _give_back(self, asked: _ReceiveParameters, leased: Received) -> None:
+    async def _give_back(self, request: _ReceiveParameters, leased: Received) -> None:
         """Nobody got these: others may have them at once."""
         nack = self._queues.nack
         with contextlib.suppress(TMSError):  # then their leases end by themselves
-            await self._service.in_thread(nack, asked.topic, asked.group, leased.tokens(), 0)
+            await self._service.in_thread(nack, request.topic, request.group, leased.tokens(), 0)
 
 
 def _answer(found: Received, media: str) -> _LeasedBody:
