@@ -14,7 +14,7 @@
 #   make wheel   dist/: TMS to be installed with pip, with the coprocessor in it
 #   make soak    SECONDS=n: real processes, all features, kills and lost answers; SEED=s ROUND=n: one again
 #   make orders  exactly once: 10,000 orders, a worker that is killed 200 times
-#   make bench   the benchmarks behind the README's numbers
+#   make bench   the benchmarks behind docs/benchmarks.md
 #   make env     .venv with the locked dependencies and this package (all of the above call it)
 #   make env-spark35   .venv-spark35: the same for Spark 3.5, which cannot be beside Spark 4
 #   make lock    resolve the dependencies of pyproject.toml anew
