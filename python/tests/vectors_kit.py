@@ -105,7 +105,19 @@ def topics() -> dict[str, Any]:
     names = ["flights", "default:flights", "analytics:click-stream", "A_1:_", "a:b--", "9:9"]
     names += ["n" * 128 + ":" + "t" * 128]
     cleanups = ["delete", "compact", "compact,delete", "delete, compact"]
-    retentions = ["14d", "36h", "1s", "1000ms", "1000", "2w", "90m", " 14d ", "36525d", "forever"]
+    retentions = [
+        "14d",
+        "36h",
+        "1s",
+        "1000ms",
+        "1000",
+        "1.5d",
+        "2w",
+        "90m",
+        " 14d ",
+        "36525d",
+        "forever",
+    ]
     return {
         "about": "Names of topics, how long their messages are kept (null is forever), and what"
         " becomes of older ones.",
@@ -139,7 +151,6 @@ def topics() -> dict[str, Any]:
             "0",
             "999ms",
             "-1d",
-            "1.5d",
             "1y",
             "d",
             "36526d",

@@ -13,6 +13,7 @@ import socket
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tms.model.quantity import Duration, seconds
 from tms.options import check_options, named_options
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ _HOMES = {
 def open(
     path: str | os.PathLike[str],
     *,
-    timeout_s: float = 30.0,
+    timeout_s: Duration = 30.0,
     create: bool = True,
     take_over: bool = False,
     **config: Any,
@@ -86,7 +87,8 @@ def open(
     """
     from tms.client.client import Bus
 
-    return Bus(open_engine(path, create, take_over, **config), timeout_s=timeout_s)
+    limit_s = seconds("timeout_s", timeout_s)
+    return Bus(open_engine(path, create, take_over, **config), timeout_s=limit_s)
 
 
 def open_engine(
@@ -125,7 +127,7 @@ def open_engine(
 
 
 @named_options
-def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: float = 30.0) -> "Bus":
+def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0) -> "Bus":
     """The bus of the service at `url`, `http://HOST:PORT` or https. Connects when first used.
 
     `timeout_s` bounds every call, repetitions included. Raises `ConfigError` for a wrong URL.
@@ -133,7 +135,8 @@ def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: float = 30.0) -> "
     from tms.client.client import Bus
     from tms.client.http.transport import HttpTransport
 
-    return Bus(HttpTransport(url, timeout_s=timeout_s), timeout_s=timeout_s)
+    limit_s = seconds("timeout_s", timeout_s)
+    return Bus(HttpTransport(url, timeout_s=limit_s), timeout_s=limit_s)
 
 
 if not TYPE_CHECKING:  # type checkers see the imports above, and a misspelt name

@@ -17,6 +17,7 @@ from tms.client.aio.queues import AsyncQueue
 from tms.client.client import Bus
 from tms.client.http.aio import AsyncHttpLane
 from tms.client.http.transport import HttpTransport
+from tms.model.quantity import Duration, seconds
 from tms.options import named_options
 
 __all__ = ["open", "connect", "AsyncBus", "AsyncProducer", "AsyncConsumer", "AsyncQueue"]
@@ -25,22 +26,24 @@ __all__ = ["open", "connect", "AsyncBus", "AsyncProducer", "AsyncConsumer", "Asy
 def open(
     path: str | os.PathLike[str],
     *,
-    timeout_s: float = 30.0,
+    timeout_s: Duration = 30.0,
     create: bool = True,
     take_over: bool = False,
     **config: Any,
 ) -> AsyncBus:
     """See `tms.open`. Opening blocks for some milliseconds, in HBase for longer."""
+    limit_s = seconds("timeout_s", timeout_s)
     engine = open_engine(path, create, take_over, **config)
-    bus = Bus(engine, timeout_s=timeout_s)
-    return AsyncBus(bus, lambda: AsyncLocalLane(engine), timeout_s=timeout_s)
+    bus = Bus(engine, timeout_s=limit_s)
+    return AsyncBus(bus, lambda: AsyncLocalLane(engine), timeout_s=limit_s)
 
 
 @named_options
-def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: float = 30.0) -> AsyncBus:
+def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0) -> AsyncBus:
     """See `tms.connect`."""
-    transport = HttpTransport(url, timeout_s=timeout_s)
-    bus = Bus(transport, timeout_s=timeout_s)
+    limit_s = seconds("timeout_s", timeout_s)
+    transport = HttpTransport(url, timeout_s=limit_s)
+    bus = Bus(transport, timeout_s=limit_s)
     return AsyncBus(
-        bus, lambda: AsyncHttpLane(transport.target, transport.calls), timeout_s=timeout_s
+        bus, lambda: AsyncHttpLane(transport.target, transport.calls), timeout_s=limit_s
     )

@@ -129,7 +129,7 @@ class DelayContract:
             {"delay": timedelta(seconds=-1)},
             {"delay": float("nan")},
             {"delay": float("inf")},
-            {"delay": "1"},
+            {"delay": "1 fortnight"},
             {"delay": True},
             {"delay": 1e12},
             {"at": -1},

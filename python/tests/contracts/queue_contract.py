@@ -29,7 +29,7 @@ from tms.model.queue import Token, TokenResult
 WAIT_S = 10.0
 
 
-def prepared(bus: Bus, *values: bytes, partitions: int = 1, **settings: object) -> Queue:
+def prepared(bus: Bus, *values: bytes, partitions: int = 1, **settings: Any) -> Queue:
     """The queue `workers` on the topic `jobs`, with these messages."""
     bus.create_topic("jobs", partitions=partitions, durability="written")
     queue = bus.queue("jobs", group="workers", **{"jitter": 0.0, **settings})

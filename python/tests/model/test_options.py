@@ -70,7 +70,7 @@ def test_what_is_like_no_option_gets_the_list_alone() -> None:
     ],
 )
 def test_a_value_of_the_wrong_kind_is_named(
-    option: str, value: object, wanted: str, tmp_path: Path
+    option: str, value: Any, wanted: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Invalid) as caught:
         tms.open(tmp_path / "data", **{option: value})

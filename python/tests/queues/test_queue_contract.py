@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ class TestHttp(QueueContract):
             yield bus
 
 
-async def prepared(bus: AsyncBus, *values: bytes, **settings: object) -> AsyncQueue:
+async def prepared(bus: AsyncBus, *values: bytes, **settings: Any) -> AsyncQueue:
     await bus.create_topic("jobs", durability="written")
     for value in values:
         await bus.publish("jobs", value)

@@ -453,7 +453,7 @@ def test_row_33_a_topic_that_exists(client: Client, topic: str) -> None:
         pytest.param({"partitions": True}, id="row_34_true"),
         pytest.param({"retention": 0}, id="row_36_0"),
         pytest.param({"retention": -1}, id="row_36_negative"),
-        pytest.param({"retention": 1}, id="row_36_1_ms"),
+        pytest.param({"retention": "1ms"}, id="row_36_1_ms"),
         pytest.param({"retention": 10**15}, id="row_36_long"),
         pytest.param({"retention": "1 fortnight"}, id="row_36_fortnight"),
         pytest.param({"retention": "9" * 5_000}, id="row_36_digits"),

@@ -187,12 +187,12 @@ class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     """PUT and PATCH of a topic. What is left out has its default, or stays as it is."""
 
     partitions: int | UnsetType = UNSET
-    retention: str | int | UnsetType | None = UNSET
+    retention: str | float | UnsetType | None = UNSET
     retention_bytes: int | UnsetType | None = UNSET
     durability: str | UnsetType = UNSET
     message_bytes_max: int | UnsetType = UNSET
     cleanup: str | UnsetType = UNSET
-    tombstone_retention: str | int | UnsetType | None = UNSET
+    tombstone_retention: str | float | UnsetType | None = UNSET
 
     def changes(self) -> dict[str, Any]:
         """What is to be changed, by the names of `TopicSettings`. Raises `Invalid`."""
@@ -220,24 +220,29 @@ class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
         return TopicSettings(**{"retention_is_default": self.retention is UNSET, **self._given()})
 
 
+def _duration(ms: int | None) -> str | None:
+    return None if ms is None else f"{ms}ms"
+
+
 def _settings_body(settings: TopicSettings) -> SettingsBody:
     return SettingsBody(
         partitions=settings.partitions,
-        retention=UNSET if settings.retention_is_default else settings.retention_ms,
+        retention=UNSET if settings.retention_is_default else _duration(settings.retention_ms),
         retention_bytes=settings.retention_bytes,
         durability=settings.durability,
         message_bytes_max=settings.message_bytes_max,
         cleanup=settings.cleanup,
-        tombstone_retention=settings.tombstone_retention_ms,
+        tombstone_retention=_duration(settings.tombstone_retention_ms),
     )
 
 
 def _changes_body(changes: Mapping[str, object]) -> dict[str, object]:
     """Changes, named as in `TopicSettings`, by the names of `SettingsBody`."""
-    said = {
-        (name.removesuffix("_ms") if name.endswith("retention_ms") else name): value
-        for name, value in changes.items()
-    }
+    said = dict(changes)
+    for name in ("retention", "tombstone_retention"):
+        if f"{name}_ms" in said:
+            ms = said.pop(f"{name}_ms")
+            said[name] = None if ms is None else f"{ms}ms"
     if said.pop("retention_is_default", False):
         said["retention"] = RETENTION_DEFAULT
     return said

@@ -9,7 +9,6 @@
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
@@ -17,7 +16,7 @@ import click
 import msgspec
 
 from tms.cli.output import Row
-from tms.cli.session import DELAY, TIME, TOPIC, Session, Shared
+from tms.cli.session import SECONDS, TIME, TOPIC, Session, Shared
 from tms.cli.topics import time_text
 from tms.clock import Clock
 from tms.errors import Invalid, TooLarge
@@ -51,7 +50,7 @@ class _InputLine:
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Instead of by key.")
 @click.option("--durability", type=click.Choice([one.value for one in Durability]))
 @click.option("--compression", type=click.Choice(_COMPRESSIONS), default="none", help="[none]")
-@click.option("--delay", type=DELAY, help="Deliver them after so long: 90s, 1h, 2d.")
+@click.option("--delay", type=SECONDS, help="Deliver them after so long: 90s, 1h, 2d.")
 @click.option("--deliver-at", type=TIME, help="Deliver them then: 2026-11-01T00:00Z.")
 @click.pass_obj
 def command(
@@ -63,7 +62,7 @@ def command(
     partition: int | None,
     durability: str | None,
     compression: str,
-    delay: timedelta | None,
+    delay: float | None,
     deliver_at: int | None,
     **keying: Any,
 ) -> None:

@@ -14,9 +14,9 @@ import click
 
 from tms.block.received import Delivered
 from tms.cli.output import Format, Row
-from tms.cli.queue_options import GROUP, SECONDS
+from tms.cli.queue_options import GROUP
 from tms.cli.rendering import FIELDS, Fields, facts_of, renderer, write_bytes
-from tms.cli.session import TOPIC, Session, Shared
+from tms.cli.session import SECONDS, TOPIC, Session, Shared
 from tms.client.cursor import Start
 from tms.errors import TopicNotFound
 from tms.model.queue import RECEIVE_MAX, TokenResult, redrive_group

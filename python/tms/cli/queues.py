@@ -12,8 +12,8 @@ import msgspec
 
 from tms.cli import queue_messages as messages
 from tms.cli.output import Format, Row, table_text, write
-from tms.cli.queue_options import GROUP, SECONDS
-from tms.cli.session import START, TOPIC, CommandGroup, Session, Shared
+from tms.cli.queue_options import GROUP
+from tms.cli.session import SECONDS, START, TOPIC, CommandGroup, Session, Shared
 from tms.cli.topics import time_text
 from tms.model.position import Position
 from tms.model.queue import QueueInfo, QueueSettings

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from tms.cli.output import Format, Row, facts_text, say, show, write
 from tms.clock import Clock, SystemClock
 from tms.errors import ConfigError, NotFound, TMSError, Unavailable
 from tms.model.position import Position
+from tms.model.quantity import seconds
 from tms.model.topic import RETENTION_DEFAULT, TopicName, parse_retention
 
 if TYPE_CHECKING:
@@ -32,15 +33,6 @@ if TYPE_CHECKING:
 URL_DEFAULT = "http://127.0.0.1:7070"
 _FIRST_ANSWER_S = 5.0
 _SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(i?B?)", re.ASCII | re.IGNORECASE)
-_DELAY = re.compile(r"([0-9]{1,12})\s*(ms|s|m|h|d|w)?", re.ASCII)
-_DELAY_MS = {
-    "ms": 1,
-    "s": 1_000,
-    "m": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-    "w": 604_800_000,
-}
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -295,20 +287,18 @@ class StartType(click.ParamType[Position | int]):
             )
 
 
-class DelayType(click.ParamType[timedelta]):
-    """`90s`, `1h`, `500ms`; a bare number is seconds."""
+class DurationType(click.ParamType[float]):
+    """`90s`, `1h`, `500ms` in seconds; a bare number is seconds."""
 
     name = "duration"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        match = _DELAY.fullmatch(value.strip())
-        if match is None:
-            self.fail(f"A delay is a number with ms, s, m, h, d or w, got {value!r}.", param, ctx)
-        return timedelta(milliseconds=int(match[1]) * _DELAY_MS[match[2] or "s"])
+    ) -> float:
+        try:
+            return seconds("A duration", value)
+        except TMSError as error:
+            self.fail(error.message, param, ctx)
 
 
 class TimeType(click.ParamType[int]):
@@ -335,5 +325,5 @@ def _time_ms(text: str) -> int:
 
 TOPIC, RETENTION, START = TopicType(), RetentionType(), StartType()
 TOPIC_RETENTION = RetentionType(default=True)
-DELAY, TIME = DelayType(), TimeType()
+SECONDS, TIME = DurationType(), TimeType()
 SIZE, LIMIT = SizeType(), SizeType(limit=True)

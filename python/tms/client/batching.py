@@ -120,9 +120,13 @@ class Batcher:
 
         Raises like `add`, with `index`; the messages before that one are taken.
         """
+        _require_many("values", values)
         for name, column in (("keys", keys), ("headers", headers)):
+            _require_many(name, column)
             if column is not None and len(column) != len(values):
-                raise Invalid(f"There are {len(values)} values but {len(column)} {name}.")
+                raise Invalid(
+                    f"There are {len(values)} values but {len(column)} {name}.", field=name
+                )
         if keys is None and headers is None and set(map(type, values)) <= {bytes}:
             yield from self._add_values(values, partition)  # type: ignore[arg-type]
             return
@@ -230,11 +234,21 @@ class Batcher:
 
 
 def check_partition(partition: int, partitions: int) -> None:
-    """Raises `PartitionNotFound`."""
-    if type(partition) is not int or not 0 <= partition < partitions:
+    """Raises `PartitionNotFound`, `Invalid`."""
+    if type(partition) is not int:
+        raise Invalid(f"A partition is a number, got {partition!r:.80}.", field="partition")
+    if not 0 <= partition < partitions:
         raise PartitionNotFound(
             f"The topic has the partitions 0 to {partitions - 1}, not {partition!r}.",
             partition=partition,
+        )
+
+
+def _require_many(name: str, column: object) -> None:
+    if isinstance(column, bytes | str):
+        raise Invalid(
+            f"{name} are a list with one for each message, got {type(column).__name__}.",
+            field=name,
         )
 
 
@@ -271,7 +285,8 @@ def value_sizes(values: Sequence[bytes | None], limit: int) -> list[int]:
 def _not_bytes(what: str, cell: object) -> Invalid:
     return Invalid(
         f"A message's {what} is bytes or None, got {type(cell).__name__}. Encode it first, e.g. "
-        "json.dumps(…).encode()."
+        "json.dumps(…).encode().",
+        field=what,
     )
 
 
@@ -283,22 +298,32 @@ def _too_large(size: int, limit: int) -> TooLarge:
 
 
 def _headers_bytes(headers: Headers) -> int:
+    if not isinstance(headers, Mapping):
+        raise Invalid(
+            f"Headers are a mapping of names to bytes, got {type(headers).__name__}.",
+            field="headers",
+        )
     if len(headers) > HEADERS_MAX:
-        raise Invalid(f"A message has at most {HEADERS_MAX} headers, this one has {len(headers)}.")
+        raise Invalid(
+            f"A message has at most {HEADERS_MAX} headers, this one has {len(headers)}.",
+            field="headers",
+        )
     size = 0
     for name, cell in headers.items():
         if type(name) is not str or not name or type(cell) is not bytes:
             raise Invalid(
                 f"A header has a non-empty str as name and bytes as value, got {name!r:.80} → "
-                f"{type(cell).__name__}."
+                f"{type(cell).__name__}.",
+                field="headers",
             )
         if len(cell) > HEADER_VALUE_BYTES_MAX:
             raise Invalid(
                 f"A header's value has at most {HEADER_VALUE_BYTES_MAX} bytes, {name!r:.80} has "
-                f"{len(cell)}."
+                f"{len(cell)}.",
+                field="headers",
             )
         try:
             size += len(name.encode()) + len(cell)
         except UnicodeEncodeError as exc:
-            raise Invalid(f"A header's name is text, got {name!r:.80}.") from exc
+            raise Invalid(f"A header's name is text, got {name!r:.80}.", field="headers") from exc
     return size

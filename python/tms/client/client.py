@@ -16,11 +16,12 @@ from types import TracebackType
 from typing import Literal, Self
 
 from tms.api.parameters import TIMEOUT_S
+from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
 from tms.client.batching import REQUEST_BYTES, Headers, KnownTopic
 from tms.client.coalescing import Coalescing
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer, ConsumerSettings
-from tms.client.cursor import Cursor, Page, Start, start_positions
+from tms.client.cursor import Cursor, Page, Start, check_flag, start_positions
 from tms.client.delayed import DelayedCalls
 from tms.client.delivery import Delivery, DeliveryOptions, Numbering
 from tms.client.group_calls import GroupCalls
@@ -43,6 +44,7 @@ from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
 from tms.model.message import Appended
 from tms.model.position import Position, PositionKind
+from tms.model.quantity import Duration, seconds, timeout, whole
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName, parse_durability
 
@@ -74,7 +76,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         headers: Headers | None = None,
         partition: int | None = None,
         durability: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
         expect: Expect | None = None,
     ) -> MessageId | None:
         """Publish one message and wait for its acknowledgement; its id, or None with durability
@@ -93,6 +95,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
                 topic, [value], *some, partition, durability, timeout_s=timeout_s, expect=expect
             )
             return id
+        if timeout_s is not None:
+            timeout_s = seconds("timeout_s", timeout_s)
         known = self._publishing.known(topic) or self.refresh_topic(topic)
         message = Lone(value, key, headers, partition)
         try:
@@ -110,7 +114,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         partition: int | None = None,
         durability: str | None = None,
         compression: str = Compression.NONE,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
         expect: Expect | None = None,
     ) -> list[MessageId]:
         """Publish messages and wait for all acknowledgements; their ids in this order, none with
@@ -150,12 +154,12 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         self,
         topic: str,
         *,
-        linger_ms: float = 0,
+        linger_ms: Duration = 0,
         batch_bytes: int = BATCH_BYTES,
         compression: str = Compression.NONE,
         durability: str | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
     ) -> Producer:
         """A producer that batches by itself; see `Producer.send`.
 
@@ -164,7 +168,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         `in_flight_max` requests (1 to 8) are under way. `compression` is none, lz4 or zstd. Raises
         `TopicNotFound`, `Invalid`.
         """
-        check_options(linger_ms, batch_bytes, in_flight_max)
+        linger_s = check_options(linger_ms, batch_bytes, in_flight_max)
         packing = as_compression(compression)
         known = self.refresh_topic(topic)
         numbering = Numbering()
@@ -178,7 +182,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
             delivery,
             self._clock,
             lambda: self.refresh_topic(topic).partitions,
-            SendPace(linger_ms / 1_000, in_flight_max),
+            SendPace(linger_s, in_flight_max),
         )
         self._open.add(made)
         return made
@@ -192,14 +196,14 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         partitions: Sequence[int] | Literal["all"] | None = None,
         stop_at_end: bool = False,
         *,
-        wait_s: float = WAIT_S,
+        wait_s: Duration = WAIT_S,
         bytes_max: int = FETCH_BYTES,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
         isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
         where: str | Filter | None = None,
         delivery: str = DeliveryMode.EXPLICIT,
-        session_s: float = SESSION_S,
+        session_s: Duration = SESSION_S,
         on_assigned: Told | None = None,
         on_revoked: Told | None = None,
     ) -> Consumer:
@@ -214,12 +218,17 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         behind what was there when it began. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
         name, wanted = TopicName.parse(topic), as_filter(where)
+        check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
         stored = self.positions(topic, group=group) if group and options is None else {}
         positions = self._starts(topic, start, partitions, stored)
         cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
-        settings = ConsumerSettings(wait_s, bytes_max, limit_s, as_view(isolation))
+        settings = ConsumerSettings(
+            seconds("wait_s", wait_s),
+            whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX),
+            timeout(timeout_s, self._timeout_s),
+            as_view(isolation),
+        )
         standing = CommittedPositions(name, group, stored, self.mover())
         place = (name, open_lane(self._transport), cursor, self._clock, settings, standing)
         if options is None:
@@ -232,11 +241,11 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         return made
 
     def transaction(
-        self, *, durability: str | None = None, timeout_s: float | None = None
+        self, *, durability: str | None = None, timeout_s: Duration | None = None
     ) -> Transaction:
         """A transaction over messages and positions: `with bus.transaction() as tx: tx.send(…)`.
         Its durability is the strongest of its topics', unless given."""
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        limit_s = timeout(timeout_s, self._timeout_s)
         return Transaction(
             self._publishing,
             self.refresh_topic,
@@ -264,7 +273,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         partitions: Sequence[int] | None = None,
         *,
         bytes_max: int = FETCH_BYTES,
-        wait_s: float = 0,
+        wait_s: Duration = 0,
     ) -> Page:
         """One fetch: batches from `start` on, about `bytes_max` bytes of them, at least one if
         there is one.
@@ -273,17 +282,19 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         and `OffsetOutOfRange`.
         """
         known = self._publishing.known(topic)
+        whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX)
+        waiting_s = seconds("wait_s", wait_s) if wait_s else 0
         name = TopicName.parse(topic) if known is None else known.name
         positions = start_positions(
             start, partitions, lambda: (known or self.refresh_topic(topic)).partitions
         )
         try:
-            return self._fetch(name, positions, bytes_max, wait_s)
+            return self._fetch(name, positions, bytes_max, waiting_s)
         except NotFound:  # the topic may have changed since it was remembered
             if known is None or partitions is not None:
                 raise
         positions = start_positions(start, None, lambda: self.refresh_topic(topic).partitions)
-        return self._fetch(name, positions, bytes_max, wait_s)
+        return self._fetch(name, positions, bytes_max, waiting_s)
 
     # --- closing ----------------------------------------------------------------------------------
 
@@ -329,9 +340,9 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         known: KnownTopic,
         durability: str | None,
         numbering: Numbering,
-        timeout_s: float | None,
+        timeout_s: Duration | None,
         compression: Compression = Compression.NONE,
     ) -> Delivery:
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        limit_s = timeout(timeout_s, self._timeout_s)
         options = DeliveryOptions(as_durability(durability), compression, limit_s)
         return Delivery(self._transport, known.name, numbering, options, self._clock)

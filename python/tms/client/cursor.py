@@ -67,15 +67,33 @@ def start_positions(
     """Where each partition begins; `count` tells how many there are. Raises `Invalid`,
     `BadMessageId`."""
     if type(start) is not dict and not isinstance(start, Mapping):
-        wanted = range(count()) if partitions is None else partitions
+        wanted = range(count()) if partitions is None else numbers(partitions)
         return dict.fromkeys(wanted, as_position(start))
     positions: dict[int, Position] = {}
-    for partition in start if partitions is None else partitions:
+    for partition in numbers(start, "start") if partitions is None else numbers(partitions):
         there = start.get(partition)
         if there is None:
             raise Invalid(f"The start has no position for partition {partition}.", field="start")
         positions[partition] = there if type(there) is Position else as_position(there)
     return positions
+
+
+def numbers(partitions: Iterable[int], field: str = "partitions") -> Sequence[int]:
+    """Numbers of partitions themselves. Raises `Invalid`."""
+    if isinstance(partitions, Iterable) and not isinstance(partitions, str | bytes):
+        found = list(partitions)
+        if all(type(one) is int and one >= 0 for one in found):
+            return found
+    raise Invalid(
+        f"{field} names partitions by their numbers, such as 0, got {partitions!r:.80}.",
+        field=field,
+    )
+
+
+def check_flag(field: str, value: bool) -> None:
+    """Raises `Invalid`."""
+    if type(value) is not bool:
+        raise Invalid(f"{field} is True or False, got {value!r:.80}.", field=field)
 
 
 def asks(

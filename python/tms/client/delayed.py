@@ -17,16 +17,17 @@ from tms.client.delivery import Numbering
 from tms.client.known import as_compression, as_durability
 from tms.errors import Invalid, NotFound
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
+from tms.model.ids import TIME_MS_MAX
 from tms.model.message import NewBlock
+from tms.model.quantity import Duration, seconds, timeout, whole
 from tms.model.topic import TopicName
 from tms.retrying import retrying
 
 At = datetime | int  # a time with its zone, or ms since 1970
-Delay = timedelta | float  # or seconds
 PAGE = 1_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_DELAY_S_MAX = 1e12
+DELAY_S_MAX = 1e10  # 300 years
 
 
 class DelayedCalls(BusCalls):
@@ -41,13 +42,13 @@ class DelayedCalls(BusCalls):
         partition: int | None = None,
         *,
         at: At | None = None,
-        delay: Delay | None = None,
+        delay: Duration | None = None,
         durability: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
     ) -> DelayedId:
         """Publish one message that is delivered at a time (a datetime with its zone, or ms since
-        1970), or after a delay (seconds or a timedelta), and wait until it is stored; its id, to
-        `cancel` it with.
+        1970), or after a delay (seconds, a timedelta, "5m"), and wait until it is stored; its id,
+        to `cancel` it with.
 
         It is never delivered early, and gets its place and id in the log when it is due. What is
         past already is due at once. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`,
@@ -75,10 +76,10 @@ class DelayedCalls(BusCalls):
         partition: int | None = None,
         *,
         at: At | None = None,
-        delay: Delay | None = None,
+        delay: Duration | None = None,
         durability: str | None = None,
         compression: str = Compression.NONE,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
     ) -> list[DelayedId]:
         """Publish messages that are due together; their ids in this order. Up to 4 MiB of them are
         stored in one request, all or nothing; errors carry `index` where one message is the
@@ -90,7 +91,7 @@ class DelayedCalls(BusCalls):
             known, Numbering(), batch_bytes=REQUEST_BYTES, compression=packing, partition=partition
         )
         deferred: list[Deferred] = []
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        limit_s = timeout(timeout_s, self._timeout_s)
 
         def store(blocks: list[NewBlock]) -> list[Deferred]:
             token = os.urandom(16).hex()
@@ -111,7 +112,7 @@ class DelayedCalls(BusCalls):
             raise
         return _in_order(deferred, batcher.partitions_of(len(values), keys, partition))
 
-    def cancel(self, topic: str, id: DelayedId | str, timeout_s: float | None = None) -> bool:
+    def cancel(self, topic: str, id: DelayedId | str, timeout_s: Duration | None = None) -> bool:
         """Whether a delayed message is cancelled: it is never delivered. False when it is delivered
         already, or there is none with this id. Raises `TopicNotFound`, `Invalid`."""
         name, wanted = TopicName.parse(topic), as_id(id)
@@ -119,7 +120,7 @@ class DelayedCalls(BusCalls):
         return retrying(
             lambda left_s: port.cancel(name, wanted, left_s),
             self._clock,
-            self._timeout_s if timeout_s is None else timeout_s,
+            timeout(timeout_s, self._timeout_s),
         )
 
     def delayed(self, topic: str) -> DelayedInfo:
@@ -139,34 +140,33 @@ class DelayedCalls(BusCalls):
             last = found[-1].id
 
 
-def as_due(at: At | None, delay: Delay | None) -> Due:
+def as_due(at: At | None, delay: Duration | None) -> Due:
     """When a caller means. Raises `Invalid`."""
     if (at is None) == (delay is None):
-        raise Invalid("Say when messages are due: either at=… or delay=….")
+        raise Invalid("Say when messages are due: either at=… or delay=….", field="at")
     if at is not None:
         return Due(at_ms=_at_ms(at))
-    if isinstance(delay, timedelta):
-        return Due(delay_ms=-(-delay // _MS))
-    if isinstance(delay, bool) or not isinstance(delay, int | float):
-        raise Invalid(
-            f"A delay is seconds or a timedelta, got {type(delay).__name__}.", field="delay"
-        )
-    if not 0 <= delay <= _DELAY_S_MAX:
-        raise Invalid(f"A delay is not negative and ends before the year 10000, got {delay}.")
-    return Due(delay_ms=math.ceil(delay * 1_000))
+    assert delay is not None
+    return Due(delay_ms=math.ceil(seconds("delay", delay, 0, DELAY_S_MAX) * 1_000))
 
 
 def as_id(id: DelayedId | str) -> DelayedId:
     """Raises `Invalid`."""
-    return id if isinstance(id, DelayedId) else DelayedId.parse(id)
+    if isinstance(id, DelayedId):
+        return id
+    if isinstance(id, str):
+        return DelayedId.parse(id)
+    raise Invalid(f"A DelayedId or its text is wanted, got {id!r:.80}.", field="id")
 
 
 def _at_ms(at: At) -> int:
     if isinstance(at, datetime):
         if at.tzinfo is None:
-            raise Invalid(f"The time {at} has no time zone; use e.g. datetime(…, tzinfo=UTC).")
+            raise Invalid(
+                f"The time {at} has no time zone; use e.g. datetime(…, tzinfo=UTC).", field="at"
+            )
         return max(0, -(-(at - _EPOCH) // _MS))
-    return at
+    return whole("at", at, 0, TIME_MS_MAX)
 
 
 def _in_order(deferred: Sequence[Deferred], partitions: Iterator[int]) -> list[DelayedId]:

@@ -6,9 +6,10 @@ from secrets import token_hex
 from socket import gethostname
 
 from tms.client.calls import BusCalls
-from tms.client.cursor import Start, as_position
+from tms.client.cursor import Start, as_position, numbers
 from tms.client.group_options import MemberOptions
 from tms.client.member import Member
+from tms.errors import Invalid
 from tms.model.group import GroupInfo, GroupSummary
 from tms.model.position import Position
 from tms.model.topic import TopicName
@@ -47,6 +48,13 @@ class GroupCalls(BusCalls):
     def set_positions(self, topic: str, positions: Mapping[int, Start], *, group: str) -> None:
         """Move a group, whatever its consumers do. Raises `TopicNotFound`."""
         name = TopicName.parse(topic)
+        if not isinstance(positions, Mapping):
+            raise Invalid(
+                "Positions are a mapping of partitions to positions, got "
+                f"{type(positions).__name__}.",
+                field="positions",
+            )
+        numbers(positions, "positions")
         self.refresh_topic(topic)
         self._transport.transactions.move(
             [

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from tms.errors import Invalid
 from tms.model.group import SESSION_S, check_group, check_session
+from tms.model.quantity import Duration
 
 
 class DeliveryMode(StrEnum):
@@ -39,22 +40,23 @@ def member_options(
     group: str,
     partitions: Sequence[int] | str | None,
     delivery: str,
-    session_s: float,
+    session_s: Duration,
     on_assigned: Told | None,
     on_revoked: Told | None,
 ) -> MemberOptions | None:
     """The options of a consumer that is a member of a group; None if it is none, because it has no
     group, or names its partitions. Raises `Invalid` for what is wrong or does not go together."""
-    if group:
+    if group != "":
         check_group(group)
-    if isinstance(partitions, str) and partitions != "all":
-        raise Invalid(
-            f'`partitions` are numbers, or "all", got {partitions!r}.', field="partitions"
-        )
+    for name, told in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
+        if told is not None and not callable(told):
+            raise Invalid(
+                f"{name} is a function that takes partitions, got {told!r:.80}.", field=name
+            )
     if delivery not in list(DeliveryMode):
         modes = ", ".join(DeliveryMode)
         raise Invalid(f"A delivery is one of {modes}, got {delivery!r}.", field="delivery")
-    check_session(session_s)
+    session_s = check_session(session_s)
     if group and partitions is None:
         mode = DeliveryMode(delivery)
         return MemberOptions(mode, session_s, on_assigned or _nobody, on_revoked or _nobody)

@@ -31,12 +31,14 @@ from tms.client.delivery import Delivery
 from tms.client.known import REFRESH_S
 from tms.client.transport import Channel, PendingAnswer
 from tms.clock import Clock
-from tms.errors import Closed, Invalid, TimedOut, TMSError
+from tms.errors import Closed, TimedOut, TMSError
 from tms.model.message import Appended, NewBlock
+from tms.model.quantity import Duration, milliseconds, whole
 from tms.retrying import attempt_s, is_retriable
 
 BATCH_BYTES = 512 << 10
 IN_FLIGHT_MAX = 8
+LINGER_MS_MAX = 60_000
 IN_FLIGHT_LIMIT = 8  # so many blocks of a producer the service remembers
 CALM_S = 0.000_2  # after a push, a message may have company that soon
 BUSY_S = 0.005  # how long the driver stays away while the caller fills blocks
@@ -370,12 +372,8 @@ def _await(pending: PendingAnswer[list[Appended]], timeout_s: float) -> None:
         return
 
 
-def check_options(linger_ms: float, batch_bytes: int, in_flight_max: int) -> None:
-    """Raises `Invalid`."""
-    for name, value, low, high in (
-        ("linger_ms", linger_ms, 0, 60_000),
-        ("batch_bytes", batch_bytes, 1, REQUEST_BYTES),
-        ("in_flight_max", in_flight_max, 1, IN_FLIGHT_LIMIT),
-    ):
-        if not low <= value <= high:
-            raise Invalid(f"{name} is a number from {low} to {high}, got {value!r}.", field=name)
+def check_options(linger_ms: Duration, batch_bytes: int, in_flight_max: int) -> float:
+    """The linger in seconds. Raises `Invalid`."""
+    whole("batch_bytes", batch_bytes, 1, REQUEST_BYTES)
+    whole("in_flight_max", in_flight_max, 1, IN_FLIGHT_LIMIT)
+    return milliseconds("linger_ms", linger_ms, 0, LINGER_MS_MAX) / 1_000

@@ -19,19 +19,26 @@ from contextlib import contextmanager, suppress
 from typing import Unpack
 
 from tms.api.operations import QueuesApi
+from tms.api.queues import FETCH_BYTES_MAX, REDRIVE_MAX
 from tms.block import MESSAGES_MAX
 from tms.block.received import Delivered, Received
 from tms.client.leases import Leases, Pace
 from tms.clock import Clock
 from tms.errors import Fenced, Invalid, TMSError
+from tms.model.quantity import Duration, seconds, whole
 from tms.model.queue import (
+    DELAY_S_MAX,
+    LEASE_S_MAX,
+    LEASE_S_MIN,
     RECEIVE_BYTES,
+    RECEIVE_MAX,
     QueueInfo,
     QueueOptions,
     QueueSettings,
     Settlement,
     Token,
     TokenResult,
+    in_seconds,
     join_tokens,
 )
 from tms.model.topic import TopicName
@@ -69,16 +76,17 @@ class Queue:
     # -- messages ----------------------------------------------------------------------------------
 
     def receive(
-        self, limit: int = 1, wait_s: float = 0, bytes_max: int = RECEIVE_BYTES
+        self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
     ) -> list[Delivered]:
         """Up to `limit` messages, leased to the caller; waits up to `wait_s` for the first one.
         Those that were delivered before come first. Raises `QueueNotFound`, `Invalid`."""
         return self.receive_slices(limit, wait_s, bytes_max).messages(self.topic)
 
     def receive_slices(
-        self, limit: int = 1, wait_s: float = 0, bytes_max: int = RECEIVE_BYTES
+        self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
     ) -> Received:
         """The same, as slices of blocks with their columns: faster where messages are many."""
+        wait_s = check_receive(limit, wait_s, bytes_max)
         return self._port().receive(self.name, self.group, limit, wait_s, bytes_max)
 
     def __iter__(self) -> Iterator[Delivered]:
@@ -139,17 +147,22 @@ class Queue:
         with self.leases.settling(tokens):
             return self._port().ack(self.name, self.group, tokens)
 
-    def nack(self, messages: Messages, delay_s: float | None = None) -> TokenResult:
+    def nack(self, messages: Messages, delay_s: Duration | None = None) -> TokenResult:
         """Messages are to be delivered again, after `delay_s`, or the queue's back-off if left out;
         a message whose last delivery that was goes to the dead letters."""
         tokens = tokens_of(messages)
+        if delay_s is not None:
+            delay_s = seconds("delay_s", delay_s, 0, DELAY_S_MAX)
         with self.leases.settling(tokens):
             return self._port().nack(self.name, self.group, tokens, delay_s)
 
-    def extend(self, messages: Messages, lease_s: float | None = None) -> TokenResult:
+    def extend(self, messages: Messages, lease_s: Duration | None = None) -> TokenResult:
         """Leases begin anew, for `lease_s`, or as long as is usual for the queue. Iterating and
         `settling` do so by themselves."""
-        return self._port().extend(self.name, self.group, tokens_of(messages), lease_s)
+        tokens = tokens_of(messages)
+        if lease_s is not None:
+            lease_s = seconds("lease_s", lease_s, LEASE_S_MIN, LEASE_S_MAX)
+        return self._port().extend(self.name, self.group, tokens, lease_s)
 
     def reject(self, messages: Messages, cause: str = "") -> TokenResult:
         """Messages go to the dead letters, with this cause."""
@@ -174,18 +187,26 @@ class Queue:
 
     def update(self, /, **changes: Unpack[QueueOptions]) -> QueueInfo:
         """Change settings. Raises `Invalid`."""
-        info = self._port().update(self.name, self.group, changes)
+        info = self._port().update(self.name, self.group, in_seconds(changes))
         self.settings = info.settings
         return info
 
     def redrive(self, limit: int = 1_000) -> int:
         """Publish dead letters to the topic again, up to `limit`; how many. Raises `Conflict` when
         somebody else does so, too."""
+        whole("limit", limit, 1, REDRIVE_MAX)
         return self._port().redrive(self.name, self.group, limit)
 
     def delete(self) -> None:
         """Forget the queue; topic and dead letters stay."""
         self._port().delete(self.name, self.group)
+
+
+def check_receive(limit: int, wait_s: Duration, bytes_max: int) -> float:
+    """The wait in seconds. Raises `Invalid`."""
+    whole("limit", limit, 1, RECEIVE_MAX)
+    whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX)
+    return seconds("wait_s", wait_s)
 
 
 def lease_lost(queue: Queue, message: Delivered) -> Fenced:
@@ -208,6 +229,8 @@ def tokens_of(messages: Messages) -> list[str]:
         messages = (messages,)
     tokens: list[Token] = []
     partition, first, stop, deliveries, epoch = -1, 0, 0, 0, ""
+    if isinstance(messages, bytes) or not isinstance(messages, Iterable):
+        raise _no_token(messages)
     for message in messages:
         if not isinstance(message, Delivered):
             tokens.append(_token(message))
@@ -229,6 +252,10 @@ def tokens_of(messages: Messages) -> list[str]:
 def _token(text: str) -> Token:
     if isinstance(text, str):
         return Token.parse(text)
-    raise Invalid(
-        f"A queue takes its messages or their tokens, got {type(text).__name__}.", field="tokens"
+    raise _no_token(text)
+
+
+def _no_token(value: object) -> Invalid:
+    return Invalid(
+        f"A queue takes its messages or their tokens, got {type(value).__name__}.", field="tokens"
     )

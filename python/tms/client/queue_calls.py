@@ -6,7 +6,7 @@ from typing import Unpack
 from tms.client.calls import BusCalls
 from tms.client.queue import Queue
 from tms.errors import QueueNotFound
-from tms.model.queue import QueueInfo, QueueOptions, QueueSettings
+from tms.model.queue import QueueInfo, QueueOptions, QueueSettings, in_seconds
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
 
@@ -25,7 +25,7 @@ class QueueCalls(BusCalls):
             with suppress(QueueNotFound):
                 info = port.describe(name, group)
         if info is None:
-            info = port.declare(name, group, QueueSettings.of(settings))
+            info = port.declare(name, group, QueueSettings.of(in_seconds(settings)))
         return Queue(lambda: self._transport.queues, name, group, info.settings, self._clock)
 
     def queues(self, topic: str) -> list[QueueInfo]:

@@ -4,14 +4,16 @@ from collections.abc import Iterator, Mapping
 
 from tms.client.calls import BusCalls
 from tms.client.cursor import Start, as_position
+from tms.errors import Invalid
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
+from tms.model.quantity import Duration, timeout, whole
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import (
     MESSAGE_BYTES_DEFAULT,
+    PARTITIONS_MAX,
     RETENTION_DEFAULT,
     RETENTION_MS_DEFAULT,
-    TOMBSTONE_RETENTION_MS_DEFAULT,
     Cleanup,
     Durability,
     TopicInfo,
@@ -24,6 +26,8 @@ from tms.model.topic import (
 
 TOPICS_PER_PAGE = 1_000
 ERASE_S = 600.0
+INSPECTED_MAX = 10_000
+TOMBSTONE_RETENTION = "24h"
 
 
 class TopicCalls(BusCalls):
@@ -33,18 +37,18 @@ class TopicCalls(BusCalls):
         self,
         topic: str,
         partitions: int = 1,
-        retention: str | int | None = RETENTION_DEFAULT,
+        retention: Duration | None = RETENTION_DEFAULT,
         retention_bytes: int | None = None,
         durability: str = Durability.SYNCED,
         message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
         cleanup: str = Cleanup.DELETE,
-        tombstone_retention: str | int | None = TOMBSTONE_RETENTION_MS_DEFAULT,
+        tombstone_retention: Duration | None = TOMBSTONE_RETENTION,
     ) -> TopicInfo:
         """Create a topic, `name` or `namespace:name`; one that exists with the same settings is
         left as it is.
 
-        `retention` is like `"36h"`, ms, or `"forever"`; `"default"` is the store's: the `tms.ttl`
-        of a table of HBase, else 14 days. `retention_bytes` is per partition.
+        `retention` is like `"36h"`, seconds, a timedelta or `"forever"`; `"default"` the store's:
+        the `tms.ttl` of a table of HBase, else 14 days. `retention_bytes` is per partition.
         `cleanup` is `delete`; `compact` to keep the newest message of each key, without any
         retention; or `compact,delete`. Compaction keeps a tombstone for `tombstone_retention`.
         Raises `TopicExists`, `Invalid`, `Forbidden`.
@@ -80,12 +84,12 @@ class TopicCalls(BusCalls):
         topic: str,
         *,
         partitions: int | None = None,
-        retention: str | int | None = None,
+        retention: Duration | None = None,
         retention_bytes: int | str | None = None,
         durability: str | None = None,
         message_bytes_max: int | None = None,
         cleanup: str | None = None,
-        tombstone_retention: str | int | None = None,
+        tombstone_retention: Duration | None = None,
     ) -> TopicInfo:
         """Change what is given; None leaves it, `"forever"` and `retention_bytes="unlimited"` lift
         a limit, `retention="default"` gives the topic that of the store.
@@ -125,7 +129,7 @@ class TopicCalls(BusCalls):
         key: bytes | None = None,
         id: MessageId | None = None,
         partition: int | None = None,
-        timeout_s: float = ERASE_S,
+        timeout_s: Duration = ERASE_S,
     ) -> int:
         """Take the messages with a key, or the one with an id, out of a topic for good, also their
         bytes out of the store; how many there were.
@@ -136,7 +140,12 @@ class TopicCalls(BusCalls):
         or another failure repeat it. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
         name = TopicName.parse(topic)
-        return self._transport.erase(name, key, id, partition, timeout_s)
+        if key is not None and type(key) is not bytes:
+            raise Invalid(f"A key is bytes, got {type(key).__name__}.", field="key")
+        if id is not None and not isinstance(id, MessageId):
+            raise Invalid(f"An id is a MessageId, got {id!r:.80}.", field="id")
+        limit_s = timeout(timeout_s, ERASE_S)
+        return self._transport.erase(name, key, id, partition, limit_s)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its messages. Raises `TopicNotFound`."""
@@ -156,4 +165,6 @@ class TopicCalls(BusCalls):
 
     def inspect(self, topic: str, partition: int = 0, limit: int = 20) -> PartitionInspection:
         """How a partition stands in the store: its segments and newest blocks."""
+        whole("partition", partition, 0, PARTITIONS_MAX - 1)
+        whole("limit", limit, 0, INSPECTED_MAX)
         return self._transport.inspect(TopicName.parse(topic), partition, limit)

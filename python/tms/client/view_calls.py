@@ -7,6 +7,8 @@ from tms.client.calls import BusCalls
 from tms.client.cursor import Start
 from tms.client.view import View, ViewFold
 from tms.client.view_state import Apply, ViewSnapshot
+from tms.errors import Invalid
+from tms.model.quantity import Duration, timeout
 from tms.model.topic import TopicName
 
 V = TypeVar("V")
@@ -24,7 +26,7 @@ class ViewCalls(BusCalls):
         at: Start | None = None,
         snapshot: ViewSnapshot[bytes] | None = None,
         on_change: Callable[[bytes, bytes | None], None] | None = None,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
     ) -> View[bytes]: ...
 
     @overload
@@ -36,7 +38,7 @@ class ViewCalls(BusCalls):
         at: Start | None = None,
         snapshot: ViewSnapshot[V] | None = None,
         on_change: Callable[[bytes, V | None], None] | None = None,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
     ) -> View[V]: ...
 
     def view(
@@ -47,7 +49,7 @@ class ViewCalls(BusCalls):
         at: Start | None = None,
         snapshot: ViewSnapshot[V] | None = None,
         on_change: Callable[[bytes, V | None], None] | None = None,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
     ) -> View[V]:
         """The newest value of each key as a mapping, read to the end and kept current.
 
@@ -58,12 +60,15 @@ class ViewCalls(BusCalls):
         value)` is called in the thread that reads. Raises `TopicNotFound`, `Invalid`, `Conflict`,
         `OffsetOutOfRange`, and what `apply` raises.
         """
+        for name, function in (("apply", apply), ("on_change", on_change)):
+            if function is not None and not callable(function):
+                raise Invalid(f"{name} is a function, got {function!r:.80}.", field=name)
         made: View[V] = View(
             TopicName.parse(topic),
             self._transport,
             lambda: self._publishing.known(topic) or self.refresh_topic(topic),
             self._clock,
-            self._timeout_s if timeout_s is None else timeout_s,
+            timeout(timeout_s, self._timeout_s),
             ViewFold(apply, on_change),
         )
         made.load(at, snapshot)

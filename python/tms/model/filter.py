@@ -224,4 +224,8 @@ class _FilterReader:
 
 def as_filter(where: "str | Filter | None") -> Filter | None:
     """The filter that a caller means. Raises `Invalid`."""
-    return Filter.parse(where) if isinstance(where, str) else where
+    if where is None or isinstance(where, Filter):
+        return where
+    if isinstance(where, str):
+        return Filter.parse(where)
+    raise Invalid(f"A filter is text or a Filter, got {where!r:.80}.", field="where")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tms.errors import Invalid
+from tms.model.quantity import Duration, seconds
 from tms.model.transaction import check_group
 
 __all__ = [
@@ -111,11 +112,6 @@ def check_member(member: str) -> str:
     return member
 
 
-def check_session(session_s: float) -> float:
-    """The session time-out itself. Raises `Invalid`."""
-    if not SESSION_S_MIN <= session_s <= SESSION_S_MAX:
-        raise Invalid(
-            f"A session lasts {SESSION_S_MIN:g} to {SESSION_S_MAX:g} s, got {session_s!r}.",
-            field="session_s",
-        )
-    return session_s
+def check_session(session_s: Duration) -> float:
+    """The session time-out in seconds. Raises `Invalid`."""
+    return seconds("session_s", session_s, SESSION_S_MIN, SESSION_S_MAX)

@@ -22,6 +22,7 @@ from typing import NamedTuple, TypedDict
 from tms.errors import Invalid
 from tms.model.message import MESSAGES_MAX
 from tms.model.position import Position
+from tms.model.quantity import Duration, seconds, whole
 from tms.model.topic import Durability, TopicName, parse_durability
 
 LEASE_S_MIN, LEASE_S_MAX = 0.001, 12 * 3_600.0
@@ -66,7 +67,7 @@ class QueueSettings:
 
     def __post_init__(self) -> None:
         check_seconds("lease_s", self.lease_s, LEASE_S_MIN, LEASE_S_MAX)
-        _whole("deliveries_max", self.deliveries_max, 0, DELIVERIES_MAX)
+        whole("deliveries_max", self.deliveries_max, 0, DELIVERIES_MAX)
         check_seconds("backoff_first_s", self.backoff_first_s, 0, DELAY_S_MAX)
         check_seconds("backoff_max_s", self.backoff_max_s, self.backoff_first_s, DELAY_S_MAX)
         check_seconds("jitter", self.jitter, 0, 1)
@@ -74,10 +75,10 @@ class QueueSettings:
             TopicName.parse(self.dead_letter).require_writable()
         if self.ordered_by not in ORDERS:
             raise Invalid(
-                f"ordered_by is `key` or empty, got {self.ordered_by[:40]!r}.", field="ordered_by"
+                f"ordered_by is `key` or empty, got {self.ordered_by!r:.40}.", field="ordered_by"
             )
         Position.parse(self.start)
-        _whole("outstanding_max", self.outstanding_max, 1, OUTSTANDING_MAX)
+        whole("outstanding_max", self.outstanding_max, 1, OUTSTANDING_MAX)
         if self.durability is not None and not isinstance(self.durability, Durability):
             object.__setattr__(self, "durability", parse_durability(self.durability))
 
@@ -102,16 +103,24 @@ class QueueSettings:
 class QueueOptions(TypedDict, total=False):
     """What is said of a queue, the rest left as it is; see `QueueSettings`."""
 
-    lease_s: float
+    lease_s: Duration
     deliveries_max: int
-    backoff_first_s: float
-    backoff_max_s: float
+    backoff_first_s: Duration
+    backoff_max_s: Duration
     jitter: float
     dead_letter: str
     ordered_by: str
     start: str
     outstanding_max: int
     durability: Durability | str | None
+
+
+def in_seconds(chosen: QueueOptions) -> dict[str, object]:
+    """The same with durations in seconds. Raises `Invalid`."""
+    return {
+        name: seconds(name, value) if name.endswith("_s") else value  # type: ignore[arg-type]
+        for name, value in chosen.items()
+    }
 
 
 class Token(NamedTuple):
@@ -267,11 +276,6 @@ def _require_known(names: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise Invalid(f"A queue has no setting {name[:40]!r}.", field=name[:40])
-
-
-def _whole(name: str, value: object, low: int, high: int) -> None:
-    if type(value) is not int or not low <= value <= high:
-        raise Invalid(f"{name} is a whole number from {low} to {high}, got {value!r}.", field=name)
 
 
 def _count(text: str, count: int) -> int:

@@ -10,11 +10,10 @@ from enum import StrEnum
 from typing import NamedTuple, Self
 
 from tms.errors import Forbidden, Invalid
+from tms.model.quantity import Duration, seconds, whole
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_]{1,128}", re.ASCII)
 _TOPIC = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
-_DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h|d|w)?", re.ASCII)
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 DEFAULT_NAMESPACE = "default"
 SYSTEM_NAMESPACE = "system"
@@ -67,6 +66,8 @@ class TopicName(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """`namespace:topic` or `topic`. Raises `Invalid`."""
+        if not isinstance(text, str):
+            raise Invalid(f"A topic is text such as `orders`, got {text!r:.80}.", field="topic")
         namespace, colon, topic = text.partition(":")
         if not colon:
             namespace, topic = DEFAULT_NAMESPACE, text
@@ -79,7 +80,8 @@ class TopicName(NamedTuple):
         if not _TOPIC.fullmatch(topic) or topic.startswith("-"):
             raise Invalid(
                 f"A topic name is 1 to 128 of A-Z a-z 0-9 _ - and does not begin with -, "
-                f"got {topic[:140]!r}."
+                f"got {topic[:140]!r}.",
+                field="topic",
             )
         return cls(namespace, topic)
 
@@ -121,12 +123,12 @@ class TopicSettings:
     retention_is_default: bool = False
 
     def __post_init__(self) -> None:
-        _between("partitions", self.partitions, 1, PARTITIONS_MAX)
+        whole("partitions", self.partitions, 1, PARTITIONS_MAX)
         if self.retention_ms is not None:
-            _between("retention_ms", self.retention_ms, RETENTION_MS_MIN, RETENTION_MS_MAX)
+            whole("retention_ms", self.retention_ms, RETENTION_MS_MIN, RETENTION_MS_MAX)
         if self.retention_bytes is not None:
-            _between("retention_bytes", self.retention_bytes, RETENTION_BYTES_MIN, 2**63 - 1)
-        _between("message_bytes_max", self.message_bytes_max, 1, MESSAGE_BYTES_MAX)
+            whole("retention_bytes", self.retention_bytes, RETENTION_BYTES_MIN, 2**63 - 1)
+        whole("message_bytes_max", self.message_bytes_max, 1, MESSAGE_BYTES_MAX)
         if not isinstance(self.durability, Durability):
             object.__setattr__(self, "durability", parse_durability(self.durability))
         if not isinstance(self.cleanup, Cleanup):
@@ -138,12 +140,7 @@ class TopicSettings:
         tombstones_ms = self.tombstone_retention_ms
         if tombstones_ms is not None:
             low, high = RETENTION_MS_MIN, RETENTION_MS_MAX
-            _between("tombstone_retention_ms", tombstones_ms, low, high)
-
-
-def _between(name: str, value: object, low: int, high: int) -> None:
-    if type(value) is not int or not low <= value <= high:
-        raise Invalid(f"{name} is a whole number from {low} to {high}, got {value!r}.", field=name)
+            whole("tombstone_retention_ms", tombstones_ms, low, high)
 
 
 def parse_durability(text: str) -> Durability:
@@ -168,22 +165,12 @@ def parse_cleanup(text: str) -> Cleanup:
     return found
 
 
-def parse_retention(value: str | int | None, field: str = "retention") -> int | None:
-    """Retention in ms from `"14d"`, `"36h"`, `"forever"`, a number of ms, or None (forever).
-    Raises `Invalid`."""
+def parse_retention(value: Duration | None, field: str = "retention") -> int | None:
+    """Retention in ms from a duration; `"forever"` and None are None. Raises `Invalid`."""
     if value is None or value == "forever":
         return None
-    if isinstance(value, str):
-        match = _DURATION.fullmatch(value.strip())
-        if match is None:
-            raise Invalid(
-                "Retention is a number with ms, s, m, h, d or w, or `forever`, "
-                f"got {value[:40]!r}.",
-                field=field,
-            )
-        value = int(match[1]) * _UNIT_MS[match[2] or "ms"]
-    _between(f"{field}_ms", value, RETENTION_MS_MIN, RETENTION_MS_MAX)
-    return value
+    low, high = RETENTION_MS_MIN / 1_000, RETENTION_MS_MAX / 1_000
+    return round(seconds(field, value, low, high) * 1_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,8 @@ class TransactionStats:
 
 def check_group(group: str) -> str:
     """The group itself. Raises `Invalid`, `Forbidden` for one of TMS's own."""
+    if not isinstance(group, str):
+        raise Invalid(f"A group is text, got {group!r:.80}.", field="group")
     if group.startswith(SYSTEM_GROUPS):
         raise Forbidden(f"Groups that begin with `{SYSTEM_GROUPS}` belong to TMS.", field="group")
     if not 0 < len(group) <= GROUP_CHARS_MAX or not group.isprintable() or "/" in group:

@@ -13,6 +13,7 @@ from typing import Literal, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 from tms.api.parameters import TIMEOUT_S
+from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
 from tms.client.aio.channels import AsyncDelivery, AsyncLane
 from tms.client.aio.coalescing import AsyncCoalescing
@@ -27,7 +28,7 @@ from tms.client.aio.transaction import AsyncTransaction
 from tms.client.batching import REQUEST_BYTES, Batcher, Headers, KnownTopic
 from tms.client.client import Bus
 from tms.client.consumer import FETCH_BYTES, WAIT_S, ConsumerSettings
-from tms.client.cursor import Cursor, Page, Start, asks, page, start_positions
+from tms.client.cursor import Cursor, Page, Start, asks, check_flag, page, start_positions
 from tms.client.delivery import DeliveryOptions, Numbering
 from tms.client.group_options import DeliveryMode, member_options
 from tms.client.known import Lone, as_compression, as_durability, ids_in_order
@@ -41,6 +42,7 @@ from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.position import Position, PositionKind
+from tms.model.quantity import Duration, seconds, timeout, whole
 from tms.model.queue import QueueOptions
 from tms.model.snapshot import Isolation, as_view
 from tms.model.topic import TopicName
@@ -83,7 +85,7 @@ class AsyncBus:
         headers: Headers | None = None,
         partition: int | None = None,
         durability: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
         expect: Expect | None = None,
     ) -> MessageId | None:
         """See `Bus.publish`. When it is cancelled, the message may or may not be stored."""
@@ -93,6 +95,8 @@ class AsyncBus:
                 topic, [value], *some, partition, durability, timeout_s=timeout_s, expect=expect
             )
             return id
+        if timeout_s is not None:
+            timeout_s = seconds("timeout_s", timeout_s)
         known = self._publishing.known(topic) or await self._look_up(topic)
         message = Lone(value, key, headers, partition)
         try:
@@ -110,7 +114,7 @@ class AsyncBus:
         partition: int | None = None,
         durability: str | None = None,
         compression: str = Compression.NONE,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
         expect: Expect | None = None,
     ) -> list[MessageId]:
         """See `Bus.publish_many`."""
@@ -144,15 +148,15 @@ class AsyncBus:
         self,
         topic: str,
         *,
-        linger_ms: float = 0,
+        linger_ms: Duration = 0,
         batch_bytes: int = BATCH_BYTES,
         compression: str = Compression.NONE,
         durability: str | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
     ) -> AsyncProducer:
         """See `Bus.producer`."""
-        check_options(linger_ms, batch_bytes, in_flight_max)
+        linger_s = check_options(linger_ms, batch_bytes, in_flight_max)
         packing = as_compression(compression)
         name, numbering = TopicName.parse(topic), Numbering()
 
@@ -169,7 +173,7 @@ class AsyncBus:
             self._open_lane(),
             batcher,
             self._delivery(name, durability, numbering, timeout_s, packing),
-            SendPace(linger_ms / 1_000, in_flight_max),
+            SendPace(linger_s, in_flight_max),
         )
         self._open.add(made)
         return made
@@ -183,20 +187,21 @@ class AsyncBus:
         partitions: Sequence[int] | Literal["all"] | None = None,
         stop_at_end: bool = False,
         *,
-        wait_s: float = WAIT_S,
+        wait_s: Duration = WAIT_S,
         bytes_max: int = FETCH_BYTES,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
         isolation: str | bytes = Isolation.COMMITTED,
         group: str = "",
         where: str | Filter | None = None,
         delivery: str = DeliveryMode.EXPLICIT,
-        session_s: float = SESSION_S,
+        session_s: Duration = SESSION_S,
         on_assigned: AsyncTold | None = None,
         on_revoked: AsyncTold | None = None,
     ) -> AsyncConsumer:
         """See `Bus.consumer`; `latest`, and where the group stands, are as of entering or
         iterating. The callbacks may be coroutine functions."""
         name, wanted = TopicName.parse(topic), as_filter(where)
+        check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
         standing = CommittedPositions(name, group, {}, self._sync.mover())
 
@@ -205,8 +210,12 @@ class AsyncBus:
             positions = await self._starts(topic, start, partitions, alone)
             return Cursor(str(name), positions, stop_at_end, wanted)
 
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
-        fetching = ConsumerSettings(wait_s, bytes_max, limit_s, as_view(isolation))
+        fetching = ConsumerSettings(
+            seconds("wait_s", wait_s),
+            whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX),
+            timeout(timeout_s, self._timeout_s),
+            as_view(isolation),
+        )
         place = (name, self._open_lane(), cursor, self._clock, fetching, standing)
         if options is None:
             made = AsyncConsumer(*place)
@@ -217,7 +226,7 @@ class AsyncBus:
         return made
 
     def transaction(
-        self, *, durability: str | None = None, timeout_s: float | None = None
+        self, *, durability: str | None = None, timeout_s: Duration | None = None
     ) -> AsyncTransaction:
         """See `Bus.transaction`: `async with bus.transaction() as tx: await tx.send(…)`."""
         return AsyncTransaction(self._sync.transaction(durability=durability, timeout_s=timeout_s))
@@ -242,11 +251,13 @@ class AsyncBus:
         partitions: Sequence[int] | None = None,
         *,
         bytes_max: int = FETCH_BYTES,
-        wait_s: float = 0,
+        wait_s: Duration = 0,
     ) -> Page:
         """See `Bus.fetch`."""
+        whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX)
+        waiting_s = seconds("wait_s", wait_s)
         positions = await self._positions(topic, start, partitions)
-        return await self._fetch(TopicName.parse(topic), positions, bytes_max, wait_s)
+        return await self._fetch(TopicName.parse(topic), positions, bytes_max, waiting_s)
 
     # --- administration: what the bus does, in a thread -------------------------------------------
 
@@ -362,9 +373,9 @@ class AsyncBus:
         name: TopicName,
         durability: str | None,
         numbering: Numbering,
-        timeout_s: float | None,
+        timeout_s: Duration | None,
         compression: Compression = Compression.NONE,
     ) -> AsyncDelivery:
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        limit_s = timeout(timeout_s, self._timeout_s)
         options = DeliveryOptions(as_durability(durability), compression, limit_s)
         return AsyncDelivery(name, numbering, options, self._clock)

@@ -20,9 +20,10 @@ from tms.client.aio.pool import LanePool
 from tms.client.http.exchange import WAIT_S_MAX
 from tms.client.http.operations import explained, surely_not_done
 from tms.client.leases import Pace
-from tms.client.queue import WAIT_S, Queue, lease_lost
+from tms.client.queue import WAIT_S, Queue, check_receive, lease_lost
 from tms.clock import Clock
 from tms.errors import TMSError
+from tms.model.quantity import Duration
 from tms.model.queue import RECEIVE_BYTES
 from tms.retrying import retrying_async
 
@@ -56,17 +57,17 @@ class AsyncQueue:
     # -- messages ----------------------------------------------------------------------------------
 
     async def receive(
-        self, limit: int = 1, wait_s: float = 0, bytes_max: int = RECEIVE_BYTES
+        self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
     ) -> list[Delivered]:
         """See `Queue.receive`."""
         found = await self.receive_slices(limit, wait_s, bytes_max)
         return found.messages(self._sync.topic)
 
     async def receive_slices(
-        self, limit: int = 1, wait_s: float = 0, bytes_max: int = RECEIVE_BYTES
+        self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
     ) -> Received:
         """See `Queue.receive_slices`."""
-        until_s = self._clock.monotonic_s() + wait_s
+        until_s = self._clock.monotonic_s() + check_receive(limit, wait_s, bytes_max)
         async with self._lanes.lane() as lane:
             while True:
                 left_s = max(0.0, min(WAIT_S_MAX, until_s - self._clock.monotonic_s()))
