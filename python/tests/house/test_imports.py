@@ -1,20 +1,26 @@
 """Who may know whom, checked on the source text: a line in the wrong room fails `make check`.
 
 * Rooms import only what `MAY_IMPORT` grants; drivers are imported only in the files of `DRIVERS`.
+* The pictures in CONTRIBUTING.md and docs/architecture.md draw these rules, no more and no less.
 * Files have at most 600 lines, functions at most 50.
 """
 
 import ast
+import re
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise, product
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tms"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 KNOWN_FILES = frozenset(FILES)
 DATES = {"datetime", "datetime.datetime", "date", "datetime.date"}
 
+PICTURES = [("CONTRIBUTING.md", " ← "), ("docs/architecture.md", " ◀─ ")]
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 50
 
@@ -258,6 +264,51 @@ def test_a_room_imports_only_the_rooms_below_it() -> None:
             if not any(_covers(grant, target) for grant in granted):
                 astray.append(f"{source.name}:{line} imports {dotted} ({_room(target)})")
     assert not astray, "\n".join(astray)
+
+
+def _drawn(page: str, arrow: str) -> set[tuple[str, str]]:
+    """The arrows of a page's picture: (room, room that may import it)."""
+    lines = (PACKAGE.parents[1] / page).read_text().splitlines()
+    arrows: set[tuple[str, str]] = set()
+    for line in lines:
+        if not line.startswith("    ") or arrow not in line:
+            continue
+        for chain in re.split(r"\s{3,}", line.strip()):
+            steps = [step.strip().split(", ") for step in chain.split(arrow)]
+            for known, knowing in pairwise(steps):
+                arrows |= set(product(known, knowing))
+    return arrows
+
+
+def _granted(rules: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """The same of the rules, by folder."""
+    by_folder = {(_folder(known), _folder(name)) for name in rules for known in rules[name]}
+    return {(known, knowing) for known, knowing in by_folder if known != knowing}
+
+
+def _folder(room: str) -> str:
+    return room.partition("/")[0]
+
+
+@pytest.mark.parametrize(("page", "arrow"), PICTURES)
+def test_a_picture_draws_no_arrow_that_the_rules_do_not_have(page: str, arrow: str) -> None:
+    drawn = _drawn(page, arrow)
+    wrong = drawn - _granted(MAY_IMPORT) - _granted(EXCEPTIONS)
+    assert drawn and not wrong, f"{page} draws what test_imports.py does not allow: {wrong}"
+
+
+def test_the_whole_picture_leads_to_whatever_a_room_may_import() -> None:
+    drawn = _drawn(*PICTURES[1])
+    rooms = {_folder(file) for file in FILES if "/" in file}
+    assert rooms == {room for arrow in drawn for room in arrow} & rooms
+    reached = drawn
+    while True:
+        further = {(a, d) for a, b in reached for c, d in drawn if b == c}
+        if further <= reached:
+            break
+        reached |= further
+    missing = {(a, b) for a, b in _granted(MAY_IMPORT) - reached if {a, b} <= rooms}
+    assert not missing, f"docs/architecture.md does not lead from these to those: {missing}"
 
 
 def _is_pure(file: str) -> bool:
