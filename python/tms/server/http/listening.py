@@ -63,9 +63,8 @@ class HttpServer:
             await self._asked.wait()
             drain()
             self._shut_down_connections()
-            await self.finish(self._tasks, self._drain_s)
-            if self._tasks:
-                _log.warning("drain_incomplete", requests=len(self._tasks))
+            if left := await self.finish(self._tasks, self._drain_s):
+                _log.warning("drain_incomplete", requests=left)
         finally:
             server.close()
             self._shut_down_connections()
@@ -77,9 +76,9 @@ class HttpServer:
             await asyncio.sleep(0)  # what was cancelled ends
             self._watchdog.stop()
 
-    async def finish(self, ends: Collection[asyncio.Future[None]], timeout_s: float) -> None:
+    async def finish(self, ends: Collection[asyncio.Future[None]], timeout_s: float) -> int:
         """Wait until all have ended, also those that are added meanwhile; for so long at most, and
-        while nobody asks a second time."""
+        while nobody asks a second time. How many have not."""
         hurried = self._loop.create_task(self._hurried.wait())
         deadline = self._loop.time() + timeout_s
         try:
@@ -88,6 +87,7 @@ class HttpServer:
                     break
                 some: list[asyncio.Future[Any]] = [hurried, *left]
                 await asyncio.wait(some, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            return len(left)
         finally:
             hurried.cancel()
 
