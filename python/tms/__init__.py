@@ -13,38 +13,66 @@ import socket
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tms import errors
 from tms.model.quantity import Duration, seconds
 from tms.options import check_options, named_options
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from tms.block.received import Delivered
     from tms.client.client import Bus
     from tms.client.consumer import Consumer
     from tms.client.cursor import Batch, Page
     from tms.client.producer import Producer
     from tms.client.queue import Queue
-    from tms.engine import Engine
+    from tms.client.table import Table, TableWrites
+    from tms.client.transaction import Transaction
+    from tms.client.view import View
+    from tms.client.view_state import ViewSnapshot
+    from tms.engine import Engine, EngineConfig, EngineOptions
     from tms.errors import TMSError
-    from tms.model.delayed import DelayedId
+    from tms.model.delayed import DelayedId, DelayedInfo, DelayedMessage
+    from tms.model.filter import Filter
+    from tms.model.group import GroupInfo
     from tms.model.ids import MessageId
     from tms.model.message import Message
     from tms.model.position import Position
+    from tms.model.queue import QueueInfo, QueueSettings, TokenResult
+    from tms.model.topic import Durability, TopicInfo, TopicSettings
     from tms.store.base import Store
 
 __all__ = [
     "open",
     "connect",
+    "errors",
     "Bus",
     "Producer",
     "Consumer",
     "Queue",
-    "Delivered",
+    "Transaction",
+    "View",
+    "ViewSnapshot",
+    "Table",
+    "TableWrites",
     "Batch",
     "Page",
+    "Delivered",
     "Message",
     "MessageId",
-    "DelayedId",
     "Position",
+    "Filter",
+    "TopicInfo",
+    "TopicSettings",
+    "Durability",
+    "QueueInfo",
+    "QueueSettings",
+    "TokenResult",
+    "GroupInfo",
+    "DelayedId",
+    "DelayedInfo",
+    "DelayedMessage",
+    "EngineConfig",
     "TMSError",
     "__version__",
 ]
@@ -56,13 +84,29 @@ _HOMES = {
     "Producer": "tms.client.producer",
     "Consumer": "tms.client.consumer",
     "Queue": "tms.client.queue",
-    "Delivered": "tms.block.received",
+    "Transaction": "tms.client.transaction",
+    "View": "tms.client.view",
+    "ViewSnapshot": "tms.client.view_state",
+    "Table": "tms.client.table",
+    "TableWrites": "tms.client.table",
     "Batch": "tms.client.cursor",
     "Page": "tms.client.cursor",
-    "DelayedId": "tms.model.delayed",
+    "Delivered": "tms.block.received",
     "Message": "tms.model.message",
     "MessageId": "tms.model.ids",
     "Position": "tms.model.position",
+    "Filter": "tms.model.filter",
+    "TopicInfo": "tms.model.topic",
+    "TopicSettings": "tms.model.topic",
+    "Durability": "tms.model.topic",
+    "QueueInfo": "tms.model.queue",
+    "QueueSettings": "tms.model.queue",
+    "TokenResult": "tms.model.queue",
+    "GroupInfo": "tms.model.group",
+    "DelayedId": "tms.model.delayed",
+    "DelayedInfo": "tms.model.delayed",
+    "DelayedMessage": "tms.model.delayed",
+    "EngineConfig": "tms.engine",
     "TMSError": "tms.errors",
 }
 
@@ -73,7 +117,7 @@ def open(
     timeout_s: Duration = 30.0,
     create: bool = True,
     take_over: bool = False,
-    **config: Any,
+    **config: "Unpack[EngineOptions]",
 ) -> "Bus":
     """The bus of an engine in this process, with its messages in the directory `path`, which is
     made if missing, or in HBase: `hbase://HOST:PORT,…/NAMESPACE` names its Thrift 2 servers.
@@ -88,11 +132,15 @@ def open(
     from tms.client.client import Bus
 
     limit_s = seconds("timeout_s", timeout_s)
-    return Bus(open_engine(path, create, take_over, **config), timeout_s=limit_s)
+    engine = open_engine(path, create, take_over, **config)
+    return Bus(engine, timeout_s=limit_s, place=str(path))
 
 
 def open_engine(
-    path: str | os.PathLike[str], create: bool = True, take_over: bool = False, **config: Any
+    path: str | os.PathLike[str],
+    create: bool = True,
+    take_over: bool = False,
+    **config: "Unpack[EngineOptions]",
 ) -> "Engine":
     """The engine below `open`: LevelDB in `path`, or HBase there; the machine's clock."""
     from dataclasses import fields
@@ -136,7 +184,8 @@ def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0) -
     from tms.client.http.transport import HttpTransport
 
     limit_s = seconds("timeout_s", timeout_s)
-    return Bus(HttpTransport(url, timeout_s=limit_s), timeout_s=limit_s)
+    transport = HttpTransport(url, timeout_s=limit_s)
+    return Bus(transport, timeout_s=limit_s, place=transport.target.url)
 
 
 if not TYPE_CHECKING:  # type checkers see the imports above, and a misspelt name

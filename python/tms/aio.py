@@ -6,7 +6,7 @@ async with tms.aio.connect("http://localhost:7070") as bus:
 """
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from tms import open_engine
 from tms.client.aio.bus import AsyncBus
@@ -14,13 +14,28 @@ from tms.client.aio.channels import AsyncLocalLane
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
+from tms.client.aio.table import AsyncTable, AsyncTableWrites
+from tms.client.aio.transaction import AsyncTransaction
 from tms.client.client import Bus
 from tms.client.http.aio import AsyncHttpLane
 from tms.client.http.transport import HttpTransport
 from tms.model.quantity import Duration, seconds
 from tms.options import named_options
 
-__all__ = ["open", "connect", "AsyncBus", "AsyncProducer", "AsyncConsumer", "AsyncQueue"]
+if TYPE_CHECKING:
+    from tms.engine import EngineOptions
+
+__all__ = [
+    "open",
+    "connect",
+    "AsyncBus",
+    "AsyncProducer",
+    "AsyncConsumer",
+    "AsyncQueue",
+    "AsyncTransaction",
+    "AsyncTable",
+    "AsyncTableWrites",
+]
 
 
 def open(
@@ -29,12 +44,12 @@ def open(
     timeout_s: Duration = 30.0,
     create: bool = True,
     take_over: bool = False,
-    **config: Any,
+    **config: "Unpack[EngineOptions]",
 ) -> AsyncBus:
     """See `tms.open`. Opening blocks for some milliseconds, in HBase for longer."""
     limit_s = seconds("timeout_s", timeout_s)
     engine = open_engine(path, create, take_over, **config)
-    bus = Bus(engine, timeout_s=limit_s)
+    bus = Bus(engine, timeout_s=limit_s, place=str(path))
     return AsyncBus(bus, lambda: AsyncLocalLane(engine), timeout_s=limit_s)
 
 
@@ -43,7 +58,7 @@ def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0) -
     """See `tms.connect`."""
     limit_s = seconds("timeout_s", timeout_s)
     transport = HttpTransport(url, timeout_s=limit_s)
-    bus = Bus(transport, timeout_s=limit_s)
+    bus = Bus(transport, timeout_s=limit_s, place=transport.target.url)
     return AsyncBus(
         bus, lambda: AsyncHttpLane(transport.target, transport.calls), timeout_s=limit_s
     )

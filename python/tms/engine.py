@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from random import Random
+from typing import TypedDict
 
 from tms import forks
 from tms.clock import Clock
@@ -48,11 +49,26 @@ from tms.topics.topics import Topics
 from tms.topics.upkeep import CLOSE_TIMEOUT_S, Maintenance
 from tms.transactions.transactions import Transactions
 
-__all__ = ["CompactionLimits", "Engine", "EngineConfig", "EngineStats", "own"]
+__all__ = ["CompactionLimits", "Engine", "EngineConfig", "EngineOptions", "EngineStats", "own"]
 
 CLOSING_EDITS, CLOSING_POSITIONS = 2_000, 1_000  # journals stay as long as that
 _log = EventLog(__name__)
 _LIMITS = {"log": LogLimits, "compaction": CompactionLimits, "owner": OwnerLimits}
+
+
+class EngineOptions(TypedDict, total=False):
+    """Fields of `EngineConfig`, as `tms.open` takes them."""
+
+    cache_bytes: int
+    in_flight_bytes: int
+    block_bytes: int
+    topics: int
+    threads: int
+    cleaner_interval_s: float
+    transaction_lifetime_ms: int
+    log: LogLimits
+    compaction: CompactionLimits
+    owner: OwnerLimits
 
 
 @named_fields

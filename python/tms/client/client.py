@@ -59,12 +59,18 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         *,
         timeout_s: float = TIMEOUT_S,
         clock: Clock | None = None,
+        place: str = "",
     ) -> None:
         clock = clock or SystemClock()
         super().__init__(transport, PublishMemory(clock), clock, timeout_s)
+        self._place = place
+        self._closed = False
         self._together = Coalescing(
             self._publishing, transport, self._delivery, timeout_s, self._clock
         )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._place}{' closed' if self._closed else ''}>"
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -301,6 +307,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
     def close(self) -> None:
         """Close what is still open of its producers and consumers, then the bus. A second call does
         nothing."""
+        self._closed = True
         with ExitStack() as last_first:
             last_first.callback(self._transport.close)
             for opened in list(self._open):

@@ -23,6 +23,7 @@ from tms.retrying import retrying
 
 FETCH_BYTES = 4 << 20
 WAIT_S = 1.0
+SHOWN = 4  # partitions of a repr
 
 
 class ConsumerSettings(NamedTuple):
@@ -59,6 +60,9 @@ class Consumer:
         self._settings = settings
         self._wait_s = 0 if cursor.stop_at_end else settings.wait_s
         self._closed = False
+
+    def __repr__(self) -> str:
+        return consumer_text(type(self).__name__, self.standing, self._cursor, self._closed)
 
     def __iter__(self) -> Iterator[Message]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""
@@ -152,3 +156,15 @@ class Consumer:
                 raise
 
         return retrying(attempt, self._clock, self._settings.timeout_s)
+
+
+def consumer_text(
+    kind: str, standing: CommittedPositions, cursor: Cursor | None, closed: bool
+) -> str:
+    """What a consumer reads, and where it stands."""
+    places = () if cursor is None else sorted(cursor.positions().items())
+    at = ", ".join(f"{partition} {position}" for partition, position in places[:SHOWN])
+    group = f" for {standing.group}" if standing.group else ""
+    stands = f" at {at}" if at else ""
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    return f"<{kind} of {standing.name}{group}{stands}{more}{' closed' if closed else ''}>"

@@ -86,7 +86,7 @@ class Renewal:
         compression: Compression,
     ) -> None:
         self.left = list(blocks)
-        self._name = name
+        self.name = name
         self._numbering = numbering
         self._compression = compression
         self._renewed: set[int] = set()
@@ -98,7 +98,7 @@ class Renewal:
         if partition in self._renewed:
             raise error
         self._renewed.add(partition)
-        self._numbering.renew((self._name, partition))
+        self._numbering.renew((self.name, partition))
         self.left = [
             self._renumbered(entry) if entry.partition == partition else entry
             for entry in self.left
@@ -107,7 +107,7 @@ class Renewal:
     def _renumbered(self, entry: NewBlock) -> NewBlock:
         """The same messages, packed anew: an engine may hold on to the old bytes."""
         columns = decode(entry.block)
-        producer_id, sequence = self._numbering.take((self._name, entry.partition))
+        producer_id, sequence = self._numbering.take((self.name, entry.partition))
         block = encode(
             columns.values(),
             columns.keys(),

@@ -19,6 +19,7 @@ class DeliveryMode(StrEnum):
 
 
 Told = Callable[[Sequence[int]], None]
+AnyTold = Callable[[Sequence[int]], object]  # for asyncio, what is returned may be awaited
 
 
 def _nobody(partitions: Sequence[int]) -> None:
@@ -32,8 +33,8 @@ class MemberOptions:
 
     delivery: DeliveryMode = DeliveryMode.EXPLICIT
     session_s: float = SESSION_S
-    on_assigned: Told = _nobody
-    on_revoked: Told = _nobody
+    on_assigned: AnyTold = _nobody
+    on_revoked: AnyTold = _nobody
 
 
 def member_options(
@@ -41,8 +42,8 @@ def member_options(
     partitions: Sequence[int] | str | None,
     delivery: str,
     session_s: Duration,
-    on_assigned: Told | None,
-    on_revoked: Told | None,
+    on_assigned: AnyTold | None,
+    on_revoked: AnyTold | None,
 ) -> MemberOptions | None:
     """The options of a consumer that is a member of a group; None if it is none, because it has no
     group, or names its partitions. Raises `Invalid` for what is wrong or does not go together."""

@@ -89,6 +89,10 @@ class Producer:
         self._begin()
         forks.in_child(self._begin)
 
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else f", {len(self._flights)} requests under way"
+        return f"<{type(self).__name__} to {self._delivery.name}{state}>"
+
     def _begin(self) -> None:
         self._batcher.drop()
         self._flights: deque[_Flight] = deque()

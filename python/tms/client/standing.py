@@ -38,7 +38,7 @@ class CommittedPositions:
     ) -> None:
         self.group = group
         self.move = move
-        self._name = name
+        self.name = name
         self._positions = {partition: str(at) for partition, at in positions.items()}
         self.owners: dict[int, Owner] = {}
         self.owed: dict[int, PositionChange] = {}
@@ -69,7 +69,7 @@ class CommittedPositions:
         """What moves the group there, where the position is of such a kind and it is not there."""
         return [
             PositionChange(
-                PositionKey(self.group, self._name, partition),
+                PositionKey(self.group, self.name, partition),
                 position,
                 self._positions.get(partition, ""),
                 self.owners.get(partition),

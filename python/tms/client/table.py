@@ -54,6 +54,9 @@ class Table:
         self.name = name
         self._tables = tables
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
     def get(self, key: bytes) -> bytes | None:
         """The committed value of a key, None when there is none."""
         return self._tables.get(self.name, key)
@@ -86,6 +89,9 @@ class TableWrites:
         self._values: dict[bytes, bytes | None] = {}
         self._bytes = 0
         self._stored = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name}, {len(self._values)} keys written>"
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key as this transaction sees it."""

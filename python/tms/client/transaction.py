@@ -101,6 +101,10 @@ class Transaction:
         """The transaction's id; begins it. Needed only where other data takes part."""
         return self._begin(None)
 
+    def __repr__(self) -> str:
+        state = "over" if self._over else f"open, {self._count} messages"
+        return f"<{type(self).__name__} {self._id or 'without id'}, {state}>"
+
     def _begin(self, timeout_s: float | None) -> int:
         self._require_open()
         if not self._id:

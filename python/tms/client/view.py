@@ -85,6 +85,11 @@ class View(Mapping[bytes, V]):
     def __eq__(self, other: object) -> bool:
         return self is other  # it changes: compare `dict(view)`
 
+    def __repr__(self) -> str:
+        state = "failed" if self._error else "closed" if self._closed.is_set() else "current"
+        keys = len(self._state.entries)
+        return f"<{type(self).__name__} of {self._name}, {keys} keys, {state}>"
+
     def __hash__(self) -> int:
         return id(self)
 

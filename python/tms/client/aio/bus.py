@@ -75,6 +75,9 @@ class AsyncBus:
         self._lanes = LanePool(open_lane, LANES_MAX)
         self._open: WeakSet[AsyncProducer | AsyncConsumer | AsyncQueue] = WeakSet()
 
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._sync)[1:]}"
+
     # --- publishing -------------------------------------------------------------------------------
 
     async def publish(

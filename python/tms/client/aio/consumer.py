@@ -7,7 +7,7 @@ from typing import Self
 
 from tms import forks
 from tms.client.aio.channels import AsyncLane
-from tms.client.consumer import ConsumerSettings
+from tms.client.consumer import ConsumerSettings, consumer_text
 from tms.client.cursor import Batch, Cursor
 from tms.client.standing import CommittedPositions
 from tms.clock import Clock
@@ -51,6 +51,9 @@ class AsyncConsumer:
     def _begin_anew(self) -> None:
         """Of what is under way nothing is known in a process that was forked."""
         self._ahead: asyncio.Task[Fetched] | None = None
+
+    def __repr__(self) -> str:
+        return consumer_text(type(self).__name__, self.standing, self._cursor_made, self._closed)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""

@@ -16,7 +16,7 @@ from tms.client.member import LOOK_S, Member
 from tms.errors import Closed
 from tms.model.message import Message
 
-AsyncTold = Callable[[Sequence[int]], Any]
+AsyncTold = Callable[[Sequence[int]], object]
 
 
 def on_this_loop(options: MemberOptions) -> MemberOptions:

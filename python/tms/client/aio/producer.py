@@ -54,6 +54,10 @@ class AsyncProducer:
         self._begin_anew()
         forks.in_child(self._begin_anew)
 
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else f", {len(self._flights)} requests under way"
+        return f"<{type(self).__name__} to {self._name}{state}>"
+
     def _begin_anew(self) -> None:
         self._batcher_made: Batcher | None = None
         self._flights: deque[tuple[asyncio.Task[list[Appended]], list[NewBlock]]] = deque()

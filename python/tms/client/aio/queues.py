@@ -52,7 +52,7 @@ class AsyncQueue:
         return self._sync.topic
 
     def __repr__(self) -> str:
-        return f"Async{self._sync!r}"
+        return f"<Async{repr(self._sync)[1:]}"
 
     # -- messages ----------------------------------------------------------------------------------
 

@@ -16,6 +16,9 @@ class AsyncTable:
         """Its name."""
         return self._sync.name
 
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._sync)[1:]}"
+
     get = in_thread(Table.get)
     scan = iterated_in_thread(Table.scan)
     compact = in_thread(Table.compact)
@@ -30,6 +33,9 @@ class AsyncTableWrites:
 
     def __init__(self, writes: TableWrites) -> None:
         self._sync = writes
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._sync)[1:]}"
 
     get = in_thread(TableWrites.get)
     scan = iterated_in_thread(TableWrites.scan)

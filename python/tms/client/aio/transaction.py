@@ -22,6 +22,9 @@ class AsyncTransaction:
     def __init__(self, transaction: Transaction) -> None:
         self._sync = transaction
 
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._sync)[1:]}"
+
     async def id(self) -> int:
         """See `Transaction.id`."""
         return await asyncio.to_thread(lambda: self._sync.id)
