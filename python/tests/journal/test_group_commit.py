@@ -211,3 +211,17 @@ def test_each_request_of_many_threads_is_written_once_and_in_order(
     assert sorted(written) == sorted(answered)
     for thread in range(writers):
         assert [number for of, number in written if of == thread] == list(range(count))
+
+
+def test_who_joins_writes_what_waits_unless_somebody_else_has() -> None:
+    place = Place()
+    place.commits.join(0)
+    place.commits.join(1)
+    assert place.groups == [] and not place.commits.busy and not place.background
+    assert place.commits.write_what_waits(WAIT_S, lambda: 0 in place.answered)
+    assert place.groups == [[0, 1]]
+    place.commits.join(2)
+    assert place.commits.write_what_waits(WAIT_S, lambda: 1 in place.answered)
+    assert place.groups == [[0, 1]] and not place.turn.locked()  # 2 is left to whoever brought it
+    assert place.commits.write_what_waits(WAIT_S, lambda: 2 in place.answered)
+    assert place.groups == [[0, 1], [2]]

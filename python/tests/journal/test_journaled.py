@@ -234,7 +234,7 @@ class JournaledStates(RuleBasedStateMachine):
                 self.noted.clear()
             self.journal.faults = list(faults)
             try:
-                self.journaled.shorten()
+                self.journaled.snapshot(self.machine.snapshot)
             except (Failed, Interrupted):
                 assert not self.journaled.known
             else:

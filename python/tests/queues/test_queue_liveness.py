@@ -25,7 +25,7 @@ BOUNDS = {
     "EXPIRE_MAX": ("queues.partition",),
     "_STALE_MAX": ("queues.partition",),
     "RUNS_MAX": ("queues.snapshots",),
-    "TOGETHER_BYTES": ("queues.shortening",),
+    "SNAPSHOT_BYTES": ("journal.journaled",),
     "AHEAD_BYTES": ("queues.reading",),
     "AGAIN_BYTES": ("queues.reading",),
     "MARKS_MAX": ("queues.reading",),

@@ -21,13 +21,13 @@ from tms.errors import (
     TMSError,
     TopicNotFound,
 )
+from tms.journal.journaled import JournalEntry
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.queue import QueueInfo, QueueSettings, Settlement, TokenResult
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
 from tms.queues import dead_letters as dead
-from tms.queues.journal import QueueJournal
 from tms.queues.queues import QUEUES
 from tms.store.memory import MemoryStore
 
@@ -761,7 +761,7 @@ def test_what_a_commit_under_way_settles_is_held_though_the_journal_is_read_agai
     world.publish(b"1", b"2")
     one, _ = world.receive()
     with under_way(world, world.settle(one, out=b"done")):
-        world.queues._journal.distrust()
+        world.queues._journal.invalidate()
         world.clock.pass_ms(30_000)
         assert world.values() == [b"2"] and world.info().leased == 2
     assert [m.value for m in world.read(OUT)] == [b"done"] and world.info().leased == 1
@@ -843,30 +843,38 @@ def test_after_a_failed_write_the_journal_is_read_again(
 ) -> None:
     world.publish(b"1", b"2")
     messages = world.receive()
-    append = world.queues._journal._journal.append
+    append = world.queues._journal._topic.append
 
     def fail(*args: object, **kwargs: object) -> object:
         append(*args, **kwargs).result(5)  # type: ignore[arg-type]  # stored all the same
         raise TMSError("The store has failed.")
 
-    monkeypatch.setattr(world.queues._journal._journal, "append", fail)
+    monkeypatch.setattr(world.queues._journal._topic, "append", fail)
     with pytest.raises(TMSError, match="store has failed"):
         world.ack(messages[0])
     monkeypatch.undo()
-    assert isinstance(world.queues._journal, QueueJournal) and world.queues._journal.broken
+    assert not world.queues._journal.known
     assert world.info().leased == 1  # it was stored, so it counts
     assert world.ack(messages[1]).done == 1
 
 
-def test_a_journal_that_is_distrusted_while_it_is_read_is_read_again(world: World) -> None:
-    journal = world.queues._journal
-    journal.distrust()
-    doubts = journal.doubts
-    for _ in journal.replay():
-        journal.distrust()
-    journal.mend(doubts)
-    assert journal.broken
+def test_a_journal_that_is_invalidated_while_it_is_read_is_read_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, replays = world.queues._journal, list[bool]()
+    replay = journal._topic.replay
+
+    def invalidated() -> Iterator[JournalEntry]:
+        for entry in replay():
+            if not replays:
+                journal.invalidate()
+            yield entry
+        replays.append(journal.known)
+
+    monkeypatch.setattr(journal._topic, "replay", invalidated)
+    journal.invalidate()
     with pytest.raises(StorageUnavailable, match="has to be read again"):
         journal.add([], Durability.WRITTEN)
     world.publish(b"1")
-    assert world.values() == [b"1"] and not journal.broken
+    assert world.values() == [b"1"] and journal.known
+    assert replays == [False, False]

@@ -42,9 +42,6 @@ class _PositionsMachine:
     def encode(self, events: Sequence[_Event]) -> list[list[Cells]]:
         return [[(encode_key(key), None if at is None else str(at).encode()) for key, at in events]]
 
-    def snapshot(self, positions: Positions) -> Iterable[_Event]:
-        return positions.all()
-
 
 class GroupPositions:
     """Where groups stand. Thread-safe."""
@@ -136,7 +133,7 @@ class GroupPositions:
             # the snapshot must not outlive the commits that it rests on
             with self._manager.alone(durable=True), self._lock:
                 if not self._manager.is_committing:
-                    self._journaled.shorten()
+                    self._journaled.snapshot(Positions.all)
 
     def _check(self, changes: Sequence[PositionChange]) -> None:
         """Raises `Conflict` when a position is not the expected one, `Fenced` when who moves it

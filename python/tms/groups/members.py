@@ -102,10 +102,11 @@ class _MembersMachine:
             ]
         ]
 
-    def snapshot(self, groups: _Groups) -> Iterator[_Event]:
-        yield groups.generation
-        for key, group in groups.members.items():
-            yield key, group.snapshot()
+
+def _snapshot(groups: _Groups) -> Iterator[_Event]:
+    yield groups.generation
+    for key, group in groups.members.items():
+        yield key, group.snapshot()
 
 
 class Members:
@@ -243,7 +244,7 @@ class Members:
                 self._expire(key)
         if self._journal.length > ENTRIES_MAX:
             with self._lock:
-                self._journaled.shorten()
+                self._journaled.snapshot(_snapshot)
 
     def forget(self) -> None:
         """Take everybody for gone."""

@@ -11,9 +11,10 @@ for ever.
 Invariants
 
 * Requests are taken in the order in which they were submitted, each once.
-* While a request waits, somebody leads. A request joins the queue and finds its leader in one step
-  under the lock, and a leader resigns in one step in which it finds the queue empty. Whatever ends
-  a leader in between (a control-C, an error of `write`) starts another one first.
+* While a request waits, somebody leads. A request is queued and finds its leader in one step under
+  the lock, and a leader resigns in one step in which it finds the queue empty. Whatever ends a
+  leader in between (a control-C, an error of `write`) starts another one first. Only who calls
+  `join` promises to lead himself.
 * No lock is held while `answer` runs but those that its caller holds.
 """
 
@@ -37,6 +38,10 @@ class Lead(Enum):
 
 def _nothing(_: object) -> None:
     return None
+
+
+def _no() -> bool:
+    return False
 
 
 class GroupCommit(Generic[T]):
@@ -129,13 +134,23 @@ class GroupCommit(Generic[T]):
                 group.append(queue.popleft())
             return group
 
-    def write_what_waits(self, timeout_s: float) -> bool:
-        """Write a group in this thread, for one who must not depend on a free thread; whether the
-        turn came in time. Whoever leads finds nothing to do then."""
-        in_time = self._turn.acquire(timeout=timeout_s)
-        if in_time:
+    def join(self, request: T) -> None:
+        """Take a request under a lock under which nothing may be written: whoever brings it calls
+        `write_what_waits` without that lock."""
+        with self._lock:
+            self._queue.append(request)
+
+    def write_what_waits(self, timeout_s: float, is_done: Callable[[], bool] = _no) -> bool:
+        """Write a group in this thread, for one who must not depend on a free thread, unless it is
+        done when the turn comes; whether that came in time. Whoever leads finds nothing to do
+        then."""
+        if not self._turn.acquire(timeout=timeout_s):
+            return False
+        if is_done():
+            self._turn.release()
+        else:
             self._round()
-        return in_time
+        return True
 
     def close(self) -> None:
         """Take no more requests. What waits is written nevertheless."""

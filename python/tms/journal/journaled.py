@@ -6,7 +6,7 @@
       └──────────────────────────────────────────────────┘
 
 The room that has the state has a *turn*, a lock of its own, and holds it while it loads, decides,
-writes and shortens. `lock` is held for a moment only, whenever the state changes.
+writes and takes snapshots. `lock` is held for a moment only, whenever the state changes.
 
 Invariants
 
@@ -15,13 +15,13 @@ Invariants
 * Nothing is applied before the journal has it. What is noted may be lost: nothing may rest on it
   until a write has succeeded.
 * After a write that failed nothing is decided, written or noted until the journal was read again.
-* The journal can be cut anywhere while it is shortened: nothing is lost.
+* A snapshot can be cut anywhere: nothing is lost.
 
 Proof. By induction over what is done with the turn. *Load*: the state is the replay, by definition;
 an invalidation that comes meanwhile ends the term that was read, so the state stays unknown.
 *Write*: the journal gets what was noted and what was decided, in this order, and the state follows
 only if it got everything; in every other case, whatever is stored, the term ends, and the first
-invariant says nothing of a state that is not known. *Shorten*: what was noted is written first, so
+invariant says nothing of a state that is not known. *Snapshot*: what was noted is written first, so
 the snapshot repeats what the journal has. Until the journal begins at the snapshot, a replay gives
 the state before it, and the beginning of a snapshot, or all of it, changes nothing of that. From
 then on a replay gives the snapshot, which is the state. After a failure the term ends.
@@ -39,6 +39,7 @@ LOADS_MAX = 3  # before who asks is told to come again
 SNAPSHOT_BYTES = 1 << 20  # of a snapshot are written together
 S = TypeVar("S")
 E = TypeVar("E")
+Event = TypeVar("Event", contravariant=True)
 Cells = tuple[bytes | None, bytes | None]  # key and value of an entry
 
 
@@ -68,23 +69,19 @@ class Journal(Protocol):
         ...
 
 
-class StateMachine(Protocol[S, E]):
+class StateMachine(Protocol[S, Event]):
     """What a room says of its state. An event is what was decided."""
 
     def replay(self, entries: Iterator[JournalEntry]) -> S:
         """The state that follows from these entries."""
         ...
 
-    def apply(self, state: S, event: E) -> None:
+    def apply(self, state: S, event: Event) -> None:
         """An event has happened."""
         ...
 
-    def encode(self, events: Sequence[E]) -> Iterable[Sequence[Cells]]:
+    def encode(self, events: Sequence[Event]) -> Iterable[Sequence[Cells]]:
         """Events as entries, each sequence to be stored all or none."""
-        ...
-
-    def snapshot(self, state: S) -> Iterable[E]:
-        """Events that lead to this state: from nothing, and from the state itself."""
         ...
 
 
@@ -162,12 +159,13 @@ class Journaled(Generic[S, E]):
             self.invalidate()
             raise
 
-    def shorten(self, before_ms: int | None = None) -> None:
-        """Let a replay begin with the state as it is now; see `Journal.snapshot`."""
+    def snapshot(self, events_of: Callable[[S], Iterable[E]], before_ms: int | None = None) -> None:
+        """Let a replay begin with the state as it is now: with events that lead to it from nothing,
+        and from itself. See `Journal.snapshot`."""
         self.load()
         try:
             with self._lock:
-                events = list(self._machine.snapshot(self.state))
+                events = list(events_of(self.state))
                 noted, self._unwritten = self._unwritten, []
             if noted:
                 self._append(noted, Durability.WRITTEN)

@@ -1,158 +1,158 @@
-"""Writing the journal `system:_queues`: what comes together is written together.
+"""The journal `system:_queues` of all queues of an engine.
 
-    add ─▶ the open batch ─▶ wait: whoever comes first writes all of it ─▶ everybody has an answer
+    add ─▶ (apply, in the same hold of the queue's lock) ─▶ wait: whoever comes first writes all
 
-Invariants
+What a queue decides rests on what it decided just before, so it applies what it has added, and
+answers once that is stored. This is the one journaled state that is ahead of its journal: a write
+that fails ends the term, and with it everything that was added in it.
 
-* Entries are stored in the order in which they were added; a batch is stored whole or not at all.
-* After a failed write nothing is added until the journal was read again: what was decided upon it
-  would rest on something that may not be there.
+Invariants, besides those of `journal.journaled` and `journal.group_commit`
+
+* Entries are stored in the order in which they were added; what was added together is stored whole
+  or not at all.
+* Nothing is stored that was added in a term that has ended: it rests on something that may not be
+  there, and no queue stands like that any more.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tms.errors import StorageUnavailable, TMSError
-from tms.journal.journaled import JournalEntry
+from tms.errors import TimedOut, TMSError
+from tms.journal.group_commit import GroupCommit
+from tms.journal.journaled import Cells, Journaled, JournalEntry, together, unreadable
 from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
 from tms.model.ids import MessageId
 from tms.model.topic import Durability, TopicName
 from tms.topics.internal_topic import InternalTopic
 
-Cells = tuple[bytes, bytes | None]  # key and value of an entry
+WRITE_TIMEOUT_S = 60.0
 
 
-class EntryBatch:
-    """Entries that are written together."""
+class QueueWrite:
+    """Entries that are to be written."""
 
-    __slots__ = ("done", "durability", "error", "keys", "values")
+    __slots__ = ("done", "durability", "entries", "error", "term")
 
-    def __init__(self) -> None:
-        self.keys: list[bytes] = []
-        self.values: list[bytes | None] = []
-        self.durability = Durability.WRITTEN
+    def __init__(self, entries: Sequence[Cells], durability: Durability, term: object) -> None:
+        self.entries = entries
+        self.durability = durability
+        self.term = term
         self.done = False
         self.error: TMSError | None = None
 
 
-class QueueJournal:
-    """The journal of all queues of an engine. Thread-safe."""
+class _QueuesMachine:
+    """All queues as they follow from the journal. A replay sets them right by itself, and whoever
+    adds an entry has applied it."""
 
-    def __init__(self, journal: InternalTopic) -> None:
-        self._journal = journal
-        self._lock = threading.Lock()  # guards the open batch
-        self._writing = threading.Lock()
-        self._open = EntryBatch()
-        self._broken = True  # it was not read yet
-        self._doubts = 0
-        self.length = 0  # in entries, since its last beginning
-        self.bytes = 0  # of these
+    def __init__(self, replay: Callable[[Iterator[JournalEntry]], None]) -> None:
+        self.replay = replay
+
+    def apply(self, state: None, event: Cells) -> None:
+        pass
+
+    def encode(self, events: Sequence[Cells]) -> list[Sequence[Cells]]:
+        return [events]
+
+
+class QueueJournal:
+    """The journal of all queues of an engine. Thread-safe. `replay` makes them what its entries
+    say."""
+
+    def __init__(
+        self, topic: InternalTopic, replay: Callable[[Iterator[JournalEntry]], None]
+    ) -> None:
+        self._topic = topic
+        self._journaled = Journaled(topic, _QueuesMachine(replay))
+        self._turn = threading.Lock()
+        self._writes = GroupCommit(self._turn, self._write, lambda lead: lead())
 
     @property
     def name(self) -> TopicName:
         """Its topic."""
-        return self._journal.name
+        return self._topic.name
 
     @property
-    def broken(self) -> bool:
-        """Whether it has to be read, for the first time or again."""
-        return self._broken
+    def length(self) -> int:
+        """How many entries a start reads."""
+        return self._topic.length
 
-    def distrust(self) -> None:
+    @property
+    def bytes(self) -> int:
+        """How many bytes a start reads."""
+        return self._topic.bytes
+
+    @property
+    def known(self) -> bool:
+        """Whether the queues are what it says; else `load` reads."""
+        return self._journaled.known
+
+    @property
+    def term(self) -> object:
+        """What lasts until it is invalidated."""
+        return self._journaled.term
+
+    def invalidate(self) -> None:
         """Let it be read again."""
-        with self._lock:
-            self._broken = True
-            self._doubts += 1
+        self._journaled.invalidate()
 
-    def add(self, entries: Iterable[Cells], durability: Durability) -> EntryBatch:
-        """Let entries be written next; `wait` must follow. Raises `StorageUnavailable` while it is
-        broken."""
-        with self._lock:
-            if self._broken:
-                raise _unreadable()
-            batch = self._open
-            for key, value in entries:
-                batch.keys.append(key)
-                batch.values.append(value)
-            if durability.rank > batch.durability.rank:
-                batch.durability = durability
-            return batch
+    def load(self) -> None:
+        """Read it, unless the queues are known. Raises `StorageUnavailable`."""
+        with self._turn:
+            self._journaled.load()
 
-    def wait(self, batch: EntryBatch) -> None:
-        """Return when the batch is stored. Raises what kept it from being so."""
-        if not batch.done:
-            with self._writing:
-                if not batch.done:
-                    self._write()
-        if batch.error is not None:
-            raise batch.error
+    def add(self, entries: Iterable[Cells], durability: Durability) -> QueueWrite:
+        """Let entries be written next; `wait` must follow, for these or for later ones. Raises
+        `StorageUnavailable` while it has to be read."""
+        write = QueueWrite(list(entries), durability, self._journaled.term)
+        self._journaled.require_known()
+        self._writes.join(write)
+        return write
 
-    def _write(self) -> None:
-        with self._lock:
-            batch, self._open = self._open, EntryBatch()
+    def wait(self, write: QueueWrite) -> None:
+        """Return when it is stored. Raises what kept it from being so."""
+        if not write.done and not self._writes.write_what_waits(
+            WRITE_TIMEOUT_S, lambda: write.done
+        ):
+            raise TimedOut("The journal of queues is busy. What was asked may still be done.")
+        if write.error is not None:
+            raise write.error
+
+    def _write(self, group: Sequence[QueueWrite]) -> None:
+        term = self._journaled.term
+        valid = [one for one in group if one.term is term]
+        for one in group:
+            one.error = None if one.term is term else unreadable()
         try:
-            if self._broken:
-                raise _unreadable()
-            if batch.values:
-                self._grow(batch.keys, batch.values)
-                entries = list(zip(batch.keys, batch.values, strict=True))
-                self._journal.write(entries, batch.durability)
+            entries = [entry for one in valid for entry in one.entries]
+            if entries:
+                strongest = max((one.durability for one in valid), key=_rank)
+                self._journaled.write(entries, strongest)
         except BaseException as error:
-            self.distrust()
-            known = isinstance(error, TMSError)
-            batch.error = error if known else _unreadable()  # type: ignore[assignment]
-            if not known:
+            for one in valid:
+                one.error = error if isinstance(error, TMSError) else unreadable()
+            if not isinstance(error, TMSError):
                 raise
         finally:
-            batch.done = True
+            for one in group:
+                one.done = True
 
     def store(
         self, entries: Sequence[Cells], durability: Durability, stamp: Stamp, inline: Durability
     ) -> PendingAppend:
         """Write entries of a transaction; the calling thread writes what needs at most `inline`."""
-        names, values = [key for key, _ in entries], [value for _, value in entries]
-        self._grow(names, values)
-        return self._journal.append(entries, durability, stamp, inline)
+        return self._topic.append(entries, durability, stamp, inline)
 
-    def _grow(self, names: Iterable[bytes], values: Sequence[bytes | None]) -> None:
-        self.length += len(values)
-        self.bytes += sum(map(len, names)) + sum(len(value or b"") for value in values)
-
-    def keep(self, entries: Sequence[Cells]) -> MessageId:
-        """Write entries of a snapshot, synced; the id of the first."""
-        place = self._journal.write(entries, Durability.SYNCED)
-        return MessageId(place.time_ms, place.sequence)
+    def snapshot(self, entries: Iterable[Cells]) -> MessageId:
+        """Write a queue as it stands, synced; the id of the first entry."""
+        places = [self._topic.write(some, Durability.SYNCED) for some in together(entries)]
+        return MessageId(places[0].time_ms, places[0].sequence)
 
     def begin_at(self, first: MessageId) -> None:
         """Everything that is needed stands from there on; what was written since is little."""
-        self._journal.begin_at(first)
-        self.length = self.bytes = 0
-
-    @property
-    def doubts(self) -> int:
-        """How often it was distrusted."""
-        return self._doubts
-
-    def replay(self) -> Iterator[JournalEntry]:
-        """All entries, also those of transactions; `mend` follows once they are applied. Raises
-        `StorageUnavailable` while a write that failed is still under way."""
-        with self._writing:
-            self.length = self.bytes = 0
-            for entry in self._journal.replay():
-                self._grow((entry.key or b"",), (entry.value,))
-                yield entry
-
-    def mend(self, doubts: int) -> None:
-        """Its entries are known again, unless it was distrusted more often since it was read. What
-        was added before it was found broken never counts."""
-        with self._lock:
-            dropped, self._open = self._open, EntryBatch()
-            dropped.error, dropped.done = _unreadable(), True
-            self._broken = self._doubts != doubts
+        self._topic.begin_at(first)
 
 
-def _unreadable() -> StorageUnavailable:
-    return StorageUnavailable(
-        "A write of the journal of queues failed, and it has to be read again. Try again."
-    )
+def _rank(durability: Durability) -> int:
+    return durability.rank

@@ -27,7 +27,7 @@ from tms.model.queue import QueueInfo, QueuePartition, Token, TokenResult
 from tms.model.topic import Durability, TopicName
 from tms.queues.delivering import Taking
 from tms.queues.entries import encode, queue_key
-from tms.queues.journal import EntryBatch, QueueJournal
+from tms.queues.journal import QueueJournal, QueueWrite
 from tms.queues.partition import BLOCKED, DYING, LEASED, WAITING
 from tms.queues.reading import FoundAgain, MessageLog, Scanner, stored_bytes
 from tms.queues.state import Decision, Edits, QueueState
@@ -178,7 +178,7 @@ class OpenQueue:
 
     def _take(
         self, taking: Taking, found: Sequence[tuple[int, FoundAgain]], durability: Durability
-    ) -> EntryBatch | None:
+    ) -> QueueWrite | None:
         """Lease what was found and read ahead; None when that is nothing. The caller holds the
         lock."""
         batch = None
@@ -420,7 +420,7 @@ class OpenQueue:
         left = [one for one in late if one not in recent]
         return left, len(late) - len(left)
 
-    def _add(self, edits: Edits, durability: Durability) -> EntryBatch:
+    def _add(self, edits: Edits, durability: Durability) -> QueueWrite:
         """Journal edits, and apply them. The caller holds the lock, and waits for the batch."""
         entries = [(self.key(number), encode(edit)) for number, edit in edits]
         batch = self._journal.add(entries, durability)

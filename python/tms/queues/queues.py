@@ -9,13 +9,14 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 
 import msgspec
 
 from tms.block.received import Received
 from tms.errors import Conflict, DataCorrupt, Invalid, TopicNotFound
+from tms.journal.journaled import JournalEntry
 from tms.model.position import Position, PositionKind
 from tms.model.queue import (
     DELAY_S_MAX,
@@ -62,9 +63,10 @@ class Queues:
         self._clock = topics.clock
         self._random = random
         self._manager = transactions.manager
-        self._journal = QueueJournal(topics.journal(QUEUES))
+        self._journal = QueueJournal(topics.journal(QUEUES), self._replay)
         self._lock = threading.RLock()  # guards which queues there are
         self._queues: dict[tuple[str, TopicName], OpenQueue] = {}
+        self._open_pointers: set[int] = set()  # of the last replay, which nobody follows yet
         self._settling = Settling(
             self._journal,
             self._manager,
@@ -303,7 +305,7 @@ class Queues:
         journal = self._journal
         entries_max = ENTRIES_MAX if entries_max is None else entries_max
         bytes_max = BYTES_MAX if bytes_max is None else bytes_max
-        if (journal.length > entries_max or journal.bytes > bytes_max) and not journal.broken:
+        if (journal.length > entries_max or journal.bytes > bytes_max) and journal.known:
             shorten(journal, self._manager, self.opened, self._clock)
 
     def close(self) -> None:
@@ -323,7 +325,7 @@ class Queues:
 
     def _find(self, group: str, topic: TopicName) -> tuple[OpenQueue, TopicRecord]:
         record = self._registry.find(topic)
-        if self._journal.broken:
+        if not self._journal.known:
             self._load()
         queue = self._queues.get((group, topic))
         if queue is None:
@@ -364,24 +366,23 @@ class Queues:
 
     def _load(self) -> None:
         """Read the journal, unless it is known."""
-        if not self._journal.broken:
+        if self._journal.known:
             return
         with self._lock:
-            if not self._journal.broken:
-                return
-            doubts = self._journal.doubts
-            states, pointers = replayed(
-                self._journal.replay(),
-                lambda pointer: self._manager.fate(pointer, True),
-                self._clock,
-            )
-            for place, state in states.items():
-                if place in self._queues:
-                    self._queues[place].replace(state)
-                else:
-                    self._queues[place] = self._opened(*place, state)
-            for place in [place for place in self._queues if place not in states]:
-                self._queues.pop(place).replace(None)
-            self._journal.mend(doubts)
+            self._journal.load()
+            pointers, self._open_pointers = self._open_pointers, set()
         for pointer in pointers:
             self._settling.follow(pointer)
+
+    def _replay(self, entries: Iterator[JournalEntry]) -> None:
+        """Let the queues stand as the journal says."""
+        states, self._open_pointers = replayed(
+            entries, lambda pointer: self._manager.fate(pointer, True), self._clock
+        )
+        for place, state in states.items():
+            if place in self._queues:
+                self._queues[place].replace(state)
+            else:
+                self._queues[place] = self._opened(*place, state)
+        for place in [place for place in self._queues if place not in states]:
+            self._queues.pop(place).replace(None)

@@ -14,6 +14,7 @@ Invariants
 from collections.abc import Callable, Iterable, Iterator
 
 from tms.errors import Fenced, StorageUnavailable
+from tms.journal.journaled import Cells
 from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
 from tms.model.queue import Settlement, Token
@@ -22,7 +23,7 @@ from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit
 from tms.queues.checks import parsed
 from tms.queues.entries import Settled, encode
-from tms.queues.journal import Cells, QueueJournal
+from tms.queues.journal import QueueJournal
 from tms.queues.partition import QueuePartitionState
 from tms.queues.queue import OpenQueue
 from tms.queues.runs import offsets_in, runs_of
@@ -59,7 +60,7 @@ class Settling:
 
     @property
     def known(self) -> bool:
-        return not self._journal.broken
+        return self._journal.known
 
     def concerns(self, request: Commit) -> bool:
         return bool(request.settlements)
@@ -83,7 +84,7 @@ class Settling:
 
     def _require_held(self, settlement: Settlement, tokens: list[Token], id: int) -> None:
         queue = self._peek(settlement.group, settlement.topic)
-        if queue is not None and not self._journal.broken:
+        if queue is not None and self._journal.known:
             with queue.lock:
                 if all(state.held.get(offset) == id for state, offset in _places(queue, tokens)):
                     return
@@ -117,7 +118,7 @@ class Settling:
         self.follow(id)
 
     def invalidate(self) -> None:
-        self._journal.distrust()
+        self._journal.invalidate()
 
     # -- transactions that are open ----------------------------------------------------------------
 

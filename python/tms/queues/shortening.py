@@ -5,23 +5,23 @@
 Invariants
 
 * Cut anywhere, nothing is lost: replay begins where it began before until every queue is written,
-  and a snapshot counts only as a whole.
+  and a snapshot of a partition counts only as a whole.
 * A snapshot is synced, so what it rests on is synced before: commits cannot be newer than it.
+* No more than one queue waits at a time, so the state is not taken as a whole, as `Journaled` does.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from tms.clock import Clock
+from tms.journal.journaled import Cells
 from tms.model.ids import MessageId
 from tms.queues.entries import encode
-from tms.queues.journal import Cells, QueueJournal
+from tms.queues.journal import QueueJournal
 from tms.queues.queue import OpenQueue
 from tms.queues.snapshots import chunks_of
 from tms.transactions.manager import TransactionManager
-
-TOGETHER_BYTES = 2 << 20
 
 
 def shorten(
@@ -32,32 +32,21 @@ def shorten(
 ) -> None:
     """Let a start read the journal from here on."""
     first: MessageId | None = None
-    doubts = journal.doubts
+    term = journal.term
     for queue in opened():
         with manager.alone(durable=True), queue.lock:
             if not queue.deleted:
-                kept = _keep(journal, queue, clock.now_ms())
-                first = first or kept
-    if first is not None and doubts == journal.doubts:
+                place = journal.snapshot(_snapshot(queue, clock.now_ms()))
+                first = first or place
+    if first is not None and term is journal.term:
         journal.begin_at(first)
 
 
-def _keep(journal: QueueJournal, queue: OpenQueue, when_ms: int) -> MessageId:
-    """Write one queue, whose lock the caller holds; where it begins."""
+def _snapshot(queue: OpenQueue, when_ms: int) -> Iterator[Cells]:
+    """One queue, whose lock the caller holds."""
     partitions = queue.state.partitions
     starts = [(number, one.frontier, one.at) for number, one in partitions.items() if one.frontier]
-    declared = msgspec.structs.replace(queue.state.declared, starts=starts)
-    first = journal.keep([(queue.key(), encode(declared))])
-    some: list[Cells] = []
-    size = 0
+    yield queue.key(), encode(msgspec.structs.replace(queue.state.declared, starts=starts))
     for number, one in partitions.items():
         for chunk in chunks_of(one, queue.now_ms(), when_ms):
-            entry = encode(chunk)
-            if some and size + len(entry) > TOGETHER_BYTES:
-                journal.keep(some)
-                some, size = [], 0
-            some.append((queue.key(number), entry))
-            size += len(entry)
-    if some:
-        journal.keep(some)
-    return first
+            yield queue.key(number), encode(chunk)

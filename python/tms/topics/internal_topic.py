@@ -89,7 +89,7 @@ class InternalTopic:
             return place
         finally:
             if not pending.done():
-                self._failed = [one for one in (*self._failed, pending) if not one.done()]
+                self._failed.append(pending)
 
     def snapshot(self, entries: Iterable[Sequence[Cells]], before_ms: int | None = None) -> None:
         """Append entries, each sequence of them together, synced; from now on `replay` begins with
@@ -118,10 +118,12 @@ class InternalTopic:
 
     def since(self, start: Position | None) -> Iterator[JournalEntry]:
         """The same, from a position on instead."""
-        if not all(pending.done() for pending in self._failed):
-            raise StorageUnavailable(
-                f"A write of {self.name} that failed is still under way. Try again."
-            )
+        for pending in list(self._failed):
+            if not pending.done():
+                raise StorageUnavailable(
+                    f"A write of {self.name} that failed is still under way. Try again."
+                )
+            self._failed.remove(pending)
         try:
             record = self._registry.find(self.name)
         except TopicNotFound:

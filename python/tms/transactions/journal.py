@@ -129,9 +129,6 @@ class TransactionsMachine:
         yield from self.encode(edits[:half])
         yield from self.encode(edits[half:])
 
-    def snapshot(self, state: TransactionState) -> Iterator[Edit]:
-        return parts(state)
-
     def _torn(self, edits: Iterable[Edit]) -> set[int]:
         """Commits whose blocks are not all there: the power went before they were stored."""
         commits = [edit for edit in edits if isinstance(edit, Committed)]
@@ -205,12 +202,12 @@ class TransactionJournal(Journaled[TransactionState, Edit]):
             self.write([Reserved(upto)], Durability.SYNCED)
         return state
 
-    def shorten(self, before_ms: int | None = None) -> None:
+    def shorten(self) -> None:
         """Let a start read the state as it is now."""
         with self.writing:
             self.ready()
             self._make_durable(self._transactions.places)  # nothing before can be torn any more
-            super().shorten(before_ms or max(0, self._clock.now_ms() - KEPT_MS))
+            self.snapshot(parts, max(0, self._clock.now_ms() - KEPT_MS))
             self._transactions.length, self._transactions.places = 0, set()
 
     def settle(self) -> None:
