@@ -1,4 +1,4 @@
-"""Messages that transactions settle: a part of commits.
+"""Messages that transactions settle: a participant of commits.
 
     verify ─▶ store: the offsets are held, the entry has the write pointer ─▶ committed: settled
                                          └─ the transaction fails ─▶ let go: time counts again
@@ -52,7 +52,7 @@ class Settling:
         self._opened = opened
         self._durability = durability
 
-    # -- as a part of commits ----------------------------------------------------------------------
+    # -- as a participant of commits ---------------------------------------------------------------
 
     @property
     def journal_name(self) -> TopicName:
