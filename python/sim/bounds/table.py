@@ -235,7 +235,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "topics.retention.*",
         "transactions.uncommitted.AHEAD_MS_MAX",
         "transactions.journal.KEPT_MS",
-        "transactions.transactions.LATE_MS",
+        "transactions.manager.LATE_MS",
         "transactions.transactions.RESULTS_REMEMBERED",
         "transactions.journal.SLACK_MS",
         "transactions.state.ENDED_REMEMBERED",
