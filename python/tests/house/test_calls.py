@@ -18,10 +18,10 @@ from tests.http_kit import serving
 from tms.store.leveldb import LevelDBStore
 
 WARM_UP = 50
-PUBLISH_CALLS = 45
-FETCH_CALLS = 40
-COMMIT_CALLS = 147  # the goal is 130
-PUBLISH_CALLS_HTTP = 122  # of the client and of the service; the goal is 100
+PUBLISH_CALLS = 44
+FETCH_CALLS = 32
+COMMIT_CALLS = 141  # the goal is 130
+PUBLISH_CALLS_HTTP = 120  # of the client and of the service; the goal is 100
 
 
 @pytest.fixture

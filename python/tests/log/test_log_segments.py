@@ -786,7 +786,7 @@ def test_a_damaged_partition_record_is_damage_not_an_empty_partition() -> None:
         bench.publish(b"b", partition=1)
         metadata = bench.store.inner.open("metadata", create=False)
         metadata.write([(b"partition/00000001/00000", b'{"epoch":')], SYNCED)
-        bench.engine.topics.partitions._open.clear()
+        bench.engine.topics.partitions.logs.clear()
         with pytest.raises(DataCorrupt, match="partition/00000001/00000"):
             bench.read()
         assert bench.values(partition=1) == [b"b"]

@@ -53,7 +53,7 @@ def test_who_asks_for_a_partition_at_the_same_time_gets_the_same(bench: Bench) -
             looked.release()
             return super().get(*args)  # type: ignore[call-overload, no-any-return]
 
-    partitions._open = Open(partitions._open)
+    partitions.logs = Open(partitions.logs)
     asking = [
         threading.Thread(target=lambda: found.append(partitions.get(NAME, topic, 0)))
         for _ in range(2)

@@ -140,13 +140,13 @@ class Fetcher:
         bytes_max: int,
         judge: Judge | None,
     ) -> Fetched | None:
-        topic = self._registry.peek(name)
+        topic = self._registry.known.get(name)
         if topic is None or self._closed is not None:
             return None
         floor = self._retention.floor(topic.retention_ms)
         fetched = Fetched([], {}, {}, {})
         for partition, position in positions:
-            log = self._partitions.peek(topic, partition)
+            log = self._partitions.logs.get((topic.uid, partition))
             if log is None or not log.state.known:
                 return None
             if bytes_max <= 0:

@@ -81,12 +81,12 @@ class InternalTopic:
         other one has begun to: who holds a lock meanwhile, which threads in the background wait
         for, must not depend on a free one."""
         pending = self.append(entries, durability)
+        if pending.done():
+            return pending.result()[0]
         try:
-            if not pending.done():
-                record = self._registry.find(self.name)
-                self._partitions.get(self.name, record, 0).writer.write_what_waits(TIMEOUT_S)
-            (place,) = pending.result(TIMEOUT_S)
-            return place
+            record = self._registry.find(self.name)
+            self._partitions.get(self.name, record, 0).writer.write_what_waits(TIMEOUT_S)
+            return pending.result(TIMEOUT_S)[0]
         finally:
             if not pending.done():
                 self._failed.append(pending)

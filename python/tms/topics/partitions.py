@@ -62,14 +62,14 @@ class Partitions:
         self._limits = limits.log
         self._background = background
         self._require_owner = require_owner or _undisputed
-        self._open: dict[tuple[int, int], PartitionLog] = {}
+        self.logs: dict[tuple[int, int], PartitionLog] = {}  # that are open, by uid and partition
         self._deleted: set[int] = set()
         self._closed: TMSError | None = None
         self._lock = threading.Lock()
 
     def get(self, name: TopicName, topic: TopicRecord, partition: int) -> PartitionLog:
         """The log of one partition. Raises `PartitionNotFound`, `TopicNotFound`."""
-        log = self._open.get((topic.uid, partition))
+        log = self.logs.get((topic.uid, partition))
         if log is not None:
             return log
         if not 0 <= partition < topic.partitions:
@@ -83,20 +83,16 @@ class Partitions:
                 raise again(self._closed)
             if topic.uid in self._deleted:
                 raise TopicNotFound(f"The topic {name} was deleted.", topic=str(name))
-            log = self._open.get((topic.uid, partition))
+            log = self.logs.get((topic.uid, partition))
             if log is None:
                 log = self._make(name, topic.uid, partition)
-                self._open[topic.uid, partition] = log
+                self.logs[topic.uid, partition] = log
         return log
-
-    def peek(self, topic: TopicRecord, partition: int) -> PartitionLog | None:
-        """The log of one partition if it is open."""
-        return self._open.get((topic.uid, partition))
 
     def opened(self) -> list[PartitionLog]:
         """Every open log."""
         with self._lock:
-            return list(self._open.values())
+            return list(self.logs.values())
 
     def staged_places(self) -> list[tuple[int, int]]:
         """Topic uid and partition of all that have maps of staged blocks."""
@@ -107,8 +103,8 @@ class Partitions:
         """Close the logs of a deleted topic and wake who waits for its messages."""
         with self._lock:
             self._deleted.add(uid)
-            gone = [key for key in self._open if key[0] == uid]
-            logs = [self._open.pop(key) for key in gone]
+            gone = [key for key in self.logs if key[0] == uid]
+            logs = [self.logs.pop(key) for key in gone]
         for log in logs:
             log.close(timeout_s, TopicNotFound("The topic was deleted."))
 
@@ -118,7 +114,7 @@ class Partitions:
         reason = reason or Closed("The engine is closed; open it again.")
         with self._lock:
             self._closed = reason
-            logs = list(self._open.values())
+            logs = list(self.logs.values())
         for log in logs:
             log.close(timeout_s, reason)
 
@@ -142,7 +138,7 @@ class Partitions:
         self, name: TopicName, uid: int
     ) -> Callable[[], tuple[int | None, int | None]]:
         def retention() -> tuple[int | None, int | None]:
-            record = self._registry.peek(name)
+            record = self._registry.known.get(name)
             if record is None or record.uid != uid:
                 return None, None
             return record.retention_ms, record.retention_bytes

@@ -60,7 +60,7 @@ class Publisher:
             raise again(self._closed)
         if not internal and name.namespace == SYSTEM_NAMESPACE:
             name.require_writable()
-        topic = self._registry.find(name)
+        topic = self._registry.known.get(name) or self._registry.find(name)
         if durability is None:
             durability = topic.durability
         if not blocks:
@@ -68,7 +68,9 @@ class Publisher:
         pending = PendingAppend(len(blocks))
         tickets: dict[PartitionLog, Ticket] = {}
         for number, (partition, block, expect) in enumerate(blocks):
-            log = self._partitions.get(name, topic, partition)
+            log = self._partitions.logs.get((topic.uid, partition))
+            if log is None:
+                log = self._partitions.get(name, topic, partition)
             if internal:
                 header = read_header(block)
             else:

@@ -123,7 +123,7 @@ class Registry:
         self.metadata = metadata
         self.clock = clock
         self._topics_max = topics_max
-        self._known: dict[TopicName, TopicRecord] = {}
+        self.known: dict[TopicName, TopicRecord] = {}  # as last seen
         self._lock = threading.Lock()
         noted = metadata.get(keys.RETENTION_DEFAULT)
         self._default_ms = RETENTION_MS_DEFAULT if noted is None else int(noted)
@@ -147,12 +147,12 @@ class Registry:
         with self._lock:
             if default_ms != self._default_ms:
                 self._default_ms = default_ms
-                self._known.clear()
+                self.known.clear()
         self._note_default(default_ms)
 
     def find(self, name: TopicName) -> TopicRecord:
         """The topic's record. Raises `TopicNotFound`."""
-        record = self._known.get(name)
+        record = self.known.get(name)
         if record is None:
             with self._lock:
                 record = self._read(name)
@@ -161,19 +161,15 @@ class Registry:
                         f"There is no topic {name}. Create it, or list the topics to find it.",
                         topic=str(name),
                     )
-                self._known[name] = record
+                self.known[name] = record
         return record
 
     def name_of(self, uid: int) -> TopicName | None:
         """The name of the topic with this uid, None when there is none."""
-        for name, record in [*self._known.items()]:
+        for name, record in [*self.known.items()]:
             if record.uid == uid:
                 return name
         return next((name for name, record in self.all() if record.uid == uid), None)
-
-    def peek(self, name: TopicName) -> TopicRecord | None:
-        """The topic's record as last seen, without looking into the store."""
-        return self._known.get(name)
 
     def create(
         self, name: TopicName, settings: TopicSettings, properties: Mapping[str, str] | None = None
@@ -195,7 +191,7 @@ class Registry:
                 record = msgspec.structs.replace(record, properties=dict(properties or {}))
                 record = record.resolved(self._default_ms)
                 if self.metadata.compare_and_set(keys.topic_key(*name), None, _stored(record)):
-                    self._known[name] = record
+                    self.known[name] = record
                     self._topics += 1
                     return record, True
                 existing = self._read(name)
@@ -232,8 +228,8 @@ class Registry:
                 new, properties=kept, has_foreign=old.has_foreign, outgrown=outgrown
             )
             self._set(name, raw, new)
-            self._known[name] = new.resolved(self._default_ms)
-            return self._known[name]
+            self.known[name] = new.resolved(self._default_ms)
+            return self.known[name]
 
     def require_life(self, name: TopicName, uid: int) -> None:
         """Raise `TopicNotFound` unless this life of a topic is there in the store."""
@@ -247,7 +243,7 @@ class Registry:
     def refresh(self) -> list[tuple[TopicName, TopicRecord]]:
         """Every topic, from the store; what is remembered of records that others have changed is
         forgotten."""
-        remembered = [*self._known.items()]
+        remembered = [*self.known.items()]
         stored = self.all()
         now = dict(stored)
         for name, record in remembered:
@@ -257,9 +253,9 @@ class Registry:
 
     def _forget(self, name: TopicName, uid: int) -> None:
         with self._lock:
-            known = self._known.get(name)
+            known = self.known.get(name)
             if known is not None and known.uid == uid:
-                del self._known[name]
+                del self.known[name]
 
     def note_foreign(self, name: TopicName) -> None:
         """Note that transactions that were not begun here write to the topic."""
@@ -269,7 +265,7 @@ class Registry:
             old, raw = self._read_raw(name)
             new = msgspec.structs.replace(old, has_foreign=True)
             self._set(name, raw, new)
-            self._known[name] = new
+            self.known[name] = new
 
     def delete(self, name: TopicName) -> TopicRecord:
         """Make the topic unreadable for good. Its maps are dropped by `drop_maps`."""
@@ -407,7 +403,7 @@ class Registry:
         raise StorageUnavailable("A counter is being changed by many others at once. Try again.")
 
     def _set(self, name: TopicName, old: bytes, new: TopicRecord | None) -> None:
-        self._known.pop(name, None)  # if this fails, only the store knows whether it took effect
+        self.known.pop(name, None)  # if this fails, only the store knows whether it took effect
         raw = None if new is None else _stored(new)
         if not self.metadata.compare_and_set(keys.topic_key(*name), old, raw):
             raise StorageUnavailable(

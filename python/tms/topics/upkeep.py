@@ -135,7 +135,7 @@ class Maintenance:
         stored: Mapping[bytes, bytes],
     ) -> None:
         floor = floor_by_time(now_ms, topic.retention_ms)
-        if self._partitions.peek(topic, partition) is None and not _worth_opening(
+        if self._partitions.logs.get((topic.uid, partition)) is None and not _worth_opening(
             topic, partition, floor[0], stored
         ):
             return

@@ -161,7 +161,7 @@ class CommitUnderWay:
             journals.append(part.journal_name)
         try:
             for topic, pending in self._under_way:
-                uid = parts.registry.find(topic).uid
+                uid = (parts.registry.known.get(topic) or parts.registry.find(topic)).uid
                 for place in pending.result(0):
                     end = place.base_offset + place.count
                     if topic in journals:

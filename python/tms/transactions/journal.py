@@ -117,17 +117,16 @@ class TransactionsMachine:
         state.apply(edit)
         self.length += 1
         if isinstance(edit, Committed):
-            self.places.update((block.uid, block.partition) for block in edit.blocks)
+            for block in edit.blocks:
+                self.places.add((block.uid, block.partition))
 
-    def encode(self, edits: Sequence[Edit]) -> Iterator[list[Cells]]:
+    def encode(self, edits: Sequence[Edit]) -> list[list[Cells]]:
         """As few entries as can be, one after another: none is there without those before it."""
         entry = encode_edits(edits)
         if len(entry) <= ENTRY_BYTES or len(edits) < 2:
-            yield [(None, entry)]
-            return
+            return [[(None, entry)]]
         half = len(edits) // 2
-        yield from self.encode(edits[:half])
-        yield from self.encode(edits[half:])
+        return [*self.encode(edits[:half]), *self.encode(edits[half:])]
 
     def _torn(self, edits: Iterable[Edit]) -> set[int]:
         """Commits whose blocks are not all there: the power went before they were stored."""

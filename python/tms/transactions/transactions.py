@@ -281,7 +281,8 @@ class Transactions:
         levels: list[Durability] = []
         for written in (request.blocks, request.staged):
             for one in written:
-                levels.append(self._registry.find(one[0]).durability)
+                topic = self._registry.known.get(one[0]) or self._registry.find(one[0])
+                levels.append(topic.durability)
         for part in others:
             levels.append(part.durability_of(request))
         is_synced = not levels or Durability.SYNCED in levels
