@@ -15,6 +15,7 @@ from tests.http_kit import Served, serving
 from tests.proxy import Fault, Proxy
 from tms.aio import AsyncBus
 from tms.errors import Closed, Invalid, PartitionNotFound, TimedOut, TooLarge, TopicNotFound
+from tms.model.topic import TopicName, TopicSettings
 
 T = TypeVar("T")
 Open = Callable[[], AsyncBus]
@@ -38,6 +39,12 @@ async def all_messages(bus: AsyncBus, topic: str, start: Any = "earliest") -> li
 
 async def all_values(bus: AsyncBus, topic: str) -> list[bytes | None]:
     return [message.value for message in await all_messages(bus, topic)]
+
+
+def made_anew_by_somebody_else(bus: AsyncBus) -> None:
+    transport, name = bus._sync._transport, TopicName.parse("orders")
+    transport.delete_topic(name)
+    transport.create_topic(name, TopicSettings(1))
 
 
 class AsyncBusContract:
@@ -71,6 +78,28 @@ class AsyncBusContract:
             assert [message.id for message in found] == [id, *ids]
             assert [message.value for message in found] == [b"v", b"a", None]
             assert (found[0].key, found[0].headers) == (b"k", {"h": b"1"})
+
+        run(open_bus, work)
+
+    def test_a_fetch_asks_for_a_topic_again_only_when_what_it_remembers_is_wrong(
+        self, open_bus: Open
+    ) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders", partitions=3)
+            asked: list[str] = []
+            ask = bus._refresh_topic
+
+            async def refresh(topic: str) -> Any:
+                asked.append(topic)
+                return await ask(topic)
+
+            bus._refresh_topic = refresh  # type: ignore[method-assign]
+            for _ in range(3):
+                assert set((await bus.fetch("orders")).next) == {0, 1, 2}
+            assert asked == ["orders"]
+            await asyncio.to_thread(made_anew_by_somebody_else, bus)
+            assert set((await bus.fetch("orders")).next) == {0}
+            assert asked == ["orders"] * 2
 
         run(open_bus, work)
 

@@ -161,8 +161,7 @@ def test_deleting_the_topic_wakes_whoever_waits(bench: Bench) -> None:
 
 def test_a_watch_that_comes_after_the_end_is_called_at_once(bench: Bench) -> None:
     bench.publish(b"v")
-    log = bench.engine.topics.partitions.peek(bench.engine.topics.registry.find(NAME), 0)
-    assert log is not None
+    log = bench.engine.topics.log(NAME, 0)
     bench.engine.delete_topic(NAME)
     called: list[int] = []
     log.reader.watch(Position.latest(), lambda: called.append(1))

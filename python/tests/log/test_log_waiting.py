@@ -176,8 +176,8 @@ def test_a_fetch_from_beyond_the_end_is_refused_not_made_to_wait() -> None:
 
 
 def _until_watched(bench: Bench, partition: int) -> None:
-    log = bench.engine.topics.partitions.peek(bench.engine.topics.registry.find(NAME), partition)
-    until(lambda: log is not None and bool(log.state._watchers))
+    log = bench.engine.topics.log(NAME, partition)
+    until(lambda: bool(log.state._watchers))
 
 
 def test_a_watch_calls_once_at_once_or_never_after_it_was_cancelled() -> None:

@@ -100,12 +100,12 @@ class AsyncBus:
             return id
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
-        known = self._publishing.known(topic) or await self._look_up(topic)
+        known = self._publishing.known(topic) or await self._refresh_topic(topic)
         message = Lone(value, key, headers, partition)
         try:
             return await self._together.publish(known, message, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored
-            known = await self._look_up(topic)
+            known = await self._refresh_topic(topic)
             return await self._together.publish(known, message, durability, timeout_s)
 
     async def publish_many(
@@ -122,7 +122,7 @@ class AsyncBus:
     ) -> list[MessageId]:
         """See `Bus.publish_many`."""
         packing, publishing = as_compression(compression), self._publishing
-        known = publishing.known(topic) or await self._look_up(topic)
+        known = publishing.known(topic) or await self._refresh_topic(topic)
         numbering = publishing.take_numbering()
         batcher = publishing.batcher(
             known,
@@ -165,7 +165,7 @@ class AsyncBus:
 
         async def batcher() -> Batcher:
             return self._publishing.batcher(
-                await self._look_up(topic),
+                await self._refresh_topic(topic),
                 numbering,
                 batch_bytes=batch_bytes,
                 compression=packing,
@@ -259,6 +259,13 @@ class AsyncBus:
         """See `Bus.fetch`."""
         whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX)
         waiting_s = seconds("wait_s", wait_s)
+        known = self._publishing.known(topic)
+        if known is not None and partitions is None and not isinstance(start, Mapping):
+            positions = start_positions(start, None, lambda: known.partitions)
+            try:
+                return await self._fetch(known.name, positions, bytes_max, waiting_s)
+            except NotFound:  # the topic may have changed since it was remembered
+                pass
         positions = await self._positions(topic, start, partitions)
         return await self._fetch(TopicName.parse(topic), positions, bytes_max, waiting_s)
 
@@ -313,7 +320,7 @@ class AsyncBus:
 
     # --- parts ------------------------------------------------------------------------------------
 
-    async def _look_up(self, topic: str) -> KnownTopic:
+    async def _refresh_topic(self, topic: str) -> KnownTopic:
         self._publishing.forget(topic)
         return self._publishing.learn(topic, await self.describe_topic(topic))
 
@@ -368,7 +375,7 @@ class AsyncBus:
     ) -> dict[int, Position]:
         partitions = None if partitions == "all" else partitions
         needed = partitions is None and not isinstance(start, Mapping)
-        known = await self._look_up(topic) if needed else None
+        known = await self._refresh_topic(topic) if needed else None
         return start_positions(start, partitions, lambda: known.partitions if known else 0)
 
     def _delivery(
