@@ -19,9 +19,9 @@ from tms.store.leveldb import LevelDBStore
 
 WARM_UP = 50
 PUBLISH_CALLS = 44
-FETCH_CALLS = 32
-COMMIT_CALLS = 141  # the goal is 130
-PUBLISH_CALLS_HTTP = 120  # of the client and of the service; the goal is 100
+FETCH_CALLS = 37
+COMMIT_CALLS = 138  # the goal is 130
+PUBLISH_CALLS_HTTP = 122  # of the client and of the service; the goal is 100
 
 
 @pytest.fixture
