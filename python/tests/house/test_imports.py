@@ -149,6 +149,7 @@ DRIVERS: dict[str, set[str]] = {
     "kazoo": {"compat/tephra/discovery.py"},
     "click": {"cli/"},
     "rich": {"cli/"},
+    "yaml": {"cli/output.py"},
 }
 
 

@@ -23,9 +23,8 @@ _CONTROL = re.compile(
 )
 _IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_UNFOLDED = (1 << 31) - 1  # YAML lines are as long as what they say
 _RUN_BY_SPREADSHEETS = ("=", "+", "-", "@")
-_PLAIN_YAML = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
-_YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 class Format(StrEnum):
@@ -90,7 +89,7 @@ def show(form: Format, document: object, rows: Sequence[Row]) -> None:
         case Format.JSON:
             text = json_text(document, indent=2) + "\n"
         case Format.YAML:
-            text = "\n".join(_yaml(document, "")) + "\n"
+            text = yaml_text(document)
         case Format.CSV:
             text = csv_text(rows)
         case Format.TABLE:
@@ -149,9 +148,22 @@ def csv_text(rows: Iterable[Row]) -> str:
     return made.getvalue()
 
 
-def yaml_item(document: object) -> str:
-    """One item of a YAML sequence, for streams."""
-    return "\n".join(_yaml_item(document, ""))
+def yaml_text(document: object) -> str:
+    """YAML 1.1 that is safe to print on a terminal: all that is not ASCII is escaped in a document
+    that has something to hide."""
+    import yaml
+
+    plain = json.dumps(document, ensure_ascii=False, allow_nan=False)
+    plain = plain.encode(errors="replace").decode()  # YAML has no lone surrogates
+    readable = _IN_JSON.search(plain) is None
+    text: str = yaml.dump(
+        json.loads(plain),
+        Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),  # C's is in every wheel
+        allow_unicode=readable,
+        sort_keys=False,
+        width=_UNFOLDED,
+    )
+    return text
 
 
 def _is_number(value: object) -> bool:
@@ -173,39 +185,3 @@ def _csv_cell(value: object) -> object:
         return value
     text = escape(str(value))
     return "'" + text if text.startswith(_RUN_BY_SPREADSHEETS) else text
-
-
-def _yaml(value: object, indent: str) -> list[str]:
-    """Block style for mappings and sequences, JSON's spelling for every scalar that could be
-    misread."""
-    if isinstance(value, Mapping) and value:
-        return [
-            line
-            for name, part in value.items()
-            for line in _yaml_entry(f"{_scalar(name)}:", part, indent)
-        ]
-    if isinstance(value, list | tuple) and value:
-        return [line for part in value for line in _yaml_item(part, indent)]
-    return [indent + _scalar(value)]
-
-
-def _yaml_entry(head: str, part: object, indent: str) -> list[str]:
-    if isinstance(part, Mapping | list | tuple) and part:
-        return [indent + head, *_yaml(part, indent + "  ")]
-    return [f"{indent}{head} {_scalar(part)}"]
-
-
-def _yaml_item(part: object, indent: str) -> list[str]:
-    first, *rest = _yaml(part, indent + "  ")
-    return [f"{indent}- {first[len(indent) + 2 :]}", *rest]
-
-
-def _scalar(value: object) -> str:
-    if isinstance(value, Mapping | list | tuple):
-        return "{}" if isinstance(value, Mapping) else "[]"
-    text = json_text(value)
-    if isinstance(value, float) and "." not in text:
-        return text.replace("e", ".0e")  # YAML 1.1 takes 1e-7 for a string
-    if isinstance(value, str) and _PLAIN_YAML.fullmatch(value) and value.lower() not in _YAML_WORDS:
-        return value
-    return text

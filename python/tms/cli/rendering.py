@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import click
 
-from tms.cli.output import Format, csv_text, escape, json_message, json_text, text_of, yaml_item
+from tms.cli.output import Format, csv_text, escape, json_message, json_text, text_of, yaml_text
 from tms.model.ids import MessageId
 
 
@@ -89,7 +89,7 @@ def renderer(
         case Format.JSON:
             return lambda message: (json_text(_document(message, facts)) + "\n").encode()
         case Format.YAML:
-            return lambda message: (yaml_item(_document(message, facts)) + "\n").encode()
+            return lambda message: yaml_text([_document(message, facts)]).encode()
         case Format.CSV:
             return _Csv(facts)
         case Format.TABLE:
