@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tms.api import routes
 from tms.client.http.answers import AnswerReader
 from tms.client.http.exchange import Calls, Response
+from tms.client.transport import FetchRequest
 from tms.errors import ConfigError, Malformed, Overloaded, TMSError
 from tms.model.message import Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
@@ -183,7 +184,7 @@ def test_a_fetch_names_each_partition_s_position() -> None:
         PartitionPosition(0, Position.earliest()),
         PartitionPosition(2, Position.offset(7)),
     ]
-    (head,) = calls.fetch(NAME, positions, 1_000, 0.25).chunks
+    (head,) = calls.fetch(FetchRequest(NAME, positions, 1_000, 0.25)).chunks
     assert head.startswith(  # type: ignore[union-attr]
         b"GET /v2/namespaces/team/topics/orders/messages"
         b"?start=0:earliest,2:offset:7&bytes_max=1000&wait_s=0.25 HTTP/1.1\r\n"

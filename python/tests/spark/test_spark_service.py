@@ -9,9 +9,11 @@ import pytest
 from tests.clocks import ManualClock
 from tests.proxy import Fault, Proxy
 from tests.spark_topics_kit import Topics, consumed, in_order, world
+from tms.api.operations import OPERATIONS
 from tms.block import encode, place, read_header
 from tms.client.http.exchange import Calls
 from tms.client.http.transport import HttpLane
+from tms.client.transport import FetchRequest
 from tms.errors import Invalid, OffsetOutOfRange, TopicNotFound, Unavailable
 from tms.model.message import StoredBlock
 from tms.model.position import Position
@@ -95,9 +97,9 @@ def test_a_short_split_does_not_fetch_a_long_one(
     asked: list[int] = []
     begin = HttpLane.begin_fetch
 
-    def counted(self: HttpLane, name: object, at: object, bytes_max: int, *more: object) -> object:
-        asked.append(bytes_max)
-        return begin(self, name, at, bytes_max, *more)  # type: ignore[arg-type]
+    def counted(self: HttpLane, request: FetchRequest) -> object:
+        asked.append(request.bytes_max)
+        return begin(self, request)
 
     monkeypatch.setattr(HttpLane, "begin_fetch", counted)
     reader = ServiceReader(world.url)
@@ -168,14 +170,15 @@ def test_a_service_that_is_away_is_an_error_that_names_it() -> None:
 
 
 def test_a_token_goes_with_every_request(world: Topics) -> None:
+    describe = OPERATIONS["topics.describe_topic"]
     calls, name = Calls("here:7070", "http://here:7070", "s3cret"), TopicName.parse("t")
     for call in (
-        calls.describe_topic(name),
-        calls.fetch(name, [], 1, 0),
+        calls.of(describe, {"name": name}),
+        calls.fetch(FetchRequest(name, [], 1, 0)),
         calls.append(name, [], None),
     ):
         assert b"\r\nAuthorization: Bearer s3cret\r\n" in b"".join(map(bytes, call.chunks))
-    plain = Calls("here:7070", "http://here:7070").describe_topic(name)
+    plain = Calls("here:7070", "http://here:7070").of(describe, {"name": name})
     assert b"Authorization" not in b"".join(map(bytes, plain.chunks))
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 from tms.client.cursor import Batch, Cursor
 from tms.client.standing import CommittedPositions
-from tms.client.transport import Channel, PendingAnswer
+from tms.client.transport import Channel, FetchRequest, PendingAnswer
 from tms.clock import Clock
 from tms.errors import Closed, TimedOut, TMSError
 from tms.model.message import Fetched, Message
@@ -133,13 +133,16 @@ class Consumer:
 
     def _ask(self) -> PendingAnswer[Fetched]:
         positions, wait_s = self._cursor.ask(self._wait_s)
+        settings = self._settings
         return self._lane.begin_fetch(
-            self._name,
-            positions,
-            self._settings.bytes_max,
-            wait_s,
-            self._settings.isolation,
-            self._cursor.where,
+            FetchRequest(
+                self._name,
+                positions,
+                settings.bytes_max,
+                wait_s,
+                settings.isolation,
+                self._cursor.where,
+            )
         )
 
     def _answer(self, ahead: PendingAnswer[Fetched] | None) -> Fetched:

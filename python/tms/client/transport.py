@@ -59,6 +59,23 @@ class Transport(TopicsApi, Protocol):
     def close(self) -> None: ...
 
 
+class FetchRequest(NamedTuple):
+    """What is fetched: from these positions, about so many bytes, after waiting so long at most for
+    the first message."""
+
+    name: TopicName
+    positions: Sequence[PartitionPosition]
+    bytes_max: int
+    wait_s: float
+    isolation: View = Isolation.COMMITTED
+    where: Filter | None = None
+
+    def after(self, fetched: Fetched, wait_s: float) -> "FetchRequest":
+        """The same from where an answer without messages has ended."""
+        positions = [PartitionPosition(*place) for place in fetched.next.items()]
+        return self._replace(positions=positions, wait_s=wait_s)
+
+
 class Channel(Protocol):
     """The requests of one producer or consumer: they are handled in the order in which they were
     begun."""
@@ -69,15 +86,7 @@ class Channel(Protocol):
         """Begin an append; the caller goes on while it is under way."""
         ...
 
-    def begin_fetch(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        wait_s: float,
-        isolation: View = Isolation.COMMITTED,
-        where: Filter | None = None,
-    ) -> PendingAnswer[Fetched]:
+    def begin_fetch(self, request: FetchRequest) -> PendingAnswer[Fetched]:
         """Begin a fetch; the caller goes on while it is under way."""
         ...
 
@@ -144,17 +153,8 @@ class LocalLane:
     ) -> PendingAnswer[list[Appended]]:
         return self._transport.submit(name, blocks, durability)
 
-    def begin_fetch(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        wait_s: float,
-        isolation: View = Isolation.COMMITTED,
-        where: Filter | None = None,
-    ) -> PendingAnswer[Fetched]:
-        asked = _LocalRequest(name, positions, bytes_max, wait_s, isolation, where)
-        return _LocalFetch(self, self._transport, asked)
+    def begin_fetch(self, request: FetchRequest) -> PendingAnswer[Fetched]:
+        return _LocalFetch(self, self._transport, request)
 
     def reset(self) -> None:
         pass  # nothing of a fetch is under way before its result is asked for
@@ -163,37 +163,27 @@ class LocalLane:
         self.closed = True
 
 
-class _LocalRequest(NamedTuple):
-    """What a fetch asks for."""
-
-    name: TopicName
-    positions: Sequence[PartitionPosition]
-    bytes_max: int
-    wait_s: float
-    isolation: View
-    where: Filter | None
-
-
 class _LocalFetch:
     """A fetch that runs when its result is asked for: within one process there is nothing to win by
     asking ahead."""
 
-    def __init__(self, lane: LocalLane, transport: Transport, asked: _LocalRequest) -> None:
+    def __init__(self, lane: LocalLane, transport: Transport, request: FetchRequest) -> None:
         self._lane = lane
         self._transport = transport
-        self._asked = asked
+        self._request = request
 
     def done(self) -> bool:
         return False
 
     def result(self, timeout_s: float | None = None) -> Fetched:
-        name, positions, bytes_max, left_s, isolation, where = self._asked
+        request = self._request
         while True:
             if self._lane.closed:
                 raise Closed("The consumer was closed while it waited.")
+            name, positions, bytes_max, left_s, isolation, where = request
             slice_s = min(left_s, _LOCAL_WAIT_S)
-            found = self._transport.fetch(name, positions, bytes_max, slice_s, isolation, where)
+            fetched = self._transport.fetch(name, positions, bytes_max, slice_s, isolation, where)
             left_s -= slice_s
-            if found.blocks or not found.ended or left_s <= 0:
-                return found
-            positions = [PartitionPosition(*there) for there in found.next.items()]
+            if fetched.blocks or not fetched.ended or left_s <= 0:
+                return fetched
+            request = request.after(fetched, left_s)

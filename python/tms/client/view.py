@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, Self, TypeVar
 from tms import forks
 from tms.client.batching import KnownTopic
 from tms.client.cursor import Start, as_position, asks, page
-from tms.client.transport import Channel, LocalTransport, RemoteTransport, open_lane
+from tms.client.transport import Channel, FetchRequest, LocalTransport, RemoteTransport, open_lane
 from tms.client.view_state import Apply, ViewSnapshot, ViewState
 from tms.clock import Clock
 from tms.errors import Closed, Conflict, OffsetOutOfRange, TMSError, ViewFailed
@@ -309,7 +309,7 @@ class View(Mapping[bytes, V]):
         assert lane is not None, "follow has not begun"
 
         def attempt(left_s: float) -> Fetched:
-            pending = lane.begin_fetch(self._name, turn, FETCH_BYTES, wait_s)
+            pending = lane.begin_fetch(FetchRequest(self._name, turn, FETCH_BYTES, wait_s))
             try:
                 return pending.result(wait_s + left_s)
             except Closed:

@@ -35,6 +35,7 @@ from tms.client.known import Lone, as_compression, as_durability, ids_in_order
 from tms.client.preconditions import Expect, packed
 from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, SendPace, check_options
 from tms.client.standing import CommittedPositions
+from tms.client.transport import FetchRequest
 from tms.clock import Clock, SystemClock
 from tms.errors import NotFound
 from tms.model.filter import Filter, as_filter
@@ -344,7 +345,7 @@ class AsyncBus:
         answers = []
         async with self._lanes.lane() as lane:
             for turn in turns:
-                fetch = partial(lane.fetch, name, turn, each, wait_s)
+                fetch = partial(lane.fetch, FetchRequest(name, turn, each, wait_s))
                 answers.append(await retrying_async(fetch, self._clock, self._timeout_s))
         return page(str(name), positions, answers)
 

@@ -13,12 +13,10 @@ from typing import Protocol, TypeVar
 from tms.api.operations import QueuesApi
 from tms.block.received import Received
 from tms.client.delivery import DeliveryOptions, Numbering, Renewal, is_retriable_as_it_is
-from tms.client.transport import LocalTransport
+from tms.client.transport import FetchRequest, LocalTransport
 from tms.clock import Clock
 from tms.errors import Closed, OutOfOrderSequence, TimedOut, TMSError
-from tms.model.filter import Filter
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
-from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
 from tms.retrying import retrying_async
 
@@ -38,16 +36,7 @@ class AsyncLane(Protocol):
         timeout_s: float,
     ) -> list[Appended]: ...
 
-    async def fetch(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        wait_s: float,
-        timeout_s: float,
-        isolation: View = Isolation.COMMITTED,
-        where: Filter | None = None,
-    ) -> Fetched: ...
+    async def fetch(self, request: FetchRequest, timeout_s: float) -> Fetched: ...
 
     async def receive(
         self,
@@ -107,17 +96,9 @@ class AsyncLocalLane:
                 raise TimedOut("The append has not finished in time.", outcome="unknown")
         return pending.result(0)
 
-    async def fetch(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        wait_s: float,
-        timeout_s: float,
-        isolation: View = Isolation.COMMITTED,
-        where: Filter | None = None,
-    ) -> Fetched:
-        until_s = asyncio.get_running_loop().time() + wait_s
+    async def fetch(self, request: FetchRequest, timeout_s: float) -> Fetched:
+        until_s = asyncio.get_running_loop().time() + request.wait_s
+        name, positions, bytes_max, _, isolation, where = request
         held: Mapping[int, int] = {}
         while True:
             self._check_open()

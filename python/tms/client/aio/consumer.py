@@ -10,6 +10,7 @@ from tms.client.aio.channels import AsyncLane
 from tms.client.consumer import ConsumerSettings, consumer_text
 from tms.client.cursor import Batch, Cursor
 from tms.client.standing import CommittedPositions
+from tms.client.transport import FetchRequest
 from tms.clock import Clock
 from tms.errors import Closed
 from tms.model.message import Fetched, Message
@@ -160,15 +161,16 @@ class AsyncConsumer:
 
     async def _fetch(self, left_s: float) -> Fetched:
         positions, wait_s = self._cursor.ask(self._wait_s)
-        return await self._lane.fetch(
+        settings = self._settings
+        request = FetchRequest(
             self._name,
             positions,
-            self._settings.bytes_max,
+            settings.bytes_max,
             wait_s,
-            left_s,
-            self._settings.isolation,
+            settings.isolation,
             self._cursor.where,
         )
+        return await self._lane.fetch(request, left_s)
 
 
 def _forget(task: asyncio.Task[Fetched]) -> None:

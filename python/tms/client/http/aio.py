@@ -29,10 +29,9 @@ from tms.client.http.connection import (
     exchange_error,
 )
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, Response
+from tms.client.transport import FetchRequest
 from tms.errors import Closed, TimedOut, TMSError, Unavailable
-from tms.model.filter import Filter
-from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
-from tms.model.snapshot import Isolation, View
+from tms.model.message import Appended, Buffer, Fetched, NewBlock
 from tms.model.topic import Durability, TopicName
 
 T = TypeVar("T")
@@ -65,25 +64,16 @@ class AsyncHttpLane:
     ) -> list[Appended]:
         return await self._exchange(self._calls.append(name, blocks, durability), timeout_s)
 
-    async def fetch(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        wait_s: float,
-        timeout_s: float,
-        isolation: View = Isolation.COMMITTED,
-        where: Filter | None = None,
-    ) -> Fetched:
+    async def fetch(self, request: FetchRequest, timeout_s: float) -> Fetched:
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + wait_s
+        until_s = loop.time() + request.wait_s
         while True:  # the service may wait for less than it is asked to
             left_s = max(0.0, min(WAIT_S_MAX, until_s - loop.time()))
-            call = self._calls.fetch(name, positions, bytes_max, left_s, isolation, where)
-            found = await self._exchange(call, left_s + timeout_s)
-            if found.blocks or not found.ended or loop.time() >= until_s:
-                return found
-            positions = [PartitionPosition(*there) for there in found.next.items()]
+            call = self._calls.fetch(request._replace(wait_s=left_s))
+            fetched = await self._exchange(call, left_s + timeout_s)
+            if fetched.blocks or not fetched.ended or loop.time() >= until_s:
+                return fetched
+            request = request.after(fetched, left_s)
 
     async def receive(
         self,

@@ -17,14 +17,13 @@ from tms.api.erasing import Erase, ErasedBody, erase_body
 from tms.api.operation import Operation
 from tms.api.operations import OPERATIONS
 from tms.block.received import Received
+from tms.client.transport import FetchRequest
 from tms.errors import ConfigError, Malformed, TMSError, Unavailable
 from tms.errors import ErrorKind as ErrorKind
 from tms.model.delayed import Deferred, Due
-from tms.model.filter import Filter
 from tms.model.ids import MessageId
-from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
+from tms.model.message import Appended, Buffer, Fetched, NewBlock
 from tms.model.position import Position
-from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange
 
@@ -106,23 +105,14 @@ class Calls:
         head = common(name, durability, expect) + b"%d\r\n\r\n" % sum(map(len, chunks))
         return Call([head, *chunks], self._appended)
 
-    def fetch(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        wait_s: float,
-        isolation: View = Isolation.COMMITTED,
-        where: Filter | None = None,
-    ) -> Call[Fetched]:
-        start = bodies.positions_text(dict(positions))
+    def fetch(self, request: FetchRequest) -> Call[Fetched]:
         path = routes.fetch_path(
-            name,
-            start,
-            bytes_max=bytes_max,
-            wait_s=wait_s,
-            isolation=isolation,
-            where=where,
+            request.name,
+            bodies.positions_text(dict(request.positions)),
+            bytes_max=request.bytes_max,
+            wait_s=request.wait_s,
+            isolation=request.isolation,
+            where=request.where,
         )
         head = f"GET {path}{self._common}Accept: {routes.BLOCKS}, {routes.PROBLEM}\r\n\r\n"
         return Call([head.encode("ascii")], self._fetched)

@@ -35,7 +35,7 @@ from tms.client.http.operations import (
     has_operations,
     surely_not_done,
 )
-from tms.client.transport import Channel, PendingAnswer
+from tms.client.transport import Channel, FetchRequest, PendingAnswer
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, NotFound, TimedOut, TMSError, Unavailable
 from tms.model.filter import Filter
@@ -106,13 +106,14 @@ class HttpTransport(TopicsApi):
         where: Filter | None = None,
     ) -> Fetched:
         until_s = self.clock.monotonic_s() + wait_s
+        request = FetchRequest(name, positions, bytes_max, wait_s, isolation, where)
         while True:  # the service may wait for less than it is asked to
             left_s = max(0.0, min(WAIT_S_MAX, until_s - self.clock.monotonic_s()))
-            call = self.calls.fetch(name, positions, bytes_max, left_s, isolation, where)
-            found = self.call(call, is_retriable, left_s)
-            if found.blocks or not found.ended or self.clock.monotonic_s() >= until_s:
-                return found
-            positions = [PartitionPosition(*there) for there in found.next.items()]
+            call = self.calls.fetch(request._replace(wait_s=left_s))
+            fetched = self.call(call, is_retriable, left_s)
+            if fetched.blocks or not fetched.ended or self.clock.monotonic_s() >= until_s:
+                return fetched
+            request = request.after(fetched, left_s)
 
     def append(
         self,
@@ -285,17 +286,8 @@ class HttpLane:
     ) -> PendingAnswer[list[Appended]]:
         return self._begin(self._transport.calls.append(name, blocks, durability))
 
-    def begin_fetch(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        wait_s: float,
-        isolation: View = Isolation.COMMITTED,
-        where: Filter | None = None,
-    ) -> PendingAnswer[Fetched]:
-        calls = self._transport.calls
-        return self._begin(calls.fetch(name, positions, bytes_max, wait_s, isolation, where))
+    def begin_fetch(self, request: FetchRequest) -> PendingAnswer[Fetched]:
+        return self._begin(self._transport.calls.fetch(request))
 
     def reset(self) -> None:
         self._drop(TimedOut("The request was given up.", outcome="unknown"))

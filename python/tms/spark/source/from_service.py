@@ -19,7 +19,7 @@ from typing import Any
 from tms.api.parameters import TIMEOUT_S
 from tms.block import read_header
 from tms.client.http.transport import HttpTransport
-from tms.client.transport import Channel, PendingAnswer
+from tms.client.transport import Channel, FetchRequest, PendingAnswer
 from tms.errors import Invalid, OffsetOutOfRange, TimedOut, TMSError, TopicNotFound
 from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position
@@ -176,7 +176,7 @@ class _Fetching:
 
     def _ask(self) -> PendingAnswer[Fetched]:
         there = [PartitionPosition(self._split.partition, self._position)]
-        return self._lane.begin_fetch(self._name, there, self._bytes_wanted(), 0)
+        return self._lane.begin_fetch(FetchRequest(self._name, there, self._bytes_wanted(), 0))
 
     def _bytes_wanted(self) -> int:
         if not self._offsets:
