@@ -53,7 +53,7 @@ def fetch_arrow(url: str, topic: str, **query: Any) -> Iterator[Row]:
 def _pages(url: str, topic: str, accept: str, query: dict[str, Any]) -> Iterator[tuple[bytes, str]]:
     position = query.pop("start", "earliest")
     while True:
-        asked = urlencode({"from": position, **query})
+        asked = urlencode({"start": position, **query})
         where = f"{url}/v2/namespaces/default/topics/{topic}/messages?{asked}"
         request = urllib.request.Request(where, headers={"Accept": accept})
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:

@@ -109,8 +109,8 @@ def _readers(
     limit, size = int(2 ** random.uniform(6, 13)), int(2 ** random.uniform(14, 22))
 
     def small() -> None:
-        rows = over_http.fetch_json(place.url, topic, limit=limit, max_bytes=size)
-        write(place, f"fetch-json, limit={limit}, max_bytes={size}", topic, rows)
+        rows = over_http.fetch_json(place.url, topic, limit=limit, bytes_max=size)
+        write(place, f"fetch-json, limit={limit}, bytes_max={size}", topic, rows)
 
     def arrow() -> None:
         rows = over_http.fetch_arrow(place.url, topic, limit=limit)

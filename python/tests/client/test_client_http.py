@@ -193,7 +193,7 @@ def test_a_fetch_names_each_partition_s_position() -> None:
 
 def read(answer: Response) -> Fetched:
     positions = [PartitionPosition(0, Position.earliest())]
-    return Calls("h:1", "http://h:1").fetch(NAME, positions, 1, 0).read(answer)
+    return Calls("h:1", "http://h:1").fetch(FetchRequest(NAME, positions, 1, 0)).read(answer)
 
 
 def test_a_fetch_without_its_headers_is_not_believed() -> None:
