@@ -2,7 +2,7 @@
 #
 #   make run     the main job on real data: publish, read back, prove, show
 #   make test    every test (installs what some of them need, or says what to install)
-#   make check   format, lint, types, import directions
+#   make check   format, lint, types, and what the house promises of itself: directions of imports, constructors, calls, bounds
 #   make quick   a minute on two cores, no JVM: the rooms that only compute, the log, the engine, the contracts in one process
 #   make sim     SEED=n: replay one run of the simulation exactly; TO=m: all from n to m
 #   make mutants ROOM=log: change the room's code in 200 places, one at a time; the tests must notice
@@ -81,11 +81,12 @@ $(STAMP_SPARK35): requirements-spark35.lock pyproject.toml | env
 	$(PY) -m pip --python $(PY_SPARK35) install -q --disable-pip-version-check --no-deps --no-index "$$folder"/*.whl
 	@touch $(STAMP_SPARK35)
 
+CHECKED := $(addprefix house/test_,imports.py constructors.py signatures.py calls.py) $(addprefix simulation/test_,bounds.py bugs.py)
 check: env
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
-	@$(PY) -m pytest -q --noconftest -p no:cacheprovider -p no:schemathesis python/tests/house/test_imports.py
+	@$(PY) -m pytest -q -p no:cacheprovider -p no:schemathesis $(addprefix python/tests/,$(CHECKED))
 
 # A selection of `make test`, which runs everything: whole rooms, and the contracts on engines in one process. What takes
 # seconds by itself is marked `long`.
