@@ -307,20 +307,6 @@ def _requests_in_memory() -> list[Replacement]:
     return [(StoredDelayQueue, "put", put)]
 
 
-def _count_after_deleting() -> list[Replacement]:
-    """After a failure what was moved is deleted first and counted then."""
-    from tms.delayed.stored_queue import StoredDelayQueue
-
-    right = StoredDelayQueue._moved
-
-    def moved(self: StoredDelayQueue) -> Any:
-        gone, messages = right(self)
-        self.delete(gone)
-        return [], messages
-
-    return [(StoredDelayQueue, "_moved", moved)]
-
-
 BUGS: dict[str, Callable[[], list[Replacement]]] = {
     **FOUND,
     **GONE,
@@ -348,7 +334,6 @@ BUGS: dict[str, Callable[[], list[Replacement]]] = {
     "skip-deduplication": _skip_deduplication,
     "trust-after-failure": _trust_after_failure,
     "cancel-what-is-lent": _cancel_what_is_lent,
-    "count-after-deleting": _count_after_deleting,
     "delete-before-commit": _delete_before_commit,
     "forget-cancels": _forget_cancels,
     "forget-requests": _forget_requests,

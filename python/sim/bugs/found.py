@@ -9,6 +9,7 @@ import msgspec
 
 from sim.replacing import Replacement
 from tms.client.cursor import Cursor
+from tms.delayed.stored_queue import StoredDelayQueue
 from tms.engine import Engine
 from tms.log.reader import PartitionReader
 from tms.queues.key_order import KeyOrder
@@ -142,6 +143,18 @@ def _answer_though_replaced() -> list[Replacement]:
     return [(Engine, "confirm_owner", lambda self: None)]
 
 
+def _count_after_deleting() -> list[Replacement]:
+    """After a failure what was moved is deleted first and counted then."""
+    right = StoredDelayQueue._moved
+
+    def moved(self: StoredDelayQueue) -> Any:
+        gone, messages = right(self)
+        self.delete(gone)
+        return [], messages
+
+    return [(StoredDelayQueue, "_moved", moved)]
+
+
 class Elsewhere(NamedTuple):
     """A bug, and the test that finds it."""
 
@@ -163,6 +176,11 @@ ELSEWHERE: dict[str, Elsewhere] = {
         _block_keys_for_good,
         "test_queue_keys.py::test_a_key_goes_on_when_its_retry_is_gone_in_the_receive_that_sees_its_"
         "next_message",
+    ),
+    "count-after-deleting": Elsewhere(
+        _count_after_deleting,
+        "test_delay_crashes.py::test_the_count_outlives_a_power_loss_right_after_a_failed_move_was_"
+        "looked_into",
     ),
     "end-at-a-trimmed-page": Elsewhere(
         _end_at_a_trimmed_page,

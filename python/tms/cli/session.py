@@ -23,12 +23,12 @@ from click.shell_completion import CompletionItem
 from tms.cli.output import Format, Row, facts_text, say, show, write
 from tms.clock import Clock, SystemClock
 from tms.errors import ConfigError, NotFound, TMSError, Unavailable
-from tms.model.position import Position
 from tms.model.quantity import seconds
 from tms.model.topic import RETENTION_DEFAULT, TopicName, parse_retention
 
 if TYPE_CHECKING:
     import tms
+    from tms.model.position import Position
 
 URL_DEFAULT = "http://127.0.0.1:7070"
 _FIRST_ANSWER_S = 5.0
@@ -261,7 +261,7 @@ class SizeType(click.ParamType[int | str]):
         return int(match[1]) * _UNITS[match[2].upper()]
 
 
-class StartType(click.ParamType[Position | int]):
+class StartType(click.ParamType["Position | int"]):
     """A place in a topic: a `Position`, or a negative number for so many messages before each
     end."""
 
@@ -269,7 +269,9 @@ class StartType(click.ParamType[Position | int]):
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Position | int:
+    ) -> "Position | int":
+        from tms.model.position import Position
+
         if not isinstance(value, str):
             return value  # type: ignore[no-any-return]
         try:

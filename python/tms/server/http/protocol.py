@@ -229,6 +229,8 @@ class ClientConnection(asyncio.Protocol):
         self._progress.enter(Phase.IDLE, self._loop.time())
         assert self._newest is not None
         self._newest.feed_end()
+        if self.flow.read_paused and not self._queued:  # so that the client's leaving is seen
+            self.flow.resume_reading()
 
     # -- the exchanges' calls ------------------------------------------------------------------
 
