@@ -283,21 +283,27 @@ def verdict(
     return progress.verdict(now, unsent, **asked)
 
 
+def enter(progress: ConnectionProgress, phase: Phase, now: float) -> None:
+    """A phase begins and the watchdog looks."""
+    progress.phase, progress.moved = phase, True
+    assert verdict(progress, now) is ConnectionVerdict.GO_ON
+
+
 def test_headers_have_ten_seconds_however_they_trickle() -> None:
     progress = ConnectionProgress(LIMITS, 0)
-    progress.enter(Phase.HEAD, 5)
+    enter(progress, Phase.HEAD, 5)
     assert verdict(progress, 14) is ConnectionVerdict.GO_ON
     assert verdict(progress, 15) is ConnectionVerdict.HEAD_TOO_SLOW
 
 
 def test_a_body_may_be_long_but_not_slow() -> None:
     progress = ConnectionProgress(LIMITS, 0)
-    progress.enter(Phase.BODY, 0)
+    enter(progress, Phase.BODY, 0)
     for second in range(1, 60):
-        progress.received(LIMITS.body_bytes_per_s_min, second)
+        progress.body_bytes += LIMITS.body_bytes_per_s_min
         assert verdict(progress, second) is ConnectionVerdict.GO_ON
     for second in range(60, 80):
-        progress.received(10, second)
+        progress.body_bytes += 10
         if verdict(progress, second) is ConnectionVerdict.BODY_TOO_SLOW:
             break
     else:
@@ -306,15 +312,16 @@ def test_a_body_may_be_long_but_not_slow() -> None:
 
 def test_a_silent_body_has_ten_seconds() -> None:
     progress = ConnectionProgress(LIMITS, 0)
-    progress.enter(Phase.BODY, 0)
-    progress.received(1 << 20, 3)
+    enter(progress, Phase.BODY, 0)
+    progress.body_bytes += 1 << 20
+    assert verdict(progress, 3) is ConnectionVerdict.GO_ON
     assert verdict(progress, 9) is ConnectionVerdict.GO_ON
     assert verdict(progress, 13) is ConnectionVerdict.BODY_TOO_SLOW
 
 
 def test_waiting_for_the_service_does_not_count() -> None:
     progress = ConnectionProgress(LIMITS, 0)
-    progress.enter(Phase.BODY, 0)
+    enter(progress, Phase.BODY, 0)
     for second in range(100):
         assert verdict(progress, second, held_up=True) is ConnectionVerdict.GO_ON
     assert verdict(progress, 105) is ConnectionVerdict.GO_ON
@@ -352,7 +359,8 @@ def test_as_much_unsent_as_before_is_progress_when_more_was_written() -> None:
 
 def test_an_idle_connection_is_kept_as_configured_but_never_while_an_answer_is_made() -> None:
     progress = ConnectionProgress(LIMITS, 0)
-    progress.answered(10)
+    progress.served = True
+    enter(progress, Phase.IDLE, 10)
     assert verdict(progress, 10 + LIMITS.keep_alive_s) is ConnectionVerdict.GO_ON
     assert verdict(progress, 11 + LIMITS.keep_alive_s, busy=True) is ConnectionVerdict.GO_ON
     assert verdict(progress, 11 + LIMITS.keep_alive_s) is ConnectionVerdict.CLOSE
@@ -360,6 +368,6 @@ def test_an_idle_connection_is_kept_as_configured_but_never_while_an_answer_is_m
 
 def test_lingering_ends() -> None:
     progress = ConnectionProgress(LIMITS, 0)
-    progress.enter(Phase.LINGER, 1)
+    enter(progress, Phase.LINGER, 1)
     assert verdict(progress, 1 + LINGER_S) is ConnectionVerdict.GO_ON
     assert verdict(progress, 1.1 + LINGER_S) is ConnectionVerdict.CUT_OFF

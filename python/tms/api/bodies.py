@@ -17,7 +17,7 @@ time and sequence are zero when publishing):
   `"encoding": "base64"`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from struct import Struct as Layout
 from typing import Any, Literal, TypeVar
 
@@ -39,7 +39,6 @@ from tms.model.topic import (
 PREFIX_BYTES = 24
 BLOCK_HEADER_BYTES = 48
 BLOCKS_PER_REQUEST_MAX = 4_096
-MESSAGES_PER_REQUEST_MAX = 65_536
 CHUNK_BYTES = 16 << 10  # smaller pieces are joined up to this; a larger block goes out uncopied
 _PREFIX = Layout(">IIQH6s")
 _ZERO = bytes(6)
@@ -353,12 +352,8 @@ class ReadinessBody(msgspec.Struct):
     warnings: list[str] = []
 
 
-_encoder = msgspec.json.Encoder()
-
-
-def encode(value: Any) -> bytes:
-    """A struct, dataclass or plain value as JSON."""
-    return _encoder.encode(value)
+# A struct, dataclass or plain value as JSON.
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
 def decode(body: Buffer, type: type[_T]) -> _T:

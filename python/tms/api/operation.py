@@ -216,11 +216,6 @@ class Operation:
         return Form(body={routes.JSON: struct}, answer=answer)
 
     @property
-    def segments(self) -> list[str | None]:
-        """The path in parts; None varies."""
-        return [None if part.startswith("{") else part for part in self.path.split("/")[1:]]
-
-    @property
     def sent(self) -> dict[str, Field]:
         """The arguments that are sent, by name."""
         whole = [] if self._whole is None else [self._whole]

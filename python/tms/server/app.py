@@ -11,8 +11,9 @@ from tms.api import routes
 from tms.api.operation import Resource
 from tms.api.operations import OPERATIONS
 from tms.api.routes import MethodNotAllowed
-from tms.compat.cdap.app import Cdap, is_cdap
-from tms.errors import ErrorKind, NotFound, NotOwner, TMSError, without_frames
+from tms.compat.cdap import answers
+from tms.compat.cdap.app import CDAP, Cdap, is_cdap
+from tms.errors import ErrorKind, NotFound, NotOwner, TMSError, Unavailable, without_frames
 from tms.events import EventLog
 from tms.server import operating, operations
 from tms.server.commit import Committing
@@ -21,8 +22,8 @@ from tms.server.fetch import Fetching
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.publish import Publishing
 from tms.server.receive import Receiving
-from tms.server.router import Route, RouteTable, allowed, not_allowed
-from tms.server.service import Service
+from tms.server.router import Route, RouteTable
+from tms.server.service import DRAINING, Service
 from tms.server.staging import Staging
 
 _log = EventLog("tms.server")
@@ -37,6 +38,8 @@ _OURS = frozenset(
 )
 _WORTH_RETRYING = frozenset((ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE, ErrorKind.STORAGE_FULL))
 _PROBLEM_HEAD = f"content-type: {routes.PROBLEM}\r\n".encode()
+_METHODS = {"GET": ("GET", "HEAD")}
+_BROKE = "The service met an error of its own. Its log has the details under the request id {}."
 _OTHER = "other"  # in metrics and logs: requests for nothing that there is
 
 
@@ -46,17 +49,20 @@ class App:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._cdap = Cdap(service)
+        routes_of_all = [
+            Route(OPERATIONS["publish"], Publishing(service)),
+            Route(OPERATIONS["fetch"], Fetching(service)),
+            Route(OPERATIONS["commit"], Committing(service)),
+            Route(OPERATIONS["stage"], Staging(service)),
+            Route(OPERATIONS["receive"], Receiving(service)),
+            Route(OPERATIONS["delayed.publish"], DelayedPublishing(service)),
+            *operations.routes_of(service),
+            *operating.routes_of(service),
+        ]
         self.routes = RouteTable(
-            [
-                Route(OPERATIONS["publish"], Publishing(service)),
-                Route(OPERATIONS["fetch"], Fetching(service)),
-                Route(OPERATIONS["commit"], Committing(service)),
-                Route(OPERATIONS["stage"], Staging(service)),
-                Route(OPERATIONS["receive"], Receiving(service)),
-                Route(OPERATIONS["delayed.publish"], DelayedPublishing(service)),
-                *operations.routes_of(service),
-                *operating.routes_of(service),
-            ]
+            (method, route.operation.path, route)
+            for route in routes_of_all
+            for method in _METHODS.get(route.operation.method, (route.operation.method,))
         )
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -70,63 +76,68 @@ class App:
             route = methods.get(exchange.method)
             if route is not None:
                 name = route.operation.name
-                if route.operation.on is not Resource.SERVICE and service.ownership is not None:
-                    await service.confirm_owner()
+                if route.operation.on is not Resource.SERVICE:
+                    if service.draining:
+                        raise Unavailable(DRAINING)
+                    if service.ownership is not None:
+                        await service.ownership.confirm()
                 await route.answer(exchange, varying)
-            elif methods and exchange.method == "OPTIONS":
-                exchange.respond(routes.NO_CONTENT, _allow(allowed(methods)))
             elif methods:
-                raise not_allowed(exchange.method, methods)
-            elif is_cdap(parts := exchange.path.split(b"/")):
-                name = "cdap"
-                await service.confirm_owner()
-                await self._cdap(exchange, parts)
+                self._answer_other_method(exchange, [*sorted(methods), "OPTIONS"])
+            elif is_cdap(exchange.path):
+                name = CDAP
+                if service.ownership is not None:
+                    await service.ownership.confirm()
+                await self._cdap(exchange)
             else:
                 path = exchange.path.decode("ascii")[:200]
                 raise NotFound(f"There is nothing at {path!r}; see {routes.OPENAPI}.")
         except Disconnected:
             return
         except TMSError as error:
-            self._answer(exchange, error, name)
+            if error.kind in _OURS:
+                facts = _facts(exchange, name)
+                _log.warning("request_failed", **facts, code=error.code, why=str(error))
+            _refuse(exchange, error, name)
             without_frames(error)
         except Exception as exc:
-            self._unexpected(exchange, name)
+            _log.exception("request_broke", **_facts(exchange, name))
+            _refuse(exchange, TMSError(_BROKE.format(exchange.request_id)), name)
             without_frames(exc)
         metrics = service.metrics
         metrics.answers[name, exchange.status] += 1
         if name in metrics.seconds:
             metrics.seconds[name].observe(service.clock.monotonic_s() - started)
 
-    def _answer(self, exchange: Exchange, error: TMSError, operation: str) -> None:
-        if error.kind in _OURS:
-            _log.warning(
-                "request_failed", **_facts(exchange, operation), code=error.code, why=str(error)
-            )
-        if exchange.response_started:
-            exchange.abort()
+    def _answer_other_method(self, exchange: Exchange, allowed: list[str]) -> None:
+        """Answer OPTIONS. Raises `MethodNotAllowed` for other methods that a path does not have."""
+        if exchange.method == "OPTIONS":
+            exchange.respond(routes.NO_CONTENT, _allow(allowed))
             return
-        if isinstance(error, NotOwner):
-            exchange.keep_alive = (
-                False  # behind one address the next connection may reach the owner
-            )
-        status, body = routes.problem(error, exchange.request_id)
-        head = _PROBLEM_HEAD
-        if error.kind in _WORTH_RETRYING:
-            head += b"retry-after: %d\r\n" % routes.RETRY_AFTER_S
-        if isinstance(error, MethodNotAllowed):
-            head += _allow(error.details["allowed"])
-        exchange.respond(status, head, body)
-
-    def _unexpected(self, exchange: Exchange, operation: str) -> None:
-        _log.exception("request_broke", **_facts(exchange, operation))
-        error = TMSError(
-            "The service met an error of its own. Its log has the details under this request id."
+        raise MethodNotAllowed(
+            f"The method {exchange.method} is not for this path; use {', '.join(allowed[:-1])} or "
+            f"{allowed[-1]}.",
+            allowed=allowed,
         )
-        if exchange.response_started:
-            exchange.abort()
-        else:
-            status, body = routes.problem(error, exchange.request_id)
-            exchange.respond(status, _PROBLEM_HEAD, body)
+
+
+def _refuse(exchange: Exchange, error: TMSError, operation: str) -> None:
+    """Answer with an error, or end an answer that was begun."""
+    if exchange.response_started:
+        exchange.abort()
+        return
+    if isinstance(error, NotOwner):  # behind one address the next connection may reach the owner
+        exchange.keep_alive = False
+    if operation == CDAP:
+        answers.refuse(exchange, error)
+        return
+    status, body = routes.problem(error, exchange.request_id)
+    head = _PROBLEM_HEAD
+    if error.kind in _WORTH_RETRYING:
+        head += b"retry-after: %d\r\n" % routes.RETRY_AFTER_S
+    if isinstance(error, MethodNotAllowed):
+        head += _allow(error.details["allowed"])
+    exchange.respond(status, head, body)
 
 
 def _allow(methods: list[str]) -> bytes:

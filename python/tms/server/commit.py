@@ -6,6 +6,7 @@
   long to read or check are done one at a time.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 from tms.api import commits, routes
@@ -14,7 +15,7 @@ from tms.model.message import Buffer
 from tms.model.topic import Durability
 from tms.model.transaction import Commit, CommitResult
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import Body, content_type, header, parameters
+from tms.server.http.request import content_type, header, parameters
 from tms.server.operations import JSON_HEAD
 from tms.server.service import Service, are_quick
 
@@ -30,24 +31,16 @@ class Committing:
         self._service = service
         self._transactions = service.engine.transactions
 
-    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
+    async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what kept it from being done; nothing is ever seen of it then."""
         service = self._service
         parameters(exchange.query, ())
         text = varying[0].decode("latin-1")
         transaction = 0 if text == routes.NEW_TRANSACTION else commits.transaction_id(text)
         content_type(header(exchange, b"content-type"), _COMMITS_ONLY)
-        service.require_open()
-        body = Body(service.publishing, service.limits.body_bytes_max)
-        try:
-            await body.read(exchange)
-            coding = header(exchange, b"content-encoding")
-            if coding:
-                await body.decompress(coding.lower(), service.threads)
+        async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)
             result = await self._commit(body.data, transaction)
-        finally:
-            body.release()
         exchange.respond(routes.OK, JSON_HEAD, commits.encode_result(result))
 
     async def _commit(self, body: Buffer, transaction: int) -> CommitResult:

@@ -1,5 +1,6 @@
 """POST …/delayed?delay_s=…|deliver_at_ms=…: messages in JSON, or blocks, that are due later."""
 
+from collections.abc import Sequence
 from itertools import count
 
 import msgspec
@@ -10,7 +11,7 @@ from tms.api.delayed import DeferredBody
 from tms.api.operation import read_query
 from tms.api.parameters import DelayQuery
 from tms.api.strict import decode_strict
-from tms.errors import IdempotencyKeyReused, Invalid, PartitionNotFound
+from tms.errors import IdempotencyKeyReused, PartitionNotFound
 from tms.model.delayed import Deferred, Due
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
@@ -20,10 +21,9 @@ from tms.server.http.request import (
     content_type,
     header,
     parameters,
-    received,
-    topic_name,
+    writable_topic,
 )
-from tms.server.idempotency import producer_id
+from tms.server.idempotency import idempotency_key, producer_id
 from tms.server.operations import JSON_HEAD, UNPACKED_FACTOR
 from tms.server.service import Service, are_quick
 
@@ -40,17 +40,14 @@ class DelayedPublishing:
         self._delayed = service.engine.delayed
         self._turns = count()
 
-    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
+    async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong; nothing is stored then."""
-        name = topic_name(*varying)
+        name = writable_topic(*varying)
         due, durability = _asked(exchange.query)
         media = content_type(header(exchange, b"content-type"), _READABLE)
-        key = _idempotency_key(exchange)
-        name.require_writable()
+        key = idempotency_key(exchange) if b"idempotency-key" in exchange.headers else ""
         service = self._service
-        service.require_open()
-        limit = service.limits.body_bytes_max
-        async with received(exchange, service.publishing, limit, service.threads) as body:
+        async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)
             if media == routes.BLOCKS:
                 blocks = bodies.unframe_new(body.data)
@@ -113,15 +110,3 @@ def _asked(query: bytes) -> tuple[Due, Durability | None]:
     given = read_query(parameters(query, _PARAMETERS), DelayQuery)
     delay_ms = None if given.delay_s is None else round(given.delay_s * 1_000)
     return Due(given.deliver_at_ms, delay_ms), given.durability
-
-
-def _idempotency_key(exchange: Exchange) -> str:
-    """The key of a request, empty when there is none. Raises `Invalid`."""
-    keys = [value for name, value in exchange.headers if name == b"idempotency-key"]
-    if not keys:
-        return ""
-    if len(keys) > 1:
-        raise Invalid("Idempotency-Key is given twice.", header="Idempotency-Key")
-    key = str(keys[0].decode("latin-1").strip())
-    producer_id(key)
-    return key

@@ -54,9 +54,8 @@ class Fetching:
         self._service = service
         self._filtering = asyncio.Semaphore(FILTERING_MAX)
 
-    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
+    async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong."""
-        self._service.require_open()
         request = self._read(exchange, topic_name(*varying))
         budget = self._service.fetching
         held = 0

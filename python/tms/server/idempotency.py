@@ -21,20 +21,28 @@ from hashlib import blake2b
 from tms.api.messages import PackedRequest
 from tms.errors import IdempotencyKeyReused, Invalid, PartitionNotFound
 from tms.model.message import Buffer, NewBlock
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import header
 
 Counts = tuple[int, ...]  # of partitions, newest first
 KEY_CHARS_MAX = 255
 KEYS_REMEMBERED = 10_000
 
 
-def producer_id(key: str) -> int:
-    """63 bits of the key's hash, not zero. Raises `Invalid` for a key that is none."""
+def idempotency_key(exchange: Exchange) -> str:
+    """The key of a request, which has one. Raises `Invalid`."""
+    key = header(exchange, b"idempotency-key")
     if not 0 < len(key) <= KEY_CHARS_MAX or not (key.isascii() and key.isprintable()):
         raise Invalid(
             f"An Idempotency-Key is 1 to {KEY_CHARS_MAX} printable ASCII characters, for example "
             "a UUID.",
             header="Idempotency-Key",
         )
+    return key
+
+
+def producer_id(key: str) -> int:
+    """63 bits of the key's hash, not zero."""
     digest = blake2b(key.encode(), digest_size=8, person=b"tms-idempotency").digest()
     return int.from_bytes(digest, "big") >> 1 or 1
 

@@ -1,6 +1,8 @@
 """What operators ask of the service itself: liveness, readiness, metrics, the OpenAPI document, and
 `/`."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 import tms
@@ -26,26 +28,26 @@ _LINKS = {
 def routes_of(service: Service) -> list[Route]:
     """The routes of operating."""
 
-    async def root(exchange: Exchange, _: list[bytes]) -> None:
+    async def root(exchange: Exchange, _: Sequence[bytes]) -> None:
         body = bodies.encode(RootBody("TMS", tms.__version__, _LINKS))
         exchange.respond(routes.OK, JSON_HEAD, body)
 
-    async def live(exchange: Exchange, _: list[bytes]) -> None:
+    async def live(exchange: Exchange, _: Sequence[bytes]) -> None:
         exchange.respond(routes.OK, JSON_HEAD, bodies.encode(ReadinessBody(True, [])))
 
-    async def ready(exchange: Exchange, _: list[bytes]) -> None:
+    async def ready(exchange: Exchange, _: Sequence[bytes]) -> None:
         reasons = service.reasons()
         body = ReadinessBody(not reasons, reasons, service.engine.warnings())
         status = routes.NOT_READY if reasons else routes.OK
         exchange.respond(status, JSON_HEAD, bodies.encode(body))
 
-    async def metrics(exchange: Exchange, _: list[bytes]) -> None:
+    async def metrics(exchange: Exchange, _: Sequence[bytes]) -> None:
         groups = service.engine.groups
         service.metrics.groups = await service.in_thread(groups.all, GROUP_PARTITIONS_MAX)
         body, media = service.metrics.exposition(header(exchange, b"accept"))
         exchange.respond(routes.OK, f"content-type: {media}\r\n".encode(), body)
 
-    async def document(exchange: Exchange, _: list[bytes]) -> None:
+    async def document(exchange: Exchange, _: Sequence[bytes]) -> None:
         body = msgspec.json.format(bodies.encode(openapi.document(tms.__version__)), indent=1)
         exchange.respond(routes.OK, JSON_HEAD, body)
 

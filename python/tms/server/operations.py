@@ -7,7 +7,7 @@ what is asked in a thread, and its result goes out as JSON.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -32,7 +32,6 @@ from tms.server.http.request import (
     header,
     parameters,
     path_text,
-    received,
 )
 from tms.server.router import Route
 from tms.server.service import Service
@@ -56,14 +55,13 @@ class OperationEndpoint:
         self._decoder = None if body is None else msgspec.json.Decoder(body)
         self._alone = asyncio.Lock() if operation.alone else None
 
-    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
+    async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong."""
-        operation, service = self._operation, self._service
+        operation = self._operation
         given = operation.in_path([path_text(raw) for raw in varying])
         accepted(header(exchange, b"accept"), JSON_ONLY)
         given |= operation.in_query(parameters(exchange.query, self._parameters))
         if operation.method != "GET":
-            service.require_open()
             _require_writable(operation, given)
         if self._decoder is None:
             result = await self._do(lambda: self._work(**given))
@@ -76,8 +74,7 @@ class OperationEndpoint:
         self, exchange: Exchange, given: dict[str, Any], decoder: "msgspec.json.Decoder[Any]"
     ) -> Any:
         operation, service = self._operation, self._service
-        bytes_max = min(operation.body_bytes_max, service.limits.body_bytes_max)
-        async with received(exchange, service.publishing, bytes_max, service.threads) as body:
+        async with service.received(exchange, operation.body_bytes_max) as body:
 
             def work() -> Any:
                 return self._work(**given, **operation.in_body(decode_strict(body.data, decoder)))

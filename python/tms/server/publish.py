@@ -19,16 +19,17 @@ from tms.api.bodies import AppendedBody, PublishBody
 from tms.api.operation import read_query
 from tms.api.parameters import PublishQuery
 from tms.api.strict import decode_strict
-from tms.errors import BadEncoding, Invalid, SequenceReused, TMSError
+from tms.errors import Invalid, SequenceReused, TMSError
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.preconditions import ANSWERED, ONE_BLOCK, parse_expected
 from tms.model.topic import Durability, TopicName
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import Body, content_type, parameters, topic_name
+from tms.server.http.request import Body, content_type, parameters, writable_topic
 from tms.server.idempotency import (
     Counts,
     RecentKeys,
+    idempotency_key,
     pack_like_before,
     producer_id,
     reused,
@@ -48,36 +49,34 @@ class Publishing:
         self._turns = count()
         self._recent_keys = RecentKeys()
 
-    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
+    async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong; nothing is stored then."""
         service = self._service
-        name = topic_name(*varying)
+        name = writable_topic(*varying)
         options = _options(exchange.query)
-        media, coding, key = _content(exchange)
-        name.require_writable()
-        service.require_open()
-        body = Body(service.publishing, service.limits.body_bytes_max)
-        try:
-            await body.read(exchange)
-            if coding:
-                await body.decompress(coding, service.threads)
+        headers = exchange.headers
+        media = content_type(headers.get(b"content-type", b"").decode("latin-1"), _READABLE)
+        async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)
-            if key is not None:
-                answer = await self._once(key, name, body, options, media)
+            if b"idempotency-key" in headers:
+                answer = await self._once(exchange, name, body, options, media)
             elif media == routes.BLOCKS:
                 appended = await self._append(name, bodies.unframe_new(body.data), options)
                 answer = bodies.encode(AppendedBody(appended))
             else:
                 answer = await self._json(name, body, options)
-        finally:
-            body.release()
         exchange.respond(routes.OK, JSON_HEAD, answer)
 
     async def _once(
-        self, key: str, name: TopicName, body: Body, options: "_PublishParameters", media: str
+        self,
+        exchange: Exchange,
+        name: TopicName,
+        body: Body,
+        options: "_PublishParameters",
+        media: str,
     ) -> bytes:
         """Publish JSON under an Idempotency-Key."""
-        producer = producer_id(key)
+        key = idempotency_key(exchange)
         if media == routes.BLOCKS:
             raise Invalid(
                 "An Idempotency-Key goes with JSON; a block carries a producer id and sequence "
@@ -87,7 +86,7 @@ class Publishing:
         uid, counts = self._service.engine.growth(name)
         counts = self._recent_keys.remember(uid, key, body.data, counts)
         try:
-            return await self._json(name, body, options, producer, counts)
+            return await self._json(name, body, options, producer_id(key), counts)
         except SequenceReused as exc:
             raise reused(key) from exc
         except TMSError as error:
@@ -161,21 +160,3 @@ def _options(query: bytes) -> _PublishParameters:
     if options.expect is not None and options.durability is Durability.NONE:
         raise Invalid(ANSWERED, field="expect")
     return options
-
-
-def _content(exchange: Exchange) -> tuple[str, str, str | None]:
-    """Media type and Content-Encoding of the body, and its Idempotency-Key."""
-    media = coding = ""
-    key: str | None = None
-    for name, value in exchange.headers:
-        if name == b"content-type":
-            media = value.decode("latin-1")
-        elif name == b"content-encoding":
-            if coding:
-                raise BadEncoding("Content-Encoding is given twice.")
-            coding = value.decode("latin-1").strip().lower()
-        elif name == b"idempotency-key":
-            if key is not None:
-                raise Invalid("Idempotency-Key is given twice.", header="Idempotency-Key")
-            key = value.decode("latin-1").strip()
-    return content_type(media, _READABLE), coding, key

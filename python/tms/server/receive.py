@@ -10,6 +10,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -31,7 +32,6 @@ from tms.server.http.request import (
     header,
     parameters,
     path_text,
-    received,
     topic_name,
 )
 from tms.server.operations import JSON_ONLY, UNPACKED_FACTOR
@@ -71,12 +71,11 @@ class Receiving:
         self._decoder = msgspec.json.Decoder(ReceiveBody)
         self._turns = asyncio.Semaphore(service.limits.threads)  # else memory is kept for a queue
 
-    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
+    async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong; nothing is leased then."""
         namespace, topic, group = varying
         name, group_name = topic_name(namespace, topic), check_group(path_text(group))
         parameters(exchange.query, ())
-        self._service.require_open()
         media = accepted(header(exchange, b"accept"), _MADE)
         request = self._request_of(name, group_name, media, await self._body(exchange))
         budget, held = self._service.fetching, 0
@@ -94,9 +93,8 @@ class Receiving:
                 await self._give_back(request, answer.received)
 
     async def _body(self, exchange: Exchange) -> ReceiveBody:
-        service = self._service
         content_type(header(exchange, b"content-type"), JSON_ONLY)
-        async with received(exchange, service.publishing, BODY_BYTES_MAX, service.threads) as body:
+        async with self._service.received(exchange, BODY_BYTES_MAX) as body:
             return decode_strict(body.data, self._decoder)
 
     def _request_of(

@@ -1,18 +1,20 @@
-"""From a request's path and method to the operation that is meant.
+"""From a request's path and method to what answers it.
 
 * Paths are matched as they were sent, part by part; names are decoded by whoever needs them, once.
   A part that varies matches whatever stands there: names are checked, not missed.
 * A path that exists says all of its methods: in a 405 and to OPTIONS.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Generic, NamedTuple, TypeVar
 
 from tms.api.operation import Operation
-from tms.api.routes import MethodNotAllowed
 from tms.server.http.exchange import Exchange
 
-Answer = Callable[[Exchange, list[bytes]], Awaitable[None]]
+FOUND_CACHED_MAX = 1_024  # paths
+Answer = Callable[[Exchange, Sequence[bytes]], Awaitable[None]]
+T = TypeVar("T")
 
 
 class Route(NamedTuple):
@@ -22,34 +24,33 @@ class Route(NamedTuple):
     answer: Answer
 
 
-class _Node:
+class _Node(Generic[T]):
     """A part of paths: what may follow it, and what ends there."""
 
     __slots__ = ("following", "methods", "varying")
 
     def __init__(self) -> None:
-        self.following: dict[bytes, _Node] = {}
-        self.varying: _Node | None = None
-        self.methods: dict[str, Route] = {}
+        self.following: dict[bytes, _Node[T]] = {}
+        self.varying: _Node[T] | None = None
+        self.methods: dict[str, T] = {}
 
 
-class RouteTable:
-    """All routes of a service."""
+class RouteTable(Generic[T]):
+    """Routes by path and method; what varies in a path stands in braces."""
 
-    def __init__(self, routes: list[Route]) -> None:
-        self._root = _Node()
-        for route in routes:
+    def __init__(self, routes: Iterable[tuple[str, str, T]]) -> None:
+        self._root = _Node[T]()
+        self.find = lru_cache(FOUND_CACHED_MAX)(self._find)
+        for method, path, route in routes:
             node = self._root
-            for segment in route.operation.segments:
-                if segment is not None:
-                    node = node.following.setdefault(segment.encode(), _Node())
-                else:
+            for part in path.encode().split(b"/")[1:]:
+                if part.startswith(b"{"):
                     node.varying = node = node.varying or _Node()
-            node.methods[route.operation.method] = route
-            if route.operation.method == "GET":
-                node.methods["HEAD"] = route
+                else:
+                    node = node.following.setdefault(part, _Node())
+            node.methods[method] = route
 
-    def find(self, path: bytes) -> tuple[dict[str, Route], list[bytes]]:
+    def _find(self, path: bytes) -> tuple[Mapping[str, T], Sequence[bytes]]:
         """The routes of a path by their methods, none if it does not exist, and what varies in
         it."""
         node, varying = self._root, []
@@ -57,21 +58,7 @@ class RouteTable:
             following = node.following.get(part)
             if following is None:
                 if (following := node.varying) is None:
-                    return {}, []
+                    return {}, ()
                 varying.append(part)
             node = following
         return node.methods, varying
-
-
-def allowed(methods: dict[str, Route]) -> list[str]:
-    """The methods of a path."""
-    return [*sorted(methods), "OPTIONS"]
-
-
-def not_allowed(method: str, methods: dict[str, Route]) -> MethodNotAllowed:
-    """The error for a method that a path does not have."""
-    names = allowed(methods)
-    return MethodNotAllowed(
-        f"The method {method} is not for this path; use {', '.join(names[:-1])} or {names[-1]}.",
-        allowed=names,
-    )

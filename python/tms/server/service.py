@@ -10,12 +10,11 @@ from typing import ParamSpec, TypeVar
 from tms.block import checking_bytes
 from tms.clock import Clock
 from tms.engine import Engine
-from tms.errors import Unavailable
 from tms.log.pending import Pending
 from tms.model.message import NewBlock
 from tms.model.topic import MESSAGE_BYTES_MAX
 from tms.server.http.exchange import settle, settle_from_thread
-from tms.server.http.request import Budget
+from tms.server.http.request import Body, Budget
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
 from tms.server.metrics import Metrics
 
@@ -113,6 +112,7 @@ class Service:
         self.fetching = Budget("fetch", limits.fetch_bytes_in_flight_max, wait_s=0)
         self.watchdog.refusals = lambda: self.fetching.refused
         self.threads = ThreadPoolExecutor(limits.threads, "tms-http")
+        self.received = partial(Body, self.publishing, self.threads, limits.body_bytes_max)
         self._unpacking = asyncio.Lock()
         self.checking = asyncio.Lock()  # of requests that are large once they are unpacked
         self.metrics = Metrics(
@@ -130,21 +130,11 @@ class Service:
         """Why the service is not ready; empty when it is."""
         return ([DRAINING] if self.draining else []) + self.engine.readiness()
 
-    async def confirm_owner(self) -> None:
-        """Raise `NotOwner` if another process owns the store."""
-        if self.ownership is not None:
-            await self.ownership.confirm()
-
     def close(self) -> None:
         """End the threads; no request is left."""
         self.threads.shutdown(wait=True, cancel_futures=True)
         if self.ownership is not None:
             self.ownership.close()
-
-    def require_open(self) -> None:
-        """Raises `Unavailable` while the service drains."""
-        if self.draining:
-            raise Unavailable(DRAINING)
 
     async def in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Do what may wait for the store, or takes long, outside of the event loop."""

@@ -1,10 +1,12 @@
 """POST …/staged: blocks of a transaction, stored unseen until its commit names them."""
 
+from collections.abc import Sequence
+
 from tms.api import bodies, routes
 from tms.api.operation import read_query
 from tms.api.parameters import StageQuery
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import content_type, header, parameters, received, topic_name
+from tms.server.http.request import content_type, header, parameters, topic_name
 from tms.server.service import Service, are_quick
 
 _BLOCKS_ONLY = (routes.BLOCKS,)
@@ -18,15 +20,13 @@ class Staging:
         self._service = service
         self._transactions = service.engine.transactions
 
-    async def __call__(self, exchange: Exchange, varying: list[bytes]) -> None:
+    async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong; nothing of the request is stored then."""
         service, name = self._service, topic_name(*varying)
         query = parameters(exchange.query, _PARAMETERS)
         id = read_query(query, StageQuery).transaction
         content_type(header(exchange, b"content-type"), _BLOCKS_ONLY)
-        service.require_open()
-        bytes_max = service.limits.body_bytes_max
-        async with received(exchange, service.publishing, bytes_max, service.threads) as body:
+        async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)
             blocks = bodies.unframe_new(body.data)
             info = await service.in_thread(self._transactions.describe, id)

@@ -18,15 +18,6 @@ _AVRO = f"content-type: {AVRO}\r\n".encode()
 _WRONG = frozenset(
     (ErrorKind.MALFORMED, ErrorKind.INVALID, ErrorKind.UNSUPPORTED_MEDIA, ErrorKind.TOO_LARGE)
 )
-OURS = frozenset(
-    (
-        ErrorKind.UNAVAILABLE,
-        ErrorKind.STORAGE_FULL,
-        ErrorKind.CORRUPT,
-        ErrorKind.INTERNAL,
-        ErrorKind.CLOSED,
-    )
-)
 _LATER = frozenset(
     (
         ErrorKind.OVERLOADED,
@@ -38,37 +29,32 @@ _LATER = frozenset(
 )
 
 
-class Said(Exception):
+class Refusal(TMSError):
     """An answer that is an error: a status, and a sentence."""
+
+    kind = ErrorKind.INVALID
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status = status
-        self.sentence = sentence
 
 
-def said(error: TMSError) -> Said:
-    """An error of the engine as CDAP would say it."""
-    if error.kind in _WRONG:
-        return Said(routes.BAD_REQUEST, error.message)
-    if error.kind in _LATER:
-        return Said(routes.NOT_READY, error.message)
-    return Said(routes.status_of(error), error.message)
-
-
-def wrong(sentence: str) -> Said:
+def wrong(sentence: str) -> Refusal:
     """What was said is wrong."""
-    return Said(routes.BAD_REQUEST, sentence)
+    return Refusal(routes.BAD_REQUEST, sentence)
 
 
-def refuse(exchange: Exchange, answer: Said) -> None:
-    """Answer with an error, or end an answer that was begun."""
-    if exchange.response_started:
-        exchange.abort()
-        return
-    head = _TEXT + _RETRY if answer.status == routes.NOT_READY else _TEXT
-    sentence = answer.sentence[:SENTENCE_CHARS_MAX].encode("utf-8", "backslashreplace")
-    exchange.respond(answer.status, head, sentence)
+def refuse(exchange: Exchange, error: TMSError) -> None:
+    """Answer with an error."""
+    if isinstance(error, Refusal):
+        status = error.status
+    elif error.kind in _WRONG:
+        status = routes.BAD_REQUEST
+    else:
+        status = routes.NOT_READY if error.kind in _LATER else routes.status_of(error)
+    head = _TEXT + _RETRY if status == routes.NOT_READY else _TEXT
+    sentence = error.message[:SENTENCE_CHARS_MAX].encode("utf-8", "backslashreplace")
+    exchange.respond(status, head, sentence)
 
 
 def nothing(exchange: Exchange) -> None:
@@ -84,11 +70,6 @@ def json(exchange: Exchange, body: bytes) -> None:
 def avro(exchange: Exchange, body: bytes) -> None:
     """Answer with Avro."""
     exchange.respond(routes.OK, _AVRO, body)
-
-
-def pong(exchange: Exchange) -> None:
-    """Answer to a ping."""
-    exchange.respond(routes.OK, b"content-type: text/plain\r\n", b"OK.\n")
 
 
 def nowhere(exchange: Exchange) -> None:

@@ -5,35 +5,35 @@
     POST            /v1/namespaces/{ns}/topics/{t}/publish · store · rollback · poll
 
 * Names and content types are checked before bodies, bodies before topics are looked for.
-* Every error leaves as one sentence of plain text; one that nobody expected says no more than its
-  request id, and the log has the rest.
+* Every error leaves as one sentence of plain text.
 """
 
 import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from tms.api import routes
+from tms.api.routes import CONFLICT, OK
 from tms.compat.cdap import answers, names
-from tms.compat.cdap.answers import Said
+from tms.compat.cdap.answers import Refusal
 from tms.compat.cdap.poll import Polling
 from tms.compat.cdap.publish import CdapPublishing
-from tms.errors import TMSError, TopicNotFound, without_frames
-from tms.events import EventLog
+from tms.errors import TMSError, TopicNotFound, Unavailable
 from tms.model.topic import TopicName
-from tms.server.http.exchange import Disconnected, Exchange
-from tms.server.http.request import received
-from tms.server.service import Service
+from tms.server.http.exchange import Exchange
+from tms.server.router import RouteTable
+from tms.server.service import DRAINING, Service
 
 PROPERTIES_BYTES_MAX = 64 << 10
 _PAGE = 1_000
-_BROKE = "The service met an error of its own. Its log has the details under the request id {}."
-_log = EventLog("tms.server")
-Answer = Callable[[Exchange, TopicName], Awaitable[None]]
+CDAP = "cdap"  # in metrics and logs
+_TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
+# By how many parts vary in a path.
+_PLACES: tuple[Callable[..., Any], ...] = (lambda: None, names.namespace_of, names.topic_of)
 
 
-def is_cdap(parts: list[bytes]) -> bool:
+def is_cdap(path: bytes) -> bool:
     """Whether a path is one of CDAP's."""
-    return parts[1:2] == [b"v1"] or parts[1:] == [b"ping"]
+    return path == b"/ping" or path.split(b"/", 2)[1:2] == [b"v1"]
 
 
 class Cdap:
@@ -42,75 +42,37 @@ class Cdap:
     def __init__(self, service: Service) -> None:
         self._service = service
         messages = CdapPublishing(service)
-        self._topic: dict[str, Answer] = {
-            "PUT": self._create,
-            "GET": self._describe,
-            "DELETE": self._delete,
-        }
-        self._below: dict[bytes, tuple[str, Answer]] = {
-            b"properties": ("PUT", self._update),
-            b"publish": ("POST", messages.publish),
-            b"store": ("POST", messages.store),
-            b"rollback": ("POST", messages.roll_back),
-            b"poll": ("POST", Polling(service)),
-        }
+        routes: list[tuple[str, str, Callable[[Exchange, Any], Awaitable[None]]]] = [
+            ("GET", "/ping", self._ping),
+            ("GET", "/v1/namespaces/{namespace}/topics", self._list),
+            ("PUT", _TOPIC, self._create),
+            ("GET", _TOPIC, self._describe),
+            ("DELETE", _TOPIC, self._delete),
+            ("PUT", f"{_TOPIC}/properties", self._update),
+            ("POST", f"{_TOPIC}/publish", messages.publish),
+            ("POST", f"{_TOPIC}/store", messages.store),
+            ("POST", f"{_TOPIC}/rollback", messages.roll_back),
+            ("POST", f"{_TOPIC}/poll", Polling(service)),
+        ]
+        self._routes = RouteTable(routes)
 
-    async def __call__(self, exchange: Exchange, parts: list[bytes]) -> None:
-        """Answer a request."""
-        name: list[TopicName] = []
+    async def __call__(self, exchange: Exchange) -> None:
+        """Answer a request. Raises `Refusal`, and errors of the engine."""
+        methods, varying = self._routes.find(exchange.path)
+        answer = methods.get(exchange.method)
+        if answer is None:
+            (answers.not_so if methods else answers.nowhere)(exchange)
+            return
+        place = _PLACES[len(varying)](*varying)
+        if self._service.draining and place is not None:
+            raise Unavailable(DRAINING)
         try:
-            await self._answer(exchange, parts, name)
-        except Said as answer:
-            answers.refuse(exchange, answer)
+            await answer(exchange, place)
         except TopicNotFound as error:
-            answers.refuse(exchange, names.missing(name[0]) if name else answers.said(error))
-        except TMSError as error:
-            if error.kind in answers.OURS:
-                _log.warning(
-                    "request_failed",
-                    request_id=exchange.request_id,
-                    route="cdap",
-                    path=exchange.path.decode("ascii")[:300],
-                    code=error.code,
-                    why=str(error),
-                )
-            answers.refuse(exchange, answers.said(error))
-            without_frames(error)
-        except Disconnected:
-            raise
-        except Exception as exc:
-            _log.exception("request_broke", request_id=exchange.request_id, route="cdap")
-            answers.refuse(exchange, Said(routes.INTERNAL, _BROKE.format(exchange.request_id)))
-            without_frames(exc)
+            raise names.missing(place) from error
 
-    async def _answer(self, exchange: Exchange, parts: list[bytes], found: list[TopicName]) -> None:
-        method = exchange.method
-        match parts[1:]:
-            case [b"ping"]:
-                if method == "GET":
-                    answers.pong(exchange)
-                else:
-                    answers.not_so(exchange)
-            case [b"v1", b"namespaces", namespace, b"topics"]:
-                if method == "GET":
-                    await self._list(exchange, names.namespace_of(namespace))
-                else:
-                    answers.not_so(exchange)
-            case [b"v1", b"namespaces", namespace, b"topics", topic]:
-                if method not in self._topic:
-                    answers.not_so(exchange)
-                else:
-                    found.append(names.topic_of(namespace, topic))
-                    await self._topic[method](exchange, found[0])
-            case [b"v1", b"namespaces", namespace, b"topics", topic, below] if below in self._below:
-                wanted, answer = self._below[below]
-                if method != wanted:
-                    answers.not_so(exchange)
-                else:
-                    found.append(names.topic_of(namespace, topic))
-                    await answer(exchange, found[0])
-            case _:
-                answers.nowhere(exchange)
+    async def _ping(self, exchange: Exchange, _: None) -> None:
+        exchange.respond(OK, b"content-type: text/plain\r\n", b"OK.\n")
 
     async def _list(self, exchange: Exchange, namespace: str) -> None:
         listed = await self._service.in_thread(self._all, namespace)
@@ -135,7 +97,7 @@ class Cdap:
                 raise
             new = False
         if not new:
-            raise Said(routes.CONFLICT, f"Topic {names.full(name)} already exists.")
+            raise Refusal(CONFLICT, f"Topic {names.full(name)} already exists.")
         answers.nothing(exchange)
 
     async def _update(self, exchange: Exchange, name: TopicName) -> None:
@@ -159,8 +121,5 @@ class Cdap:
         answers.nothing(exchange)
 
     async def _properties(self, exchange: Exchange) -> dict[str, str]:
-        service = self._service
-        service.require_open()
-        bytes_max = min(PROPERTIES_BYTES_MAX, service.limits.body_bytes_max)
-        async with received(exchange, service.publishing, bytes_max, service.threads) as body:
+        async with self._service.received(exchange, PROPERTIES_BYTES_MAX) as body:
             return names.properties_in(body.data)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from tms.api import routes
 from tms.api.strict import check_strict
-from tms.compat.cdap.answers import Said, wrong
+from tms.compat.cdap.answers import Refusal, wrong
 from tms.errors import Invalid, TMSError
 from tms.model.message import Buffer
 from tms.model.topic import TopicInfo, TopicName, TopicSettings
@@ -26,7 +26,7 @@ _INT = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 
 def namespace_of(raw: bytes) -> str:
-    """The namespace in a path, as it is called here. Raises `Said`."""
+    """The namespace in a path, as it is called here. Raises `Refusal`."""
     text = _text(raw)
     if not _NAMESPACE.fullmatch(text) or text == _SYSTEM_HERE:
         raise wrong(
@@ -36,7 +36,7 @@ def namespace_of(raw: bytes) -> str:
 
 
 def topic_of(namespace: bytes, topic: bytes) -> TopicName:
-    """The topic in a path. Raises `Said`."""
+    """The topic in a path. Raises `Refusal`."""
     where, text = namespace_of(namespace), _text(topic)
     if not _TOPIC.fullmatch(text):
         raise wrong(
@@ -59,19 +59,19 @@ def qualified(name: TopicName) -> str:
     return f"topic:{full(name, '.')}"
 
 
-def missing(name: TopicName) -> Said:
+def missing(name: TopicName) -> Refusal:
     """There is no such topic."""
-    return Said(routes.NOT_FOUND, f"Topic {full(name)} does not exist.")
+    return Refusal(routes.NOT_FOUND, f"Topic {full(name)} does not exist.")
 
 
 def require_one_partition(settings: TopicSettings, name: TopicName) -> None:
-    """Raises `Said` for a topic that CDAP's clients cannot understand."""
+    """Raises `Refusal` for a topic that CDAP's clients cannot understand."""
     if settings.partitions != 1:
         raise wrong(f"The topic {name} has several partitions; use /v2 for it.")
 
 
 def properties_in(body: Buffer) -> dict[str, str]:
-    """The properties in a body; none in an empty one. Raises `Said`."""
+    """The properties in a body; none in an empty one. Raises `Refusal`."""
     if not len(body):
         return {}
     try:
@@ -85,7 +85,7 @@ def properties_in(body: Buffer) -> dict[str, str]:
 
 
 def settings_of(name: TopicName, properties: Mapping[str, str], ttl_s: int) -> TopicSettings:
-    """What the properties say; `ttl_s` where they say no `ttl`. Raises `Said`."""
+    """What the properties say; `ttl_s` where they say no `ttl`. Raises `Refusal`."""
     where = f"topic {qualified(name)}"
     generation = properties.get(GENERATION)
     if generation is not None:
@@ -133,5 +133,5 @@ def _property(value: object) -> str:
     return value
 
 
-def _not_properties() -> Said:
+def _not_properties() -> Refusal:
     return wrong("Invalid topic properties. It must be JSON object with string values.")

@@ -30,7 +30,7 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation, Snapshot, decode_snapshot
 from tms.model.topic import TopicName
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import accepted, header, received
+from tms.server.http.request import accepted, header
 from tms.server.service import UNPACKED_BYTES_MIN, Service
 
 FETCH_BYTES = 256 << 10
@@ -53,9 +53,7 @@ class Polling:
         """POST …/poll"""
         require_avro(exchange)
         service, budget = self._service, self._service.fetching
-        service.require_open()
-        body_bytes_max = service.limits.body_bytes_max
-        async with received(exchange, service.publishing, body_bytes_max, service.threads) as body:
+        async with service.received(exchange) as body:
             if len(body.data) > _INLINE_BYTES:
                 await body.reserve(_SNAPSHOT_FACTOR * len(body.data))
             asked = avro.decode_consume(body.data)

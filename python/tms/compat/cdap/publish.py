@@ -7,19 +7,18 @@
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractAsyncContextManager
 
 from tms.api import routes
 from tms.block import MESSAGES_MAX, encode
 from tms.compat.cdap import answers, avro, names
-from tms.compat.cdap.answers import Said, wrong
+from tms.compat.cdap.answers import Refusal, wrong
 from tms.compat.cdap.avro import RollbackDetail
 from tms.model.ids import SEQUENCES_PER_MS, TIME_MS_MAX
 from tms.model.message import Appended, NewBlock
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import TopicName
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import Body, header, received
+from tms.server.http.request import Body, header
 from tms.server.service import Service
 from tms.transactions.uncommitted import StoredRange
 
@@ -38,7 +37,7 @@ class CdapPublishing:
         """POST …/publish"""
         require_avro(exchange)
         service = self._service
-        async with self._received(exchange) as body:
+        async with self._service.received(exchange) as body:
             request = avro.decode_publish(body.data)
             blocks = await self._packed(body, request.payloads)
             pointer = request.write_pointer
@@ -60,7 +59,7 @@ class CdapPublishing:
         """POST …/store"""
         require_avro(exchange)
         service = self._service
-        async with self._received(exchange) as body:
+        async with self._service.received(exchange) as body:
             request = avro.decode_publish(body.data)
             blocks = await self._packed(body, request.payloads)
             if request.write_pointer is None or not blocks:
@@ -75,10 +74,10 @@ class CdapPublishing:
 
     async def roll_back(self, exchange: Exchange, name: TopicName) -> None:
         """POST …/rollback"""
-        async with self._received(exchange) as body:
+        async with self._service.received(exchange) as body:
             detail = avro.decode_rollback(body.data)
         if detail.write_pointer is None:
-            raise Said(routes.INTERNAL, "Only a transaction can be rolled back.")
+            raise Refusal(routes.INTERNAL, "Only a transaction can be rolled back.")
         first = (detail.start_ms, detail.start_sequence)
         last = (detail.end_ms, detail.end_sequence)
         if first > last or not _is_place(first) or not _is_place(last):
@@ -88,12 +87,6 @@ class CdapPublishing:
         range = StoredRange(name, 0, first, last, detail.write_pointer)
         await self._service.in_thread(self._service.engine.transactions.roll_back, range)
         answers.nothing(exchange)
-
-    def _received(self, exchange: Exchange) -> AbstractAsyncContextManager[Body]:
-        service = self._service
-        service.require_open()
-        bytes_max = service.limits.body_bytes_max
-        return received(exchange, service.publishing, bytes_max, service.threads)
 
     async def _packed(self, body: Body, payloads: Iterable[bytes]) -> list[NewBlock]:
         size = len(body.data)
@@ -114,14 +107,14 @@ class CdapPublishing:
     def _require_young(self, write_pointer: int) -> None:
         lifetime_ms = self._service.cdap.tx_max_lifetime_ms
         if write_pointer // POINTERS_PER_MS + lifetime_ms <= self._service.clock.now_ms():
-            raise Said(
+            raise Refusal(
                 routes.INTERNAL,
                 f"Transaction {write_pointer} has exceeded max lifetime {lifetime_ms} ms",
             )
 
 
 def require_avro(exchange: Exchange) -> None:
-    """Raises `Said` unless the body says that it is Avro."""
+    """Raises `Refusal` unless the body says that it is Avro."""
     if header(exchange, b"content-type") != answers.AVRO:
         raise wrong("Only avro/binary content type is supported.")
 

@@ -36,97 +36,48 @@ class Disconnected(Exception):
     """The client is gone; there is nobody to answer."""
 
 
-class RequestHead(msgspec.Struct):
-    """What stands before the body of a request."""
-
-    method: str
-    path: bytes
-    query: bytes
-    headers: list[tuple[bytes, bytes]]
-    version: str
-    content_length: int | None
-    keep_alive: bool
-    expect_continue: bool
-
-
-class Exchange:
+class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """A request that was received up to its headers, and the way to answer it."""
 
-    __slots__ = (
-        "_connection",
-        "_continue",
-        "_filled",
-        "_news",
-        "_sink",
-        "_wake",
-        "body",
-        "chunked",
-        "content_length",
-        "disconnected",
-        "failure",
-        "headers",
-        "hurried",
-        "keep_alive",
-        "method",
-        "more_body",
-        "path",
-        "query",
-        "received",
-        "request_id",
-        "response_complete",
-        "response_started",
-        "status",
-        "version",
-    )
-
-    def __init__(
-        self,
-        connection: "ClientConnection",
-        head: RequestHead,
-        request_id: str,
-    ) -> None:
-        self._connection = connection
-        self._continue = head.expect_continue
-        self._sink: memoryview | None = None
-        self._filled = 0
-        self._wake: asyncio.Future[None] | None = None
-        self._news: asyncio.Future[None] | None = None  # of the body, for who waits for it
-        self.method = head.method
-        self.path = head.path  # as it was sent, without the query
-        self.query = head.query
-        self.headers = head.headers  # their names in lower case
-        self.version = head.version
-        self.content_length = head.content_length  # None: chunked
-        self.keep_alive = head.keep_alive
-        self.request_id = request_id
-        self.body = bytearray()
-        self.received = 0
-        self.more_body = True
-        self.failure: TMSError | None = None
-        self.disconnected = False
-        self.hurried = False
-        self.status = 0  # of the answer; 0 while there is none
-        self.chunked = True
-        self.response_started = False
-        self.response_complete = False
+    connection: "ClientConnection"
+    request_id: str
+    method: str
+    path: bytes  # as it was sent, without the query
+    query: bytes
+    headers: dict[bytes, bytes]  # by their names in lower case; repeated ones joined with commas
+    version: str
+    content_length: int | None  # None: chunked
+    keep_alive: bool
+    expects_continue: bool
+    body: bytearray = bytearray()  # what has arrived and nobody has taken
+    received: int = 0
+    more_body: bool = True
+    failure: TMSError | None = None
+    disconnected: bool = False
+    hurried: bool = False
+    status: int = 0  # of the answer; 0 while there is none
+    chunked: bool = True
+    response_started: bool = False
+    response_complete: bool = False
+    _sink: memoryview | None = None
+    _filled: int = 0
+    _sleeping: "asyncio.Future[None] | None" = None
+    _news: "asyncio.Future[None] | None" = None  # of the body, for who waits for it
 
     # -- the connection's side -----------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """A piece of the body has arrived."""
+        """Take a piece of the body; the empty one ends it."""
         self.received += len(data)
-        if self._sink is not None:
+        if not data:
+            self.more_body = False
+        elif self._sink is not None:
             end = self._filled + len(data)
             self._sink[self._filled : end] = data
             self._filled = end
+            return
         else:
             self.body += data
-            if self._news is not None:
-                settle(self._news)
-
-    def feed_end(self) -> None:
-        """The body is complete."""
-        self.more_body = False
         if self._news is not None:
             settle(self._news)
 
@@ -146,11 +97,8 @@ class Exchange:
     def hurry(self) -> None:
         """End `sleep`, now and from now on: the service drains or the client is gone."""
         self.hurried = True
-        self._end_sleep()
-
-    def _end_sleep(self) -> None:
-        if self._wake is not None:
-            settle(self._wake)
+        if self._sleeping is not None:
+            settle(self._sleeping)
 
     # -- the request ---------------------------------------------------------------------------
 
@@ -177,10 +125,10 @@ class Exchange:
                 yield piece
 
     async def _more(self) -> None:
-        if self._continue:
-            self._continue = False
-            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._connection.flow.resume_reading()
+        if self.expects_continue:
+            self.expects_continue = False
+            self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.connection.transport.resume_reading()
         if not self.disconnected and self.failure is None:
             self._news = asyncio.get_running_loop().create_future()
             await self._news
@@ -194,13 +142,13 @@ class Exchange:
         """Wait for `woken`, the time-out, the client's leaving or the service's draining."""
         if self.hurried:
             return
-        self._wake = woken
-        timer = woken.get_loop().call_later(timeout_s, self._end_sleep)
+        self._sleeping = woken
+        timer = woken.get_loop().call_later(timeout_s, settle, woken)
         try:
             await woken
         finally:
             timer.cancel()
-            self._wake = None
+            self._sleeping = None
 
     # -- the response --------------------------------------------------------------------------
 
@@ -213,18 +161,18 @@ class Exchange:
         if self.method == "HEAD":
             body = b""
         if len(body) <= JOIN_BYTES_MAX:
-            self._connection.write(start + body)
+            self.connection.write(start + body)
         else:
-            self._connection.write(start)
-            self._connection.write(body)
+            self.connection.write(start)
+            self.connection.write(body)
         self.response_complete = True
-        self._connection.on_response_complete()
+        self.connection.on_response_complete()
 
     async def stream(self, status: int, head: bytes, length: int, chunks: Iterable[Buffer]) -> None:
         """Answer with `length` bytes that come in chunks; one is taken only when there is room."""
         if self.disconnected:
             return
-        connection = self._connection
+        connection = self.connection
         pending = self._start(status, head, b"content-length: %d\r\n" % length)
         for chunk in chunks if self.method != "HEAD" else ():
             if pending:
@@ -234,8 +182,8 @@ class Exchange:
                     connection.write(pending)
                 pending = b""
             connection.write(chunk)
-            if connection.flow.write_paused:
-                await connection.flow.drain()
+            if connection.writable is not None:
+                await connection.writable.wait()
             if connection.transport.is_closing():
                 return
         if pending:
@@ -248,15 +196,15 @@ class Exchange:
         an error."""
         if self.disconnected:
             return
-        connection = self._connection
+        connection = self.connection
         self.chunked = self.version != "1.0"
         self.keep_alive &= self.chunked
         framing = b"transfer-encoding: chunked\r\n" if self.chunked else b""
         connection.write(self._start(status, head, framing))
         async for chunk in chunks:
             connection.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self.chunked else chunk)
-            if connection.flow.write_paused:
-                await connection.flow.drain()
+            if connection.writable is not None:
+                await connection.writable.wait()
             if connection.transport.is_closing():
                 return
         if self.chunked:
@@ -271,7 +219,7 @@ class Exchange:
         return b"".join(
             (
                 routes.STATUS_LINES[status],
-                self._connection.watchdog.head,
+                self.connection.watchdog.head,
                 b"TMS-Request-Id: ",
                 self.request_id.encode(),
                 b"\r\n",
@@ -284,13 +232,13 @@ class Exchange:
     def _worth_discarding(self) -> bool:
         """Whether to read what is left of the body, so that the connection can go on. A client
         that waits for a 100 (Continue) will not send it."""
-        if self.content_length is None or self.failure is not None or self._continue:
+        if self.content_length is None or self.failure is not None or self.expects_continue:
             return False
         return self.content_length - self.received <= DISCARD_BYTES_MAX
 
     def abort(self) -> None:
         """End a response that cannot be completed; the client sees that it was cut."""
-        self._connection.transport.abort()
+        self.connection.transport.abort()
 
 
 def settle(woken: "asyncio.Future[None]") -> None:

@@ -70,7 +70,7 @@ class HttpServer:
             self._shut_down_connections()
             await self.finish([one.lost for one in self._watchdog.connections], CLOSE_S)
             for connection in list(self._watchdog.connections):
-                connection.abort()
+                connection.transport.abort()
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.sleep(0)  # what was cancelled ends

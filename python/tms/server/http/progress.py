@@ -3,12 +3,13 @@
     IDLE ──first byte──▶ HEAD ──headers──▶ BODY ──body──▶ IDLE …     (answers may be owed meanwhile)
                            └──── refused or last answer ────▶ LINGER
 
-* A pure state machine: it is told what happens and when, and asked now and then for its verdict,
-  every `TICK_S`; time-outs come a tick early rather than late.
+* A pure state machine. The connection writes what happens into its fields and never looks at a
+  clock: time is that of the watchdog's looks, every `TICK_S`, which ask for the verdict.
 * While memory for answers is short, who does not read is given up sooner: others need it.
 * Time in which the service itself keeps the other side waiting does not count.
 """
 
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from tms.server.http.watchdog import TICK_S, ConnectionLimits
@@ -36,54 +37,34 @@ class ConnectionVerdict(Enum):
     BODY_TOO_SLOW = auto()
 
 
+@dataclass(slots=True)
 class ConnectionProgress:
-    """The clock of one connection. Times are seconds of the event loop."""
+    """How one connection gets on. Times are seconds of the event loop."""
 
-    __slots__ = (
-        "_body_at",
-        "_body_bytes",
-        "_flushed",
-        "_flushed_at",
-        "_limits",
-        "_served",
-        "_since",
-        "bytes_written",
-        "phase",
-    )
-
-    def __init__(self, limits: ConnectionLimits, now: float) -> None:
-        self.phase = Phase.IDLE
-        self._limits = limits
-        self._since = now  # when the phase, or the body's window, began
-        self._body_at = now
-        self._body_bytes = 0  # since `_since`
-        self.bytes_written = 0  # handed to the transport
-        self._flushed = 0
-        self._flushed_at = now
-        self._served = False
-
-    def enter(self, phase: Phase, now: float) -> None:
-        """The next phase begins."""
-        self.phase = phase
-        self._since = self._body_at = now
-        self._body_bytes = 0
-
-    def received(self, size: int, now: float) -> None:
-        """A piece of a body came."""
-        self._body_bytes += size
-        self._body_at = now
-
-    def answered(self, now: float) -> None:
-        """An answer is complete."""
-        self._served = True
-        if self.phase is Phase.IDLE:
-            self._since = now
+    limits: ConnectionLimits
+    _since: float  # when the phase, or the body's window, began
+    phase: Phase = Phase.IDLE
+    moved: bool = False  # the phase began, or an answer is complete, since the last look
+    served: bool = False  # an answer was complete
+    body_bytes: int = 0  # received
+    bytes_written: int = 0  # handed to the transport
+    _window_bytes: int = 0  # received before `_since`
+    _body_seen: int = 0
+    _body_at: float = 0.0
+    _flushed: int = -1
+    _flushed_at: float = 0.0
 
     def verdict(
         self, now: float, unsent: int, busy: bool, held_up: bool, short: bool = False
     ) -> ConnectionVerdict:
         """What to do when the transport holds `unsent` bytes, an answer is being made (`busy`), the
         service does not read at the moment (`held_up`), or memory is `short`."""
+        if self.moved:
+            self.moved, self._since, self._body_at = False, now, now
+            self._window_bytes = self.body_bytes
+        elif self.body_bytes != self._body_seen:
+            self._body_at = now
+        self._body_seen = self.body_bytes
         if unsent:
             return self._of_writing(now, unsent, short)
         self._flushed_at = now
@@ -97,7 +78,7 @@ class ConnectionProgress:
             self._since = self._body_at = now
             return ConnectionVerdict.GO_ON
         if self.phase is Phase.HEAD:
-            late = now - self._since > self._limits.head_timeout_s - TICK_S
+            late = now - self._since > self.limits.head_timeout_s - TICK_S
             return ConnectionVerdict.HEAD_TOO_SLOW if late else ConnectionVerdict.GO_ON
         if self.phase is Phase.BODY:
             return self._of_body(now)
@@ -110,23 +91,23 @@ class ConnectionProgress:
     def _of_writing(self, now: float, unsent: int, short: bool) -> ConnectionVerdict:
         if self.bytes_written - unsent != self._flushed:
             self._flushed, self._flushed_at = self.bytes_written - unsent, now
-        limit_s = self._limits.write_timeout_s
+        limit_s = self.limits.write_timeout_s
         if short:
             limit_s = min(limit_s, STALLED_S)
         late = now - self._flushed_at > limit_s - TICK_S
         return ConnectionVerdict.CUT_OFF if late else ConnectionVerdict.GO_ON
 
     def _of_body(self, now: float) -> ConnectionVerdict:
-        window = self._limits.body_timeout_s - TICK_S
+        window = self.limits.body_timeout_s - TICK_S
         if now - self._body_at > window:
             return ConnectionVerdict.BODY_TOO_SLOW
         if now - self._since > window:
-            if self._body_bytes < self._limits.body_bytes_per_s_min * window:
+            if self.body_bytes - self._window_bytes < self.limits.body_bytes_per_s_min * window:
                 return ConnectionVerdict.BODY_TOO_SLOW
-            self._since, self._body_bytes = now, 0
+            self._since, self._window_bytes = now, self.body_bytes
         return ConnectionVerdict.GO_ON
 
     def _idle_s(self) -> float:
         """A connection that never asked for anything is not kept alive."""
-        limits = self._limits
-        return limits.keep_alive_s if self._served else limits.head_timeout_s - TICK_S
+        limits = self.limits
+        return limits.keep_alive_s if self.served else limits.head_timeout_s - TICK_S

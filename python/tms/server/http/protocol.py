@@ -19,8 +19,7 @@ from tms.api import routes
 from tms.api.routes import HeadersTooLarge, NotImplementedMethod, UriTooLong
 from tms.errors import Malformed, Overloaded, SlowRequest, TMSError, Unavailable
 from tms.model.message import Buffer
-from tms.server.http.exchange import Exchange, RequestHead, settle
-from tms.server.http.flow import FlowControl
+from tms.server.http.exchange import Exchange, settle
 from tms.server.http.progress import ConnectionProgress, ConnectionVerdict, Phase
 from tms.server.http.watchdog import Watchdog
 
@@ -29,6 +28,7 @@ TURNED_AWAY_MAX = 32  # connections beyond the limit that are told so
 BODY_BUFFER_BYTES = 64 << 10  # more than this that nobody has read pauses the sender
 WRITE_BUFFER_BYTES = 8 << 10  # more than this unsent pauses the answer
 _TLS_HANDSHAKE = 0x16
+_ONCE = frozenset((b"host", b"content-type", b"content-encoding", b"idempotency-key"))
 
 Application = Callable[[Exchange], Awaitable[None]]
 
@@ -37,7 +37,6 @@ class ClientConnection(asyncio.Protocol):
     """One client connection. `tasks` has the requests that wait for something."""
 
     transport: asyncio.Transport
-    flow: FlowControl
 
     def __init__(
         self,
@@ -52,12 +51,14 @@ class ClientConnection(asyncio.Protocol):
         self._tasks = tasks
         self.lost = loop.create_future()
         self._limits = watchdog.limits
+        self._head_bytes_max = watchdog.limits.header_bytes_max + watchdog.limits.url_bytes_max
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # it will be refused
         self._progress = ConnectionProgress(watchdog.limits, loop.time())
         self._url = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._head_bytes = 0  # of URL and headers, as far as parsed
+        self._headers: dict[bytes, bytes] = {}
+        self._headers_count = 0
+        self._head_bytes = 0  # of headers, as far as parsed
         self._head_fed = 0  # since the head began, parsed or not
         self._running: Exchange | None = None
         self._fresh: Exchange | None = None
@@ -65,28 +66,23 @@ class ClientConnection(asyncio.Protocol):
         self._newest: Exchange | None = None
         self._refusal: TMSError | None = None
         self._eof = False
+        self.writable: asyncio.Event | None = None  # while the transport has enough to send
 
     # -- the transport's calls -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
-        self.flow = FlowControl(transport)
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         surplus = len(self.watchdog.connections) - self._limits.connections_max
-        if surplus >= 0:
-            self._turn_away(surplus)
-            return
-        self.watchdog.connections.add(self)
-
-    def _turn_away(self, surplus: int) -> None:
-        self.watchdog.refused += 1
+        self.watchdog.refused += surplus >= 0
         if surplus >= TURNED_AWAY_MAX:
-            self.transport.abort()
+            transport.abort()
             return
         self.watchdog.connections.add(self)
-        self._answer_and_close(
-            Unavailable("The service has as many connections as it takes; try again later.")
-        )
+        if surplus >= 0:
+            self.refuse(
+                Unavailable("The service has as many connections as it takes; try again later.")
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.watchdog.connections.discard(self)
@@ -95,7 +91,7 @@ class ClientConnection(asyncio.Protocol):
             if exchange is not None:
                 exchange.abandon()
         self._queued.clear()
-        self.flow.resume_writing()
+        self.resume_writing()
         self._parser = None  # it refers back to us
 
     def data_received(self, data: bytes) -> None:
@@ -104,13 +100,14 @@ class ClientConnection(asyncio.Protocol):
         if progress.phase is Phase.LINGER or self._refusal is not None or parser is None:
             return
         if progress.phase is Phase.IDLE:
-            progress.enter(Phase.HEAD, self._loop.time())
+            progress.phase, progress.moved = Phase.HEAD, True
             self._head_fed = 0
         try:
             self._head_fed += len(data)
             parser.feed_data(data)
-            if progress.phase is Phase.HEAD:
-                self._check_head()
+            # A single header without end never shows in `on_header`.
+            if progress.phase is Phase.HEAD and self._head_fed > self._head_bytes_max:
+                raise self._headers_too_large()
         except httptools.HttpParserUpgrade:
             # An upgrade that nobody offered is ignored, but what follows may be no HTTP.
             if self._newest is not None:
@@ -119,12 +116,8 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(self._reason(exc, data))
         except TMSError as error:
             self.refuse(error)
-        self._begin()
-
-    def _check_head(self) -> None:
-        """A single header without end never shows in `on_header`."""
-        if self._head_fed > self._limits.header_bytes_max + self._limits.url_bytes_max:
-            raise self._headers_too_large()
+        if self._fresh is not None:
+            self._begin()
 
     def _reason(self, exc: httptools.HttpParserError, data: bytes) -> TMSError:
         if isinstance(exc.__context__, TMSError):
@@ -139,28 +132,29 @@ class ClientConnection(asyncio.Protocol):
 
     # -- the parser's calls --------------------------------------------------------------------
 
-    def on_message_begin(self) -> None:
-        if self._progress.phase is not Phase.HEAD:  # it follows another request
-            self._progress.enter(Phase.HEAD, self._loop.time())
-            self._head_fed = 0
-        self._head_bytes = 0
-        self._url = b""
-        self._headers = []
-
     def on_url(self, url: bytes) -> None:
+        progress = self._progress
+        if progress.phase is not Phase.HEAD:  # it follows another request
+            progress.phase, progress.moved = Phase.HEAD, True
+            self._head_fed = 0
         self._url += url
         if len(self._url) > self._limits.url_bytes_max:
             raise UriTooLong(f"A URL has at most {self._limits.url_bytes_max} bytes.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value) + 4
-        headers = self._headers
-        headers.append((name.lower(), value))
+        self._headers_count += 1
         if (
             self._head_bytes > self._limits.header_bytes_max
-            or len(headers) > self._limits.headers_max
+            or self._headers_count > self._limits.headers_max
         ):
             raise self._headers_too_large()
+        name = name.lower()
+        if name in self._headers:
+            if name in _ONCE:
+                raise Malformed(f"The header {name.decode('latin-1')} is given twice.")
+            value = self._headers[name] + b", " + value
+        self._headers[name] = value
 
     def _headers_too_large(self) -> TMSError:
         return HeadersTooLarge(
@@ -169,53 +163,44 @@ class ClientConnection(asyncio.Protocol):
         )
 
     def on_headers_complete(self) -> None:
-        exchange = Exchange(self, self._head(), self.watchdog.request_id())
-        self._progress.enter(Phase.BODY, self._loop.time())
-        self._newest = exchange
-        if self._running is None:
-            self._running = self._fresh = exchange
-        elif len(self._queued) < PIPELINE_MAX:
-            self.flow.pause_reading()
-            self._queued.append(exchange)
-        else:
-            raise Overloaded(f"At most {PIPELINE_MAX} requests may wait on one connection.")
-
-    def _head(self) -> RequestHead:
-        """What the headers say; httptools has refused what could be read in two ways."""
-        parser = self._parser
+        """Begin an exchange; httptools has refused what could be read in two ways."""
+        parser, headers = self._parser, self._headers
         assert parser is not None, "it is the parser that calls"
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise Malformed(f"This service speaks HTTP/1.1, not HTTP/{version}.")
-        length: int | None = 0
-        host = expect_continue = False
-        for name, value in self._headers:
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"transfer-encoding":
-                if value.lower() != b"chunked":
-                    raise NotImplementedMethod("The only Transfer-Encoding read here is chunked.")
-                length = None
-            elif name == b"host":
-                host = True
-            elif name == b"expect" and value.lower() == b"100-continue":
-                expect_continue = True
-        if not host and version == "1.1":
+        if b"host" not in headers and version == "1.1":
             raise Malformed("An HTTP/1.1 request has a Host header.")
+        length: int | None = int(headers.get(b"content-length", 0))
+        if b"transfer-encoding" in headers:
+            if headers[b"transfer-encoding"].lower() != b"chunked":
+                raise NotImplementedMethod("The only Transfer-Encoding read here is chunked.")
+            length = None
         url = httptools.parse_url(self._url)
-        return RequestHead(
-            parser.get_method().decode("ascii"),
-            url.path or b"/",
-            url.query or b"",
-            self._headers,
-            version,
-            length,
-            version != "1.0" and parser.should_keep_alive(),
-            expect_continue,
+        exchange = self._newest = Exchange(
+            connection=self,
+            request_id=self.watchdog.request_id(),
+            method=parser.get_method().decode("ascii"),
+            path=url.path or b"/",
+            query=url.query or b"",
+            headers=headers,
+            version=version,
+            content_length=length,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
         )
+        self._url, self._headers, self._headers_count, self._head_bytes = b"", {}, 0, 0
+        self._progress.phase, self._progress.moved = Phase.BODY, True
+        if self._running is None:
+            self._running = self._fresh = exchange
+        elif len(self._queued) < PIPELINE_MAX:
+            self.transport.pause_reading()
+            self._queued.append(exchange)
+        else:
+            raise Overloaded(f"At most {PIPELINE_MAX} requests may wait on one connection.")
 
     def on_body(self, body: bytes) -> None:
-        self._progress.received(len(body), self._loop.time())
+        self._progress.body_bytes += len(body)
         exchange = self._newest
         assert exchange is not None
         if exchange.response_complete:
@@ -223,19 +208,19 @@ class ClientConnection(asyncio.Protocol):
             return
         exchange.feed(body)
         if len(exchange.body) > BODY_BUFFER_BYTES:
-            self.flow.pause_reading()
+            self.transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        self._progress.enter(Phase.IDLE, self._loop.time())
+        self._progress.phase, self._progress.moved = Phase.IDLE, True
         assert self._newest is not None
-        self._newest.feed_end()
-        if self.flow.read_paused and not self._queued:  # so that the client's leaving is seen
-            self.flow.resume_reading()
+        self._newest.feed(b"")
+        if not self._queued:  # so that the client's leaving is seen
+            self.transport.resume_reading()
 
     # -- the exchanges' calls ------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Serve the fresh exchange, if any. Most are answered in one go and never need a task."""
+        """Serve the fresh exchange. Most are answered in one go and never need a task."""
         exchange, self._fresh = self._fresh, None
         if exchange is None:
             return
@@ -272,7 +257,8 @@ class ClientConnection(asyncio.Protocol):
         self.transport.write(data)
 
     def on_response_complete(self) -> None:
-        self._progress.answered(self._loop.time())
+        progress = self._progress
+        progress.served, progress.moved = True, progress.moved or progress.phase is Phase.IDLE
         exchange, self._running = self._running, None
         if self.transport.is_closing():
             return
@@ -283,8 +269,8 @@ class ClientConnection(asyncio.Protocol):
             self._loop.call_soon(self._begin)
         elif self._refusal is not None:
             self._answer_and_close(self._refusal)
-        if self.flow.read_paused and not self._queued:
-            self.flow.resume_reading()
+        if not self._queued:
+            self.transport.resume_reading()
 
     # -- ends ----------------------------------------------------------------------------------
 
@@ -313,11 +299,11 @@ class ClientConnection(asyncio.Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        self._progress.enter(Phase.LINGER, self._loop.time())
+        self._progress.phase, self._progress.moved = Phase.LINGER, True
         if self._eof:
             self.transport.close()
             return
-        self.flow.resume_reading()
+        self.transport.resume_reading()
         self.transport.write_eof()
 
     def eof_received(self) -> bool:
@@ -343,15 +329,13 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._finish()
 
-    def abort(self) -> None:
-        """Close at once."""
-        self.transport.abort()
-
     def pause_writing(self) -> None:
-        self.flow.pause_writing()
+        self.writable = asyncio.Event()
 
     def resume_writing(self) -> None:
-        self.flow.resume_writing()
+        if self.writable is not None:
+            self.writable.set()
+            self.writable = None
 
     # -- the watchdog --------------------------------------------------------------------------
 
@@ -361,7 +345,7 @@ class ClientConnection(asyncio.Protocol):
             now,
             self.transport.get_write_buffer_size(),
             busy=self._running is not None,
-            held_up=self.flow.read_paused or self._refusal is not None,
+            held_up=not self.transport.is_reading() or self._refusal is not None,
             short=self.watchdog.short,
         )
         if verdict is ConnectionVerdict.GO_ON:

@@ -10,13 +10,13 @@
 import asyncio
 import difflib
 from collections import deque
-from collections.abc import AsyncIterator
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
 from functools import lru_cache
+from typing import Self
 from urllib.parse import unquote_to_bytes
 
 from tms.api import routes
+from tms.api.parameters import LARGE_BYTES
 from tms.errors import Invalid, Malformed, NotAcceptable, Overloaded, TooLarge, UnsupportedMedia
 from tms.model.message import Buffer
 from tms.model.topic import TopicName
@@ -87,20 +87,53 @@ class Budget:
 
 
 class Body:
-    """A request's body and the memory reserved for it; `release` it when done."""
+    """A request's body, decompressed, and the memory reserved for it while the caller is within
+    `async with`. Entering raises `TooLarge`, `Overloaded`, `SlowRequest`, `Disconnected`, and what
+    `encoding.decompress` raises."""
 
-    __slots__ = ("_budget", "_reserved", "bytes_max", "data")
+    __slots__ = ("_budget", "_bytes_max", "_exchange", "_reserved", "_threads", "data")
 
-    def __init__(self, budget: Budget, bytes_max: int) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        threads: Executor,
+        bytes_max: int,
+        exchange: Exchange,
+        own_bytes_max: int = LARGE_BYTES,
+    ) -> None:
         self.data: Buffer = b""
-        self.bytes_max = bytes_max
         self._budget = budget
+        self._threads = threads
+        self._bytes_max = min(bytes_max, own_bytes_max)
+        self._exchange = exchange
         self._reserved = 0
 
-    def release(self) -> None:
-        """Give the reserved memory back."""
+    async def __aenter__(self) -> Self:
+        exchange, length = self._exchange, self._exchange.content_length
+        try:
+            if length is None:
+                await self._read_chunked()
+            elif length > self._bytes_max:
+                raise self._too_large()
+            else:
+                if self._budget.try_take(length):
+                    self._reserved = length
+                else:
+                    await self.reserve(length)
+                if exchange.more_body:
+                    self.data = data = bytearray(length)
+                    await exchange.read_into(memoryview(data))
+                else:
+                    self.data, exchange.body = exchange.body, bytearray()
+            if b"content-encoding" in exchange.headers:
+                await self._decompress(header(exchange, b"content-encoding").lower())
+        except BaseException:
+            self._budget.give_back(self._reserved)
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         self._budget.give_back(self._reserved)
-        self._reserved = 0
 
     async def reserve(self, size: int) -> None:
         """Reserve more memory, for what is made of the body; waits a moment for it. Raises
@@ -108,38 +141,19 @@ class Body:
         await self._budget.claim(size, self._reserved)
         self._reserved += size
 
-    async def read(self, exchange: Exchange) -> None:
-        """Receive the body. Raises `TooLarge`, `Overloaded`, `SlowRequest` or `Disconnected`."""
-        length = exchange.content_length
-        if length is None:
-            await self._read_chunked(exchange)
-            return
-        if length > self.bytes_max:
-            raise self._too_large()
-        if self._budget.try_take(length):
-            self._reserved = length
-        else:
-            await self.reserve(length)
-        data = bytearray(length)
-        if length:
-            await exchange.read_into(memoryview(data))
-        self.data = data
-
-    async def _read_chunked(self, exchange: Exchange) -> None:
-        data = bytearray()
-        async for piece in exchange.pieces():
-            if len(data) + len(piece) > self.bytes_max:
+    async def _read_chunked(self) -> None:
+        self.data = data = bytearray()
+        async for piece in self._exchange.pieces():
+            if len(data) + len(piece) > self._bytes_max:
                 raise self._too_large()
             await self.reserve(len(piece))
             data += piece
-        self.data = data
 
-    async def decompress(self, coding: str, threads: Executor) -> None:
-        """Undo the Content-Encoding. Raises what `encoding.decompress` raises, and `Overloaded`."""
+    async def _decompress(self, coding: str) -> None:
         if coding in ("", "identity"):
             return
-        loop, bytes_max = asyncio.get_running_loop(), self.bytes_max
-        size = await loop.run_in_executor(threads, plain_bytes, coding, self.data, bytes_max)
+        loop, threads = asyncio.get_running_loop(), self._threads
+        size = await loop.run_in_executor(threads, plain_bytes, coding, self.data, self._bytes_max)
         await self.reserve(size)
         plain = await loop.run_in_executor(threads, decompress, coding, self.data, size)
         self._budget.give_back(self._reserved - len(plain))
@@ -147,28 +161,20 @@ class Body:
         self.data = plain
 
     def _too_large(self) -> TooLarge:
-        return TooLarge(f"A body has at most {self.bytes_max} bytes; send less at once.")
-
-
-@asynccontextmanager
-async def received(
-    exchange: Exchange, budget: Budget, bytes_max: int, threads: Executor
-) -> AsyncIterator[Body]:
-    """The body of a request, decompressed; its memory is reserved while the caller is within.
-    Raises what `Body.read` and `Body.decompress` raise."""
-    body = Body(budget, bytes_max)
-    try:
-        await body.read(exchange)
-        await body.decompress(header(exchange, b"content-encoding").lower(), threads)
-        yield body
-    finally:
-        body.release()
+        return TooLarge(f"A body has at most {self._bytes_max} bytes; send less at once.")
 
 
 def header(exchange: Exchange, wanted: bytes) -> str:
-    """A header's value, several joined as HTTP says; empty when it is absent."""
-    headers: list[tuple[bytes, bytes]] = exchange.headers
-    return ", ".join(value.decode("latin-1") for name, value in headers if name == wanted).strip()
+    """A header's value; empty when it is absent."""
+    return exchange.headers.get(wanted, b"").decode("latin-1").strip()
+
+
+@lru_cache(maxsize=1_024)
+def writable_topic(namespace: bytes, topic: bytes) -> TopicName:
+    """Like `topic_name`; also raises `Forbidden`."""
+    name = topic_name(namespace, topic)
+    name.require_writable()
+    return name
 
 
 @lru_cache(maxsize=1_024)
@@ -210,18 +216,6 @@ def parameters(query: bytes, allowed: tuple[str, ...]) -> dict[str, str]:
             raise Invalid(f"The parameter {name} is given twice.", field=name)
         found[name] = value
     return found
-
-
-def whole_number(given: dict[str, str], name: str, default: int, low: int, high: int) -> int:
-    """A parameter that is a whole number. Raises `Invalid`."""
-    text = given.get(name)
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdigit() or len(text) > 19 or not low <= int(text) <= high:
-        raise Invalid(
-            f"{name} is a whole number from {low} to {high}, got {text[:40]!r}.", field=name
-        )
-    return int(text)
 
 
 @lru_cache(maxsize=256)

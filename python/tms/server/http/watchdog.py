@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from itertools import count
 from secrets import token_hex
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tms.clock import Clock
+
+if TYPE_CHECKING:
+    from tms.server.http.protocol import ClientConnection
 
 TICK_S = 0.5
 
@@ -28,24 +31,6 @@ class ConnectionLimits:
     keep_alive_s: float = 75.0
 
 
-class Watched(Protocol):
-    """A connection."""
-
-    lost: asyncio.Future[None]  # done once it has ended
-
-    def look(self, now: float) -> None:
-        """End this connection if it has kept the service waiting for too long."""
-        ...
-
-    def shutdown(self) -> None:
-        """Close once what was received is answered."""
-        ...
-
-    def abort(self) -> None:
-        """Close at once."""
-        ...
-
-
 class Watchdog:
     """Looks at every connection twice a second; gives requests their ids, answers their date;
     counts."""
@@ -53,7 +38,7 @@ class Watchdog:
     def __init__(self, limits: ConnectionLimits, clock: Clock) -> None:
         self.limits = limits
         self._clock = clock
-        self.connections: set[Watched] = set()
+        self.connections: set[ClientConnection] = set()
         self.refused = 0
         self.cut_off = 0
         self.short = False  # whether memory for answers was refused since the last look
