@@ -12,7 +12,6 @@ from typing import Generic, NamedTuple, TypeVar
 from tms.api.operation import Operation
 from tms.server.http.exchange import Exchange
 
-FOUND_CACHED_MAX = 1_024  # paths
 Answer = Callable[[Exchange, Sequence[bytes]], Awaitable[None]]
 T = TypeVar("T")
 
@@ -40,7 +39,7 @@ class RouteTable(Generic[T]):
 
     def __init__(self, routes: Iterable[tuple[str, str, T]]) -> None:
         self._root = _Node[T]()
-        self.find = lru_cache(FOUND_CACHED_MAX)(self._find)
+        self.find = lru_cache(1_024)(self._find)
         for method, path, route in routes:
             node = self._root
             for part in path.encode().split(b"/")[1:]:
