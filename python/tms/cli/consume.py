@@ -92,6 +92,6 @@ def _printed(consumer: "tms.Consumer", render: Render, limit: int | None) -> Ite
 def _last(bus: "tms.Bus", topic: str, count: int) -> Mapping[int, Position]:
     """In each partition the place `count` messages before its end."""
     return {
-        one.partition: Position.offset(max(one.start_offset, one.end_offset - count))
-        for one in bus.describe_topic(topic).partition_infos
+        part.partition: Position.offset(max(part.start_offset, part.end_offset - count))
+        for part in bus.describe_topic(topic).partition_infos
     }

@@ -25,10 +25,10 @@ def command() -> None:
 def list_(session: Session, topic: str, limit: int, after: str | None) -> None:
     """The messages of TOPIC that wait, in the order in which they are due."""
     with session.bus() as bus:
-        found = list(islice(bus.delayed_messages(topic, after), limit))
-    if not found:
+        waiting = list(islice(bus.delayed_messages(topic, after), limit))
+    if not waiting:
         session.say(f"Nothing waits in {topic}.")
-    rows = [_row(message) for message in found]
+    rows = [_row(message) for message in waiting]
     session.show(rows, rows)
 
 

@@ -17,9 +17,13 @@ _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "red"}
 def show(session: Session, found: Iterable[Finding], all_: bool) -> int:
     """Print the findings, with `all_` also what is fine; 1 if one of them is a problem."""
     findings = list(found)
-    counts = {status: sum(one.status is status for one in findings) for status in Status}
+    counts = {status: sum(finding.status is status for finding in findings) for status in Status}
     if session.format is Format.TABLE:
-        write("".join(_text(one) for one in findings if all_ or one.status is not Status.OK))
+        write(
+            "".join(
+                _text(finding) for finding in findings if all_ or finding.status is not Status.OK
+            )
+        )
     else:
         document = msgspec.to_builtins(findings)
         session.show(document, document)

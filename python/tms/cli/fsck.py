@@ -34,14 +34,14 @@ def command(session: Session, repair: bool) -> int:
         from tms.fsck.repair import mend
 
         for _ in range(_PASSES):
-            if all(one.mend is Mend.NOTHING for one in findings):
+            if all(finding.mend is Mend.NOTHING for finding in findings):
                 break
             for step in mend(data, findings, session.clock.now_ms()):
                 session.say(step)
                 steps.append(step)
             findings, totals = _verify(data)
     _show(session, findings, totals, steps)
-    return 1 if any(one.severity is Severity.DAMAGE for one in findings) else 0
+    return 1 if any(finding.severity is Severity.DAMAGE for finding in findings) else 0
 
 
 def _verify(data: Path) -> tuple[list[Damage], Totals]:
@@ -49,7 +49,7 @@ def _verify(data: Path) -> tuple[list[Damage], Totals]:
     findings, totals = _verify_once(data)
     if findings:
         again, totals = _verify_once(data)
-        findings = [one for one in again if one in findings]
+        findings = [finding for finding in again if finding in findings]
     return findings, totals
 
 
@@ -64,33 +64,40 @@ def _verify_once(data: Path) -> tuple[list[Damage], Totals]:
         store = LevelDBStore(copy, create=False)
         try:
             verifier = Verifier(store, names)
-            found = [replace(one, what=one.what.replace(*paths)) for one in verifier.run()]
-            return found, verifier.totals
+            damages = [
+                replace(damage, what=damage.what.replace(*paths)) for damage in verifier.run()
+            ]
+            return damages, verifier.totals
         finally:
             store.close()
 
 
 def _show(session: Session, findings: list[Damage], totals: Totals, steps: list[str]) -> None:
     rows = [
-        {"severity": one.severity.value, "where": one.where, "what": one.what, "map": one.map}
-        for one in findings
+        {
+            "severity": finding.severity.value,
+            "where": finding.where,
+            "what": finding.what,
+            "map": finding.map,
+        }
+        for finding in findings
     ]
     document = {
-        "damaged": any(one.severity is Severity.DAMAGE for one in findings),
+        "damaged": any(finding.severity is Severity.DAMAGE for finding in findings),
         "read": msgspec.to_builtins(totals),
         "repaired": steps,
         "findings": [
-            {**row, "row": one.row.hex(), "mend": one.mend.value}
-            for row, one in zip(rows, findings, strict=True)
+            {**row, "row": finding.row.hex(), "mend": finding.mend.value}
+            for row, finding in zip(rows, findings, strict=True)
         ],
     }
     if session.format is not Format.TABLE:
         session.show(document, rows)
         return
-    for one in findings:
-        write(f"{one.severity:<7} {escape(one.where)}: {escape(one.what)}\n")
-        if one.mend is not Mend.NOTHING:
-            write(f"        --repair would {one.mend}\n")
+    for finding in findings:
+        write(f"{finding.severity:<7} {escape(finding.where)}: {escape(finding.what)}\n")
+        if finding.mend is not Mend.NOTHING:
+            write(f"        --repair would {finding.mend}\n")
     session.say(
         f"read {totals.topics:,} topics, {totals.segments:,} segments, {totals.blocks:,} blocks, "
         f"{totals.messages:,} messages, {totals.bytes:,} bytes: "

@@ -25,17 +25,17 @@ def command() -> None:
 def list_(session: Session, topic: str) -> None:
     """The groups of TOPIC, how many members they have, and how far they are behind."""
     with session.bus() as bus:
-        found = bus.groups(topic)
-    if not found:
+        groups = bus.groups(topic)
+    if not groups:
         session.say(f"No group has members or positions in {topic}.")
     rows: list[Row] = [
         {
-            "group": one.group,
-            "members": one.members,
-            "lag": one.lag,
-            "lag_seconds": one.lag_ms / 1_000,
+            "group": group.group,
+            "members": group.members,
+            "lag": group.lag,
+            "lag_seconds": group.lag_ms / 1_000,
         }
-        for one in found
+        for group in groups
     ]
     session.show(rows, rows)
 
@@ -50,15 +50,15 @@ def show(session: Session, topic: str, group: str) -> None:
         info = bus.group(topic, group=group)
     rows: list[Row] = [
         {
-            "partition": one.partition,
-            "member": one.owner,
-            "position": one.position,
-            "lag": one.lag,
-            "lag_seconds": one.lag_ms / 1_000,
+            "partition": part.partition,
+            "member": part.owner,
+            "position": part.position,
+            "lag": part.lag,
+            "lag_seconds": part.lag_ms / 1_000,
         }
-        for one in info.partitions
+        for part in info.partitions
     ]
-    idle = [one.member for one in info.members if not one.partitions]
+    idle = [member.member for member in info.members if not member.partitions]
     if idle:
         session.say(f"Members without a partition: {', '.join(idle)}")
     session.show(msgspec.to_builtins(info), rows)

@@ -171,9 +171,9 @@ def status(session: Session, store: str | None, webhdfs: str | None) -> int:
     with options.deployment(session, store) as deployment:
         seen = _observed(deployment, webhdfs)
         cluster = deployment.admin.cluster_id()
-    found = health.findings(seen)
+    findings = health.findings(seen)
     tables = [health.table_facts(seen, name) for name in TABLES]
-    wrong = any(one.severity is health.HealthSeverity.PROBLEM for one in found)
+    wrong = any(finding.severity is health.HealthSeverity.PROBLEM for finding in findings)
     note = seen.state.note
     document = {
         "store": session.store,
@@ -182,16 +182,21 @@ def status(session: Session, store: str | None, webhdfs: str | None) -> int:
         "installed": None if note is None else msgspec.to_builtins(note),
         "tables": tables,
         "findings": [
-            {"severity": one.severity.value, "where": one.where, "what": one.what, "next": one.next}
-            for one in found
+            {
+                "severity": finding.severity.value,
+                "where": finding.where,
+                "what": finding.what,
+                "next": finding.next,
+            }
+            for finding in findings
         ],
         "healthy": not wrong,
     }
-    session.show(document, [_row(one) for one in tables])
+    session.show(document, [_row(table) for table in tables])
     if session.format is Format.TABLE:
-        for one in found:
-            write(f"{one.severity:<8} {escape(one.where)}: {escape(one.what)}\n")
-            write(f"         next: {escape(one.next)}\n")
+        for finding in findings:
+            write(f"{finding.severity:<8} {escape(finding.where)}: {escape(finding.what)}\n")
+            write(f"         next: {escape(finding.next)}\n")
     return 1 if wrong else 0
 
 
@@ -213,7 +218,7 @@ def cleanup(session: Session, store: str | None, dry_run: bool) -> int:
                 f"The namespace {state.namespace} has no tables of TMS.",
                 next="`tms hbase install` makes them",
             )
-        left = names if dry_run else [one for one in names if not _clean_up(deployment, one)]
+        left = names if dry_run else [name for name in names if not _clean_up(deployment, name)]
     lines = [f"{verb} '{state.namespace}:{name}'" for verb in _VERBS for name in left]
     shell = shutil.which("hbase")
     started = not dry_run and (not left or shell is not None)
@@ -271,7 +276,7 @@ def _upgrade(
 def _observed(deployment: Deployment, webhdfs: str | None) -> health.Observed:
     """Everything that status looks at."""
     state = deployment.state()
-    usable = [name for name, found in state.tables.items() if found.enabled]
+    usable = [name for name, table in state.tables.items() if table.enabled]
     answers = regions_of(deployment, usable)
     for name in set(usable) - set(WATCHED):
         answers[name] = [RegionAnswer(region) for region in deployment.admin.regions(name)]
@@ -310,7 +315,7 @@ def _require_jar(build: plan.Build, webhdfs: str | None) -> None:
 
 def _run_shell(shell: str, lines: list[str]) -> None:
     try:
-        made = subprocess.run(
+        ended = subprocess.run(
             [shell, "shell", "-n"],
             input="\n".join(lines) + "\n",
             capture_output=True,
@@ -319,10 +324,10 @@ def _run_shell(shell: str, lines: list[str]) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise StorageUnavailable(f"`hbase shell -n` failed: {exc}.") from exc
-    if made.returncode != 0:
-        said = (made.stderr or made.stdout).strip().splitlines()
+    if ended.returncode != 0:
+        said = (ended.stderr or ended.stdout).strip().splitlines()
         raise StorageUnavailable(
-            f"`hbase shell -n` ended with {made.returncode}: {said[-1] if said else 'no word'}",
+            f"`hbase shell -n` ended with {ended.returncode}: {said[-1] if said else 'no word'}",
             next="run `tms hbase cleanup --dry-run`, and what it prints by hand",
         )
 

@@ -32,12 +32,16 @@ def command(session: Session, topic: str, partition: int | None, limit: int) -> 
     with looking_bus(session) as bus:
         count = bus.describe_topic(topic).settings.partitions
         numbers = range(count) if partition is None else [partition]
-        found = [bus.inspect(topic, number, limit) for number in numbers]
+        partitions = [bus.inspect(topic, number, limit) for number in numbers]
     if session.format is Format.TABLE:
-        write("\n".join(_text(one) for one in found))
+        write("\n".join(_text(inspection) for inspection in partitions))
     else:
-        rows = [_block_row(one.partition, block) for one in found for block in one.blocks]
-        session.show(msgspec.to_builtins(found), rows)
+        rows = [
+            _block_row(inspection.partition, block)
+            for inspection in partitions
+            for block in inspection.blocks
+        ]
+        session.show(msgspec.to_builtins(partitions), rows)
 
 
 @contextmanager
@@ -59,22 +63,23 @@ def flags_text(flags: int) -> str:
     return ", ".join(name for bit, name in _FLAGS if flags & bit) or "plain"
 
 
-def _text(one: PartitionInspection) -> str:
-    head = f"partition {one.partition}, epoch {one.epoch}, readable from {one.floor_id}\n"
-    segments = table_text([_segment_row(segment) for segment in one.segments])
-    blocks = table_text([_block_row(one.partition, block) for block in one.blocks])
+def _text(inspection: PartitionInspection) -> str:
+    place = f"partition {inspection.partition}, epoch {inspection.epoch}"
+    head = f"{place}, readable from {inspection.floor_id}\n"
+    segments = table_text([_segment_row(segment) for segment in inspection.segments])
+    blocks = table_text([_block_row(inspection.partition, block) for block in inspection.blocks])
     return "\n".join(part for part in (head + segments, blocks) if part)
 
 
 def _segment_row(segment: SegmentInspection) -> Row:
-    made: dict[str, Any] = msgspec.to_builtins(segment)
-    made["created"] = time_text(made.pop("created_ms"))
-    return made
+    row: dict[str, Any] = msgspec.to_builtins(segment)
+    row["created"] = time_text(row.pop("created_ms"))
+    return row
 
 
 def _block_row(partition: int, block: BlockInspection) -> Row:
-    made: dict[str, Any] = {"partition": partition, **msgspec.to_builtins(block)}
-    made["flags"] = flags_text(block.flags)
-    made["write_pointer"] = str(block.write_pointer) if block.write_pointer else None
-    made["producer_id"] = f"{block.producer_id:016x}" if block.producer_id else None
-    return made
+    row: dict[str, Any] = {"partition": partition, **msgspec.to_builtins(block)}
+    row["flags"] = flags_text(block.flags)
+    row["write_pointer"] = str(block.write_pointer) if block.write_pointer else None
+    row["producer_id"] = f"{block.producer_id:016x}" if block.producer_id else None
+    return row

@@ -139,13 +139,13 @@ def facts_text(facts: Row) -> str:
 
 def csv_text(rows: Iterable[Row]) -> str:
     """RFC 4180 with a header line; cells are safe to open in a spreadsheet."""
-    made = io.StringIO()
-    writer = csv.writer(made, lineterminator="\r\n")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
     for number, row in enumerate(rows):
         if number == 0:
             writer.writerow(list(row))
         writer.writerow([_csv_cell(value) for value in row.values()])
-    return made.getvalue()
+    return text.getvalue()
 
 
 def yaml_text(document: object) -> str:

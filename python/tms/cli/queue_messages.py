@@ -53,9 +53,9 @@ def receive(
     render = renderer(session.format, template, "%a\t%v\n", _facts, _DELIVERED_FIELDS)
     name = TopicName.parse(topic)
     with session.bus() as bus:
-        found = bus.queue_port.receive(name, group, limit, wait).messages(str(name))
-    write_bytes(b"".join(map(render, found)))
-    session.say(f"{len(found):,} messages")
+        messages = bus.queue_port.receive(name, group, limit, wait).messages(str(name))
+    write_bytes(b"".join(map(render, messages)))
+    session.say(f"{len(messages):,} messages")
 
 
 def _facts(message: Delivered) -> dict[str, Any]:
@@ -74,8 +74,8 @@ def _on_tokens(name: str, *options: Callable[[Any], Any]) -> Callable[[Any], cli
             click.argument("topic", type=TOPIC),
         ):
             function = decorator(function)
-        made: click.Command = click.command(name, cls=Shared)(function)
-        return made
+        command: click.Command = click.command(name, cls=Shared)(function)
+        return command
 
     return decorate
 
@@ -138,11 +138,11 @@ def _done(
 ) -> int:
     """Do it, and say for how many it was done; the exit code."""
     texts = (sys.stdin.read() if text == "-" else text for text in tokens)
-    given = [token for text in texts for token in text.split()]
-    if not given:
+    received = [token for text in texts for token in text.split()]
+    if not received:
         return 0
     with session.bus() as bus:
-        result = work(bus.queue_port, given)
+        result = work(bus.queue_port, received)
     session.say(f"{result.done:,} {what}")
     if result.fenced:
         session.say(f"too late: {' '.join(result.fenced)}")
@@ -170,14 +170,14 @@ def dead(session: Session, topic: str, group: str, limit: int | None, template: 
             session.say(f"{info.dying:,} messages are on their way to {letters}")
         try:
             start: dict[int, Start] = {
-                one.partition: "earliest" for one in bus.describe_topic(letters).partition_infos
+                part.partition: "earliest" for part in bus.describe_topic(letters).partition_infos
             }
         except TopicNotFound:
             session.say(f"No dead letters: {letters} is made for the first one.")
             return
         start |= bus.positions(letters, group=redrive_group(group, name))
         with closing(bus.consumer(letters, start, stop_at_end=True)) as consumer:
-            ours = (one for one in consumer if _is_of(one.headers, group, name))
+            ours = (letter for letter in consumer if _is_of(letter.headers, group, name))
             for message in islice(ours, limit):
                 write_bytes(render(message))
                 printed += 1

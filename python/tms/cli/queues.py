@@ -34,7 +34,7 @@ command.add_command(messages.dead)
 
 def _settings(function: _F) -> _F:
     """The options for what can be changed of a queue; those that were not given are None."""
-    levels = click.Choice([one.value for one in Durability])
+    levels = click.Choice([level.value for level in Durability])
     for option in (
         click.option("--durability", type=levels, help="Of acks. [the topic's]"),
         click.option("--outstanding-max", type=int, help="Messages not settled. [1,000,000]"),
@@ -62,10 +62,10 @@ def create(
     """Make a queue of GROUP on TOPIC. Doing it again with the same settings changes nothing."""
     if isinstance(start, int):
         raise click.UsageError("--start takes one position for all partitions, not a count.")
-    given = _given(settings) | ({} if start is None else {"start": str(start)})
+    changes = _given(settings) | ({} if start is None else {"start": str(start)})
     with session.bus() as bus:
         _show(
-            session, bus.queue_port.declare(TopicName.parse(topic), group, QueueSettings(**given))
+            session, bus.queue_port.declare(TopicName.parse(topic), group, QueueSettings(**changes))
         )
 
 
@@ -89,10 +89,10 @@ def update(session: Session, /, topic: str, group: str, **settings: Any) -> None
 def list_(session: Session, topic: str) -> None:
     """The queues of TOPIC."""
     with session.bus() as bus:
-        found = bus.queue_port.list_queues(TopicName.parse(topic))
-    if not found and session.format is Format.TABLE:
+        queues = bus.queue_port.list_queues(TopicName.parse(topic))
+    if not queues and session.format is Format.TABLE:
         session.say(f"No queues on {topic}; `tms queue create {topic} GROUP` makes one.")
-    session.show([_document(info) for info in found], [_row(info) for info in found])
+    session.show([_document(info) for info in queues], [_row(info) for info in queues])
 
 
 @command.command("show", cls=Shared)
@@ -105,7 +105,7 @@ def show(session: Session, topic: str, group: str) -> None:
         info = bus.queue_port.describe(TopicName.parse(topic), group)
     _show(session, info)
     if session.format is Format.TABLE and info.partitions:
-        write("\n" + table_text([one._asdict() for one in info.partitions]))
+        write("\n" + table_text([partition._asdict() for partition in info.partitions]))
 
 
 @command.command("redrive", cls=Shared)
@@ -149,11 +149,11 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _document(info: QueueInfo) -> dict[str, Any]:
-    made: dict[str, Any] = msgspec.to_builtins(info)
-    return made | {
+    document: dict[str, Any] = msgspec.to_builtins(info)
+    return document | {
         "topic": str(info.topic),
         "dead_letter": str(info.dead_letter),
-        "partitions": [one._asdict() for one in info.partitions],
+        "partitions": [partition._asdict() for partition in info.partitions],
     }
 
 

@@ -143,13 +143,13 @@ def _template(template: str, fields: Fields, safe: bool) -> Render:
     parts.append(template[end:].encode(errors="surrogateescape"))
 
     def render(message: RenderedMessage) -> bytes:
-        made = []
+        pieces = []
         for part in parts:
             if isinstance(part, bytes):
-                made.append(part)
+                pieces.append(part)
             else:
                 raw = part(message)
-                made.append(escape(text_of(raw) or "").encode() if safe else raw)
-        return b"".join(made)
+                pieces.append(escape(text_of(raw) or "").encode() if safe else raw)
+        return b"".join(pieces)
 
     return render

@@ -44,8 +44,8 @@ def compact_check(
         write(_tables(document["partitions"], document["findings"]))
     else:
         session.show(document, document["partitions"])
-    wrong = sum(one.wrong for one in audit.partitions)
-    messages = sum(one.messages for one in audit.partitions)
+    wrong = sum(partition.wrong for partition in audit.partitions)
+    messages = sum(partition.messages for partition in audit.partitions)
     session.say(f"{messages:,} messages, {wrong:,} findings")
     return 0 if audit.is_sound else 1
 

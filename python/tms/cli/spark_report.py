@@ -72,5 +72,5 @@ def _time(option: str, text: str | None) -> datetime | None:
     return datetime.fromtimestamp(position.number / 1_000, UTC)
 
 
-def _row(one: "Hour") -> dict[str, Any]:
-    return one._asdict() | {"hour": f"{one.hour:%Y-%m-%dT%H:%MZ}"}
+def _row(hour: "Hour") -> dict[str, Any]:
+    return hour._asdict() | {"hour": f"{hour.hour:%Y-%m-%dT%H:%MZ}"}

@@ -32,10 +32,10 @@ def position() -> None:
 def list_(session: Session) -> None:
     """The transactions in progress, oldest first."""
     with session.bus() as bus:
-        found = bus.transactions.open()
-    if not found:
+        open_ = bus.transactions.open()
+    if not open_:
         session.say("No transaction is in progress.")
-    session.show([msgspec.to_builtins(info) for info in found], [_row(info) for info in found])
+    session.show([msgspec.to_builtins(info) for info in open_], [_row(info) for info in open_])
 
 
 @command.command("show", cls=Shared)

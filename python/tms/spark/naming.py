@@ -23,11 +23,11 @@ class Names:
     elsewhere: Mapping[str, str]
     passed_over: frozenset[str] = frozenset()
 
-    def recognized(self, given: Mapping[str, str]) -> dict[str, str]:
+    def recognized(self, options: Mapping[str, str]) -> dict[str, str]:
         """The options by their documented names. Raises `Invalid`."""
         documented = {name.lower(): name for name in self.names}
         got = {}
-        for name, value in given.items():
+        for name, value in options.items():
             if name.lower() in self.passed_over:
                 continue
             known = documented.get(name.lower())

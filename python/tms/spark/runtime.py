@@ -87,15 +87,15 @@ class Runtime:
     def java(self) -> str:
         """The program that Spark would start. Raises `ConfigError` when there is none."""
         home = self.environ.get("JAVA_HOME")
-        found = shutil.which("java", path=f"{home}/bin" if home else self.environ.get("PATH", ""))
-        if found is None:
+        path = shutil.which("java", path=f"{home}/bin" if home else self.environ.get("PATH", ""))
+        if path is None:
             where = f"JAVA_HOME is {home}, but has no bin/java" if home else "there is none on PATH"
             raise _wrong(
                 f"Spark needs Java, and {where}",
                 "install Java 17 (on Debian: apt-get install openjdk-17-jre-headless), and "
                 "set JAVA_HOME to it if there are several",
             )
-        return found
+        return path
 
     def java_version(self) -> int:
         """The major version of that Java. Raises `ConfigError` when it does not tell."""

@@ -112,25 +112,25 @@ def settings(
     lane: SparkLine, master: str | None, zookeeper: str | None, asked: dict[str, str]
 ) -> dict[str, str]:
     """What TMS sets of its own accord."""
-    made = {
+    settings = {
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.parquet.columnarReaderBatchSize": str(_PARQUET_ROWS),
     }
     if master is not None and master.startswith("local"):
-        made |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
+        settings |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
     if lane is SparkLine.SPARK4:
-        return made | {"spark.sql.python.filterPushdown.enabled": "true"}
-    made["spark.sql.execution.arrow.maxRecordsPerBatch"] = str(_BATCH_ROWS)
+        return settings | {"spark.sql.python.filterPushdown.enabled": "true"}
+    settings["spark.sql.execution.arrow.maxRecordsPerBatch"] = str(_BATCH_ROWS)
     if "spark.jars" not in asked and "spark.jars.packages" not in asked:
-        made["spark.jars.packages"] = ",".join(CONNECTOR)
-        made["spark.jars.excludes"] = ",".join(CONNECTOR_EXCLUDES)
-        made["spark.jars.ivy"] = str(_cache() / "ivy")
+        settings["spark.jars.packages"] = ",".join(CONNECTOR)
+        settings["spark.jars.excludes"] = ",".join(CONNECTOR_EXCLUDES)
+        settings["spark.jars.ivy"] = str(_cache() / "ivy")
     if zookeeper is not None:
-        made["spark.hadoop.hbase.zookeeper.quorum"] = zookeeper
+        settings["spark.hadoop.hbase.zookeeper.quorum"] = zookeeper
         ports = {port for _, colon, port in map(_split, zookeeper.split(",")) if colon}
         if len(ports) == 1:
-            made["spark.hadoop.hbase.zookeeper.property.clientPort"] = ports.pop()
-    return made
+            settings["spark.hadoop.hbase.zookeeper.property.clientPort"] = ports.pop()
+    return settings
 
 
 def _split(server: str) -> tuple[str, str, str]:

@@ -85,22 +85,22 @@ class Topic:
         return cls(str(view.name), view.record.uid, store, view.fates, plans, tuple(ranges))
 
 
-def _row(namespace: str, one: ObservedPartition, key: BlockKey) -> str:
+def _row(namespace: str, partition: ObservedPartition, key: BlockKey) -> str:
     """The first row that a block with this key, or a greater one, can have."""
-    within = [s.number for s in one.segments if s.last is not None and key <= s.last]
-    number = within[0] if within else one.segments[-1].number
-    where = rows_of(namespace, keys.segment_map(one.uid, one.partition, number))
+    within = [s.number for s in partition.segments if s.last is not None and key <= s.last]
+    number = within[0] if within else partition.segments[-1].number
+    where = rows_of(namespace, keys.segment_map(partition.uid, partition.partition, number))
     assert isinstance(where, BlockRows)
     return where.row(keys.block_key(*key)).decode()
 
 
 def unpack(
-    found: Iterator["pa.RecordBatch"], topic: Topic, columns: WantedColumns
+    answers: Iterator["pa.RecordBatch"], topic: Topic, columns: WantedColumns
 ) -> Iterator["pa.RecordBatch"]:
     """The messages in the rows. Raises `DataCorrupt`, `StorageUnavailable`."""
     staged = _Staged(topic)
     try:
-        for batch in found:
+        for batch in answers:
             stored = filter(None, map(partial(_block, topic), *_cells(batch)))
             for number, blocks in groupby(stored, key=_partition):
                 plan = topic.partitions[number]
@@ -114,12 +114,12 @@ def _cells(batch: "pa.RecordBatch") -> tuple[list[str], list[Buffer]]:
     """Rows, and their blocks: nearly all are one cell, which is not copied."""
     names: list[str] = batch.column(0).to_pylist()
     first, *more = batch.columns[1:]
-    found: list[Buffer] = []
+    blocks: list[Buffer] = []
     for at, cell in enumerate(first):
         block: Buffer = memoryview(cell.as_buffer()) if cell.is_valid else b""
         pieces = [column[at].as_buffer() for column in more if column[at].is_valid]
-        found.append(b"".join([block, *pieces]) if pieces and block else block)
-    return names, found
+        blocks.append(b"".join([block, *pieces]) if pieces and block else block)
+    return names, blocks
 
 
 def _block(topic: Topic, row: str, block: Buffer) -> StoredBlock | None:

@@ -44,9 +44,9 @@ def archived(spark: "SparkSession", directory: str) -> "DataFrame":
     if not files:
         return spark.createDataFrame([], _SCHEMA)
     paths = [f"{directory}/{file}" for file in files]
-    found = spark.read.schema(_SCHEMA).option("basePath", directory).parquet(*paths)
+    rows = spark.read.schema(_SCHEMA).option("basePath", directory).parquet(*paths)
     columns = [*spark.createDataFrame([], _SCHEMA).columns]
-    return found.select(*columns)
+    return rows.select(*columns)
 
 
 def committed_files(spark: "SparkSession", directory: str) -> list[str] | None:
@@ -71,12 +71,12 @@ def begun(spark: "SparkSession", directory: str) -> dict[str, int]:
         return {}
     newest = batches[max(batches, key=int)]
     offsets: dict[str, dict[str, int]] = json.loads(newest[2])
-    found: dict[str, int] = {}
+    partitions: dict[str, int] = {}
     for key, ends in offsets.items():
         life = _LIFE.fullmatch(key)
         if life is not None:
-            found[life[1]] = max(found.get(life[1], 0), 1 + max(map(int, ends)))
-    return found
+            partitions[life[1]] = max(partitions.get(life[1], 0), 1 + max(map(int, ends)))
+    return partitions
 
 
 def _lines(spark: "SparkSession", directory: str) -> dict[str, list[str]] | None:

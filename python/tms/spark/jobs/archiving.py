@@ -172,16 +172,16 @@ class _Watched:
         return self._done
 
     def _look(self) -> None:
-        for one in self._query.recentProgress:
-            if one["batchId"] <= self._seen or not one["sources"]:
+        for report in self._query.recentProgress:
+            if report["batchId"] <= self._seen or not report["sources"]:
                 continue
-            source = one["sources"][0]
+            source = report["sources"][0]
             start, end = _offsets(source["startOffset"]), _offsets(source["endOffset"])
             if not end or start == end:
                 continue
-            self._seen = one["batchId"]
+            self._seen = report["batchId"]
             self._done.batches += 1
-            self._done.rows += one["numInputRows"]
+            self._done.rows += report["numInputRows"]
             self._done.offsets = end
             self._tell(start, end, _offsets(source["latestOffset"]))
 
@@ -196,10 +196,10 @@ class _Watched:
 
 def _offsets(said: Any) -> Ends:
     """Offsets of a progress report, without where partitions were begun."""
-    found = json.loads(said) if isinstance(said, str) else said
-    if not isinstance(found, Mapping):
+    offsets = json.loads(said) if isinstance(said, str) else said
+    if not isinstance(offsets, Mapping):
         return {}
-    return {key: dict(ends) for key, ends in found.items() if not key.endswith("#from")}
+    return {key: dict(ends) for key, ends in offsets.items() if not key.endswith("#from")}
 
 
 def _sum(offsets: Ends) -> int:

@@ -85,8 +85,8 @@ class Checker:
             if self._begins_here(header) and self._is_in_order(stored, header):
                 placed.append(_Placed(stored, header))
         if placed and not self._are_rows(placed):
-            for one in placed:
-                self._check_alone(one)
+            for block in placed:
+                self._check_alone(block)
 
     def unreadable(self, start: int, stop: int, what: str) -> None:
         """Nothing can be had from these offsets."""
@@ -138,36 +138,36 @@ class Checker:
     def _are_rows(self, placed: Sequence[_Placed]) -> bool:
         """Whether the rows of all these blocks are what their headers and ids say."""
         try:
-            made = self._rows(placed)
+            rows = self._rows(placed)
         except DataCorrupt:
             return False
-        offsets = [n for one in placed for n in _offsets(one)]
-        if made.column("offset").to_pylist() != offsets:
+        offsets = [n for block in placed for n in _offsets(block)]
+        if rows.column("offset").to_pylist() != offsets:
             return False
-        ids = made.column("id").combine_chunks()
+        ids = rows.column("id").combine_chunks()
         if not pc.all(pc.less(ids[:-1], ids[1:]), min_count=0).as_py():
             return False
-        return _times_agree(made)
+        return _times_agree(rows)
 
-    def _check_alone(self, one: _Placed) -> None:
+    def _check_alone(self, block: _Placed) -> None:
         """Notes what is wrong with the rows of a block."""
-        base, count = one.header.base_offset, one.header.count
+        base, count = block.header.base_offset, block.header.count
         try:
-            made = self._rows([one])
+            rows = self._rows([block])
         except DataCorrupt as error:
             what = error.message.partition(": ")[2]
-            self._note(base, base + count, f"{_place(one.stored)}: {what}")
+            self._note(base, base + count, f"{_place(block.stored)}: {what}")
             self.part.unreadable += count
             return
-        if made.column("offset").to_pylist() != [*_offsets(one)]:
+        if rows.column("offset").to_pylist() != [*_offsets(block)]:
             self._note(base, base + count, "the rows have other offsets than the block")
-        if not _times_agree(made):
+        if not _times_agree(rows):
             self._note(base, base + count, "the time of ids is not that of the rows")
 
     def _rows(self, placed: Sequence[_Placed]) -> pa.Table:
-        low = min(one.header.base_offset for one in placed)
-        high = max(one.header.base_offset + one.header.count for one in placed)
-        blocks = [one.stored for one in placed]
+        low = min(block.header.base_offset for block in placed)
+        high = max(block.header.base_offset + block.header.count for block in placed)
+        blocks = [block.stored for block in placed]
         return pa.Table.from_batches(batches(blocks, self.part.topic, low, high, _COLUMNS))
 
     def _gap(self, start: int, stop: int) -> None:
@@ -187,8 +187,8 @@ class Checker:
             self.part.findings.append(finding)
 
 
-def _offsets(one: _Placed) -> Sequence[int]:
-    return offsets(one.header.base_offset, index_of(one.stored.block, one.header))
+def _offsets(block: _Placed) -> Sequence[int]:
+    return offsets(block.header.base_offset, index_of(block.stored.block, block.header))
 
 
 def _left(stored: StoredBlock, header: BlockHeader) -> int:

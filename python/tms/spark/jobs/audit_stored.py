@@ -126,5 +126,5 @@ class _Stored:
         return True
 
     def _fetch(self, position: Position, size: int) -> Fetched:
-        there = [PartitionPosition(self._split.partition, position)]
-        return self._transport.fetch(self._name, there, size, 0, Isolation.UNCOMMITTED)
+        positions = [PartitionPosition(self._split.partition, position)]
+        return self._transport.fetch(self._name, positions, size, 0, Isolation.UNCOMMITTED)

@@ -50,7 +50,7 @@ class Audit(msgspec.Struct, frozen=True):
     @property
     def is_sound(self) -> bool:
         """Whether nothing is wrong."""
-        return not any(one.wrong for one in self.partitions)
+        return not any(part.wrong for part in self.partitions)
 
 
 def compact_check(
@@ -84,7 +84,7 @@ def compact_check(
         tasks = spark.range(0, len(splits), 1, len(splits))
         rows = tasks.mapInArrow(check, "part binary").collect()
     parts = [msgspec.json.decode(row.part, type=Part) for row in rows]
-    return _joined(sorted(parts, key=lambda one: (one.topic, one.partition, one.start)))
+    return _joined(sorted(parts, key=lambda part: (part.topic, part.partition, part.start)))
 
 
 def _splits(spark: "SparkSession", subject: Subject, topic: str) -> Sequence[Split]:
@@ -97,30 +97,30 @@ def _splits(spark: "SparkSession", subject: Subject, topic: str) -> Sequence[Spl
 
 def _joined(parts: Sequence[Part]) -> Audit:
     audit = Audit([], [])
-    for (topic, partition), some in groupby(parts, lambda one: (one.topic, one.partition)):
-        of_partition = [*some]
-        wrong = sum(one.wrong for one in of_partition)
-        findings = [finding for one in of_partition for finding in one.findings]
+    for (topic, partition), of_place in groupby(parts, lambda part: (part.topic, part.partition)):
+        of_partition = [*of_place]
+        wrong = sum(part.wrong for part in of_partition)
+        findings = [finding for part in of_partition for finding in part.findings]
         last: tuple[int, int] | None = None
-        for one in of_partition:
-            if last is not None and one.first is not None and one.first <= last:
+        for part in of_partition:
+            if last is not None and part.first is not None and part.first <= last:
                 wrong += 1
-                what = f"ids go back: {one.first[0]}:{one.first[1]} follows {last[0]}:{last[1]}"
-                findings.append(AuditFinding(topic, partition, one.start, one.stop, what))
-            last = max(filter(None, (last, one.last)), default=None)
-        audit.findings.extend(sorted(findings, key=lambda one: one.start))
+                what = f"ids go back: {part.first[0]}:{part.first[1]} follows {last[0]}:{last[1]}"
+                findings.append(AuditFinding(topic, partition, part.start, part.stop, what))
+            last = max(filter(None, (last, part.last)), default=None)
+        audit.findings.extend(sorted(findings, key=lambda finding: finding.start))
         audit.partitions.append(
             PartitionAudit(
                 topic,
                 partition,
                 of_partition[0].start,
                 of_partition[-1].stop,
-                sum(one.messages for one in of_partition),
-                sum(one.blocks for one in of_partition),
-                sum(one.bytes for one in of_partition),
-                sum(one.rolled_back for one in of_partition),
-                sum(one.gaps for one in of_partition),
-                sum(one.unreadable for one in of_partition),
+                sum(part.messages for part in of_partition),
+                sum(part.blocks for part in of_partition),
+                sum(part.bytes for part in of_partition),
+                sum(part.rolled_back for part in of_partition),
+                sum(part.gaps for part in of_partition),
+                sum(part.unreadable for part in of_partition),
                 wrong,
             )
         )

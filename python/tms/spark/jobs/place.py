@@ -37,7 +37,7 @@ class Subject:
     def of(cls, topics: Topics, url: str | None, token: str | None, store: str | None) -> "Subject":
         """The topics that are named, at the service or in the HBase that is."""
         named = [topics] if isinstance(topics, str) else topics
-        names = tuple(dict.fromkeys(str(TopicName.parse(one)) for one in named))
+        names = tuple(dict.fromkeys(str(TopicName.parse(name)) for name in named))
         if not names:
             raise Invalid("No topic is named; name at least one.", field="topics")
         if (url is None) == (store is None):
@@ -51,11 +51,11 @@ class Subject:
 
     def options(self) -> dict[str, str]:
         """Of the data source."""
-        found = {"subscribe": ",".join(self.topics)}
+        chosen = {"subscribe": ",".join(self.topics)}
         if self.place.store:
-            return found | {"source": "hbase", "tms.store": self.place.store}
+            return chosen | {"source": "hbase", "tms.store": self.place.store}
         token = {"tms.token": self.place.token} if self.place.token else {}
-        return found | {"tms.url": self.place.url} | token
+        return chosen | {"tms.url": self.place.url} | token
 
     def rows(self, spark: "SparkSession", more: Mapping[str, str] | None = None) -> "DataFrame":
         """All messages."""

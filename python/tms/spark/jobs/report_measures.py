@@ -105,23 +105,23 @@ def _by_hour(rows: "DataFrame") -> "DataFrame":
     )
 
 
-def _hour(found: dict[str, Any]) -> Hour:
-    p50, p90, p99 = found["sizes"]
-    gap_p50, _, gap_p99 = found["gaps"] or (None, None, None)
+def _hour(row: dict[str, Any]) -> Hour:
+    p50, p90, p99 = row["sizes"]
+    gap_p50, _, gap_p99 = row["gaps"] or (None, None, None)
     return Hour(
-        found["topic"],
-        datetime.fromtimestamp(found["hour"] * 3_600, UTC),
-        found["messages"],
-        found["bytes"],
-        found["keys"],
+        row["topic"],
+        datetime.fromtimestamp(row["hour"] * 3_600, UTC),
+        row["messages"],
+        row["bytes"],
+        row["keys"],
         p50,
         p90,
         p99,
-        found["size_max"],
+        row["size_max"],
         _seconds(gap_p50),
         _seconds(gap_p99),
-        _seconds(found["gap_max"]),
-        found["unseen"] or 0,
+        _seconds(row["gap_max"]),
+        row["unseen"] or 0,
     )
 
 

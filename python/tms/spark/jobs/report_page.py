@@ -35,18 +35,18 @@ messages whose transactions were rolled back: nobody may see them.</p>
 </html>
 """
 _COLUMNS: tuple[tuple[str, Callable[[Hour], str]], ...] = (
-    ("hour (UTC)", lambda one: f"{one.hour:%Y-%m-%d %H:%M}"),
-    ("messages", lambda one: f"{one.messages:,}"),
-    ("bytes", lambda one: with_size(one.bytes)),
-    ("keys", lambda one: f"{one.keys:,}"),
-    ("size p50", lambda one: with_size(one.size_p50)),
-    ("p90", lambda one: with_size(one.size_p90)),
-    ("p99", lambda one: with_size(one.size_p99)),
-    ("max", lambda one: with_size(one.size_max)),
-    ("gap p50", lambda one: with_time(one.gap_p50_s)),
-    ("p99", lambda one: with_time(one.gap_p99_s)),
-    ("max", lambda one: with_time(one.gap_max_s)),
-    ("unseen", lambda one: f"{one.unseen:,}"),
+    ("hour (UTC)", lambda hour: f"{hour.hour:%Y-%m-%d %H:%M}"),
+    ("messages", lambda hour: f"{hour.messages:,}"),
+    ("bytes", lambda hour: with_size(hour.bytes)),
+    ("keys", lambda hour: f"{hour.keys:,}"),
+    ("size p50", lambda hour: with_size(hour.size_p50)),
+    ("p90", lambda hour: with_size(hour.size_p90)),
+    ("p99", lambda hour: with_size(hour.size_p99)),
+    ("max", lambda hour: with_size(hour.size_max)),
+    ("gap p50", lambda hour: with_time(hour.gap_p50_s)),
+    ("p99", lambda hour: with_time(hour.gap_p99_s)),
+    ("max", lambda hour: with_time(hour.gap_max_s)),
+    ("unseen", lambda hour: f"{hour.unseen:,}"),
 )
 
 
@@ -54,8 +54,8 @@ def write_html(hours: Sequence[Hour], path: str | Path) -> None:
     """The plot and all numbers. Raises `Invalid` when there is nothing to show, or too much."""
     svg = drawn(hours, "svg").decode()
     tables = [
-        f"<h2>{escape(topic)}</h2>\n{_table(list(some))}"
-        for topic, some in groupby(hours, lambda one: one.topic)
+        f"<h2>{escape(topic)}</h2>\n{_table(list(of_topic))}"
+        for topic, of_topic in groupby(hours, lambda hour: hour.topic)
     ]
     page = _PAGE.format(
         title=escape(title(hours)),
@@ -69,7 +69,7 @@ def write_html(hours: Sequence[Hour], path: str | Path) -> None:
 def _table(hours: Sequence[Hour]) -> str:
     head = "".join(f"<th>{name}</th>" for name, _ in _COLUMNS)
     lines = (
-        "<tr>" + "".join(f"<td>{escape(shown(one))}</td>" for _, shown in _COLUMNS) + "</tr>"
-        for one in hours
+        "<tr>" + "".join(f"<td>{escape(shown(hour))}</td>" for _, shown in _COLUMNS) + "</tr>"
+        for hour in hours
     )
     return f"<table>\n<tr>{head}</tr>\n" + "\n".join(lines) + "\n</table>"

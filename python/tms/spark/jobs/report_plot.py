@@ -63,7 +63,7 @@ def write_png(hours: Sequence[Hour], path: str | Path) -> None:
 
 def drawn(hours: Sequence[Hour], form: str) -> bytes:
     """The plot as `png` or `svg`. Raises `Invalid` when there is nothing to show, or too much."""
-    topics = {one.topic for one in hours}
+    topics = {hour.topic for hour in hours}
     if not 1 <= len(topics) <= TOPICS_MAX:
         raise Invalid(
             f"A plot shows 1 to {TOPICS_MAX} topics that have messages, got {len(topics)}.",
@@ -82,17 +82,19 @@ def drawn(hours: Sequence[Hour], form: str) -> bytes:
 
 def _draw(figure: "Figure", hours: Sequence[Hour]) -> None:
     counts, volumes, sizes, gaps = figure.subplots(4, 1, sharex=True, height_ratios=(3, 2, 2, 2))
-    by_topic = [(topic, list(some)) for topic, some in groupby(hours, lambda one: one.topic)]
+    by_topic = [
+        (topic, list(of_topic)) for topic, of_topic in groupby(hours, lambda hour: hour.topic)
+    ]
     alone = len(by_topic) == 1
-    for colour, (topic, some) in zip(_COLOURS, by_topic, strict=False):
-        grid = _Grid(some, colour)
-        grid.area(counts, lambda one: one.messages, topic, alone)
-        grid.area(volumes, lambda one: one.bytes, topic, alone)
-        grid.line(sizes, lambda one: max(1, one.size_p50), "-")
-        grid.line(sizes, lambda one: max(1, one.size_p99), "--")
-        grid.line(sizes, lambda one: max(1, one.size_max), ":")
-        grid.line(gaps, lambda one: _drawable(one.gap_p99_s), "--")
-        grid.line(gaps, lambda one: _drawable(one.gap_max_s), ":")
+    for colour, (topic, of_topic) in zip(_COLOURS, by_topic, strict=False):
+        grid = _Grid(of_topic, colour)
+        grid.area(counts, lambda hour: hour.messages, topic, alone)
+        grid.area(volumes, lambda hour: hour.bytes, topic, alone)
+        grid.line(sizes, lambda hour: max(1, hour.size_p50), "-")
+        grid.line(sizes, lambda hour: max(1, hour.size_p99), "--")
+        grid.line(sizes, lambda hour: max(1, hour.size_max), ":")
+        grid.line(gaps, lambda hour: _drawable(hour.gap_p99_s), "--")
+        grid.line(gaps, lambda hour: _drawable(hour.gap_max_s), ":")
     _count_axis(counts, "Messages in each hour")
     _byte_axis(volumes, "Keys and values in each hour", 0)
     _byte_axis(sizes, "Size of a message (key and value)", 2)
@@ -114,20 +116,20 @@ class _Grid:
 
         self._colour = colour
         first, last = hours[0].hour, hours[-1].hour
-        there = {one.hour: one for one in hours}
+        there = {hour.hour: hour for hour in hours}
         starts = [first + i * _HOUR for i in range((last - first) // _HOUR + 1)]
         self._hours = [there.get(start) for start in starts]
         self._edges = date2num([*starts, last + _HOUR])  # type: ignore[no-untyped-call]
 
     def area(self, axes: "Axes", of: Callable[[Hour], int], topic: str, filled: bool) -> None:
         """A number that is 0 in an hour without messages."""
-        values = [0 if one is None else of(one) for one in self._hours]
+        values = [0 if hour is None else of(hour) for hour in self._hours]
         style: Any = {"fill": True, "alpha": 0.85} if filled else {"linewidth": 1.3}
         axes.stairs(values, self._edges, color=self._colour, label=topic, **style)
 
     def line(self, axes: "Axes", of: Callable[[Hour], float], style: str) -> None:
         """A number that an hour without messages does not have."""
-        values = [math.nan if one is None else of(one) for one in self._hours]
+        values = [math.nan if hour is None else of(hour) for hour in self._hours]
         axes.stairs(
             values, self._edges, baseline=None, color=self._colour, linestyle=style, linewidth=1.4
         )

@@ -29,14 +29,14 @@ def with_time(seconds: float | None) -> str:
 
 def title(hours: Sequence[Hour]) -> str:
     """Which topics a report is of."""
-    topics = sorted({one.topic for one in hours})
+    topics = sorted({hour.topic for hour in hours})
     return f"{'Topic' if len(topics) == 1 else 'Topics'} {', '.join(topics)} by hour"
 
 
 def summary(hours: Sequence[Hour]) -> str:
     """From when to when, how many, how much."""
-    first, last = min(one.hour for one in hours), max(one.hour for one in hours)
-    messages, size = sum(one.messages for one in hours), sum(one.bytes for one in hours)
+    first, last = min(hour.hour for hour in hours), max(hour.hour for hour in hours)
+    messages, size = sum(hour.messages for hour in hours), sum(hour.bytes for hour in hours)
     many = "message" if messages == 1 else "messages"
     return (
         f"{first:%Y-%m-%d %H:%M} to {last + timedelta(hours=1):%Y-%m-%d %H:%M} UTC · "

@@ -221,10 +221,10 @@ class _RowBatches:
         self._gathered = _Gathered()
 
     def _partition(self, number: int) -> _Constant:
-        found = self._partitions.get(number)
-        if found is None:
-            found = self._partitions[number] = _Constant(pa.scalar(number, pa.int32()))
-        return found
+        constant = self._partitions.get(number)
+        if constant is None:
+            constant = self._partitions[number] = _Constant(pa.scalar(number, pa.int32()))
+        return constant
 
 
 def _pairs(headers: dict[str, bytes]) -> list[dict[str, str | bytes]] | None:

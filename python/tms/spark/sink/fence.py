@@ -95,7 +95,7 @@ class BatchFence:
         """Publish what these attempts staged, and nothing else; does nothing when that was done.
         Raises `Conflict` when another driver has committed the batch, `TransactionEnded` when it
         took too long, `TimedOut` when nobody can tell what became of it."""
-        staged = [one for one in attempts if one.transaction_id]
+        staged = [attempt for attempt in attempts if attempt.transaction_id]
         if not staged:
             return
         id = self._transaction(staged)
@@ -127,7 +127,7 @@ class BatchFence:
 
     def abort(self, attempts: Sequence[Attempt]) -> None:
         """Give up what was staged, unless it is committed. What cannot be reached times out."""
-        ids = {one.transaction_id for one in attempts if one.transaction_id}
+        ids = {attempt.transaction_id for attempt in attempts if attempt.transaction_id}
         with suppress(TMSError):
             if not ids and not self._job.query:
                 ids = {self._job.begin(self._port)}  # of tasks that failed: it is still open
@@ -145,7 +145,7 @@ class BatchFence:
         return at > self._job.batch >= 0
 
     def _transaction(self, staged: Sequence[Attempt]) -> int:
-        ids = {one.transaction_id for one in staged}
+        ids = {attempt.transaction_id for attempt in staged}
         if len(ids) > 1:
             raise self._ended(min(ids))
         return ids.pop()
@@ -168,11 +168,11 @@ class BatchFence:
     def _request(self, id: int, staged: Sequence[Attempt], standing: Position | None) -> Commit:
         blocks: dict[tuple[TopicName, int], int] = {}
         producers: dict[tuple[TopicName, int], list[int]] = {}
-        for one in staged:
-            for topic, partition, count in one.staged:
+        for attempt in staged:
+            for topic, partition, count in attempt.staged:
                 place = (topic, partition)
                 blocks[place] = blocks.get(place, 0) + count
-                producers.setdefault(place, []).append(one.producer_id)
+                producers.setdefault(place, []).append(attempt.producer_id)
         named = sum(map(len, producers.values()))
         if named * _PRODUCER_BYTES + len(blocks) * _PARTITION_BYTES > _HEAD_BYTES_MAX:
             raise TooLarge(

@@ -58,8 +58,8 @@ class Filler:
 
     def add(self, slices: Iterable[RowSlice], bytes_held: int) -> Iterator[Filled]:
         """Take slices of rows that have so many bytes together; the blocks that are full."""
-        for one in slices:
-            yield from self._add(one)
+        for slice_ in slices:
+            yield from self._add(slice_)
         self._held += bytes_held
         if self._held >= self._held_bytes:
             yield from self.finish()
@@ -71,18 +71,18 @@ class Filler:
                 yield self._block(place, filling)
         self._held = 0
 
-    def _add(self, one: RowSlice) -> Iterator[Filled]:
-        place = (one.topic, one.partition)
+    def _add(self, slice_: RowSlice) -> Iterator[Filled]:
+        place = (slice_.topic, slice_.partition)
         filling = self._fillings.setdefault(place, _RowFilling())
-        ends = pc.add(pc.cumulative_sum(one.sizes), filling.bytes)
+        ends = pc.add(pc.cumulative_sum(slice_.sizes), filling.bytes)
         numbers = pc.divide(pc.subtract(ends, 1), self._block_bytes)  # in which block a row ends
         begun = 0
         for number, start, stop in runs(numbers):
             if number != begun and filling.parts:
                 yield self._block(place, filling)
             begun = number
-            filling.parts.append(one.rows.slice(start, stop - start))
-            filling.bytes += pc.sum(one.sizes.slice(start, stop - start)).as_py()
+            filling.parts.append(slice_.rows.slice(start, stop - start))
+            filling.bytes += pc.sum(slice_.sizes.slice(start, stop - start)).as_py()
 
     def _block(self, place: tuple[TopicName, int], filling: _RowFilling) -> Filled:
         parts, filling.parts, filling.bytes = filling.parts, [], 0

@@ -56,16 +56,16 @@ def _check(
     if longest > HEADER_VALUE_BYTES_MAX:
         raise _wrong(f"a value has at most {HEADER_VALUE_BYTES_MAX} bytes, one has {longest}")
     rows = pc.list_parent_indices(pa.ListArray.from_arrays(ends, names))
-    found = pa.table([rows, names], ["row", "name"]).group_by(["row", "name"])
-    counted = found.aggregate([([], "count_all")]).combine_chunks()
+    repeated = pa.table([rows, names], ["row", "name"]).group_by(["row", "name"])
+    counted = repeated.aggregate([([], "count_all")]).combine_chunks()
     if counted.num_rows < len(names):
         twice = _first(counted["name"], pc.greater(counted["count_all"], 1))
         raise _wrong(f"the name {twice!r} is there twice in one message")
 
 
 def _first(names: pa.Array | pa.ChunkedArray, mask: pa.Array) -> str:
-    found: str = names.filter(mask)[0].as_py()
-    return found[:80]
+    repeated: str = names.filter(mask)[0].as_py()
+    return repeated[:80]
 
 
 def _wrong(what: str) -> Invalid:

@@ -32,9 +32,9 @@ class WriteOptions:
     topic: str = ""
 
 
-def write_options(given: Mapping[str, str]) -> WriteOptions:
+def write_options(options: Mapping[str, str]) -> WriteOptions:
     """What the options mean. Raises `Invalid`, whose detail `field` is the option."""
-    got = _NAMES.recognized(given)
+    got = _NAMES.recognized(options)
     return WriteOptions(_url(got.get("tms.url", "")), token_of(got), _topic(got.get("topic")))
 
 

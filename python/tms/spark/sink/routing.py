@@ -80,8 +80,8 @@ class Router:
         if shape.topics is None:
             yield from self._partitioned(self._target(shape.topic), rows)
         else:
-            for name, some in _by_topic(batch.column(shape.topics), rows):
-                yield from self._partitioned(self._target(name), some)
+            for name, rows_of_topic in _by_topic(batch.column(shape.topics), rows):
+                yield from self._partitioned(self._target(name), rows_of_topic)
         self._turn += 1
 
     def _target(self, name: str) -> SinkTopic:

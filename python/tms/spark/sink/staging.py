@@ -75,10 +75,10 @@ class _Requests:
         self._under_way: Future[None] | None = None
         self.transaction_id = 0
 
-    def add(self, one: Filled) -> None:
+    def add(self, block: Filled) -> None:
         """Take a block. Raises what became of an earlier one."""
-        self._waiting.setdefault(one.topic, []).append(one.new)
-        self._bytes += len(one.new.block)
+        self._waiting.setdefault(block.topic, []).append(block.new)
+        self._bytes += len(block.new.block)
         if self._bytes >= REQUEST_BYTES:
             self._send()
 

@@ -47,8 +47,8 @@ class TaskMessage(WriterCommitMessage):
 class _Writer:
     """What both writers are made of: picklable, no connection."""
 
-    def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._options = write_options(given)
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._options = write_options(options)
         if overwrite:
             raise Invalid(
                 "Topics are appended to: use mode('append'), or outputMode('append') in a stream. "
@@ -153,8 +153,8 @@ def _context() -> TaskContext:
 
 
 def _attempts(messages: Sequence[WriterCommitMessage | None]) -> list[Attempt]:
-    return [one.attempt for one in messages if isinstance(one, TaskMessage)]
+    return [message.attempt for message in messages if isinstance(message, TaskMessage)]
 
 
 def _job(messages: Sequence[WriterCommitMessage | None]) -> Job | None:
-    return next((one.job for one in _attempts(messages)), None)
+    return next((message.job for message in _attempts(messages)), None)

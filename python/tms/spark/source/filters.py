@@ -87,31 +87,31 @@ class Narrowing:
             and partition in self.partition
         )
 
-    def _takes(self, one: Filter) -> bool:
-        attribute: tuple[str, ...] = getattr(one, "attribute", ())
+    def _takes(self, filter: Filter) -> bool:
+        attribute: tuple[str, ...] = getattr(filter, "attribute", ())
         if len(attribute) != 1:
             return False
         column = attribute[0]
-        if isinstance(one, IsNotNull):
+        if isinstance(filter, IsNotNull):
             return column in _ALWAYS_THERE
-        if isinstance(one, In):
-            return self._takes_any(column, one)
-        if not isinstance(one, _COMPARED):
+        if isinstance(filter, In):
+            return self._takes_any(column, filter)
+        if not isinstance(filter, _COMPARED):
             return False
-        value = one.value
+        value = filter.value
         if column in ("partition", "offset") and type(value) is int:
-            (self.partition if column == "partition" else self.offset).narrow(one, value)
+            (self.partition if column == "partition" else self.offset).narrow(filter, value)
             return True
         if column == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
-            self.time_ms.narrow(one, (value - _EPOCH) // _US, _US_PER_MS)
+            self.time_ms.narrow(filter, (value - _EPOCH) // _US, _US_PER_MS)
             return True
-        if column == "topic" and isinstance(one, EqualTo | EqualNullSafe) and value is not None:
+        if column == "topic" and isinstance(filter, EqualTo | EqualNullSafe) and value is not None:
             self._only_topics({str(value)})
             return True
         return False
 
-    def _takes_any(self, column: str, one: In) -> bool:
-        values: list[Any] = [value for value in one.value if value is not None]
+    def _takes_any(self, column: str, filter: In) -> bool:
+        values: list[Any] = [value for value in filter.value if value is not None]
         if column == "topic":
             self._only_topics(set(map(str, values)))
             return True

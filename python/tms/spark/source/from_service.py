@@ -59,15 +59,15 @@ class ServiceReader:
         matching = re.compile(pattern)
         named = re.match(r"([A-Za-z0-9_]+):", pattern)
         namespace = named[1] if named else DEFAULT_NAMESPACE
-        found, after = [], None
+        names, after = [], None
         while True:
             page = self._transport.list_topics(namespace, after, _TOPICS_PER_PAGE)
             for info in page:
                 spelled = {str(info.name), f"{info.namespace}:{info.topic}"}
                 if any(map(matching.fullmatch, spelled)):
-                    found.append(str(info.name))
+                    names.append(str(info.name))
             if len(page) < _TOPICS_PER_PAGE:
-                return found
+                return names
             after = page[-1].topic
 
     def generation(self, topic: str) -> int:

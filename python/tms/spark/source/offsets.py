@@ -154,12 +154,12 @@ def limited(starts: Ends, stops: Ends, offsets_max: int) -> Ends:
 def _at_least_one(shares: list[int]) -> list[int]:
     """The same sum, with something for everybody: the largest give."""
     needed = shares.count(0)
-    given = [max(1, share) for share in shares]
-    for i in sorted(range(len(given)), key=lambda i: -given[i]):
-        less = min(given[i] - 1, needed)
-        given[i] -= less
+    at_least = [max(1, share) for share in shares]
+    for i in sorted(range(len(at_least)), key=lambda i: -at_least[i]):
+        less = min(at_least[i] - 1, needed)
+        at_least[i] -= less
         needed -= less
-    return given
+    return at_least
 
 
 def waiting(starts: Ends, stops: Ends) -> int:
@@ -184,12 +184,12 @@ def batch_end(start: StreamOffsets, fresh: bool, starts: Ends, stops: Ends) -> S
 
 def ranges(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
     """What a batch reads, the same whenever it is repeated."""
-    found: list[OffsetRange] = []
+    ranges: list[OffsetRange] = []
     if start == end:  # what was begun in the batch before is not begun again
-        return found
+        return ranges
     for life, ends in sorted(end.ends.items()):
         known = dict(start.ends.get(life, {})) | dict(end.begun.get(life, {}))
         for partition, stop in sorted(ends.items()):
             if known.get(partition, stop) < stop:
-                found.append(OffsetRange(life, partition, known[partition], stop))
-    return found
+                ranges.append(OffsetRange(life, partition, known[partition], stop))
+    return ranges

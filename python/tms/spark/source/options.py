@@ -129,10 +129,10 @@ class ReadOptions:
     push_filters: bool
 
 
-def read_options(given: Mapping[str, str], streaming: bool | None = None) -> ReadOptions:
+def read_options(options: Mapping[str, str], streaming: bool | None = None) -> ReadOptions:
     """What the options mean for a stream, for a batch, or (None) as far as both agree. Raises
     `Invalid`, whose detail `field` is the option."""
-    got = _NAMES.recognized(given)
+    got = _NAMES.recognized(options)
     _check_kind_of_query(got, streaming)
     least, most = (as_count(got, name, None) for name in _OF_STREAMS[1::-1])
     if least is not None and most is not None and least > most:
@@ -226,7 +226,7 @@ def _subscription(got: Mapping[str, str]) -> Subscription:
         )
     text = got[chosen[0]]
     if chosen == ["subscribe"]:
-        names = [_topic("subscribe", one.strip()) for one in text.split(",") if one.strip()]
+        names = [_topic("subscribe", name.strip()) for name in text.split(",") if name.strip()]
         if not names:
             raise refuse("subscribe", text, "names of topics, separated by commas")
         return Subscription(names=tuple(dict.fromkeys(names)))
@@ -250,17 +250,19 @@ def _topic(option: str, name: str) -> str:
 
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:
     meant = 'partitions by topic, e.g. {"flights": [0, 1]}'
-    found: dict[str, tuple[int, ...]] = {}
+    assigned: dict[str, tuple[int, ...]] = {}
     for name, listed in read_json("assign", text, meant).items():
         if not isinstance(listed, list) or not listed:
             raise refuse("assign", text, meant)
-        partitions = [as_whole("assign", text, one, 0, PARTITIONS_MAX - 1) for one in listed]
+        partitions = [
+            as_whole("assign", text, partition, 0, PARTITIONS_MAX - 1) for partition in listed
+        ]
         if len(set(partitions)) != len(partitions):
             raise refuse("assign", text, f"each partition of {name} once")
-        found[_topic("assign", name)] = tuple(sorted(partitions))
-    if not found:
+        assigned[_topic("assign", name)] = tuple(sorted(partitions))
+    if not assigned:
         raise refuse("assign", text, meant)
-    return found
+    return assigned
 
 
 def _bound(
@@ -282,17 +284,17 @@ def _bound(
         forward = bool(streaming) or not starting
         return Bound(of_offsets, BoundKind.LATEST if forward else BoundKind.EARLIEST)
     if text.lower() in ("earliest", "latest"):
-        found = Bound(of_offsets, BoundKind(text.lower()))
-        used = {LATEST if found.kind is BoundKind.LATEST else EARLIEST}
+        bound = Bound(of_offsets, BoundKind(text.lower()))
+        used = {LATEST if bound.kind is BoundKind.LATEST else EARLIEST}
     else:
         places, generations = _places(got, of_offsets, subscription, EARLIEST)
-        found = Bound(of_offsets, BoundKind.OFFSETS, places, 0, generations)
-        used = {at for of_topic in found.places.values() for at in of_topic.values()}
+        bound = Bound(of_offsets, BoundKind.OFFSETS, places, 0, generations)
+        used = {at for of_topic in bound.places.values() for at in of_topic.values()}
     if starting and streaming is False and LATEST in used:
         raise refuse(of_offsets, text, "not `latest` (-1): a batch would have nothing to read")
     if not starting and EARLIEST in used:
         raise refuse(of_offsets, text, "not `earliest` (-2): there would be nothing to read")
-    return found
+    return bound
 
 
 def _places(
@@ -304,7 +306,7 @@ def _places(
     meant = f'{what} by topic and partition, e.g. {{"flights": {{"0": 23, "1": 42}}}}'
     if least:
         meant = f"`earliest`, `latest`, or {meant}"
-    found: dict[str, dict[int, int]] = {}
+    places: dict[str, dict[int, int]] = {}
     generations = {}
     for key, by_partition in read_json(option, text, meant).items():
         if not isinstance(by_partition, dict) or not by_partition:
@@ -313,16 +315,16 @@ def _places(
         if life is None:
             raise refuse(option, text, f"names of topics, unlike {key!r}")
         topic = _topic(option, life.topic)
-        if topic in found:
+        if topic in places:
             raise refuse(option, text, f"the topic {topic} once")
         if "#" in key:
             generations[topic] = life.generation
-        found[topic] = {
+        places[topic] = {
             _partition(option, text, partition): as_whole(option, text, at, least, most)
             for partition, at in by_partition.items()
         }
-    _check_topics(option, found, subscription)
-    return found, generations
+    _check_topics(option, places, subscription)
+    return places, generations
 
 
 def _partition(option: str, text: str, partition: Any) -> int:
@@ -331,18 +333,18 @@ def _partition(option: str, text: str, partition: Any) -> int:
     return int(partition)
 
 
-def _check_topics(option: str, found: Places, subscription: Subscription) -> None:
+def _check_topics(option: str, places: Places, subscription: Subscription) -> None:
     """All partitions that are read must be there: one that was forgotten would begin somewhere.
     What only the topics themselves can tell is checked when they are looked at."""
     if subscription.pattern:
         return
     read = {*subscription.names, *subscription.partitions}
-    for topic in sorted(read.symmetric_difference(found)):
+    for topic in sorted(read.symmetric_difference(places)):
         if topic in read:
             raise Invalid(f"The option {option} names no place for {topic}.", field=option)
         raise Invalid(f"The option {option} names {topic}, which is not read.", field=option)
     for topic, assigned in subscription.partitions.items():
-        for partition in sorted(set(assigned).symmetric_difference(found[topic])):
+        for partition in sorted(set(assigned).symmetric_difference(places[topic])):
             where = f"partition {partition} of {topic}"
             if partition in assigned:
                 raise Invalid(f"The option {option} names no place for {where}.", field=option)

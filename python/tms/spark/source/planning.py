@@ -201,12 +201,14 @@ def planned(
 ) -> list[Split]:
     """The splits that read these ranges; what is lost of them is told, and left out."""
     rule = LossRule(options.fail_on_data_loss)
-    by_life = [(life, list(some)) for life, some in groupby(ranges, lambda one: one.life)]
-    lengths = [sum(one.stop - one.start for one in some) for _, some in by_life]
+    by_life = [
+        (life, list(ranges_)) for life, ranges_ in groupby(ranges, lambda range_: range_.life)
+    ]
+    lengths = [sum(range_.stop - range_.start for range_ in ranges_) for _, ranges_ in by_life]
     shares = apportioned(lengths, options.min_partitions)
     found: list[Split] = []
-    for (life, some), share in zip(by_life, shares, strict=True):
-        found += _planned_of(topics, life, some, share, rule)
+    for (life, ranges_), share in zip(by_life, shares, strict=True):
+        found += _planned_of(topics, life, ranges_, share, rule)
     return cut(found, options.max_records_per_partition)
 
 
@@ -220,21 +222,23 @@ def _planned_of(
     """The splits of one topic. Its generation is asked for last: until then it was no later one."""
     try:
         kept = topics.offsets(life.topic, Position.earliest())
-        starts = {one.partition: max(one.start, kept.get(one.partition, 0)) for one in ranges}
-        wanted = {one.partition: (starts[one.partition], one.stop) for one in ranges}
+        starts = {
+            range_.partition: max(range_.start, kept.get(range_.partition, 0)) for range_ in ranges
+        }
+        wanted = {range_.partition: (starts[range_.partition], range_.stop) for range_ in ranges}
         splits = topics.splits(life.topic, wanted, share)
         generation = topics.generation(life.topic)
     except TopicNotFound:
         generation = 0
     if generation != life.generation:
-        for one in ranges:
-            rule.lost(*_place(one), one.stop, RENEWED if generation else GONE)
+        for range_ in ranges:
+            rule.lost(*_place(range_), range_.stop, RENEWED if generation else GONE)
         return []
-    for one in ranges:
-        if one.start < starts[one.partition]:
-            rule.lost(*_place(one), min(one.stop, starts[one.partition]), EXPIRED)
+    for range_ in ranges:
+        if range_.start < starts[range_.partition]:
+            rule.lost(*_place(range_), min(range_.stop, starts[range_.partition]), EXPIRED)
     return splits
 
 
-def _place(one: OffsetRange) -> tuple[str, int, int]:
-    return one.life.topic, one.partition, one.start
+def _place(range_: OffsetRange) -> tuple[str, int, int]:
+    return range_.life.topic, range_.partition, range_.start

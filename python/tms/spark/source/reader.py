@@ -107,7 +107,7 @@ class BatchReader(DataSourceReader):
         ends = latest(topics, options.subscription)
         starts = resolved(topics, options.starting, ends, options)
         stops = resolved(topics, options.ending, ends, options)
-        found = []
+        ranges = []
         for life in sorted(ends):
             times = _times(topics, life.topic, narrowing)
             for partition in sorted(ends[life]):
@@ -126,8 +126,8 @@ class BatchReader(DataSourceReader):
                 if narrowing.offset.high is not None:
                     stop = min(stop, narrowing.offset.high)
                 if start < stop:
-                    found.append(OffsetRange(life, partition, start, stop))
-        return found
+                    ranges.append(OffsetRange(life, partition, start, stop))
+        return ranges
 
 
 class PushingReader(BatchReader):

@@ -41,13 +41,13 @@ def weighted_splits(
     """Splits that weigh about the same: one for each partition that has pieces, and the heavier
     ones divided until there are `at_least`, as far as there are offsets. The pieces of a partition
     ascend; between them nothing is."""
-    filled = {partition: some for partition, some in sorted(pieces.items()) if some}
+    filled = {partition: pieces_ for partition, pieces_ in sorted(pieces.items()) if pieces_}
     spare = max(0, at_least - len(filled))
-    extra = apportioned([sum(one[2] for one in some) for some in filled.values()], spare)
+    extra = apportioned([sum(piece[2] for piece in pieces_) for pieces_ in filled.values()], spare)
     return [
         Split(topic, partition, at, to)
-        for (partition, some), more in zip(filled.items(), extra, strict=True)
-        for at, to in pairwise(_cuts(some, 1 + more))
+        for (partition, pieces_), more in zip(filled.items(), extra, strict=True)
+        for at, to in pairwise(_cuts(pieces_, 1 + more))
     ]
 
 

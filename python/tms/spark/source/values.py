@@ -14,9 +14,9 @@ _DELAY = re.compile(r"(\d{1,12}) ?(ms|s|min|m|h|d)?", re.ASCII)
 COUNT_MAX = 2**63 - 1
 
 
-def refuse(option: str, given: str, meant: str) -> Invalid:
+def refuse(option: str, value: str, meant: str) -> Invalid:
     """The error of an option with a wrong value."""
-    shown = given if len(given) <= _SHOWN_CHARS else given[:_SHOWN_CHARS] + "…"
+    shown = value if len(value) <= _SHOWN_CHARS else value[:_SHOWN_CHARS] + "…"
     return Invalid(f"The option {option} takes {meant}; got {shown!r}.", field=option)
 
 
