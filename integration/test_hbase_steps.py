@@ -11,6 +11,7 @@ from zlib import crc32
 import pytest
 
 from integration.cluster import Endpoint
+from sim.faulty import FaultyStore
 from tests.log_kit import block
 from tms.client.client import Bus
 from tms.clock import SystemClock
@@ -20,7 +21,6 @@ from tms.log.partition import LogLimits
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
-from tms.store.faulty import FaultyStore
 from tms.store.hbase.store import HBaseStore
 
 NAME, OTHER = TopicName("default", "steps"), TopicName("default", "other")

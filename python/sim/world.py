@@ -19,13 +19,13 @@ from typing import Any
 
 from sim.bounds.drawing import Bounds
 from sim.disk import Disk
+from sim.faulty import FaultyStore
 from sim.history import Clock, Crashed, History
 from tms.compaction.compaction import CompactionLimits
 from tms.engine import Engine
 from tms.errors import TMSError
 from tms.log import pending
 from tms.model.topic import Durability, TopicName, TopicSettings
-from tms.store.faulty import FaultyStore
 from tms.topics.filtering import FetchBounds as FilterBounds
 
 START_MS = 1_700_000_000_000

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sim.bounds.drawing import Bounds
+from sim.faulty import FaultyStore
 from tests.bounds_kit import AT_DEFAULT
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
@@ -19,7 +20,6 @@ from tms.model.snapshot import Isolation
 from tms.model.topic import Cleanup, Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicStaged
 from tms.store.base import Store
-from tms.store.faulty import FaultyStore
 
 NAME = TopicName.parse("t")
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import uvloop
 
+from sim.memory import MemoryStore
 from tms.api import routes
 from tms.clock import Clock, SystemClock
 from tms.cluster.ownership import Ownership
@@ -22,7 +23,6 @@ from tms.server.http.watchdog import ConnectionLimits
 from tms.server.main import Server
 from tms.server.service import CdapLimits, RequestLimits, Service
 from tms.store.base import Store
-from tms.store.memory import MemoryStore
 
 PROBLEM = "urn:tms:problem:"
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
+from sim.faulty import FaultyMap, FaultyStore
 from tests.clocks import ManualClock
 from tests.log_kit import EARLIEST, MANY, NAME, SEGMENTS, KeptStore, Seen, block, seen, small
 from tms.engine import Engine
@@ -14,7 +15,6 @@ from tms.model import keys
 from tms.model.message import Appended, NewBlock, PartitionPosition
 from tms.model.topic import Durability, TopicSettings
 from tms.store.base import Map, Row
-from tms.store.faulty import FaultyMap, FaultyStore
 
 
 class LateMap(FaultyMap):

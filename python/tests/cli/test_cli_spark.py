@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.memory import MemoryStore
 from tests.http_kit import serving
 from tms.cli.main import run
 from tms.doctor import spark as checks
@@ -17,7 +18,6 @@ from tms.doctor.machine import Machine
 from tms.doctor.spark import SparkTarget, check
 from tms.spark.runtime import Runtime
 from tms.store.hbase import Limits
-from tms.store.memory import MemoryStore
 
 NOWHERE = SparkTarget(None, None)
 IMPATIENT = Limits(connect_s=0.2, call_s=0.2, connections_max=1)

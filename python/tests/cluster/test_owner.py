@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from sim.faulty import FaultyStore
 from tests.clocks import ManualClock
 from tests.log_kit import SYNCED, KeptStore
 from tms.cluster.ownership import OwnerLimits, OwnerRecord, Ownership, machine, process
@@ -16,7 +17,6 @@ from tms.engine import own
 from tms.errors import AlreadyRunning, DataCorrupt, NotOwner, StorageUnavailable, TMSError
 from tms.model.keys import OWNER
 from tms.store.base import Map
-from tms.store.faulty import FaultyStore
 
 SILENT_S = 10.0
 

@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sim.faulty import FaultyStore
 from tests.bounds_kit import SEEDS, bounds_of
 from tests.compaction_kit import NAME, Seen, World, compacted
 from tests.log_kit import KeptStore
@@ -23,7 +24,6 @@ from tms.block import encode
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.topic import Durability
-from tms.store.faulty import FaultyStore
 
 KEYS = st.sampled_from([None, b"a", b"b", b"c", b"k" * 30])
 VALUES = st.sampled_from([None, b"", b"v", b"w" * 50])

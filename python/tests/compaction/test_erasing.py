@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tms
+from sim.faulty import FaultyStore
 from tests.compaction_kit import HOUR_MS, NAME, World, compacted
 from tests.http_kit import Served, serving
 from tests.log_kit import DAY_MS, KeptStore, until
@@ -30,7 +31,6 @@ from tms.model.message import NewBlock
 from tms.model.snapshot import Fate, Isolation
 from tms.model.topic import Cleanup, Durability, TopicSettings
 from tms.model.transaction import Commit
-from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore
 
 SECRET, LARGE = b"the secret of user 17", b"a large secret " * 1_000

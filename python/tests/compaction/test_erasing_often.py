@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.faulty import FaultyStore
 from tests.compaction_kit import NAME, World, compacted
 from tests.log_kit import DAY_MS
 from tms.compaction import merging
@@ -16,7 +17,6 @@ from tms.log.segments import KEY_END
 from tms.model.position import Position
 from tms.model.topic import Cleanup, Durability
 from tms.store.base import Store
-from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore
 
 OTHER = b"other"

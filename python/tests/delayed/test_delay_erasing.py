@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.faulty import FaultyStore
 from tests.clocks import START_MS
 from tests.delay_kit import A, AtStep, NotingStore, World
 from tests.delayed.test_delay_crashes import KINDS, Mortal, Two, retried
@@ -19,7 +20,6 @@ from tms.model import keys
 from tms.model.delayed import DelayedId, DelayedInfo, Due
 from tms.model.message import NewBlock
 from tms.model.topic import Durability
-from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore
 
 SECRET = b"the secret of user 17, which is long enough to be found " * 3

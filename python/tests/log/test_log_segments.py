@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tms
+from sim.faulty import FaultyStore
 from tests.clocks import START_MS
 from tests.log_kit import (
     DAY_MS,
@@ -39,7 +40,6 @@ from tms.model.message import NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import TopicSettings
-from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBStore
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from sim.faulty import FaultyStore
 from tests.clocks import ManualClock
 from tests.log_kit import NAME, KeptStore, Seen, block, seen, small
 from tms.block import read_header
@@ -23,7 +24,6 @@ from tms.model.topic import Durability, TopicSettings
 from tms.model.transaction import Commit, TopicBlock, TopicStaged
 from tms.observer import ObservedPartition, StoreObserver, partition
 from tms.store.base import Map, Store
-from tms.store.faulty import FaultyStore
 
 HOUR_MS = 3_600_000
 TOPIC = str(NAME)

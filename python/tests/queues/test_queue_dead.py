@@ -2,6 +2,7 @@
 
 import pytest
 
+from sim.faulty import FaultyStore
 from tests.queues.test_queues import DEAD, JOBS, World
 from tms.block import HEADERS_MAX, encode
 from tms.engine import Engine
@@ -9,7 +10,6 @@ from tms.errors import Invalid, TMSError
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.topic import MESSAGE_BYTES_MAX, TopicSettings
-from tms.store.faulty import FaultyStore
 
 
 class OneFailingWrite(World):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from sim.faulty import FaultyStore
 from tests.queues.test_queue_keys import erase, expire, truncate
 from tests.queues.test_queues import DEAD, JOBS, World
 from tms.block import encode, place
@@ -15,7 +16,6 @@ from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position, PositionKind
 from tms.model.topic import Durability, TopicName
 from tms.queues.reading import Marks, ReadBlock, Scanner
-from tms.store.faulty import FaultyStore
 
 GO = pytest.mark.parametrize("go", [erase, truncate, expire])
 Go = Callable[[World, Delivered], None]

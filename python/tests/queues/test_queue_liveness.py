@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from sim.faulty import FaultyStore
 from tests.queue_liveness import drain, require_unblocked, require_woken
 from tests.queues.test_queues import DEAD, JOBS, World
 from tms.block import Compression, encode
@@ -17,7 +18,6 @@ from tms.log.partition import LogLimits
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.queue import QueueSettings
-from tms.store.faulty import FaultyStore
 
 # Every bound of queues, with the rooms that use it; drawn between 1 and its default.
 BOUNDS = {

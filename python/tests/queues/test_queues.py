@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tests.log_kit import until
 from tms.block import encode
@@ -29,7 +30,6 @@ from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
 from tms.queues import dead_letters as dead
 from tms.queues.queues import QUEUES
-from tms.store.memory import MemoryStore
 
 JOBS, OUT = TopicName("default", "jobs"), TopicName("default", "out")
 DEAD = TopicName("default", "jobs-g-dead")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tms
+from sim.faulty import FaultyStore
 from tests.gate_kit import StoreGate, in_thread
 from tests.http_kit import Answer, Client, Served, request, serving
 from tests.log_kit import KeptStore, until
@@ -26,7 +27,6 @@ from tms.model.keys import delayed_map, segment_map
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 from tms.model.transaction import Commit, TopicBlock
-from tms.store.faulty import FaultyStore
 
 TOPIC = TopicName("default", "t")
 PATH = "/v2/namespaces/default/topics/t"

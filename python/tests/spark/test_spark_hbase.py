@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from sim.faulty import FaultyStore
+from sim.memory import MemoryMap
 from tests.log_kit import MANY, NAME, KeptStore, Seen, block, seen, small
 from tms.clock import SystemClock
 from tms.engine import Engine
@@ -25,9 +27,7 @@ from tms.spark.source.from_hbase import HBaseReader
 from tms.spark.source.splitting import cut
 from tms.spark.source.topics import Split
 from tms.store.base import Store
-from tms.store.faulty import FaultyStore
 from tms.store.hbase.rows import rows_of
-from tms.store.memory import MemoryMap
 
 TOPIC = str(NAME)
 

@@ -11,6 +11,8 @@ from random import Random
 import plyvel
 import pytest
 
+from sim.faulty import FaultyStore
+from sim.memory import MemoryStore
 from tests.contracts.store_contract import (
     ALL,
     SYNCED,
@@ -30,9 +32,7 @@ from tms.errors import (
     StorageUnavailable,
 )
 from tms.store.base import Map, Store
-from tms.store.faulty import FaultyStore
 from tms.store.leveldb import LevelDBLimits, LevelDBStore
-from tms.store.memory import MemoryStore
 
 
 class TestMemory(WholeWritesContract, StoreContract):

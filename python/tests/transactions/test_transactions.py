@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from sim.faulty import FaultyStore
+from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tests.owners_kit import Later as NoThread
@@ -31,8 +33,6 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation, TransactionType
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, Owner, PositionChange, PositionKey, TopicBlock
-from tms.store.faulty import FaultyStore
-from tms.store.memory import MemoryStore
 from tms.transactions.transactions import TRANSACTIONS
 from tms.transactions.uncommitted import StoredRange
 

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 import tms
+from sim.faulty import FaultyStore
 from tests.clocks import ManualClock
 from tests.gate_kit import WAIT_S, StoreGate, in_thread
 from tests.log_kit import KeptStore, until
@@ -39,7 +40,6 @@ from tms.model.transaction import (
     TopicBlock,
 )
 from tms.store.base import Store
-from tms.store.faulty import FaultyStore
 from tms.transactions.edits import Edit
 from tms.transactions.transactions import TRANSACTIONS
 

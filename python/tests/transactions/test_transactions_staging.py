@@ -2,6 +2,7 @@
 
 import pytest
 
+from sim.faulty import FaultyStore
 from tests.log_kit import DAY_MS, KeptStore, until
 from tests.transactions.test_transactions import A, B, World, world
 from tms.block import BlockHeader, Flags, decode, encode, place, read_header
@@ -14,7 +15,6 @@ from tms.model.message import Buffer, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.transaction import Commit, TopicStaged
-from tms.store.faulty import FaultyStore
 
 __all__ = ["world"]
 
