@@ -165,10 +165,12 @@ def test_a_queue_comes_through_whole() -> None:
 def test_settings_come_through_whole_and_what_is_left_out_has_its_default() -> None:
     settings = QueueSettings(lease_s=0.25, jitter=0, durability=Durability.NONE, start="latest")
     body = bodies.encode(settings)
-    assert bodies.decode(body, queues.QueueSettingsBody).settings() == settings
-    assert bodies.decode(b"{}", queues.QueueSettingsBody).settings() == QueueSettings()
+    assert queues.NEW_QUEUE.decode(bodies.decode(body, queues.QueueSettingsBody)) == settings
+    assert (
+        queues.NEW_QUEUE.decode(bodies.decode(b"{}", queues.QueueSettingsBody)) == QueueSettings()
+    )
     some = bodies.decode(b'{"lease_s": 5, "durability": null}', queues.QueueSettingsBody)
-    assert some.changes() == {"lease_s": 5, "durability": None}
+    assert queues.QUEUE_CHANGES.decode(some) == {"lease_s": 5, "durability": None}
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_settings_come_through_whole_and_what_is_left_out_has_its_default() -> N
 )
 def test_settings_that_are_none_are_refused(body: dict[str, object]) -> None:
     with pytest.raises(TMSError):
-        bodies.decode(json.dumps(body).encode(), queues.QueueSettingsBody).settings()
+        queues.NEW_QUEUE.decode(bodies.decode(json.dumps(body).encode(), queues.QueueSettingsBody))
 
 
 def test_tokens_are_checked_and_counted() -> None:

@@ -193,33 +193,40 @@ class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     cleanup: str | UnsetType = UNSET
     tombstone_retention: str | float | UnsetType | None = UNSET
 
-    def changes(self) -> dict[str, Any]:
-        """What is to be changed, by the names of `TopicSettings`. Raises `Invalid`."""
-        if not (given := self._given()):
-            raise Invalid("The body changes nothing; name at least one setting.")
-        return given
 
-    def _given(self) -> dict[str, Any]:
-        given = {
-            name: value
-            for name in self.__struct_fields__
-            if (value := getattr(self, name)) is not UNSET
-        }
-        if given.get("retention") == RETENTION_DEFAULT:
-            given["retention_is_default"] = bool(given.pop("retention"))
-        elif "retention" in given:
-            given["retention_ms"] = parse_retention(given.pop("retention"))
-        if "tombstone_retention" in given:
-            kept_ms = parse_retention(given.pop("tombstone_retention"), "tombstone_retention")
-            given["tombstone_retention_ms"] = kept_ms
-        return given
-
-    def settings(self) -> TopicSettings:
-        """The settings of a new topic. Raises `Invalid`."""
-        return TopicSettings(**{"retention_is_default": self.retention is UNSET, **self._given()})
+def fields_in(body: msgspec.Struct) -> dict[str, Any]:
+    """The fields that a body has."""
+    values = ((name, getattr(body, name)) for name in body.__struct_fields__)
+    return {name: value for name, value in values if value is not UNSET}
 
 
-def _duration(ms: int | None) -> str | None:
+def changes_in(body: msgspec.Struct) -> dict[str, Any]:
+    """The same; at least one. Raises `Invalid`."""
+    if not (changes := fields_in(body)):
+        raise Invalid("The body changes nothing; name at least one setting.")
+    return changes
+
+
+def _topic_fields(said: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a body by the names of `TopicSettings`. Raises `Invalid`."""
+    if said.get("retention") == RETENTION_DEFAULT:
+        said["retention_is_default"] = bool(said.pop("retention"))
+    for name in ("retention", "tombstone_retention"):
+        if name in said:
+            said[f"{name}_ms"] = parse_retention(said.pop(name), name)
+    return said
+
+
+def _settings(body: SettingsBody) -> TopicSettings:
+    is_default = body.retention is UNSET
+    return TopicSettings(**{"retention_is_default": is_default, **_topic_fields(fields_in(body))})
+
+
+def _changes(body: SettingsBody) -> dict[str, Any]:
+    return _topic_fields(changes_in(body))
+
+
+def _duration(ms: Any) -> str | None:
     return None if ms is None else f"{ms}ms"
 
 
@@ -240,17 +247,14 @@ def _changes_body(changes: Mapping[str, object]) -> dict[str, object]:
     said = dict(changes)
     for name in ("retention", "tombstone_retention"):
         if f"{name}_ms" in said:
-            ms = said.pop(f"{name}_ms")
-            said[name] = None if ms is None else f"{ms}ms"
+            said[name] = _duration(said.pop(f"{name}_ms"))
     if said.pop("retention_is_default", False):
         said["retention"] = RETENTION_DEFAULT
     return said
 
 
-NEW_TOPIC: Codec[TopicSettings] = Codec(SettingsBody, SettingsBody.settings, _settings_body)
-TOPIC_CHANGES: Codec[Mapping[str, object]] = Codec(
-    SettingsBody, SettingsBody.changes, _changes_body
-)
+NEW_TOPIC: Codec[TopicSettings] = Codec(SettingsBody, _settings, _settings_body)
+TOPIC_CHANGES: Codec[Mapping[str, object]] = Codec(SettingsBody, _changes, _changes_body)
 
 
 class TruncateBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -9,17 +9,17 @@ A commit is `application/vnd.tms.commit` (big-endian):
 * Unpacking copies no block: they are memoryviews of the body.
 """
 
-import binascii
-from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from struct import Struct as Layout
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from tms.api import bodies
 from tms.api.operation import Codec
 from tms.block import MESSAGES_MAX
-from tms.errors import BadEncoding, Invalid, Malformed, TooLarge, TransactionNotFound
+from tms.errors import Invalid, Malformed, TooLarge, TransactionNotFound
 from tms.model.message import Appended, Buffer, NewBlock
 from tms.model.position import Position
 from tms.model.preconditions import expected_text, parse_expected
@@ -40,13 +40,7 @@ from tms.model.transaction import (
 
 _LENGTH = Layout(">I")
 _HEAD_BYTES_MAX = 8 << 20
-
-
-class OwnerBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The member of a group that moves a position, and since when it has the partition."""
-
-    member: str
-    epoch: int
+StoredPartition = Annotated[int, Meta(ge=0, lt=1 << 16)]
 
 
 class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -54,10 +48,10 @@ class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 
     group: str
     topic: str
-    partition: int
+    partition: StoredPartition
     position: str
     expected: str | None = None
-    owner: OwnerBody | None = None
+    owner: Owner | None = None
 
 
 class TopicPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -65,7 +59,7 @@ class TopicPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     number in the topic."""
 
     topic: str
-    blocks: int
+    blocks: Annotated[int, Meta(ge=0)]
     expect: dict[int, str] = {}
 
 
@@ -73,9 +67,9 @@ class StagedPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     """How many blocks were staged in a partition, by these producers if some are named."""
 
     topic: str
-    partition: int
-    blocks: int
-    producers: list[int] = []
+    partition: StoredPartition
+    blocks: Annotated[int, Meta(ge=1)]
+    producers: list[Annotated[int, Meta(ge=1)]] = []
 
 
 class SettlementBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -83,7 +77,7 @@ class SettlementBody(msgspec.Struct, forbid_unknown_fields=True):
 
     group: str
     topic: str
-    tokens: list[str]
+    tokens: Annotated[list[str], Meta(min_length=1, max_length=TOKENS_MAX)]
 
 
 class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -92,7 +86,7 @@ class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
     topics: list[TopicPart] = []
     positions: list[PositionBody] = []
-    changes: list[str] = []
+    changes: list[bytes] = []
     token: str = ""
     durability: str | None = None
     staged: list[StagedPart] = []
@@ -116,9 +110,9 @@ class CommittedBody(msgspec.Struct):
 class PositionsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A group's positions in a topic, by partition; `expected` and `owners` when they are set."""
 
-    positions: dict[str, str]
-    expected: dict[str, str] = {}
-    owners: dict[str, OwnerBody] = {}
+    positions: dict[StoredPartition, str]
+    expected: dict[StoredPartition, str] = {}
+    owners: dict[StoredPartition, Owner] = {}
 
 
 _head_decoder = msgspec.json.Decoder(CommitHead)
@@ -133,7 +127,7 @@ def encode_commit(commit: Commit) -> list[Buffer]:
         CommitHead(
             [_topic_part(topic, blocks) for topic, blocks in parts.items()],
             [_position_body(change) for change in commit.positions],
-            [b64encode(change).decode() for change in commit.changes],
+            [*commit.changes],
             commit.token,
             None if commit.durability is None else commit.durability.value,
             [
@@ -184,7 +178,7 @@ def decode_commit(body: Buffer, transaction_id: int) -> Commit:
         head.token,
         blocks,
         tuple(_position_change(one) for one in head.positions),
-        tuple(map(_change, head.changes)),
+        tuple(head.changes),
         None if head.durability is None else parse_durability(head.durability),
         tuple(map(_staged, head.staged)),
         tuple(map(_settlement, head.settlements)),
@@ -210,8 +204,6 @@ def _topic_part(topic: TopicName, blocks: list[NewBlock]) -> TopicPart:
 
 
 def _blocks_of(part: TopicPart, following: Iterator[NewBlock]) -> Iterator[TopicBlock]:
-    if part.blocks < 0:
-        raise Malformed("A number of blocks is negative.")
     if any(not 0 <= number < part.blocks for number in part.expect):
         raise Malformed("`expect` names a block that the topic has not.")
     topic = TopicName.parse(part.topic)
@@ -222,25 +214,14 @@ def _blocks_of(part: TopicPart, following: Iterator[NewBlock]) -> Iterator[Topic
         yield TopicBlock(topic, new)
 
 
-def _change(text: str) -> bytes:
-    try:
-        return binascii.a2b_base64(text, strict_mode=True)
-    except ValueError as exc:
-        raise BadEncoding(f"A change is not base64: {exc}.") from exc
-
-
 def _staged(part: StagedPart) -> TopicStaged:
-    if part.blocks <= 0 or not 0 <= part.partition < 1 << 16:
-        raise Invalid("What was staged has a partition and a number of blocks.", field="staged")
-    if any(not 0 < number < 1 << 64 for number in part.producers):
+    if any(number >= 1 << 64 for number in part.producers):
         raise Invalid("A producer id is a positive number of 64 bits.", field="staged")
     name = TopicName.parse(part.topic)
     return TopicStaged(name, part.partition, part.blocks, tuple(part.producers))
 
 
 def _settlement(body: SettlementBody) -> Settlement:
-    if not 0 < len(body.tokens) <= TOKENS_MAX:
-        raise Invalid(f"A settlement has 1 to {TOKENS_MAX} tokens.", field="settlements")
     for token in body.tokens:
         Token.parse(token)
     return Settlement(check_group(body.group), TopicName.parse(body.topic), tuple(body.tokens))
@@ -254,25 +235,13 @@ def _position_body(change: PositionChange) -> PositionBody:
         key.partition,
         str(change.position),
         change.expected,
-        owner_body(change.owner),
+        change.owner,
     )
 
 
 def _position_change(body: PositionBody) -> PositionChange:
-    if not 0 <= body.partition < 1 << 16:
-        raise Invalid(f"There is no partition {body.partition}.", field="partition")
     key = PositionKey(check_group(body.group), TopicName.parse(body.topic), body.partition)
-    return PositionChange(key, Position.parse(body.position), body.expected, owner_of(body.owner))
-
-
-def owner_body(owner: Owner | None) -> OwnerBody | None:
-    """An owner as it is sent."""
-    return None if owner is None else OwnerBody(*owner)
-
-
-def owner_of(body: OwnerBody | None) -> Owner | None:
-    """The owner that was sent."""
-    return None if body is None else Owner(body.member, body.epoch)
+    return PositionChange(key, Position.parse(body.position), body.expected, body.owner)
 
 
 def encode_result(result: CommitResult) -> bytes:
@@ -290,20 +259,10 @@ def decode_result(body: Buffer) -> CommitResult:
     return CommitResult(answer.transaction_id, appended)
 
 
-def positions_of(positions: Mapping[str, str]) -> dict[int, Position]:
-    """Positions by partition. Raises `Invalid`."""
-    by_partition = {}
-    for partition, text in positions.items():
-        if not partition.isdecimal() or int(partition) >= 1 << 16:
-            raise Invalid(f"There is no partition {partition[:20]!r}.", field="positions")
-        by_partition[int(partition)] = Position.parse(text)
-    return by_partition
-
-
 POSITIONS: Codec[Mapping[int, Position]] = Codec(
     PositionsBody,
-    lambda body: positions_of(body.positions),
-    lambda positions: PositionsBody({str(p): str(at) for p, at in positions.items()}),
+    lambda body: {partition: Position.parse(at) for partition, at in body.positions.items()},
+    lambda positions: PositionsBody({partition: str(at) for partition, at in positions.items()}),
 )
 
 

@@ -107,7 +107,7 @@ def _unpacked(
         raise Invalid(
             f"A message has at most {block.HEADERS_MAX} headers, this one {len(message.headers)}."
         )
-    raw = _base64 if message.encoding == "base64" else str.encode
+    raw = base64 if message.encoding == "base64" else str.encode
     if isinstance(message.json, msgspec.Raw):
         value: bytes | None = bytes(message.json)
     else:
@@ -131,12 +131,12 @@ def _unpacked(
     return value, key, headers
 
 
-def _base64(text: str) -> bytes:
+def base64(text: str) -> bytes:
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except ValueError as exc:
         raise BadEncoding(
-            f"A message says it is base64 (RFC 4648 §4, padded) but is not: {exc}."
+            f"The encoding is base64 (RFC 4648 §4, padded), the text is not: {exc}."
         ) from exc
 
 
@@ -305,7 +305,7 @@ def cells_in(
     key: str | None, value: str | None, headers: Mapping[str, str], encoding: str
 ) -> tuple[bytes | None, bytes | None, dict[str, bytes]]:
     """The inverse. Raises `BadEncoding`."""
-    raw = _base64 if encoding == "base64" else str.encode
+    raw = base64 if encoding == "base64" else str.encode
     return (
         None if key is None else raw(key),
         None if value is None else raw(value),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol
 
 from msgspec import Meta
 
-from tms.api import bodies, commits, delayed, erasing, groups, queues, routes
+from tms.api import bodies, commits, delayed, erasing, queues, routes
 from tms.api.operation import (
     Access,
     DeclaredOnly,
@@ -29,6 +29,7 @@ from tms.api.operation import (
 from tms.api.parameters import (
     BLOCKS_DEFAULT,
     DELAYED_DEFAULT,
+    HOLDING,
     LARGE_BYTES,
     LEAVE_S,
     TIMEOUT_S,
@@ -368,9 +369,9 @@ class GroupsApi(Protocol):
         group: Group,
         member: Member,
         session_s: float = SESSION_S,
-        holding: Annotated[Mapping[int, int], groups.HOLDING] = {},
+        holding: Annotated[Mapping[int, int], HOLDING] = {},
         reading: bool = False,
-    ) -> Annotated[GroupStanding, groups.STANDING]:
+    ) -> GroupStanding:
         """Join a group, stay in it, and let partitions go; see docs/groups.md."""
         raise DeclaredOnly
 

@@ -2,7 +2,7 @@
 operations that have functions of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -11,7 +11,7 @@ from tms.api import commits, queues
 from tms.api.operation import Codec, NotSent
 from tms.model.delayed import DelayedId
 from tms.model.filter import FILTER_BYTES_MAX
-from tms.model.group import check_member
+from tms.model.group import EPOCH_MAX, check_member
 from tms.model.ids import TIME_MS_MAX
 from tms.model.queue import DELAY_S_MAX, LEASE_S_MAX, LEASE_S_MIN, check_cause
 from tms.model.snapshot import Isolation, Snapshot, View, as_view
@@ -40,6 +40,7 @@ TransactionToken = Annotated[str, Codec(str, commits.check_token, str)]
 CommitId = Annotated[str, Meta(pattern="^([0-9]{1,19}|new)$")]
 TimeMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX, description="In ms since 1970.")]
 Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
+HOLDING: Codec[Mapping[int, int]] = Codec(dict[Partition, Annotated[int, Meta(ge=0, le=EPOCH_MAX)]])
 DelayedIdText = Annotated[DelayedId, Meta(pattern="^[0-9]{1,15}-[0-9]{1,15}$")]
 
 

@@ -16,6 +16,7 @@ Invariants
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from struct import Struct as Layout
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ from tms.api import bodies, messages
 from tms.api.bodies import MessageOut
 from tms.api.operation import Codec, list_of
 from tms.block.received import Received, Slice
-from tms.errors import BadMessageId, Invalid, Malformed, TooLarge
+from tms.errors import BadMessageId, Malformed, TooLarge
 from tms.model.ids import MessageId
 from tms.model.message import Buffer, NewBlock
 from tms.model.queue import (
@@ -35,13 +36,12 @@ from tms.model.queue import (
     RECEIVE_MAX,
     TOKENS_MAX,
     QueueInfo,
-    QueuePartition,
     QueueSettings,
     Token,
     TokenResult,
     join_tokens,
 )
-from tms.model.topic import TopicName, parse_durability
+from tms.model.topic import TopicName
 
 REDRIVE_DEFAULT, REDRIVE_MAX = 1_000, 100_000
 FETCH_BYTES_MAX = 1 << 30  # what may be asked for; limits of the service bound the answer
@@ -54,119 +54,43 @@ _Origin = tuple[int, int]  # number of the block in the answer, and where its sl
 # --- queues --------------------------------------------------------------------------------------
 
 
-class QueueSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """PUT and PATCH of a queue. What is left out has its default, or stays as it is."""
-
-    lease_s: float | UnsetType = UNSET
-    deliveries_max: int | UnsetType = UNSET
-    backoff_first_s: float | UnsetType = UNSET
-    backoff_max_s: float | UnsetType = UNSET
-    jitter: float | UnsetType = UNSET
-    dead_letter: str | UnsetType = UNSET
-    ordered_by: str | UnsetType = UNSET
-    start: str | UnsetType = UNSET
-    outstanding_max: int | UnsetType = UNSET
-    durability: str | UnsetType | None = UNSET
-
-    def changes(self) -> dict[str, Any]:
-        """What is to be changed, by the names of `QueueSettings`. Raises `Invalid`."""
-        if not (given := self._given()):
-            raise Invalid("The body changes nothing; name at least one setting.")
-        return given
-
-    def _given(self) -> dict[str, Any]:
-        given = {
-            name: value
-            for name in self.__struct_fields__
-            if (value := getattr(self, name)) is not UNSET
-        }
-        if given.get("durability") is not None:
-            given["durability"] = parse_durability(given["durability"])
-        return given
-
-    def settings(self) -> QueueSettings:
-        """The settings of a new queue. Raises `Invalid`."""
-        return QueueSettings(**self._given())
+def _settings(body: Any) -> QueueSettings:
+    return QueueSettings(**bodies.fields_in(body))
 
 
-class QueuePartitionBody(msgspec.Struct):
-    """See `tms.model.queue.QueuePartition`."""
-
-    partition: int
-    cursor: int
-    frontier: int
-    end: int
-
-
-class QueueBody(msgspec.Struct):
-    """A queue; `dead_letter` is the topic of its dead letters. See `tms.model.queue.QueueInfo`."""
-
-    group: str
-    namespace: str
-    topic: str
-    settings: QueueSettings
-    dead_letter: str
-    created_ms: int
-    backlog: int
-    leased: int
-    ready: int
-    delayed: int
-    blocked: int
-    dying: int
-    dead: int
-    redelivered: int
-    died: int
-    partitions: list[QueuePartitionBody]
-
-
-def _queue_body(info: QueueInfo) -> QueueBody:
+def _queue_body(info: QueueInfo) -> Any:
     """A queue as JSON shows it."""
-    return QueueBody(
-        info.group,
-        *info.topic,
-        info.settings,
-        str(info.dead_letter),
-        info.created_ms,
-        info.backlog,
-        info.leased,
-        info.ready,
-        info.delayed,
-        info.blocked,
-        info.dying,
-        info.dead,
-        info.redelivered,
-        info.died,
-        [QueuePartitionBody(*one) for one in info.partitions],
-    )
+    told = {name: getattr(info, name) for name in _SHARED}
+    namespace, topic = info.topic
+    return QueueBody(namespace=namespace, topic=topic, dead_letter=str(info.dead_letter), **told)
 
 
-def _queue_info(found: QueueBody) -> QueueInfo:
+def _queue_info(body: Any) -> QueueInfo:
     """The queue that JSON shows."""
-    return QueueInfo(
-        found.group,
-        TopicName(found.namespace, found.topic),
-        found.settings,
-        found.created_ms,
-        found.backlog,
-        found.leased,
-        found.ready,
-        found.delayed,
-        found.blocked,
-        found.dying,
-        found.dead,
-        found.redelivered,
-        found.died,
-        tuple(
-            QueuePartition(one.partition, one.cursor, one.frontier, one.end)
-            for one in found.partitions
-        ),
-    )
+    told = {name: getattr(body, name) for name in _SHARED}
+    return QueueInfo(topic=TopicName(body.namespace, body.topic), **told)
 
 
-NEW_QUEUE: Codec[QueueSettings] = Codec(QueueSettingsBody, QueueSettingsBody.settings)
-QUEUE_CHANGES: Codec[Mapping[str, object]] = Codec(
-    QueueSettingsBody, QueueSettingsBody.changes, dict
+# PUT and PATCH of a queue. What is left out has its default, or stays as it is.
+QueueSettingsBody = msgspec.defstruct(
+    "QueueSettingsBody",
+    [(field.name, field.type | UnsetType, UNSET) for field in fields(QueueSettings)],
+    forbid_unknown_fields=True,
 )
+_SHARED = {field.name: field.type for field in fields(QueueInfo) if field.name != "topic"}
+_FIRST = {
+    "group": str,
+    "namespace": str,
+    "topic": str,
+    "settings": QueueSettings,
+    "dead_letter": str,
+}
+# A queue; `dead_letter` is the topic of its dead letters. See `tms.model.queue.QueueInfo`.
+QueueBody = msgspec.defstruct(
+    "QueueBody", (_FIRST | _SHARED).items(), namespace={"__doc__": QueueInfo.__doc__}
+)
+NEW_QUEUE: Codec[QueueSettings] = Codec(QueueSettingsBody, _settings)
+QUEUE_CHANGES: Codec[Mapping[str, object]] = Codec(QueueSettingsBody, bodies.changes_in, dict)
 QUEUE: Codec[QueueInfo] = Codec(QueueBody, _queue_info, _queue_body)
 QUEUES = list_of(QUEUE)
 

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)', re.DOTALL)  # linear, also unterminated
 _MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>u[dD][89a-fA-F]..)|.)")
-_FIELD = re.compile(r"(?:field `|at `\$\.)(\w+)")  # that is missing, unknown or wrong
+_FIELD = re.compile(r"(?:field `|`\$\.)(\w+)")  # that is missing, unknown or wrong
 _INDEX = re.compile(r"`\$\.messages\[(\d+)\]")
 
 

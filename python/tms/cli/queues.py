@@ -105,7 +105,7 @@ def show(session: Session, topic: str, group: str) -> None:
         info = bus.queue_port.describe(TopicName.parse(topic), group)
     _show(session, info)
     if session.format is Format.TABLE and info.partitions:
-        write("\n" + table_text([partition._asdict() for partition in info.partitions]))
+        write("\n" + table_text(msgspec.to_builtins(info.partitions)))
 
 
 @command.command("redrive", cls=Shared)
@@ -153,7 +153,6 @@ def _document(info: QueueInfo) -> dict[str, Any]:
     return document | {
         "topic": str(info.topic),
         "dead_letter": str(info.dead_letter),
-        "partitions": [partition._asdict() for partition in info.partitions],
     }
 
 

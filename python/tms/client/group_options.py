@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tms.errors import Invalid
-from tms.model.group import SESSION_S, check_group, check_session
+from tms.model.group import SESSION_S, check_session
 from tms.model.quantity import Duration
+from tms.model.transaction import check_group
 
 
 class DeliveryMode(StrEnum):

@@ -18,12 +18,11 @@ from tms.model.group import (
     GroupStanding,
     GroupSummary,
     MemberInfo,
-    check_group,
     check_member,
     check_session,
 )
 from tms.model.topic import SYSTEM_NAMESPACE, TopicName
-from tms.model.transaction import PositionKey
+from tms.model.transaction import PositionKey, check_group
 from tms.topics.topics import Topics
 from tms.transactions.transactions import Transactions
 
@@ -144,7 +143,7 @@ class LogGroups:
             owner, at = membership.owners.get(partition), positions.get(partition)
             with self._lock:
                 lag = self._lags.of(PositionKey(*key, partition), at)
-            name, epoch = (None, 0) if owner is None else owner
+            name, epoch = (None, 0) if owner is None else (owner.member, owner.epoch)
             text = None if at is None else str(at)
             found.append(GroupPartition(partition, name, epoch, text, lag.messages, lag.ms))
         return GroupInfo(

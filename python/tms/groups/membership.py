@@ -134,7 +134,7 @@ class Membership:
     def snapshot(self) -> Change:
         """The state as one change of nothing."""
         edits: list[Edit] = [Joined(*one) for one in self.sessions.items()]
-        edits += [Owned(p, *owner) for p, owner in self.owners.items()]
+        edits += [Owned(p, owner.member, owner.epoch) for p, owner in self.owners.items()]
         return Change(self.generation, tuple(edits))
 
     def _do(self, edit: Edit) -> None:

@@ -4,25 +4,13 @@ client share."""
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tms.errors import Invalid
 from tms.model.quantity import Duration, seconds
-from tms.model.transaction import check_group
-
-__all__ = [
-    "SESSION_S",
-    "GroupInfo",
-    "GroupPartition",
-    "GroupStanding",
-    "GroupSummary",
-    "MemberInfo",
-    "check_group",
-    "check_member",
-    "check_session",
-]
+from tms.model.transaction import check_name
 
 SESSION_S = 10.0
 SESSION_S_MIN, SESSION_S_MAX = 1.0, 1_800.0
 MEMBER_CHARS_MAX = 128
+EPOCH_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +91,7 @@ class GroupSummary:
 
 def check_member(member: str) -> str:
     """The member's name itself. Raises `Invalid`."""
-    if not 0 < len(member) <= MEMBER_CHARS_MAX or not member.isprintable() or "/" in member:
-        raise Invalid(
-            f"A member is 1 to {MEMBER_CHARS_MAX} printable characters without /, got "
-            f"{member[:80]!r}.",
-            field="member",
-        )
-    return member
+    return check_name("member", member, MEMBER_CHARS_MAX)
 
 
 def check_session(session_s: Duration) -> float:

@@ -178,7 +178,8 @@ class Settlement(NamedTuple):
     tokens: tuple[str, ...]
 
 
-class QueuePartition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class QueuePartition:
     """Where a queue stands in a partition: everything before `cursor` is settled, nothing from
     `frontier` on was looked at, `end` is the offset after the last committed message."""
 

@@ -48,7 +48,7 @@ class PositionKey(NamedTuple):
     partition: int
 
 
-class Owner(NamedTuple):
+class Owner(Struct, frozen=True, forbid_unknown_fields=True):
     """Which member of its group has a partition, and since which generation."""
 
     member: str
@@ -118,14 +118,17 @@ class TransactionStats:
 
 def check_group(group: str) -> str:
     """The group itself. Raises `Invalid`, `Forbidden` for one of TMS's own."""
-    if not isinstance(group, str):
-        raise Invalid(f"A group is text, got {group!r:.80}.", field="group")
-    if group.startswith(SYSTEM_GROUPS):
+    if check_name("group", group, GROUP_CHARS_MAX).startswith(SYSTEM_GROUPS):
         raise Forbidden(f"Groups that begin with `{SYSTEM_GROUPS}` belong to TMS.", field="group")
-    if not 0 < len(group) <= GROUP_CHARS_MAX or not group.isprintable() or "/" in group:
-        raise Invalid(
-            f"A group is 1 to {GROUP_CHARS_MAX} printable characters without /, got "
-            f"{group[:80]!r}.",
-            field="group",
-        )
     return group
+
+
+def check_name(field: str, name: str, chars_max: int) -> str:
+    """The name of a group or member itself. Raises `Invalid`."""
+    is_text = isinstance(name, str) and name.isprintable() and "/" not in name
+    if not is_text or not 0 < len(name) <= chars_max:
+        raise Invalid(
+            f"A {field} is 1 to {chars_max} printable characters without /, got {name!r:.80}.",
+            field=field,
+        )
+    return name

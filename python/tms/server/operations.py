@@ -193,10 +193,10 @@ class _Around:
             PositionChange(
                 PositionKey(group, topic, partition),
                 position,
-                body.expected.get(str(partition)),
-                commits.owner_of(body.owners.get(str(partition))),
+                body.expected.get(partition),
+                body.owners.get(partition),
             )
-            for partition, position in commits.positions_of(body.positions).items()
+            for partition, position in commits.POSITIONS.decode(body).items()
         ]
         self._engine.transactions.move(changes)
         return PositionsBody(body.positions)

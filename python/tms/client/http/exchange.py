@@ -160,13 +160,9 @@ class Calls:
 
     def move(self, name: TopicName, group: str, changes: Sequence[PositionChange]) -> Call[None]:
         body = commits.PositionsBody(
-            {str(one.key.partition): str(one.position) for one in changes},
-            {str(one.key.partition): one.expected for one in changes if one.expected is not None},
-            {
-                str(one.key.partition): body
-                for one in changes
-                if (body := commits.owner_body(one.owner)) is not None
-            },
+            {one.key.partition: str(one.position) for one in changes},
+            {one.key.partition: one.expected for one in changes if one.expected is not None},
+            {one.key.partition: one.owner for one in changes if one.owner is not None},
         )
         target = OPERATIONS["transactions.move"].target({"group": group, "topic": name})
         return self._request("PUT", target, bodies.encode(body), _nothing)
