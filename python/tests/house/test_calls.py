@@ -20,7 +20,7 @@ from tms.store.leveldb import LevelDBStore
 WARM_UP = 50
 PUBLISH_CALLS = 44
 FETCH_CALLS = 37
-COMMIT_CALLS = 138  # the goal is 130
+COMMIT_CALLS = 130
 PUBLISH_CALLS_HTTP = 108  # of the client and of the service; the goal is 100
 
 

@@ -210,7 +210,7 @@ def _blocks_of(part: TopicPart, following: Iterator[NewBlock]) -> Iterator[Topic
     for number in range(part.blocks):
         new = next(following)
         if number in part.expect:
-            new = new._replace(expect=parse_expected(part.expect[number]))
+            new = msgspec.structs.replace(new, expect=parse_expected(part.expect[number]))
         yield TopicBlock(topic, new)
 
 

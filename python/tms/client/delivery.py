@@ -22,6 +22,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec import structs
+
 from tms import forks
 from tms.block import Compression, decode, encode
 from tms.client.transport import Transport
@@ -116,7 +118,7 @@ class Renewal:
             producer_sequence=sequence,
             compression=self._compression,
         )
-        return entry._replace(block=block)
+        return structs.replace(entry, block=block)
 
 
 class DeliveryOptions(NamedTuple):

@@ -1,5 +1,7 @@
 """Publishing that expects nobody to have published in between."""
 
+from msgspec import structs
+
 from tms.client.batching import Batcher
 from tms.errors import Invalid
 from tms.model.ids import MessageId
@@ -22,4 +24,4 @@ def packed(
         raise Invalid(ANSWERED, field="expect")
     if full or len(blocks) > 1:
         raise Invalid(ONE_BLOCK, field="expect")
-    return [one._replace(expect=as_expected(expect)) for one in blocks]
+    return [structs.replace(block, expect=as_expected(expect)) for block in blocks]

@@ -373,8 +373,8 @@ class Transaction:
                 transaction=result.transaction_id,
                 outcome=COMMITTED,
             )
-        for block, (_, place) in zip(places, result.appended, strict=True):
-            found += zip(block, place.ids(), strict=True)
+        for block, appended in zip(places, result.appended, strict=True):
+            found += zip(block, appended.place.ids(), strict=True)
         return [id for _, id in sorted(found)]
 
     def _end(self) -> None:

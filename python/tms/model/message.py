@@ -40,7 +40,7 @@ class Message(NamedTuple):
         return _EPOCH + timedelta(milliseconds=self.id.time_ms)
 
 
-class NewBlock(NamedTuple):
+class NewBlock(msgspec.Struct, frozen=True):
     """A producer's block for a partition; the service fills in flags, base offset and CRC stays
     the producer's.
 

@@ -33,7 +33,7 @@ class TopicStaged(NamedTuple):
     producers: tuple[int, ...] = ()
 
 
-class TopicAppended(NamedTuple):
+class TopicAppended(Struct, frozen=True):
     """Where a block of a commit went."""
 
     topic: TopicName

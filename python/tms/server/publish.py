@@ -103,7 +103,7 @@ class Publishing:
         if options.expect is not None:
             if len(blocks) > 1:
                 raise Invalid(ONE_BLOCK, field="expect")
-            blocks = [blocks[0]._replace(expect=options.expect)]
+            blocks = [msgspec.structs.replace(blocks[0], expect=options.expect)]
         if not quick:
             pending = await service.in_turn(service.checking, submit, name, blocks, durability)
         elif options.expect is not None:

@@ -67,7 +67,8 @@ class Publisher:
             raise Invalid("There is nothing to publish: give at least one block.")
         pending = PendingAppend(len(blocks))
         tickets: dict[PartitionLog, Ticket] = {}
-        for number, (partition, block, expect) in enumerate(blocks):
+        for number, new in enumerate(blocks):
+            partition, block = new.partition, new.block
             log = self._partitions.logs.get((topic.uid, partition))
             if log is None:
                 log = self._partitions.get(name, topic, partition)
@@ -80,8 +81,9 @@ class Publisher:
                 ticket = tickets[log] = Ticket(pending, durability, stamp)
             ticket.entries.append((number, block, header))
             ticket.bytes += len(block)
-            if expect is not None:
-                ticket.expecting[number] = self._expecting(log, block, expect, stamp.write_pointer)
+            if new.expect is not None:
+                expecting = self._expecting(log, block, new.expect, stamp.write_pointer)
+                ticket.expecting[number] = expecting
         if len(tickets) > 1:
             _reserve(tickets)
         strongest = None if durability is Durability.NONE else inline
@@ -127,8 +129,9 @@ class Publisher:
         """How many of these blocks their partitions have, by producer id and sequence."""
         topic = self._registry.find(name)
         count = 0
-        for partition, block, _ in blocks:
-            count += self._partitions.get(name, topic, partition).has_block(read_header(block))
+        for new in blocks:
+            log = self._partitions.get(name, topic, new.partition)
+            count += log.has_block(read_header(new.block))
         return count
 
     def check(self, name: TopicName, blocks: Sequence[NewBlock]) -> list[BlockHeader]:

@@ -143,16 +143,18 @@ class TransactionManager:
         """A transaction begins, and its messages are about to be stored; its id. `finished` must
         follow. Raises `TimedOut` when one with this token has begun meanwhile."""
         journal, now_ms = self._journal, self._clock.now_ms()
-        if not journal.has_room(now_ms):
+        while True:
+            with journal.lock:
+                state = journal.state
+                began = state.begin(now_ms, token=token, intended=True)
+                if began.id in state.open:  # what it stored so far, its own commit has to name
+                    raise TimedOut(f"The transaction {began.id} began with this token. Try again.")
+                if journal.known and began.id < state.reserved:
+                    journal.note(began)
+                    self._committing.add(began.id)
+                    return began.id
             with journal.writing:
                 journal.reserve(now_ms)
-        with journal.lock:
-            began = journal.state.begin(now_ms, token=token, intended=True)
-            if began.id in journal.state.open:  # what it stored so far, its own commit has to name
-                raise TimedOut(f"The transaction {began.id} began with this token. Try again.")
-            journal.note(began)
-            self._committing.add(began.id)
-            return began.id
 
     def commit(self, one: Finish, inline: Durability = _SYNCED) -> None:
         """Commit; see `CommitQueue.submit`."""
