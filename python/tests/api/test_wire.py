@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tms import block
 from tms.api import bodies, messages, openapi, routes, strict
@@ -60,7 +61,9 @@ def test_framed_blocks_come_back_as_they_were(entries: list[tuple[int, int, int,
     sent = [StoredBlock(p, t, s, bytes([n % 256]) * n) for p, t, s, n in entries]
     body = b"".join(bodies.frame(sent))
     assert len(body) == bodies.framed_bytes(sent)
-    assert [each._replace(block=bytes(each.block)) for each in bodies.unframe(body)] == sent
+    assert [
+        structs.replace(entry, block=bytes(entry.block)) for entry in bodies.unframe(body)
+    ] == sent
 
 
 def test_large_blocks_are_framed_without_a_copy() -> None:

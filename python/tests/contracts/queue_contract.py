@@ -24,7 +24,7 @@ from tms.errors import (
     TopicNotFound,
     TransactionEnded,
 )
-from tms.model.queue import Token, TokenResult
+from tms.model.queue import QueuePartition, Token, TokenResult
 
 WAIT_S = 10.0
 
@@ -233,7 +233,7 @@ class QueueContract:
         info = queue.describe()
         assert (info.backlog, info.leased, info.ready, info.delayed) == (4, 3, 1, 1)
         assert (info.blocked, info.dying, info.dead) == (0, 0, 0)
-        assert info.partitions == ((0, 1, 6, 10),)
+        assert info.partitions == (QueuePartition(0, 1, 6, 10),)
 
     def test_many_workers_settle_each_message_once(self, bus: Bus) -> None:
         queue = prepared(bus, partitions=2, lease_s=30)

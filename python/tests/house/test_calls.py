@@ -18,10 +18,10 @@ from tests.http_kit import serving
 from tms.store.leveldb import LevelDBStore
 
 WARM_UP = 50
-PUBLISH_CALLS = 44
+PUBLISH_CALLS = 42
 FETCH_CALLS = 37
 COMMIT_CALLS = 130
-PUBLISH_CALLS_HTTP = 108  # of the client and of the service; the goal is 100
+PUBLISH_CALLS_HTTP = 104  # of the client and of the service; the goal is 100
 
 
 @pytest.fixture

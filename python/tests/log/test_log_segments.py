@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 import tms
 from sim.faulty import FaultyStore
@@ -545,7 +546,7 @@ def test_a_segment_is_rewritten_and_merged_after_that_has_failed() -> None:
         place(changed, 0, 0, 0)
 
         def change() -> None:
-            chain.rewrite(first, [stored._replace(block=changed)], [], SYNCED)
+            chain.rewrite(first, [structs.replace(stored, block=changed)], [], SYNCED)
 
         for attempt in (change, lambda: _merge(bench)):
             bench.store.fail_write(1, stored=False, prefix=SEGMENTS)

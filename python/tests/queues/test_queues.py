@@ -25,7 +25,7 @@ from tms.errors import (
 from tms.journal.journaled import JournalEntry
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.queue import QueueInfo, QueueSettings, Settlement, TokenResult
+from tms.model.queue import QueueInfo, QueuePartition, QueueSettings, Settlement, TokenResult
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
 from tms.queues import dead_letters as dead
@@ -369,7 +369,7 @@ def test_counts_say_where_messages_are(world: World) -> None:
     world.nack(messages[2], delay_s=0)
     info = world.info()
     assert (info.backlog, info.leased, info.ready, info.delayed) == (4, 3, 1, 1)
-    assert info.partitions == ((0, 1, 6, 10),)
+    assert info.partitions == (QueuePartition(0, 1, 6, 10),)
     (stats,) = world.queues.stats()
     assert (stats.leased, stats.ready, stats.delayed) == (3, 1, 1)
 

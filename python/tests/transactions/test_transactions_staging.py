@@ -1,6 +1,7 @@
 """What several producers stage in one transaction, and what becomes of what no commit names."""
 
 import pytest
+from msgspec import structs
 
 from sim.faulty import FaultyStore
 from tests.log_kit import DAY_MS, KeptStore, until
@@ -290,7 +291,7 @@ def test_what_is_taken_out_of_staged_blocks_does_not_come_back_with_a_loss_of_po
     thinned = staged.resolve(referring(staged.of(5)[0], 5))
     changed = encode([b"x"], producer_id=7, producer_sequence=0)
     place(changed, 0, header_of(thinned).flags, 5)
-    staged.rewrite([thinned._replace(block=changed)], [])
+    staged.rewrite([structs.replace(thinned, block=changed)], [])
     left = StagedBlocks(store.crash(), 1, 0)
     block = left.resolve(referring(left.of(5)[0], 5)).block
     assert decode(block).values() == [b"x"]

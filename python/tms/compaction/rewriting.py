@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from msgspec import structs
+
 from tms.block import Flags, decode, place, thin
 from tms.block.columns import Columns
 from tms.compaction.progress import Progress
@@ -192,7 +194,7 @@ class Rewriter:
             if verdict.keep and verdict.columns is not None:
                 thinned = thin(body.block, verdict.keep, verdict.columns)
                 (page.staged_thinned if named else page.thinned).append(
-                    body._replace(block=thinned)
+                    structs.replace(body, block=thinned)
                 )
                 page.messages += verdict.columns.count - len(verdict.keep)
             else:
@@ -222,4 +224,4 @@ def _hidden(reference: StoredBlock) -> StoredBlock:
     """The reference as one that was rolled back."""
     header, block = header_of(reference), bytearray(reference.block)
     place(block, header.base_offset, header.flags | Flags.ROLLED_BACK, header.write_pointer)
-    return reference._replace(block=block)
+    return structs.replace(reference, block=block)

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from tms.block import BlockHeader, Flags, place
 from tms.errors import StorageUnavailable, TMSError
 from tms.events import EventLog
@@ -231,7 +233,7 @@ class PartitionState:
                     check(header)
                     copy = bytearray(stored.block)
                     place(copy, header.base_offset, header.flags | Flags.ROLLED_BACK, write_pointer)
-                    marked.append(stored._replace(block=copy))
+                    marked.append(structs.replace(stored, block=copy))
             first = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))
         if marked:
             self.chain.replace(marked, Durability.SYNCED)

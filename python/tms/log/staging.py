@@ -21,6 +21,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from msgspec import structs
+
 from tms.block import BlockHeader, Flags, flags_of, place
 from tms.block.header import HEADER_BYTES, write_header
 from tms.errors import DataCorrupt, NotFound, TMSError
@@ -136,7 +138,7 @@ class StagedBlocks:
         block = bytearray(value)
         sparse = flags_of(value) & Flags.SPARSE
         place(block, header.base_offset, header.flags | sparse, header.write_pointer)
-        return reference._replace(block=block, payload=(time_ms, last - header.count + 1))
+        return structs.replace(reference, block=block, payload=(time_ms, last - header.count + 1))
 
     def map_of(self, stored: StoredBlock) -> str:
         """The name of the map in which a staged block stands."""
@@ -250,7 +252,7 @@ class StagedBlocks:
 def named_by(reference: StoredBlock) -> StoredBlock:
     """The reference itself, with the payload that says where the block stands that it names."""
     time_ms, last = keys.split_block_key(bytes(reference.block[HEADER_BYTES:]))
-    return reference._replace(payload=(time_ms, last - header_of(reference).count + 1))
+    return structs.replace(reference, payload=(time_ms, last - header_of(reference).count + 1))
 
 
 def is_reference(stored: StoredBlock) -> bool:

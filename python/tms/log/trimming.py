@@ -7,6 +7,8 @@ that no reader, of whatever representation, is shown what was made unreadable.
 
 from bisect import bisect_left
 
+from msgspec import structs
+
 from tms.block import FLAGS_AT, Flags, decode, encode, place, thin
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.recovery import header_of
@@ -48,7 +50,7 @@ def _left(stored: StoredBlock, floor: BlockKey, start: BlockKey) -> StoredBlock 
         return stored
     if header.flags & Flags.SPARSE:
         keep = range(bisect_left(index, skip), columns.count)
-        return stored._replace(block=thin(stored.block, keep, columns))
+        return structs.replace(stored, block=thin(stored.block, keep, columns))
     block = encode(
         columns.values()[skip:],
         columns.keys()[skip:],
@@ -57,4 +59,4 @@ def _left(stored: StoredBlock, floor: BlockKey, start: BlockKey) -> StoredBlock 
         producer_sequence=header.producer_sequence,
     )
     place(block, header.base_offset + skip, header.flags, header.write_pointer)
-    return stored._replace(block=block)
+    return structs.replace(stored, block=block)

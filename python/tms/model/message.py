@@ -53,7 +53,7 @@ class NewBlock(msgspec.Struct, frozen=True):
     expect: MessageId | None = None
 
 
-class StoredBlock(NamedTuple):
+class StoredBlock(msgspec.Struct, frozen=True):
     """A block as it is stored, with the id of its last message. One that a transaction staged also
     has the payload time and sequence of its first message."""
 

@@ -13,6 +13,8 @@ Invariants
 from collections.abc import Callable
 from typing import NamedTuple
 
+from msgspec import structs
+
 from tms.block import decode, thin
 from tms.clock import Clock
 from tms.log.reader import Read
@@ -72,4 +74,6 @@ class Selection:
         places = self._where.places(columns)
         if len(places) == columns.count:
             return stored
-        return stored._replace(block=thin(stored.block, places, columns)) if places else None
+        return (
+            structs.replace(stored, block=thin(stored.block, places, columns)) if places else None
+        )
