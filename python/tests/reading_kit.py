@@ -13,13 +13,13 @@ import pytest
 
 import tms
 import tms.aio
+from tests import cdap_kit
 from tests.clocks import ManualClock
 from tests.http_kit import Client, Served, serving
 from tests.log_kit import KeptStore
 from tms.api import routes
 from tms.block import encode
 from tms.client.cursor import page as page_of
-from tms.compat.cdap import avro
 from tms.compat.cdap.avro import ConsumeRequest
 from tms.engine import Engine, EngineConfig
 from tms.log.partition import LogLimits
@@ -261,11 +261,11 @@ class Partition:
         elif position.kind is PositionKind.TIME:
             start = position.number
         inclusive = position.kind is not PositionKind.AFTER
-        body = avro.encode_consume(ConsumeRequest(start, inclusive, None, None))
+        body = cdap_kit.encode_consume(ConsumeRequest(start, inclusive, None, None))
         path = "/v1/namespaces/default/topics/t/poll"
         answer = client.request("POST", path, body, media="avro/binary")
         assert answer.status == 200, answer
-        return [(id[:10], payload) for id, payload in avro.decode_messages(answer.body)]
+        return [(id[:10], payload) for id, payload in cdap_kit.decode_messages(answer.body)]
 
     def beside(self) -> list[Row]:
         """By somebody who owns nothing, as Spark reads HBase."""

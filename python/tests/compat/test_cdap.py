@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import tms.compat.cdap.poll
+from tests import cdap_kit
 from tests.http_kit import Answer, Client, Served, serving
 from tests.vectors_kit import load
 from tms.block import Compression, encode
@@ -48,13 +49,17 @@ def post(client: Client, path: str, body: bytes, **headers: str) -> Answer:
 
 
 def publish(client: Client, topic: str, *payloads: bytes, tx: int | None = None) -> Answer:
-    answer = post(client, f"{topic}/publish", avro.encode_publish(PublishRequest(tx, [*payloads])))
+    answer = post(
+        client, f"{topic}/publish", cdap_kit.encode_publish(PublishRequest(tx, [*payloads]))
+    )
     assert answer.status == 200, answer
     return answer
 
 
 def store(client: Client, topic: str, *payloads: bytes, tx: int) -> None:
-    answer = post(client, f"{topic}/store", avro.encode_publish(PublishRequest(tx, [*payloads])))
+    answer = post(
+        client, f"{topic}/store", cdap_kit.encode_publish(PublishRequest(tx, [*payloads]))
+    )
     assert (answer.status, answer.body) == (200, b"")
 
 
@@ -68,11 +73,11 @@ def poll(
     tx: Snapshot | None = None,
 ) -> list[tuple[bytes, bytes]]:
     snapshot = None if tx is None else encode_snapshot(tx)
-    body = avro.encode_consume(ConsumeRequest(start, inclusive, limit, snapshot))
+    body = cdap_kit.encode_consume(ConsumeRequest(start, inclusive, limit, snapshot))
     answer = post(client, f"{topic}/poll", body)
     assert answer.status == 200, answer
     assert answer.headers["content-type"] == AVRO
-    return avro.decode_messages(answer.body)
+    return cdap_kit.decode_messages(answer.body)
 
 
 def payloads(found: list[tuple[bytes, bytes]]) -> list[bytes]:
@@ -108,11 +113,11 @@ DETAIL_HEX = "00 80eff0bed48df0e931 86898db0bf68 00 86898db0bf68 00"
 
 def test_bodies_are_those_of_cdap() -> None:
     for request, text in REQUESTS:
-        assert avro.encode_publish(request) == bytes.fromhex(text)
+        assert cdap_kit.encode_publish(request) == bytes.fromhex(text)
         found = avro.decode_publish(bytes.fromhex(text))
         assert (found.write_pointer, list(found.payloads)) == request
     for consume, text in CONSUMES:
-        assert avro.encode_consume(consume) == bytes.fromhex(text)
+        assert cdap_kit.encode_consume(consume) == bytes.fromhex(text)
         assert avro.decode_consume(bytes.fromhex(text)) == consume
     assert avro.encode_rollback(DETAIL) == bytes.fromhex(DETAIL_HEX)
     assert avro.decode_rollback(bytes.fromhex(DETAIL_HEX)) == DETAIL
@@ -301,9 +306,9 @@ def test_each_chunk_is_a_block_of_the_array(client: Client, topic: str) -> None:
     publish(client, topic, *[bytes([n]) * 2_000 for n in range(100)])
     answer = post(client, f"{topic}/poll", bytes.fromhex("04010202"))
     assert [len(chunk) for chunk in answer.chunks] == [60_691, 60_691, 60_691, 20_232]
-    assert len(avro.decode_messages(answer.body)) == 100
+    assert len(cdap_kit.decode_messages(answer.body)) == 100
     nothing = post(
-        client, f"{topic}/poll", avro.encode_consume(ConsumeRequest(2**60, True, None, None))
+        client, f"{topic}/poll", cdap_kit.encode_consume(ConsumeRequest(2**60, True, None, None))
     )
     assert nothing.chunks == [b"\x00"]
 
@@ -317,14 +322,14 @@ def test_a_last_block_that_is_just_full_carries_the_end() -> None:
 
 
 def test_gzip_goes_both_ways(client: Client, topic: str) -> None:
-    body = gzip.compress(avro.encode_publish(PublishRequest(None, [bytes(50_000)] * 4)))
+    body = gzip.compress(cdap_kit.encode_publish(PublishRequest(None, [bytes(50_000)] * 4)))
     assert post(client, f"{topic}/publish", body, content_encoding="gzip").status == 200
     answer = post(
         client, f"{topic}/poll", bytes.fromhex("04010202"), accept_encoding="gzip, deflate"
     )
     assert answer.headers["content-encoding"] == "gzip"
     assert len(answer.body) < 5_000
-    assert len(avro.decode_messages(gzip.decompress(answer.body))) == 4
+    assert len(cdap_kit.decode_messages(gzip.decompress(answer.body))) == 4
 
 
 def test_more_messages_than_memory_for_them_are_answered(client: Client, topic: str) -> None:
@@ -382,9 +387,9 @@ def test_lengths_that_cannot_be_are_refused(client: Client, topic: str, body: st
 
 
 def test_a_short_id_and_a_broken_snapshot_are_refused(client: Client, topic: str) -> None:
-    short = avro.encode_consume(ConsumeRequest(b"short", True, None, None))
+    short = cdap_kit.encode_consume(ConsumeRequest(b"short", True, None, None))
     assert post(client, f"{topic}/poll", short).status == 400
-    broken = avro.encode_consume(ConsumeRequest(None, True, None, b"\x0a\x00"))
+    broken = cdap_kit.encode_consume(ConsumeRequest(None, True, None, b"\x0a\x00"))
     assert post(client, f"{topic}/poll", broken).status == 400
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import cdap_kit
 from tests.compat.test_cdap import AVRO, NS, TEXT, payloads, pointer, poll, post, publish, snapshot
 from tests.http_kit import Client, Served, serving
 from tests.log_kit import until
@@ -130,8 +131,8 @@ def test_nothing_is_published_to_a_topic_with_several_partitions(
 ) -> None:
     served.create("many", partitions=2)
     path = "/v1/namespaces/default/topics/many"
-    plain = avro.encode_publish(PublishRequest(None, [b"a"]))
-    in_one = avro.encode_publish(PublishRequest(pointer(served), [b"a"]))
+    plain = cdap_kit.encode_publish(PublishRequest(None, [b"a"]))
+    in_one = cdap_kit.encode_publish(PublishRequest(pointer(served), [b"a"]))
     for verb, body in (
         ("publish", plain),
         ("publish", in_one),
@@ -201,7 +202,7 @@ def test_a_body_counts_until_it_is_stored(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, budget = served.service.engine, served.service.publishing
-    body = avro.encode_publish(PublishRequest(None, [bytes(1_000)] * 1_000))
+    body = cdap_kit.encode_publish(PublishRequest(None, [bytes(1_000)] * 1_000))
     seen: list[int] = []
     submit = engine.submit
 
@@ -218,7 +219,7 @@ def test_a_body_counts_until_it_is_stored(
 def test_memory_that_is_taken_is_answered_with_503_and_nothing_is_stored(
     served: Served, client: Client
 ) -> None:
-    body = avro.encode_publish(PublishRequest(None, [b"a"]))
+    body = cdap_kit.encode_publish(PublishRequest(None, [b"a"]))
     for budget in (served.service.publishing, served.service.fetching):
         budget.bytes += budget.bytes_max
         verb, sent = ("publish", body) if budget.what == "publish" else ("poll", FROM_START)
@@ -244,7 +245,7 @@ def test_a_publish_of_many_blocks_is_stored_whole_or_not_at_all(client: Client) 
     publish(client, f"{NS}/t", *many)
     assert payloads(poll(client, f"{NS}/t")) == many
     one_is_too_large = [*[bytes(1 << 20)] * 3, bytes((8 << 20) + 1), b"after"]
-    body = avro.encode_publish(PublishRequest(None, one_is_too_large))
+    body = cdap_kit.encode_publish(PublishRequest(None, one_is_too_large))
     assert post(client, f"{NS}/t/publish", body).status == 400
     assert len(poll(client, f"{NS}/t")) == len(many)
 
@@ -253,9 +254,9 @@ def test_a_body_over_the_limit_is_refused() -> None:
     limits = RequestLimits(body_bytes_max=10_000)
     with serving(limits=limits) as served, served.connect() as client:
         client.request("PUT", f"{NS}/t", b"")
-        large = avro.encode_publish(PublishRequest(None, [bytes(20_000)]))
+        large = cdap_kit.encode_publish(PublishRequest(None, [bytes(20_000)]))
         assert post(client, f"{NS}/t/publish", large).status == 400
-        bomb = gzip.compress(avro.encode_publish(PublishRequest(None, [bytes(1 << 20)])))
+        bomb = gzip.compress(cdap_kit.encode_publish(PublishRequest(None, [bytes(1 << 20)])))
         assert len(bomb) < 10_000
         answer = post(client, f"{NS}/t/publish", bomb, content_encoding="gzip")
         assert (answer.status, answer.headers["content-type"]) == (400, TEXT)
@@ -353,7 +354,7 @@ def test_an_error_of_our_own_is_plain_text_and_names_its_request(
         raise ZeroDivisionError("secret")
 
     monkeypatch.setattr(served.service.engine, "submit", broken)
-    body = avro.encode_publish(PublishRequest(None, [b"a"]))
+    body = cdap_kit.encode_publish(PublishRequest(None, [b"a"]))
     answer = post(client, f"{NS}/t/publish", body)
     assert (answer.status, answer.headers["content-type"]) == (500, TEXT)
     assert answer.headers["tms-request-id"] in answer.body.decode()
@@ -362,7 +363,7 @@ def test_an_error_of_our_own_is_plain_text_and_names_its_request(
 
 def test_a_service_that_drains_asks_to_come_again(served: Served, client: Client) -> None:
     served.service.draining = True
-    body = avro.encode_publish(PublishRequest(None, [b"a"]))
+    body = cdap_kit.encode_publish(PublishRequest(None, [b"a"]))
     for method, path, sent in (
         ("POST", f"{NS}/t/publish", body),
         ("POST", f"{NS}/t/poll", FROM_START),
@@ -379,7 +380,7 @@ def test_a_publish_in_a_transaction_that_has_ended_is_refused(
     ended = transactions.begin().transaction_id
     transactions.abort(ended)
     for verb in ("publish", "store"):
-        body = avro.encode_publish(PublishRequest(ended, [b"late"]))
+        body = cdap_kit.encode_publish(PublishRequest(ended, [b"late"]))
         answer = post(client, f"{NS}/t/{verb}", body)
         assert (answer.status, answer.headers["content-type"]) == (409, TEXT)
     assert poll(client, f"{NS}/t") == []
@@ -406,7 +407,7 @@ def test_gzip_is_used_where_it_is_wanted(client: Client, said: str, zipped: bool
         assert machine.eof
         assert not machine.unused_data
     else:
-        assert len(avro.decode_messages(answer.body)) == 100
+        assert len(cdap_kit.decode_messages(answer.body)) == 100
 
 
 def test_an_answer_to_head_has_no_body(client: Client) -> None:
@@ -426,18 +427,18 @@ def test_http_1_0_is_answered_without_chunks(served: Served, client: Client) -> 
         received = b"".join(iter(lambda: old.socket.recv(1 << 16), b""))
     head, _, body = received.partition(b"\r\n\r\n")
     assert b"chunked" not in head
-    assert [payload for _, payload in avro.decode_messages(body)] == [b"a"]
+    assert [payload for _, payload in cdap_kit.decode_messages(body)] == [b"a"]
 
 
 # -- the codec -------------------------------------------------------------------------------------
 
 _ID = bytes(MessageId(1_700_000_000_000, 7))
 WHOLE = {
-    "publish": avro.encode_publish(PublishRequest(5, [b"", b"abc", bytes(70), bytes(9_000)])),
+    "publish": cdap_kit.encode_publish(PublishRequest(5, [b"", b"abc", bytes(70), bytes(9_000)])),
     "rollback": avro.encode_rollback(
         RollbackDetail(5, 1_700_000_000_000, 0, 1_700_000_000_001, 65_535)
     ),
-    "consume": avro.encode_consume(ConsumeRequest(_ID, False, 100, bytes(30))),
+    "consume": cdap_kit.encode_consume(ConsumeRequest(_ID, False, 100, bytes(30))),
     "messages": b"".join(
         [*(_array := avro.MessageArray(40)).add([_ID] * 5, [b"x" * 9] * 5), _array.end()]
     ),
@@ -446,7 +447,7 @@ READ: dict[str, Callable[[bytes], Any]] = {
     "publish": lambda body: list(avro.decode_publish(body).payloads),
     "rollback": avro.decode_rollback,
     "consume": avro.decode_consume,
-    "messages": avro.decode_messages,
+    "messages": cdap_kit.decode_messages,
 }
 
 
@@ -476,12 +477,12 @@ def test_a_flipped_bit_is_malformed_or_another_value(what: str) -> None:
 def test_a_payload_of_any_size_survives(size: int) -> None:
     payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
     request = avro.decode_publish(
-        avro.encode_publish(PublishRequest(None, [payload, b"", payload]))
+        cdap_kit.encode_publish(PublishRequest(None, [payload, b"", payload]))
     )
     assert list(request.payloads) == [payload, b"", payload]
     array = avro.MessageArray(60_000)
     answer = b"".join([*array.add([_ID] * 2, [payload] * 2), array.end()])
-    assert avro.decode_messages(answer) == [(_ID, payload)] * 2
+    assert cdap_kit.decode_messages(answer) == [(_ID, payload)] * 2
 
 
 def test_a_count_beyond_the_body_takes_no_memory() -> None:
@@ -491,7 +492,7 @@ def test_a_count_beyond_the_body_takes_no_memory() -> None:
         with pytest.raises(Malformed):
             list(avro.decode_publish(body).payloads)
         with pytest.raises(Malformed):
-            avro.decode_messages(body[1:])
+            cdap_kit.decode_messages(body[1:])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import zstandard
 
+from tests import cdap_kit
 from tests.http_kit import Answer, Served, request, serving
 from tms.api import routes
-from tms.compat.cdap import avro
 from tms.compat.cdap.avro import PublishRequest
 from tms.errors import BadEncoding, DecompressedTooLarge, Overloaded, without_frames
 from tms.server.http.encoding import decompress, plain_bytes
@@ -21,7 +21,7 @@ from tms.server.service import RequestLimits
 CROWD = 64
 AVRO = "avro/binary"
 SMALL = json.dumps({"messages": [{"value": "a"}]}).encode()
-SMALL_AVRO = avro.encode_publish(PublishRequest(None, [b"a"]))
+SMALL_AVRO = cdap_kit.encode_publish(PublishRequest(None, [b"a"]))
 
 
 @pytest.fixture(scope="module")

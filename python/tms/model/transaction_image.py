@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from tms.errors import DataCorrupt
 from tms.model.snapshot import POINTER_MAX, POINTERS_PER_MS, Fate, TransactionType
+from tms.model.zigzag import read_zigzag, zigzag
 
 VERSION = 4
 _CHECKPOINT = 2
@@ -98,57 +99,37 @@ class Fates:
 
 def encode_image(image: TransactionImage) -> bytes:
     """The image as Tephra's SnapshotCodecV4 writes it, then what was lost."""
-    out = bytearray()
-    for number in (VERSION, image.time_ms, image.read_pointer, image.write_pointer):
-        _put(out, number)
-    _put_list(out, image.invalid)
-    if image.in_progress:
-        _put(out, len(image.in_progress))
-        for one in image.in_progress:
-            for number in (one.pointer, one.expires_ms, one.bound, _KINDS[one.type]):
-                _put(out, number)
-            _put_list(out, one.checkpoints)
-    _put(out, 0)
-    _put_changes(out, image.committing or {})
-    _put_changes(out, image.committed or {})
+    in_progress = (
+        _numbers(one.pointer, one.expires_ms, one.bound, _KINDS[one.type])
+        + _list(map(zigzag, one.checkpoints))
+        for one in image.in_progress
+    )
+    parts = [
+        _numbers(VERSION, image.time_ms, image.read_pointer, image.write_pointer),
+        _list(map(zigzag, image.invalid)),
+        _list(in_progress),
+        _changes(image.committing or {}),
+        _changes(image.committed or {}),
+    ]
     if image.lost:
-        _put(out, len(image.lost))
-        for first, stop in image.lost:
-            _put(out, first)
-            _put(out, stop)
-        _put(out, 0)
-    return bytes(out)
+        parts.append(_list(_numbers(*ends) for ends in image.lost))
+    return b"".join(parts)
 
 
-def _put_list(out: bytearray, numbers: tuple[int, ...]) -> None:
-    if numbers:
-        _put(out, len(numbers))
-        for number in numbers:
-            _put(out, number)
-    _put(out, 0)
+def _numbers(*numbers: int) -> bytes:
+    return b"".join(map(zigzag, numbers))
 
 
-def _put_changes(out: bytearray, changes: Mapping[int, Iterable[bytes]]) -> None:
-    if changes:
-        _put(out, len(changes))
-        for pointer, keys in changes.items():
-            _put(out, pointer)
-            found = list(keys)
-            if found:
-                _put(out, len(found))
-                for key in found:
-                    _put(out, len(key))
-                    out += key
-            _put(out, 0)
-    _put(out, 0)
+def _list(items: Iterable[bytes]) -> bytes:
+    written = list(items)
+    return b"".join((zigzag(len(written)), *written, b"\0")) if written else b"\0"
 
 
-def _put(out: bytearray, number: int) -> None:
-    value = number << 1 if number >= 0 else (-number << 1) - 1
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
+def _changes(changes: Mapping[int, Iterable[bytes]]) -> bytes:
+    return _list(
+        zigzag(pointer) + _list(zigzag(len(key)) + key for key in keys)
+        for pointer, keys in changes.items()
+    )
 
 
 def decode_image(raw: bytes) -> TransactionImage:
@@ -167,7 +148,7 @@ def decode_image(raw: bytes) -> TransactionImage:
         lost = tuple((reader.number(), reader.number()) for _ in reader.items()) if more else ()
         if reader.at < len(raw) or list(sum(lost, ())) != sorted({*sum(lost, ())}):
             raise ValueError("lost ranges")
-    except (IndexError, ValueError) as exc:
+    except (IndexError, OverflowError, ValueError) as exc:
         raise DataCorrupt("The image of transactions is damaged; it will be written anew.") from exc
     return TransactionImage(
         head[0], head[1], head[2], invalid, in_progress, committing, committed, lost
@@ -180,14 +161,8 @@ class _ImageReader:
         self.at = 0
 
     def number(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.raw[self.at]
-            self.at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value >> 1 ^ -(value & 1)
-            shift += 7
+        value, self.at = read_zigzag(self.raw, self.at)
+        return value
 
     def items(self) -> Iterator[None]:
         """One for each item of a list; the caller reads it."""

@@ -25,10 +25,10 @@ from typing import NamedTuple
 from tms.errors import Malformed
 from tms.model.ids import ID_BYTES
 from tms.model.message import Buffer
+from tms.model.zigzag import read_zigzag, zigzag
 
-_END = b"\x00"  # of an array
+END = b"\x00"  # of an array
 MESSAGES_MAX = 1 << 20
-_VARINT_BYTES_MAX = 10
 _INT_MAX, _INT_MIN = 2**31 - 1, -(2**31)
 
 
@@ -58,7 +58,7 @@ class ConsumeRequest(NamedTuple):
     transaction: bytes | None
 
 
-class _AvroReader:
+class AvroReader:
     """Reads from the front of a body."""
 
     def __init__(self, body: Buffer) -> None:
@@ -70,46 +70,40 @@ class _AvroReader:
         return len(self._body) - self._at
 
     def long(self) -> int:
-        value = shift = 0
-        for byte in self._body[self._at : self._at + _VARINT_BYTES_MAX]:
-            self._at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                if value >= 1 << 64:
-                    break
-                return (value >> 1) ^ -(value & 1)
-        else:
-            if not self.left:
-                raise _broken("ends within a number")
-        raise _broken("has a number of more than 64 bits")
+        try:
+            value, self._at = read_zigzag(self._body, self._at)
+        except IndexError as exc:
+            raise broken("ends within a number") from exc
+        except OverflowError as exc:
+            raise broken("has a number of more than 64 bits") from exc
+        return value
 
     def number(self) -> int:
         value = self.long()
         if not _INT_MIN <= value <= _INT_MAX:
-            raise _broken("has a number of more than 32 bits where 32 are meant")
+            raise broken("has a number of more than 32 bits where 32 are meant")
         return value
 
     def data(self) -> bytes:
         size = self.long()
         if not 0 <= size <= self.left:
-            raise _broken(f"says {size} bytes where {self.left} are left")
+            raise broken(f"says {size} bytes where {self.left} are left")
         self._at += size
         return self._body[self._at - size : self._at]
 
     def boolean(self) -> bool:
         if not self.left:
-            raise _broken("ends before a boolean")
+            raise broken("ends before a boolean")
         self._at += 1
         value = self._body[self._at - 1]
         if value > 1:
-            raise _broken(f"has {value} for a boolean")
+            raise broken(f"has {value} for a boolean")
         return bool(value)
 
     def branch(self, branches: int) -> int:
         chosen = self.long()
         if not 0 <= chosen < branches:
-            raise _broken(f"chooses branch {chosen} of a union of {branches}")
+            raise broken(f"chooses branch {chosen} of a union of {branches}")
         return chosen
 
     def optional_long(self) -> int | None:
@@ -120,7 +114,7 @@ class _AvroReader:
         body, end, room = self._body, len(self._body), MESSAGES_MAX
         while count := self.long():
             if not 0 < count <= min(self.left, room):
-                raise _broken(
+                raise broken(
                     f"says {count} messages where {self.left} bytes are left and {room} are allowed"
                 )
             room -= count
@@ -145,19 +139,19 @@ class _AvroReader:
 
     def end(self) -> None:
         if self.left:
-            raise _broken(f"has {self.left} bytes behind its end")
+            raise broken(f"has {self.left} bytes behind its end")
 
 
 def decode_publish(body: Buffer) -> PublishRequest:
     """A body of publish or store. Raises `Malformed`, also while its payloads are taken, at the
     latest behind the last one."""
-    reader = _AvroReader(body)
+    reader = AvroReader(body)
     return PublishRequest(reader.optional_long(), reader.payloads())
 
 
 def decode_rollback(body: Buffer) -> RollbackDetail:
     """A body of rollback. Raises `Malformed`."""
-    reader = _AvroReader(body)
+    reader = AvroReader(body)
     detail = RollbackDetail(
         reader.optional_long(), reader.long(), reader.number(), reader.long(), reader.number()
     )
@@ -167,7 +161,7 @@ def decode_rollback(body: Buffer) -> RollbackDetail:
 
 def decode_consume(body: Buffer) -> ConsumeRequest:
     """A body of poll. Raises `Malformed`."""
-    reader = _AvroReader(body)
+    reader = AvroReader(body)
     start: bytes | int | None = None
     chosen = reader.branch(3)
     if chosen == 0:
@@ -181,29 +175,9 @@ def decode_consume(body: Buffer) -> ConsumeRequest:
     return ConsumeRequest(start, inclusive, limit, transaction)
 
 
-def encode_publish(request: PublishRequest) -> bytes:
-    """A body of publish or store."""
-    parts = [_optional(request.write_pointer)]
-    payloads = list(request.payloads)
-    if payloads:
-        parts += (long(len(payloads)), *map(_bytes, payloads))
-    parts.append(_END)
-    return b"".join(parts)
-
-
 def encode_rollback(detail: RollbackDetail) -> bytes:
     """The answer to a publish in a transaction."""
-    return _optional(detail.write_pointer) + b"".join(map(long, detail[1:]))
-
-
-def encode_consume(request: ConsumeRequest) -> bytes:
-    """A body of poll."""
-    if isinstance(request.start, bytes):
-        start = b"\x00" + _bytes(request.start)
-    else:
-        start = b"\x04" if request.start is None else b"\x02" + long(request.start)
-    transaction = b"\x02" if request.transaction is None else b"\x00" + _bytes(request.transaction)
-    return b"".join((start, bytes((request.inclusive,)), _optional(request.limit), transaction))
+    return optional(detail.write_pointer) + b"".join(map(long, detail[1:]))
 
 
 class MessageArray:
@@ -232,7 +206,7 @@ class MessageArray:
 
     def end(self) -> bytes:
         """The last block, if there is one, and the end of the array."""
-        return self._block() + _END if self._parts else _END
+        return self._block() + END if self._parts else END
 
     def _block(self) -> bytes:
         made = b"".join((long(len(self._parts) // 4), *self._parts))
@@ -240,43 +214,15 @@ class MessageArray:
         return made
 
 
-def decode_messages(body: Buffer) -> list[tuple[bytes, bytes]]:
-    """The answer to a poll. Raises `Malformed`."""
-    reader = _AvroReader(body)
-    found: list[tuple[bytes, bytes]] = []
-    while count := reader.long():
-        if not 0 < count <= reader.left:
-            raise _broken(f"says {count} messages where {reader.left} bytes are left")
-        found += [(reader.data(), reader.data()) for _ in range(count)]
-    reader.end()
-    return found
-
-
-@lru_cache(maxsize=1_024)
-def long(value: int) -> bytes:
-    """A number as Avro writes it."""
-    left = (value << 1) ^ (value >> 63)
-    if left < 0x80:
-        return bytes((left,))
-    written = bytearray()
-    while left >= 0x80:
-        written.append(left & 0x7F | 0x80)
-        left >>= 7
-    written.append(left)
-    return bytes(written)
-
-
+# A number as Avro writes it; most of them come again and again.
+long = lru_cache(maxsize=1_024)(zigzag)
 _ID_LENGTH = long(ID_BYTES)
 _ENTRY_BYTES = ID_BYTES + 8  # what a message counts besides its payload
 
 
-def _bytes(value: bytes) -> bytes:
-    return long(len(value)) + value
-
-
-def _optional(value: int | None) -> bytes:
+def optional(value: int | None) -> bytes:
     return b"\x02" if value is None else b"\x00" + long(value)
 
 
-def _broken(what: str) -> Malformed:
+def broken(what: str) -> Malformed:
     return Malformed(f"The body is not the Avro that is meant here: it {what}.")

@@ -1,0 +1,33 @@
+"""Numbers of variable length, as Avro and Tephra write them: zig-zag, 7 bits in a byte, the least
+significant first; the highest bit of a byte says that another one follows.
+"""
+
+from tms.model.message import Buffer
+
+_BITS = 64
+
+
+def zigzag(value: int) -> bytes:
+    """The bytes of a number."""
+    left = (value << 1) ^ (value >> 63)
+    written = bytearray()
+    while left >= 0x80:
+        written.append(left & 0x7F | 0x80)
+        left >>= 7
+    written.append(left)
+    return bytes(written)
+
+
+def read_zigzag(raw: Buffer, at: int) -> tuple[int, int]:
+    """The number at a place, and the place behind it. Raises `IndexError` where the bytes end, and
+    `OverflowError` for more than 64 bits."""
+    value = 0
+    for shift in range(0, _BITS, 7):
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> _BITS:
+                break
+            return (value >> 1) ^ -(value & 1), at
+    raise OverflowError("a number of more than 64 bits")
