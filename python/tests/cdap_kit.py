@@ -1,4 +1,4 @@
-"""What a client of CDAP sends and reads: bodies of Avro, as `tms.compat.cdap.avro` describes them."""
+"""What a client of CDAP sends and reads: the bodies that `tms.compat.cdap.avro` describes."""
 
 from tms.compat.cdap.avro import (
     END,

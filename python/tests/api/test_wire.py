@@ -15,6 +15,7 @@ from tms import block
 from tms.api import bodies, messages, openapi, routes, strict
 from tms.api.bodies import MessageIn, PublishBody
 from tms.api.commits import decode_commit, encode_commit
+from tms.api.operations import OPERATIONS
 from tms.errors import (
     BadBlock,
     BadJson,
@@ -474,7 +475,9 @@ def test_an_answer_that_is_no_problem_document_says_so() -> None:
 
 
 def test_paths_are_escaped() -> None:
-    assert routes.topic_path(TopicName("default", "a")) == "/v2/namespaces/default/topics/a"
+    target = OPERATIONS["queues.describe"].target
+    queue = target({"topic": TopicName("default", "a"), "group": "a b/c"})
+    assert queue == "/v2/namespaces/default/topics/a/queues/a%20b%2Fc"
 
 
 def test_the_openapi_document_has_every_route_and_schema_it_names() -> None:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from inspect import Parameter, getdoc, signature
 from types import NoneType, UnionType
 from typing import (
@@ -247,19 +247,22 @@ class Operation:
         return {**dict(zip(self._positional, args, strict=False)), **named}
 
     def target(self, given: Mapping[str, Any]) -> str:
-        """Path and query of a request."""
+        """Path and query of a request. Of an operation with a `Form` the query is given as it is
+        sent."""
         path = self.path
         for one in self._in_path:
             value = given[one.name]
             if one.codec is TOPIC:
-                path = path.replace("{namespace}", quote(value.namespace, safe=""))
-                path = path.replace("{topic}", quote(value.topic, safe=""))
+                path = path.replace("{namespace}/topics/{topic}", _topic_path(value))
             else:
                 path = path.replace(f"{{{one.name}}}", quote(str(one.codec.encode(value)), safe=""))
         if self.form.query is None:
             return path
-        sent = ((one.name, one.encoded(given)) for one in self._fields)
-        query = "&".join(f"{name}={quote(str(v), safe=':')}" for name, v in sent if v is not None)
+        if self.by_hand:
+            sent = [(name, given.get(name)) for name in self.form.query.__struct_fields__]
+        else:
+            sent = [(one.name, one.encoded(given)) for one in self._fields]
+        query = "&".join([f"{name}={quote(str(v), ':,')}" for name, v in sent if v is not None])
         return f"{path}?{query}" if query else path
 
     def body(self, given: Mapping[str, Any]) -> bytes | None:
@@ -382,6 +385,11 @@ def _marks(hint: Any) -> tuple[Any, ...]:
 
 def _is_whole(hint: Any) -> bool:
     return WholeBody in _marks(hint)
+
+
+@lru_cache(1_024)
+def _topic_path(name: TopicName) -> str:
+    return f"{quote(name.namespace, safe='')}/topics/{quote(name.topic, safe='')}"
 
 
 def _names_in(path: str) -> list[str]:

@@ -9,21 +9,12 @@
      "detail": "…", "retriable": false, "details": {…}, "request_id": "…"}
 """
 
-from base64 import urlsafe_b64encode
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
 from tms.errors import ErrorKind, TMSError, TooLarge, from_code
-from tms.model.delayed import Due
-from tms.model.filter import Filter
-from tms.model.ids import MessageId
-from tms.model.preconditions import expected_text
-from tms.model.snapshot import Isolation, Snapshot, View, encode_snapshot
-from tms.model.topic import Durability, TopicName
 
 ROOT = "/v2"
 PREFIX = f"{ROOT}/namespaces"
@@ -106,66 +97,6 @@ class NotImplementedMethod(TMSError):
     """The method is none of HTTP's."""
 
     code, kind = "not-implemented", ErrorKind.INVALID
-
-
-@lru_cache(1_024)
-def topic_path(name: TopicName) -> str:
-    """One topic."""
-    return f"{PREFIX}/{quote(name.namespace, safe='')}/topics/{quote(name.topic, safe='')}"
-
-
-def staged_path(name: TopicName, transaction: int) -> str:
-    """POST stages blocks of a transaction."""
-    return f"{topic_path(name)}/staged?transaction={transaction}"
-
-
-def messages_path(
-    name: TopicName, durability: Durability | None = None, expect: MessageId | None = None
-) -> str:
-    """POST publishes; see `fetch_path` for GET."""
-    given = [] if durability is None else [f"durability={durability}"]
-    given += [] if expect is None else [f"expect={expected_text(expect)}"]
-    return f"{topic_path(name)}/messages{'?' * bool(given)}{'&'.join(given)}"
-
-
-def fetch_path(
-    name: TopicName,
-    start: str,
-    *,
-    bytes_max: int,
-    wait_s: float = 0,
-    limit: int | None = None,
-    isolation: View = Isolation.COMMITTED,
-    where: Filter | None = None,
-) -> str:
-    """GET fetches; `start` is a position for all partitions or `bodies.positions_text`."""
-    query = f"start={start}&bytes_max={bytes_max}&wait_s={max(0.0, round(wait_s, 3)):g}"
-    if limit is not None:
-        query += f"&limit={limit}"
-    if isinstance(isolation, Snapshot):
-        raw = urlsafe_b64encode(encode_snapshot(isolation)).decode()
-        query += f"&isolation={Isolation.SNAPSHOT}&snapshot={raw}"
-    elif isolation is not Isolation.COMMITTED:
-        query += f"&isolation={isolation}"
-    if where is not None:
-        query += f"&where={quote(where.text, safe='')}"
-    return f"{topic_path(name)}/messages?{query}"
-
-
-def commit_path(id: int) -> str:
-    """POST commits the transaction, or one that begins with its commit."""
-    return f"{ROOT}/transactions/{id or NEW_TRANSACTION}/commit"
-
-
-def delayed_path(name: TopicName, due: Due, durability: Durability | None) -> str:
-    """POST stores messages until they are due."""
-    if due.delay_ms is None:
-        query = f"deliver_at_ms={due.at_ms}"
-    else:
-        query = f"delay_s={due.delay_ms // 1_000}.{due.delay_ms % 1_000:03}"
-    if durability is not None:
-        query += f"&durability={durability}"
-    return f"{topic_path(name)}/delayed?{query}"
 
 
 class ProblemBody(msgspec.Struct, omit_defaults=True):

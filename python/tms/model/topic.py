@@ -145,24 +145,23 @@ class TopicSettings:
 
 def parse_durability(text: str) -> Durability:
     """`none`, `written` or `synced`. Raises `Invalid`."""
-    found = next((one for one in Durability if one == text), None)
-    if found is None:
+    durability = next((one for one in Durability if one == text), None)
+    if durability is None:
         raise Invalid(
             f"Durability is none, written or synced, got {str(text)[:40]!r}.", field="durability"
         )
-    return found
+    return durability
 
 
 def parse_cleanup(text: str) -> Cleanup:
     """`delete`, `compact`, or both with a comma between. Raises `Invalid`."""
-    wanted = ",".join(sorted(part.strip() for part in str(text).split(",")))
-    found = next((one for one in Cleanup if one == wanted), None)
-    if found is None:
+    try:
+        return Cleanup(",".join(sorted(part.strip() for part in str(text).split(","))))
+    except ValueError as exc:
         raise Invalid(
             f"Cleanup is delete, compact or compact,delete, got {str(text)[:40]!r}.",
             field="cleanup",
-        )
-    return found
+        ) from exc
 
 
 def parse_retention(value: Duration | None, field: str = "retention") -> int | None:

@@ -138,22 +138,24 @@ class Metrics(Collector):
         yield from self._of_groups()
 
     def _of_http(self) -> Iterator[Metric]:
-        yield _counter("tms_http_received_bytes", "Bytes of published bodies.", self.bytes_in)
-        yield _counter("tms_http_sent_bytes", "Bytes of fetched bodies.", self.bytes_out)
-        yield _counter(
+        yield CounterMetricFamily(
+            "tms_http_received_bytes", "Bytes of published bodies.", self.bytes_in
+        )
+        yield CounterMetricFamily("tms_http_sent_bytes", "Bytes of fetched bodies.", self.bytes_out)
+        yield CounterMetricFamily(
             "tms_http_connections_refused",
             "Connections beyond the limit.",
             self._watchdog.refused,
         )
-        yield _counter(
+        yield CounterMetricFamily(
             "tms_http_connections_cut_off",
             "Connections closed because the other side was too slow.",
             self._watchdog.cut_off,
         )
-        yield _gauge(
+        yield GaugeMetricFamily(
             "tms_http_connections", "Connections open now.", len(self._watchdog.connections)
         )
-        yield _gauge(
+        yield GaugeMetricFamily(
             "tms_http_long_polls", "Fetches and receives that wait for a message.", self.long_polls
         )
         held = GaugeMetricFamily(
@@ -172,7 +174,9 @@ class Metrics(Collector):
         yield from (held, limit, refused)
 
     def _of_engine(self) -> Iterator[Metric]:
-        yield _gauge("tms_ready", "1 when the service is ready, see /readyz.", self._ready())
+        yield GaugeMetricFamily(
+            "tms_ready", "1 when the service is ready, see /readyz.", self._ready()
+        )
         buckets, seconds = self._lateness()
         yield HistogramMetricFamily(
             "tms_delayed_lateness_seconds",
@@ -184,9 +188,9 @@ class Metrics(Collector):
         for field in fields(stats):
             name, value = field.name, getattr(stats, field.name)
             if name in _COUNTERS:
-                yield _counter(f"tms_{name}", _COUNTERS[name], value)
+                yield CounterMetricFamily(f"tms_{name}", _COUNTERS[name], value)
             elif name in _GAUGES:
-                yield _gauge(f"tms_{name}", _GAUGES[name], value)
+                yield GaugeMetricFamily(f"tms_{name}", _GAUGES[name], value)
 
     def _of_groups(self) -> Iterator[Metric]:
         members = GaugeMetricFamily(
@@ -228,11 +232,3 @@ def of_queues(infos: Sequence[QueueInfo]) -> Iterator[Metric]:
         for metric, count in zip(metrics, counts, strict=True):
             metric.add_metric(labels, count)
     yield from metrics
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value)

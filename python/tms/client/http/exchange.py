@@ -6,6 +6,7 @@ asyncio client.
 * The request's head is built once per topic and durability; publishing adds only its length.
 """
 
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
@@ -24,12 +25,15 @@ from tms.model.delayed import Deferred, Due
 from tms.model.ids import MessageId
 from tms.model.message import Appended, Buffer, Fetched, NewBlock
 from tms.model.position import Position
+from tms.model.preconditions import expected_text
+from tms.model.snapshot import Isolation, Snapshot, encode_snapshot
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange
 
 WAIT_S_MAX = 20.0  # of one request; who waits for longer asks again
 T = TypeVar("T")
 
+_FETCH, _COMMIT = OPERATIONS["fetch"], OPERATIONS["commit"]
 _CONTENT_TYPE, _CONNECTION = b"content-type", b"connection"
 _GOOD = frozenset((routes.OK, routes.CREATED, routes.NO_CONTENT))
 _UNAVAILABLE = frozenset(
@@ -106,14 +110,19 @@ class Calls:
         return Call([head, *chunks], self._appended)
 
     def fetch(self, request: FetchRequest) -> Call[Fetched]:
-        path = routes.fetch_path(
-            request.name,
-            bodies.positions_text(dict(request.positions)),
-            bytes_max=request.bytes_max,
-            wait_s=request.wait_s,
-            isolation=request.isolation,
-            where=request.where,
-        )
+        view, where = request.isolation, request.where
+        query = {
+            "name": request.name,
+            "start": bodies.positions_text(dict(request.positions)),
+            "bytes_max": request.bytes_max,
+            "wait_s": max(0.0, round(request.wait_s, 3)),
+            "isolation": None if view is Isolation.COMMITTED else view,
+            "where": None if where is None else where.text,
+        }
+        if isinstance(view, Snapshot):
+            snapshot = urlsafe_b64encode(encode_snapshot(view)).decode()
+            query |= {"isolation": Isolation.SNAPSHOT, "snapshot": snapshot}
+        path = _FETCH.target(query)
         head = f"GET {path}{self._common}Accept: {routes.BLOCKS}, {routes.PROBLEM}\r\n\r\n"
         return Call([head.encode("ascii")], self._fetched)
 
@@ -126,8 +135,14 @@ class Calls:
         token: str,
     ) -> Call[list[Deferred]]:
         chunks = bodies.frame(blocks)
+        query = {
+            "name": name,
+            "deliver_at_ms": due.at_ms,
+            "delay_s": None if due.delay_ms is None else due.delay_ms / 1_000,
+            "durability": durability,
+        }
         head = (
-            f"POST {routes.delayed_path(name, due, durability)}{self._common}"
+            f"POST {OPERATIONS['delayed.publish'].target(query)}{self._common}"
             f"Content-Type: {routes.BLOCKS}\r\nAccept: {routes.JSON}, {routes.PROBLEM}\r\n"
             + (f"Idempotency-Key: {token}\r\n" if token else "")
             + f"Content-Length: {sum(map(len, chunks))}\r\n\r\n"
@@ -139,15 +154,16 @@ class Calls:
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], id: int) -> Call[None]:
         chunks = bodies.frame(blocks)
+        path = OPERATIONS["stage"].target({"name": name, "transaction": id})
         head = (
-            f"POST {routes.staged_path(name, id)}{self._common}Content-Type: {routes.BLOCKS}\r\n"
+            f"POST {path}{self._common}Content-Type: {routes.BLOCKS}\r\n"
             f"Accept: {routes.PROBLEM}\r\nContent-Length: {sum(map(len, chunks))}\r\n\r\n"
         )
         return Call([head.encode("ascii"), *chunks], lambda answer: _nothing(self._good(answer)))
 
     def commit(self, commit: Commit) -> Call[CommitResult]:
         chunks = commits.encode_commit(commit)
-        path = routes.commit_path(commit.transaction_id)
+        path = _COMMIT.target({"id": commit.transaction_id or routes.NEW_TRANSACTION})
         head = (
             f"POST {path}{self._common}Content-Type: {routes.COMMIT}\r\n"
             f"Accept: {routes.JSON}, {routes.PROBLEM}\r\n"
@@ -170,7 +186,9 @@ class Calls:
     def _make_append_head(
         self, name: TopicName, durability: Durability | None, expect: MessageId | None
     ) -> bytes:
-        path = routes.messages_path(name, durability, expect)
+        text = None if expect is None else expected_text(expect)
+        given = {"name": name, "durability": durability, "expect": text}
+        path = OPERATIONS["publish"].target(given)
         return (
             f"POST {path}{self._common}Content-Type: {routes.BLOCKS}\r\nContent-Length: "
         ).encode("ascii")

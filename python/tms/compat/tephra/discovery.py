@@ -17,7 +17,7 @@ import logging
 import threading
 from collections.abc import Callable
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from kazoo.client import KazooClient, KazooState
@@ -31,48 +31,22 @@ STOP_S = 5.0
 _log = EventLog("tms.server")
 
 
-class ZooKeeper(Protocol):
-    """One session, as kazoo has it."""
-
-    def add_listener(self, listener: Callable[[str], None], /) -> None:
-        """Call this with each new state: `CONNECTED`, `SUSPENDED`, `LOST`."""
-        ...
-
-    def start(self, timeout: float) -> None:
-        """Connect. Raises after the time-out."""
-        ...
-
-    def create(self, path: str, value: bytes, *, ephemeral: bool, makepath: bool) -> object:
-        """Make a node."""
-        ...
-
-    def stop(self) -> None:
-        """End the session; its nodes go."""
-        ...
-
-    def close(self) -> None:
-        """Free what it holds."""
-        ...
-
-
-def session(quorum: str) -> ZooKeeper:
+def session(quorum: str) -> Any:
     """A session with this quorum, not connected yet."""
     silent = logging.getLogger("tms.kazoo")  # it tells of every attempt, we once
     silent.setLevel(logging.CRITICAL + 1)
-    client: Any = KazooClient(
+    return KazooClient(
         hosts=quorum,
         timeout=SESSION_S,
         connection_retry={"max_tries": -1, "max_delay": PAUSE_S_MAX},
         logger=silent,
     )
-    found: ZooKeeper = client
-    return found
 
 
 class Registration:
     """Keeps one service registered until it is stopped."""
 
-    def __init__(self, connect: Callable[[], ZooKeeper], name: str, host: str, port: int) -> None:
+    def __init__(self, connect: Callable[[], Any], name: str, host: str, port: int) -> None:
         self._connect = connect
         self._folder = f"/discoverable/{name}"
         self._value = msgspec.json.encode(
