@@ -4,8 +4,6 @@ significant first; the highest bit of a byte says that another one follows.
 
 from tms.model.message import Buffer
 
-_BITS = 64
-
 
 def zigzag(value: int) -> bytes:
     """The bytes of a number."""
@@ -22,12 +20,12 @@ def read_zigzag(raw: Buffer, at: int) -> tuple[int, int]:
     """The number at a place, and the place behind it. Raises `IndexError` where the bytes end, and
     `OverflowError` for more than 64 bits."""
     value = 0
-    for shift in range(0, _BITS, 7):
+    for shift in range(0, 64, 7):
         byte = raw[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if value >> _BITS:
+            if value >> 64:
                 break
             return (value >> 1) ^ -(value & 1), at
     raise OverflowError("a number of more than 64 bits")

@@ -27,7 +27,7 @@ class TephraServer:
     @property
     def port(self) -> int:
         """Where it listens."""
-        return self._frames.address[1]
+        return self._frames.port
 
     def register(self, quorum: str, name: str, host: str) -> None:
         """From `start` to `stop`, let clients find it through ZooKeeper."""
