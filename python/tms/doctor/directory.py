@@ -95,7 +95,7 @@ def _lock(path: Path, machine: Machine) -> Finding:
     except OSError:
         return ok(name, "free")
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    for line in machine.text("proc", "locks").splitlines():
+    for line in machine.text("proc/locks").splitlines():
         words = line.split()
         if "FLOCK" in words and device in words:
             pid = words[words.index(device) - 1]
@@ -140,7 +140,7 @@ def _mount(path: Path, machine: Machine) -> _Mount:
     """The mount that `path` is on."""
     real = os.path.realpath(path)
     best = _Mount("/", "unknown", False)
-    for line in machine.text("proc", "self", "mounts").splitlines():
+    for line in machine.text("proc/self/mounts").splitlines():
         words = line.split()
         if len(words) < 4:
             continue

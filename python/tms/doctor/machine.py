@@ -11,7 +11,7 @@ import resource
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import metadata
@@ -21,15 +21,69 @@ from tms.clock import Clock, SystemClock
 from tms.doctor.finding import Finding, ok, problem, warning
 
 MIB = 1 << 20
-_DESCRIPTORS = 4_096
 _MEMORY_BYTES = 256 * MIB
-_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9._-]+)")
-_AT_LEAST = re.compile(r">=\s*([0-9.]+)")
+_REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)[^;]*?(?:>= *([0-9.]+)|$|;)")
+_AVAILABLE = re.compile(r"^MemAvailable: *([0-9]+)", re.MULTILINE)
+_CGROUP_LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
 _UNLIMITED_CGROUP = 1 << 60
 _BORN_MS = 1_767_225_600_000  # 2026-01-01: no clock of a machine that runs this TMS is before it
 _NATIVE = ("plyvel", "pyarrow", "google_crc32c", "uvloop", "httptools", "msgspec", "zstandard")
 _VARIABLES = ("TMS_URL", "TMS_DATA", "TMS_STORE", "TMS_TRACEBACK")
 _SLOW_SWITCHES = ("PYTHONDEVMODE", "PYTHONASYNCIODEBUG", "PYTHONMALLOC", "PYTHONTRACEMALLOC")
+
+
+# Limits of this process: the least that is enough, and how a lower one is told and raised.
+_LIMITS = (
+    ("file size", "RLIMIT_FSIZE", 64 * MIB, problem, "bytes per file", "ulimit -f unlimited"),
+    ("threads", "RLIMIT_NPROC", 256, warning, "threads and processes", "ulimit -u 4096"),
+    (
+        "open files",
+        "RLIMIT_NOFILE",
+        4_096,
+        warning,
+        "descriptors; each connection takes one, each open segment four",
+        "ulimit -n 65536, or LimitNOFILE= in the systemd unit",
+    ),
+    (
+        "address space",
+        "RLIMIT_AS",
+        4 << 30,
+        warning,
+        "bytes; Arrow reserves more than it uses",
+        "ulimit -v unlimited, and limit memory with a control group instead",
+    ),
+)
+# Settings of the kernel: the file, which of its words are bad, and how that is told and mended.
+_KERNEL: tuple[tuple[str, str, Callable[[list[str]], bool], str, str], ...] = (
+    (
+        "huge pages",
+        "sys/kernel/mm/transparent_hugepage/enabled",
+        lambda words: "[always]" in words,
+        "transparent huge pages are always on; memory use grows beyond what is needed",
+        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+    ),
+    (
+        "memory overcommit",
+        "proc/sys/vm/overcommit_memory",
+        lambda words: words == ["2"],
+        "vm.overcommit_memory is {}; reservations that are never used may fail",
+        "sysctl vm.overcommit_memory=0",
+    ),
+    (
+        "connection backlog",
+        "proc/sys/net/core/somaxconn",
+        lambda words: int(words[0]) < 512,
+        "net.core.somaxconn is {}; bursts of new connections are refused",
+        "sysctl net.core.somaxconn=4096",
+    ),
+    (
+        "local ports",
+        "proc/sys/net/ipv4/ip_local_port_range",
+        lambda words: int(words[1]) - int(words[0]) < 5_000,
+        "only the ports {} to {} are for outgoing connections",
+        'sysctl net.ipv4.ip_local_port_range="32768 60999"',
+    ),
+)
 
 
 def _limit(name: str) -> int:
@@ -52,19 +106,11 @@ class Machine:
     temporary: Callable[[], str] = tempfile.gettempdir
     encoding: str = sys.getfilesystemencoding()
 
-    def number(self, *path: str) -> int | None:
-        """The number in a file below /proc or /sys; None if there is none."""
-        root = self.proc if path[0] == "proc" else self.sysfs
-        try:
-            return int(root.joinpath(*path[1:]).read_text().split()[0])
-        except (OSError, ValueError, IndexError):
-            return None
-
-    def text(self, *path: str) -> str:
+    def text(self, path: str) -> str:
         """The text of a file below /proc or /sys; empty if there is none."""
-        root = self.proc if path[0] == "proc" else self.sysfs
+        root, _, rest = path.partition("/")
         try:
-            return root.joinpath(*path[1:]).read_text()
+            return ({"proc": self.proc, "sys": self.sysfs}[root] / rest).read_text()
         except OSError:
             return ""
 
@@ -74,19 +120,13 @@ def check(machine: Machine) -> Iterator[Finding]:
     yield _python(machine)
     yield _libraries(machine)
     yield _native(machine)
-    yield _descriptors(machine)
-    yield _file_size(machine)
-    yield _threads(machine)
-    yield _address_space(machine)
+    yield from _limits(machine)
     yield _memory(machine)
     yield _memory_of_container(machine)
     yield _clock(machine)
     yield _encoding(machine)
     yield _temporary(machine)
-    yield _huge_pages(machine)
-    yield _overcommit(machine)
-    yield _backlog(machine)
-    yield _ports(machine)
+    yield from _kernel(machine)
     yield _switches(machine)
     yield _variables(machine)
     yield _target(machine)
@@ -100,27 +140,27 @@ def _python(machine: Machine) -> Finding:
 
 
 def _libraries(machine: Machine) -> Finding:
-    missing = []
-    for line in metadata.requires("tms") or []:
-        requirement, _, marker = line.partition(";")
-        found_name = _REQUIREMENT.match(requirement)
-        if found_name is None or "extra ==" in marker:  # what only some need
-            continue
-        name, wanted = found_name[1], (_AT_LEAST.search(requirement) or ("", "0"))[1]
-        try:
-            found = machine.installed(name)
-        except metadata.PackageNotFoundError:
-            missing.append(f"{name} is missing")
-            continue
-        if _numbers(found) < _numbers(wanted):
-            missing.append(f"{name} {found} is older than {wanted}")
-    if missing:
+    required = [line for line in metadata.requires("tms") or [] if "extra ==" not in line]
+    if missing := list(outdated(required, machine.installed)):
         return problem(
             "libraries",
             "; ".join(missing),
             "install the locked versions: pip install --require-hashes -r requirements.lock",
         )
     return ok("libraries", "all there and new enough")
+
+
+def outdated(requirements: Iterable[str], installed: Callable[[str], str]) -> Iterator[str]:
+    """Of requirements like `NAME>=VERSION`, those that are not installed, or are older."""
+    for line in requirements:
+        name, least = _REQUIREMENT.findall(line)[0]
+        try:
+            version = installed(name)
+        except metadata.PackageNotFoundError:
+            yield f"{name} is not installed"
+            continue
+        if _numbers(version) < _numbers(least):
+            yield f"{name} {version} is older than {least}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -143,69 +183,40 @@ def _native(machine: Machine) -> Finding:
     return ok("native libraries", "load")
 
 
-def _descriptors(machine: Machine) -> Finding:
-    limit = machine.limit("RLIMIT_NOFILE")
-    if 0 <= limit < _DESCRIPTORS:
-        return warning(
-            "open files",
-            f"at most {limit:,} descriptors; each connection takes one, each open segment four",
-            f"ulimit -n {_DESCRIPTORS * 16}, or LimitNOFILE= in the systemd unit",
-        )
-    return ok("open files", f"up to {limit:,}" if limit >= 0 else "unlimited")
-
-
-def _file_size(machine: Machine) -> Finding:
-    limit = machine.limit("RLIMIT_FSIZE")
-    if 0 <= limit < 64 * MIB:
-        return problem("file size", f"at most {limit:,} bytes per file", "ulimit -f unlimited")
-    return ok("file size", "enough")
-
-
-def _threads(machine: Machine) -> Finding:
-    limit = machine.limit("RLIMIT_NPROC")
-    if 0 <= limit < 256:
-        return warning("threads", f"at most {limit} threads and processes", "ulimit -u 4096")
-    return ok("threads", "enough")
-
-
-def _address_space(machine: Machine) -> Finding:
-    limit = machine.limit("RLIMIT_AS")
-    if 0 <= limit < 4 << 30:
-        return warning(
-            "address space",
-            f"limited to {limit // MIB:,} MiB; Arrow reserves more than it uses",
-            "ulimit -v unlimited, and limit memory with a control group instead",
-        )
-    return ok("address space", "enough")
+def _limits(machine: Machine) -> Iterator[Finding]:
+    for check, name, least, worse, what, fix in _LIMITS:
+        limit = machine.limit(name)
+        if 0 <= limit < least:
+            yield worse(check, f"at most {limit:,} {what}", fix)
+        else:
+            yield ok(check, f"up to {limit:,}" if limit >= 0 else "unlimited")
 
 
 def _memory(machine: Machine) -> Finding:
-    for line in machine.text("proc", "meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            free = int(line.split()[1]) << 10
-            if free < _MEMORY_BYTES:
-                return problem(
-                    "memory",
-                    f"only {free // MIB:,} MiB are available",
-                    f"free some: the service needs {_MEMORY_BYTES // MIB} MiB and its cache",
-                )
-            return ok("memory", f"{free // MIB:,} MiB available")
-    return ok("memory", "unknown on this system")
+    available = _AVAILABLE.search(machine.text("proc/meminfo"))
+    if available is None:
+        return ok("memory", "unknown on this system")
+    free = int(available[1]) << 10
+    if free < _MEMORY_BYTES:
+        return problem(
+            "memory",
+            f"only {free // MIB:,} MiB are available",
+            f"free some: the service needs {_MEMORY_BYTES // MIB} MiB and its cache",
+        )
+    return ok("memory", f"{free // MIB:,} MiB available")
 
 
 def _memory_of_container(machine: Machine) -> Finding:
-    limits = (
-        machine.number("sys", "fs", "cgroup", "memory.max"),
-        machine.number("sys", "fs", "cgroup", "memory", "memory.limit_in_bytes"),
-    )
-    limit = next((one for one in limits if one is not None and one < _UNLIMITED_CGROUP), None)
-    if limit is not None and limit < _MEMORY_BYTES:
+    check = "memory of the control group"
+    texts = map(machine.text, _CGROUP_LIMITS)
+    limit = next((int(text) for text in texts if text.strip().isdigit()), _UNLIMITED_CGROUP)
+    if limit < _MEMORY_BYTES:
         return warning(
-            "memory of the control group",
+            check,
             f"limited to {limit // MIB:,} MiB",
             f"raise it to {2 * _MEMORY_BYTES // MIB} MiB, or make the service's cache smaller",
         )
-    return ok("memory of the control group", "enough" if limit else "unlimited")
+    return ok(check, "enough" if limit < _UNLIMITED_CGROUP else "unlimited")
 
 
 def _clock(machine: Machine) -> Finding:
@@ -240,47 +251,13 @@ def _temporary(machine: Machine) -> Finding:
     return ok("temporary files", path)
 
 
-def _huge_pages(machine: Machine) -> Finding:
-    text = machine.text("sys", "kernel", "mm", "transparent_hugepage", "enabled")
-    if "[always]" in text:
-        return warning(
-            "huge pages",
-            "transparent huge pages are always on; memory use grows beyond what is needed",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-        )
-    return ok("huge pages", "only where asked for" if text else "unknown on this system")
-
-
-def _overcommit(machine: Machine) -> Finding:
-    if machine.number("proc", "sys", "vm", "overcommit_memory") == 2:
-        return warning(
-            "memory overcommit",
-            "vm.overcommit_memory is 2; reservations that are never used may fail",
-            "sysctl vm.overcommit_memory=0",
-        )
-    return ok("memory overcommit", "allowed")
-
-
-def _backlog(machine: Machine) -> Finding:
-    backlog = machine.number("proc", "sys", "net", "core", "somaxconn")
-    if backlog is not None and backlog < 512:
-        return warning(
-            "connection backlog",
-            f"net.core.somaxconn is {backlog}; bursts of new connections are refused",
-            "sysctl net.core.somaxconn=4096",
-        )
-    return ok("connection backlog", "enough")
-
-
-def _ports(machine: Machine) -> Finding:
-    ends = machine.text("proc", "sys", "net", "ipv4", "ip_local_port_range").split()
-    if len(ends) == 2 and int(ends[1]) - int(ends[0]) < 5_000:
-        return warning(
-            "local ports",
-            f"only {int(ends[1]) - int(ends[0]) + 1:,} ports for outgoing connections",
-            'sysctl net.ipv4.ip_local_port_range="32768 60999"',
-        )
-    return ok("local ports", "enough")
+def _kernel(machine: Machine) -> Iterator[Finding]:
+    for check, path, is_bad, found, fix in _KERNEL:
+        words = machine.text(path).split()
+        if words and is_bad(words):
+            yield warning(check, found.format(*words), fix)
+        else:
+            yield ok(check, " ".join(words) or "unknown on this system")
 
 
 def _switches(machine: Machine) -> Finding:

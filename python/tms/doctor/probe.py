@@ -10,8 +10,9 @@ import contextlib
 import errno
 import json
 import socket
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 from urllib.parse import urlsplit
 
 _ANSWER_BYTES_MAX = 16_384
@@ -30,32 +31,50 @@ _BETRAYALS = (
 _TLS_COMPLAINTS = (b"HTTP request was sent to HTTPS", b"HTTP request to an HTTPS server")
 
 
-class Who(StrEnum):
-    """Who was found at an address."""
+class Who(Enum):
+    """Who was found at an address: a sentence on it, and what to do next."""
 
-    TMS = "tms"
-    OTHER_HTTP = "other-http"
-    TLS = "tls"
-    PLAIN = "plain"  # no TLS although the URL says https
-    BAD_CERTIFICATE = "bad-certificate"
-    OTHER_PROTOCOL = "other-protocol"
-    SILENT = "silent"
-    REFUSED = "refused"
-    UNREACHABLE = "unreachable"
-    UNKNOWN_HOST = "unknown-host"
-    BAD_URL = "bad-url"
+    def __init__(self, found: str, next: str) -> None:
+        self.found, self.next = found, next
+
+    TMS = "TMS answers at {place}.", ""
+    OTHER_HTTP = "What answers at {place} is HTTP but not TMS.", "Another service has this port."
+    TLS = "What listens at {place} speaks TLS.", "Write https:// instead of http://."
+    PLAIN = "What listens at {place} speaks no TLS.", "Write http:// instead of https://."
+    BAD_CERTIFICATE = (
+        "The certificate of {place} is not trusted ({detail}).",
+        "Use the name in the certificate, or make its authority known to this machine.",
+    )
+    OTHER_PROTOCOL = "What listens at {place} speaks {detail}.", "That is not TMS; check the port."
+    SILENT = (
+        "Something accepts connections at {place} but does not answer HTTP.",
+        "It may be another protocol (Kafka?) or hang; check the port.",
+    )
+    REFUSED = "Nothing listens at {place}.", "Start a service there: tms serve."
+    UNREACHABLE = "{place} cannot be reached ({detail}).", "Check host, port, network and firewall."
+    UNKNOWN_HOST = "The host of {place} is not known.", "Check the name, and DNS."
+    BAD_URL = "{place} is no URL of a service.", "Write it like http://127.0.0.1:7070."
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Who answered, a sentence on it, what to do next, and the answer's headers and JSON body if it
-    was TMS."""
+    """Who answered, and the answer's headers and JSON body if it was TMS."""
 
     who: Who
-    found: str
-    next: str
-    headers: dict[str, str]
+    place: str
+    detail: object = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
     body: object = None
+
+    @property
+    def found(self) -> str:
+        """A sentence on who answered."""
+        return self.who.found.format(place=self.place, detail=self.detail)
+
+    @property
+    def next(self) -> str:
+        """What to do next."""
+        return self.who.next
 
 
 def ask(url: str, path: str, timeout_s: float) -> Probed:
@@ -64,25 +83,22 @@ def ask(url: str, path: str, timeout_s: float) -> Probed:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        host, port = None, 0
+        return Probed(Who.BAD_URL, url)
     if not host or parts.scheme not in ("http", "https"):
-        return _answer(
-            Who.BAD_URL, f"{url} is no URL of a service.", "Write it like http://127.0.0.1:7070."
-        )
+        return Probed(Who.BAD_URL, url)
     place = f"{host}:{port}"
     request = f"GET {path} HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n".encode("ascii")
     try:
         with socket.create_connection((host, port), timeout_s) as connection:
-            if parts.scheme == "https":
-                import ssl  # slow to load, and rarely needed
+            if parts.scheme == "http":
+                return _judge(place, _exchange(connection, request))
+            import ssl  # slow to load, and rarely needed
 
-                with ssl.create_default_context().wrap_socket(
-                    connection, server_hostname=host
-                ) as encrypted:
-                    return _judge(place, _exchange(encrypted, request))
-            return _judge(place, _exchange(connection, request))
+            context = ssl.create_default_context()
+            with context.wrap_socket(connection, server_hostname=host) as encrypted:
+                return _judge(place, _exchange(encrypted, request))
     except OSError as error:
-        return _unreached(place, error)
+        return Probed(_unreached(error), place, error)
 
 
 def _exchange(connection: socket.socket, request: bytes) -> bytes:
@@ -99,22 +115,12 @@ def _exchange(connection: socket.socket, request: bytes) -> bytes:
 
 def _judge(place: str, received: bytes) -> Probed:
     if not received:
-        return _answer(
-            Who.SILENT,
-            f"Something accepts connections at {place} but does not answer HTTP.",
-            "It may be another protocol (Kafka?) or hang; check the port.",
-        )
+        return Probed(Who.SILENT, place)
     if received.startswith(_BETRAYALS[0][0]) or any(part in received for part in _TLS_COMPLAINTS):
-        return _answer(
-            Who.TLS, f"What listens at {place} speaks TLS.", "Write https:// instead of http://."
-        )
+        return Probed(Who.TLS, place)
     if not received.startswith(b"HTTP/1."):
         name = next((name for sign, name in _BETRAYALS if received.startswith(sign)), "no HTTP")
-        return _answer(
-            Who.OTHER_PROTOCOL,
-            f"What listens at {place} speaks {name}.",
-            "That is not TMS; check host and port.",
-        )
+        return Probed(Who.OTHER_PROTOCOL, place, name)
     head, _, rest = received.partition(b"\r\n\r\n")
     headers = {
         name.strip().lower(): value.strip()
@@ -129,45 +135,16 @@ def _judge(place: str, received: bytes) -> Probed:
         or "reasons" in body
         or str(body.get("type")).startswith("urn:tms:")
     ):
-        return _answer(Who.TMS, f"TMS answers at {place}.", "", headers, body)
-    return _answer(
-        Who.OTHER_HTTP,
-        f"What answers at {place} is HTTP but not TMS.",
-        "Another service has this port; check host and port.",
-        headers,
-    )
+        return Probed(Who.TMS, place, headers=headers, body=body)
+    return Probed(Who.OTHER_HTTP, place)
 
 
-def _unreached(place: str, error: OSError) -> Probed:
+def _unreached(error: OSError) -> Who:
     kind = type(error).__name__  # by name, so that ssl is loaded for https only
     if kind == "SSLCertVerificationError":
-        return _answer(
-            Who.BAD_CERTIFICATE,
-            f"The certificate of {place} is not trusted ({error}).",
-            "Use the name in the certificate, or make its authority known to this machine.",
-        )
+        return Who.BAD_CERTIFICATE
     if kind.startswith("SSL"):
-        return _answer(
-            Who.PLAIN,
-            f"What listens at {place} speaks no TLS.",
-            "Write http:// instead of https://.",
-        )
+        return Who.PLAIN
     if isinstance(error, socket.gaierror):
-        return _answer(
-            Who.UNKNOWN_HOST, f"The host of {place} is not known.", "Check the name, and DNS."
-        )
-    if error.errno == errno.ECONNREFUSED:
-        return _answer(
-            Who.REFUSED, f"Nothing listens at {place}.", "Start a service there: tms serve."
-        )
-    return _answer(
-        Who.UNREACHABLE,
-        f"{place} cannot be reached ({error}).",
-        "Check host, port, network and firewall.",
-    )
-
-
-def _answer(
-    who: Who, found: str, next: str, headers: dict[str, str] | None = None, body: object = None
-) -> Probed:
-    return Probed(who, found, next, headers or {}, body)
+        return Who.UNKNOWN_HOST
+    return Who.REFUSED if error.errno == errno.ECONNREFUSED else Who.UNREACHABLE

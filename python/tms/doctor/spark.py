@@ -6,7 +6,6 @@ Spark itself is not started, and pyspark not imported.
 
 import contextlib
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 from tms.doctor import service
 from tms.doctor.finding import Finding, ok, problem, warning
-from tms.doctor.machine import Machine
+from tms.doctor.machine import Machine, outdated
 from tms.errors import ConfigError, TMSError
 from tms.spark.runtime import Runtime, SparkLine
 from tms.store.hbase import HBaseStore, Limits
@@ -24,7 +23,7 @@ from tms.store.hbase import HBaseStore, Limits
 LIMITS = Limits(connect_s=5.0, call_s=10.0, connections_max=1)
 PYTHON_ANSWERS_S = 60.0
 _NEEDED = ("pyarrow", "pandas")
-_MINIMUM = re.compile(r"([A-Za-z0-9_.-]+)>=([0-9.]+); extra == .sql.")
+_SQL = ('extra == "sql"', "extra == 'sql'")
 _PROBE = "import sys, pyarrow, pandas, tms; print('%d.%d' % sys.version_info[:2])"
 _EXTRAS = {SparkLine.SPARK4: "tms[spark]", SparkLine.SPARK35: "tms[spark35]"}
 
@@ -84,26 +83,16 @@ def _spark_home(runtime: Runtime) -> Finding:
 
 def _library(name: str, extra: str, runtime: Runtime) -> Finding:
     """A library that pyspark needs to exchange record batches."""
-    fix = f"pip install --upgrade '{extra}'"
-    try:
-        version = runtime.installed(name)
-    except metadata.PackageNotFoundError:
-        return problem(name, "is not installed", fix)
-    least = {match[1]: match[2] for one in _requires() if (match := _MINIMUM.match(one))}
-    wanted = least.get(name, "0")
-    if _numbers(version) < _numbers(wanted):
-        return problem(name, f"{version} is installed, pyspark needs {wanted}", fix)
-    return ok(name, version)
+    required = [one for one in _requires() if one.startswith(name) and one.endswith(_SQL)]
+    for fault in outdated(required or [name], runtime.installed):
+        return problem(name, f"{fault}; pyspark needs it", f"pip install --upgrade '{extra}'")
+    return ok(name, runtime.installed(name))
 
 
 def _requires() -> list[str]:
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.requires("pyspark") or []
     return []
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", version)[:3]]
 
 
 def _workers(runtime: Runtime) -> Finding:
