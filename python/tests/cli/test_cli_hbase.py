@@ -40,10 +40,9 @@ from tms.store.hbase.deployment.tables import (
     Tuning,
     coprocessor_path,
     mended,
-    split_rows,
     with_coprocessor,
 )
-from tms.store.hbase.rows import salt
+from tms.store.hbase.rows import salt, split_rows
 
 ROOT = Path(__file__).resolve().parents[3]
 OLD = Build("0.0.9", "hdfs:///tms/tms-coprocessor-0.0.9-00000000.jar", "00" * 32)

@@ -9,6 +9,7 @@ from tests.cli.test_cli_hbase import NEW, OLD, state
 from tms.clock import SystemClock
 from tms.errors import ConfigError
 from tms.store.hbase.admin import Probe, Region
+from tms.store.hbase.coprocessor import bounds
 from tms.store.hbase.deployment import deploy, plan
 from tms.store.hbase.deployment import jar_places as places
 from tms.store.hbase.deployment.deploy import Deployment, RegionAnswer
@@ -16,10 +17,9 @@ from tms.store.hbase.deployment.health import (
     HealthFinding,
     HealthSeverity,
     Observed,
-    bounds,
     findings,
+    region_verdict,
     table_facts,
-    verdict,
 )
 from tms.store.hbase.deployment.plan import FoundTable, Installed
 from tms.store.hbase.rows import METADATA
@@ -71,7 +71,7 @@ def test_a_region_that_is_not_right_is_a_problem(
     probe: Probe | str | None, word: str, text: str
 ) -> None:
     seen = observed(GOOD, probe)
-    assert verdict(seen.answers["messages"][1], "0.1.0") == word
+    assert region_verdict(seen.answers["messages"][1], "0.1.0") == word
     ((severity, what),) = told(seen)
     assert severity == "problem" and text in what
     assert all(one.next for one in findings(seen))

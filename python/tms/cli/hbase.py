@@ -13,6 +13,7 @@ from tms.cli.session import RETENTION, CommandGroup, Session, Shared
 from tms.cli.topics import time_text
 from tms.errors import ConfigError, StorageUnavailable, TMSError
 from tms.model.topic import parse_retention
+from tms.store.hbase.coprocessor import bounds
 from tms.store.hbase.deployment import health, plan
 from tms.store.hbase.deployment import jar_places as places
 from tms.store.hbase.deployment.deploy import Deployment, RegionAnswer, regions_of
@@ -286,7 +287,7 @@ def _observed(deployment: Deployment, webhdfs: str | None) -> health.Observed:
         path = coprocessor_path(state.tables[name].table) if name in state.tables else None
         if path is not None and _is_gone(deployment, path, webhdfs):
             gone[name] = path
-    return health.Observed(state, answers, health.bounds(notes), gone, tms.__version__)
+    return health.Observed(state, answers, bounds(notes), gone, tms.__version__)
 
 
 def _is_gone(deployment: Deployment, path: str, webhdfs: str | None) -> bool:

@@ -30,7 +30,7 @@ REGIONS = b"!region/"
 PROBE = b"tms.probe"
 CLEANUP = b"tms.cleanup"
 # What HBase adds to the attributes of a table.
-_OWN = frozenset({b"IS_META", b"DURABILITY", b"hbase.store.file-tracker.impl"})
+_OWN = frozenset({"IS_META", "DURABILITY", "hbase.store.file-tracker.impl"})
 _PROBE_QUALIFIER = b"probe"
 _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 _META = b"hbase:meta"
@@ -48,6 +48,11 @@ class HBaseTable:
     attributes: Mapping[str, str] = field(default_factory=dict)
     family_attributes: Mapping[str, str] = field(default_factory=dict)
     family_configuration: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The attributes but for those that HBase adds."""
+        return {name: value for name, value in self.attributes.items() if name not in _OWN}
 
     @property
     def ttl_ms(self) -> int | None:
@@ -132,7 +137,7 @@ class Admin:
             name,
             _texts(found.attributes),
             _texts(family.attributes),
-            {_text(key): _text(value) for key, value in (family.configuration or {}).items()},
+            _texts(family.configuration),
         )
 
     def create_table(self, table: HBaseTable, split_rows: Sequence[bytes] = ()) -> bool:
@@ -152,7 +157,8 @@ class Admin:
         if _fits(self.table(table.name), table):
             return False
         found = self._read("getTableDescriptor", self._name(table.name))
-        kept = {name: value for name, value in found.attributes.items() if name in _OWN}
+        own = {name.encode() for name in _OWN}
+        kept = {name: value for name, value in found.attributes.items() if name in own}
         found.attributes = {**kept, **_raw(table.attributes)}
         found.durability = None  # stands in the attributes
         found.columns = [_family(table, one) for one in found.columns]
@@ -316,10 +322,8 @@ def _family(table: HBaseTable, found: Any) -> Any:
 
 def _fits(found: HBaseTable, wanted: HBaseTable) -> bool:
     """Whether nothing would change."""
-    own = {name.decode() for name in _OWN}
-    attributes = {name: value for name, value in found.attributes.items() if name not in own}
     return (
-        attributes == {name: value for name, value in wanted.attributes.items() if name not in own}
+        found.settings == wanted.settings
         and wanted.family_attributes.items() <= found.family_attributes.items()
         and wanted.family_configuration.items() <= found.family_configuration.items()
     )
@@ -342,12 +346,9 @@ def _raw(attributes: Mapping[str, str]) -> dict[bytes, bytes]:
     return {name.encode(): value.encode() for name, value in attributes.items()}
 
 
-def _texts(attributes: Mapping[bytes, bytes] | None) -> dict[str, str]:
-    return {
-        name.decode(errors="replace"): value.decode(errors="replace")
-        for name, value in (attributes or {}).items()
-    }
+def _texts(attributes: Mapping[Any, Any] | None) -> dict[str, str]:
+    return {_text(name): _text(value) for name, value in (attributes or {}).items()}
 
 
 def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

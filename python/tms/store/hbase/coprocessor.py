@@ -7,9 +7,10 @@ Invariants
 * What is not known counts as not cleaned.
 """
 
+import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -25,6 +26,11 @@ LOOK_AGAIN_S = 5.0  # when something was wrong
 FRESH_S = 60.0  # after the start, records that are old say only that nobody wrote them before
 AGE_MS_MAX = 300_000  # records older than that in a region server are stale
 _NEXT = "Run `tms hbase status`."
+_WRONG = {
+    "missing": f"The coprocessor is missing in {{}}: nothing expires, or is hidden. {_NEXT}",
+    "off": f"The coprocessor is switched off in {{}}: nothing is cleaned or hidden. {_NEXT}",
+    "stale": f"The coprocessor has old records in {{}}: cleaning waits. {_NEXT}",
+}
 
 
 class _Note(msgspec.Struct):
@@ -69,13 +75,9 @@ class CoprocessorWatch:
     def cleaned_ms(self) -> int:
         """The time up to which no region has anything left of transactions that were invalid; see
         `Store.cleaned_ms`. 0 when a region has not noted anything."""
-        notes = self._admin.region_notes()
-        bounds = [
-            _bound_ms(notes.get(f"{table}/{region.encoded}"))
-            for table in CLEANED_TABLES
-            for region in self._admin.regions(table)
-        ]
-        return min(bounds, default=0)
+        known = bounds(self._admin.region_notes())
+        regions = (one for table in CLEANED_TABLES for one in self._admin.regions(table))
+        return min((known.get(f"{one.table}/{one.encoded}", 0) for one in regions), default=0)
 
     def close(self) -> None:
         """Look no more."""
@@ -99,49 +101,45 @@ class CoprocessorWatch:
                 self._looking = False
 
 
+def verdict(probe: Probe | None, version: str) -> str:
+    """`0.1.0`, `missing`, `off`, or `0.0.9 instead of 0.1.0`."""
+    if probe is None:
+        return "missing"
+    if probe.version != version:
+        return f"{probe.version} instead of {version}"
+    return version if probe.enabled else "off"
+
+
 def judge(
     probes: Iterable[tuple[Region, Probe | None]], namespace: str, young: bool = False
 ) -> list[str]:
     """What these answers say is wrong, in sentences. `young`: old records are to be expected."""
     asked: Counter[str] = Counter()
-    missing: Counter[str] = Counter()
-    other: Counter[tuple[str, str]] = Counter()
-    off: Counter[str] = Counter()
-    stale: Counter[str] = Counter()
+    wrong: Counter[tuple[str, str]] = Counter()
     for region, probe in probes:
         asked[region.table] += 1
-        if probe is None:
-            missing[region.table] += 1
-        elif probe.version != VERSION:
-            other[region.table, probe.version] += 1
-        elif not probe.enabled:
-            off[region.table] += 1
-        elif not young and min(_age(probe.metadata_age_ms), _age(probe.image_age_ms)) < 0:
-            stale[region.table] += 1
-    said = [
-        (missing, "The coprocessor is missing in", "what expired stays, and is not hidden."),
-        (off, "The coprocessor is switched off in", "nothing is cleaned or hidden."),
-        (stale, "The coprocessor has old records in", "cleaning waits."),
-    ]
-    found = [
-        f"{begin} {count} of {asked[table]} regions of {namespace}:{table}: {end} {_NEXT}"
-        for counts, begin, end in said
-        for table, count in counts.items()
-    ]
-    return found + [
-        f"The coprocessor in {count} of {asked[table]} regions of {namespace}:{table} has version "
-        f"{version}, this is {VERSION}: run `tms hbase upgrade`."
-        for (table, version), count in other.items()
+        found = verdict(probe, VERSION)
+        if probe is not None and found == VERSION and not young and _is_stale(probe):
+            found = "stale"
+        if found != VERSION:
+            wrong[found, region.table] += 1
+    return [
+        _WRONG.get(found, f"The coprocessor is {found} in {{}}: run `tms hbase upgrade`.").format(
+            f"{count} of {asked[table]} regions of {namespace}:{table}"
+        )
+        for (found, table), count in wrong.items()
     ]
 
 
-def _age(ms: int | None) -> int:
-    """How much younger than is allowed; negative when it is too old, or was never read."""
-    return -1 if ms is None else AGE_MS_MAX - ms
+def _is_stale(probe: Probe) -> bool:
+    ages_ms = (probe.metadata_age_ms, probe.image_age_ms)
+    return any(age_ms is None or age_ms > AGE_MS_MAX for age_ms in ages_ms)
 
 
-def _bound_ms(raw: bytes | None) -> int:
-    try:
-        return 0 if raw is None else msgspec.json.decode(raw, type=_Note).bound_ms
-    except msgspec.MsgspecError:
-        return 0
+def bounds(notes: Mapping[str, bytes]) -> dict[str, int]:
+    """How far each region is cleaned, from its notes; one that cannot be read is left out."""
+    found = {}
+    for name, raw in notes.items():
+        with contextlib.suppress(msgspec.MsgspecError):
+            found[name] = msgspec.json.decode(raw, type=_Note).bound_ms
+    return found

@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-import msgspec
-
 from tms.store.hbase.admin import TTL
-from tms.store.hbase.coprocessor import AGE_MS_MAX
+from tms.store.hbase.coprocessor import AGE_MS_MAX, verdict
 from tms.store.hbase.deployment.deploy import RegionAnswer
-from tms.store.hbase.deployment.plan import Build, TablesState
+from tms.store.hbase.deployment.plan import TablesState
 from tms.store.hbase.deployment.tables import (
     ENABLED,
     ISOLATION,
@@ -30,6 +28,11 @@ from tms.store.hbase.deployment.tables import (
 from tms.store.hbase.rows import TABLES
 
 _INSTALL = "`tms hbase install` mends it"
+_REFRESH = (
+    "a region that has just opened needs some seconds; else its server's log says "
+    "tms_refresh_failed"
+)
+_SERVE = "committed readers wait for it: see whether `tms serve --store` runs"
 
 
 class HealthSeverity(StrEnum):
@@ -60,51 +63,31 @@ class Observed:
     tms: str
 
 
-class _RegionNote(msgspec.Struct):
-    bound_ms: int
-
-
-def bounds(notes: Mapping[str, bytes]) -> dict[str, int]:
-    """How far each region is cleaned, from its notes; one that cannot be read is left out."""
-    found = {}
-    for name, raw in notes.items():
-        try:
-            found[name] = msgspec.json.decode(raw, type=_RegionNote).bound_ms
-        except msgspec.MsgspecError:
-            continue
-    return found
-
-
-def verdict(answer: RegionAnswer, version: str) -> str:
-    """`0.1.0`, `missing`, `off`, `unreachable`, or `0.0.9 instead of 0.1.0`."""
-    if answer.error is not None:
-        return "unreachable"
-    if answer.probe is None:
-        return "missing"
-    if answer.probe.version != version:
-        return f"{answer.probe.version} instead of {version}"
-    return version if answer.probe.enabled else "off"
+def region_verdict(answer: RegionAnswer, version: str) -> str:
+    """`unreachable`, or what its coprocessor's answer means."""
+    return "unreachable" if answer.error is not None else verdict(answer.probe, version)
 
 
 def findings(seen: Observed) -> list[HealthFinding]:
     """Everything that is not as it should be, the worst first."""
     state = seen.state
-    missing = [name for name in TABLES if name not in state.tables]
-    if missing:
+    found = []
+    if missing := [name for name in TABLES if name not in state.tables]:
         what = f"there is no table {', '.join(missing)}"
-        where = state.namespace
-        found = [HealthFinding(HealthSeverity.PROBLEM, where, what, "`tms hbase install` makes it")]
-    else:
-        found = []
+        found.append(_problem(state.namespace, what, "`tms hbase install` makes it"))
     for name, table in state.tables.items():
         where = f"{state.namespace}:{name}"
         if not table.enabled:
-            found.append(HealthFinding(HealthSeverity.PROBLEM, where, "it is disabled", _INSTALL))
+            found.append(_problem(where, "it is disabled", _INSTALL))
         family = table.table.family_attributes
-        wrong = [f"{key} = {family.get(key)}" for key in RELIED_ON if _differs(family, key)]
+        wrong = [
+            f"{key} = {family[key]}"
+            for key, relied_on in RELIED_ON.items()
+            if key in family and family[key].upper() != relied_on
+        ]
         if wrong:
             what = f"TMS relies on other settings than {', '.join(wrong)}"
-            found.append(HealthFinding(HealthSeverity.PROBLEM, where, what, _INSTALL))
+            found.append(_problem(where, what, _INSTALL))
         if name in WATCHED:
             found += _of_coprocessor(seen, name)
     found += _of_note(seen)
@@ -117,7 +100,7 @@ def table_facts(seen: Observed, name: str) -> dict[str, object]:
     answers = list(seen.answers.get(name, ()))
     servers = Counter(one.region.server for one in answers)
     expected = _expected(seen) or seen.tms
-    verdicts = Counter(verdict(one, expected) for one in answers) if name in WATCHED else {}
+    verdicts = Counter(region_verdict(one, expected) for one in answers) if name in WATCHED else {}
     ages = [one.probe for one in answers if one.probe is not None]
     cleaned = _cleaned(seen, name)
     return {
@@ -151,61 +134,42 @@ def _of_coprocessor(seen: Observed, name: str) -> list[HealthFinding]:
     found = []
     if name in seen.jars_gone:
         what = f"{seen.jars_gone[name]} is gone: region servers that start again stop themselves"
-        next_step = "`tms hbase install` with the same jar puts it back"
-        found.append(HealthFinding(HealthSeverity.PROBLEM, where, what, next_step))
-    verdicts = Counter(verdict(one, expected) for one in answers)
-    errors = [one.error for one in answers if one.error is not None]
+        found.append(_problem(where, what, "`tms hbase install` with the same jar puts it back"))
+    verdicts = Counter(region_verdict(one, expected) for one in answers)
     for said, count in sorted(verdicts.items()):
         regions = f"{count} of {len(answers)} regions"
         if said == "off":
             what = f"the coprocessor is switched off in {regions}: {ENABLED} is false"
-            next_step = f"in `hbase shell`: alter '{where}', METHOD => 'table_att_unset', "
-            found.append(
-                HealthFinding(
-                    HealthSeverity.PROBLEM, where, what, f"{next_step}NAME => '{ENABLED}'"
-                )
-            )
+            unset = f"alter '{where}', METHOD => 'table_att_unset', NAME => '{ENABLED}'"
+            found.append(_problem(where, what, f"in `hbase shell`: {unset}"))
         elif said == "unreachable":
-            what = f"{regions} do not answer: {errors[0]}"
-            found.append(
-                HealthFinding(HealthSeverity.PROBLEM, where, what, "see whether HBase serves them")
-            )
+            error = next(one.error for one in answers if one.error is not None)
+            what = f"{regions} do not answer: {error}"
+            found.append(_problem(where, what, "see whether HBase serves them"))
         elif said == "missing":
             what = f"{regions} have no coprocessor: nothing is cleaned there, readers see all"
-            found.append(HealthFinding(HealthSeverity.PROBLEM, where, what, _INSTALL))
+            found.append(_problem(where, what, _INSTALL))
         elif said != expected:
             what = f"{regions} run the coprocessor {said}"
-            found.append(
-                HealthFinding(HealthSeverity.PROBLEM, where, what, "`tms hbase upgrade` mends it")
-            )
+            found.append(_problem(where, what, "`tms hbase upgrade` mends it"))
     return found + _of_ages(seen, name)
 
 
 def _of_ages(seen: Observed, name: str) -> list[HealthFinding]:
-    where = f"{seen.state.namespace}:{name}"
     probes = [one.probe for one in seen.answers.get(name, ()) if one.probe is not None]
-    found = []
-    never = sum(one.metadata_age_ms is None for one in probes)
+    what = ""
     oldest = _oldest([one.metadata_age_ms for one in probes])
-    if never or (oldest is not None and oldest > AGE_MS_MAX):
-        what = (
-            f"{never} of {len(probes)} regions have not read the metadata yet"
-            if never
-            else f"the metadata was read {(oldest or 0) // 1000:,} s ago"
-        )
-        next_step = "a region that has just opened needs some seconds; else its server's log says "
-        found.append(
-            HealthFinding(HealthSeverity.PROBLEM, where, what, next_step + "tms_refresh_failed")
-        )
+    if never := sum(one.metadata_age_ms is None for one in probes):
+        what = f"{never} of {len(probes)} regions have not read the metadata yet"
+    elif oldest is not None and oldest > AGE_MS_MAX:
+        what = f"the metadata was read {oldest // 1000:,} s ago"
+    found = [_problem(f"{seen.state.namespace}:{name}", what, _REFRESH)] if what else []
     image = _oldest([one.image_age_ms for one in probes])
-    if probes and (image is None or image > AGE_MS_MAX):
-        what = (
-            "no service has written its transactions yet"
-            if image is None
-            else f"the newest state of transactions is {image // 60_000:,} minutes old"
-        )
-        next_step = "committed readers wait for it: see whether `tms serve --store` runs"
-        found.append(HealthFinding(HealthSeverity.WARNING, seen.state.namespace, what, next_step))
+    if probes and image is None:
+        found.append(_warning(seen, "no service has written its transactions yet", _SERVE))
+    elif image is not None and image > AGE_MS_MAX:
+        what = f"the newest state of transactions is {image // 60_000:,} minutes old"
+        found.append(_warning(seen, what, _SERVE))
     return found
 
 
@@ -216,31 +180,36 @@ def _of_note(seen: Observed) -> list[HealthFinding]:
     where = state.namespace
     if state.note is None:
         what = "it is not noted what was installed"
-        return [HealthFinding(HealthSeverity.PROBLEM, where, what, "`tms hbase install` notes it")]
+        return [_problem(where, what, "`tms hbase install` notes it")]
     build = state.note.coprocessor
     paths = {coprocessor_path(state.tables[name].table) for name in WATCHED}
     if build is None and paths == {None}:
         what = "there is no coprocessor: nothing is cleaned, and other readers see every row"
-        return [
-            HealthFinding(HealthSeverity.WARNING, where, what, "`tms hbase install` puts one there")
-        ]
+        return [_warning(seen, what, "`tms hbase install` puts one there")]
     found = []
     if paths != {build.path if build is not None else None}:
         what = "the tables do not name the jar that is noted; something was interrupted"
         next_step = "run the command again that was, or `tms hbase upgrade`"
-        found.append(HealthFinding(HealthSeverity.PROBLEM, where, what, next_step))
+        found.append(_problem(where, what, next_step))
     if build is not None and build.version != seen.tms:
         what = f"the coprocessor {build.version} is installed, and this is TMS {seen.tms}"
-        found.append(
-            HealthFinding(HealthSeverity.WARNING, where, what, "`tms hbase upgrade` when you like")
-        )
+        found.append(_warning(seen, what, "`tms hbase upgrade` when you like"))
     return found
+
+
+def _problem(where: str, what: str, next: str) -> HealthFinding:
+    return HealthFinding(HealthSeverity.PROBLEM, where, what, next)
+
+
+def _warning(seen: Observed, what: str, next: str) -> HealthFinding:
+    """Something that concerns the whole namespace."""
+    return HealthFinding(HealthSeverity.WARNING, seen.state.namespace, what, next)
 
 
 def _expected(seen: Observed) -> str | None:
     """The version that every region should run."""
-    build: Build | None = seen.state.note.coprocessor if seen.state.note is not None else None
-    return None if build is None else build.version
+    note = seen.state.note
+    return None if note is None or note.coprocessor is None else note.coprocessor.version
 
 
 def _cleaned(seen: Observed, name: str) -> list[int]:
@@ -249,11 +218,5 @@ def _cleaned(seen: Observed, name: str) -> list[int]:
     return [bound for bound in notes if bound is not None]
 
 
-def _differs(family: Mapping[str, str], key: str) -> bool:
-    found = family.get(key)
-    return found is not None and found.upper() != RELIED_ON[key]
-
-
 def _oldest(ages: Sequence[int | None]) -> int | None:
-    known = [age for age in ages if age is not None]
-    return max(known) if known else None
+    return max((age for age in ages if age is not None), default=None)

@@ -28,10 +28,9 @@ from tms.store.hbase.deployment.tables import (
     coprocessor_path,
     differences,
     mended,
-    split_rows,
     with_coprocessor,
 )
-from tms.store.hbase.rows import METADATA, TABLES
+from tms.store.hbase.rows import METADATA, TABLES, split_rows
 
 _OF_HBASE = ("default", "hbase")  # namespaces
 
@@ -73,79 +72,61 @@ class TablesState:
     note: Installed | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CreateNamespace:
+class Step(msgspec.Struct, frozen=True):
+    """A change, or a wait for one."""
+
+
+class CreateNamespace(Step, frozen=True):
     """Make the namespace."""
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTable:
+class CreateTable(Step, frozen=True):
     """Make a table."""
 
     table: HBaseTable
     splits: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ModifyTable:
+class ModifyTable(Step, frozen=True):
     """Change a table; its regions reopen."""
 
     table: HBaseTable
     changes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EnableTable:
+class EnableTable(Step, frozen=True):
     """Make a table serve."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class DropTable:
+class DropTable(Step, frozen=True):
     """Disable and delete a table."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class DropNamespace:
+class DropNamespace(Step, frozen=True):
     """Delete the namespace."""
 
 
-@dataclass(frozen=True, slots=True)
-class PutJar:
+class PutJar(Step, frozen=True):
     """Put the jar where region servers read it, unless it is there."""
 
     build: Build
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Step, frozen=True):
     """Wait until every region of a table answers as this build; as none, without the build."""
 
     name: str
     version: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Step, frozen=True):
     """Write down what is installed."""
 
     note: Installed
-
-
-Step = (
-    CreateNamespace
-    | CreateTable
-    | ModifyTable
-    | EnableTable
-    | DropTable
-    | DropNamespace
-    | PutJar
-    | Ask
-    | Note
-)
 
 
 def install(
@@ -276,6 +257,7 @@ def words(step: Step, namespace: str) -> str:
         case Note(note):
             path = note.coprocessor.path if note.coprocessor else "no coprocessor"
             return f"note what is installed: {path}"
+    raise AssertionError(step)
 
 
 def changes(steps: Sequence[Step]) -> list[Step]:

@@ -27,9 +27,7 @@ COPROCESSOR = "io.tms.hbase.RetentionObserver"
 PRIORITY = 1_073_741_823  # HBase's for what users load
 REGIONS, REGIONS_MAX = 16, 1_024
 ISOLATION, REFRESH, ENABLED = "tms.isolation", "tms.refresh.ms", "tms.enabled"
-_SALTS = 1 << 16
 _SLOT = re.compile(r"coprocessor\$([0-9]+)", re.ASCII)
-_OF_HBASE = frozenset({"IS_META", "DURABILITY", "hbase.store.file-tracker.impl"})
 
 # One version of a cell, kept until the coprocessor drops it: a time to live of HBase's own would
 # drop rows in the midst of an open segment, and a second version would keep what was rolled back.
@@ -81,11 +79,6 @@ class Tuning:
         return made
 
 
-def split_rows(regions: int) -> list[bytes]:
-    """Where a table of blocks is split at first: into equal ranges of the salt."""
-    return [b"%04x" % (number * _SALTS // regions) for number in range(1, regions)]
-
-
 def coprocessor_path(table: HBaseTable) -> str | None:
     """The path of the jar that a table's coprocessor comes from; None without the coprocessor."""
     slot = _slot(table.attributes)
@@ -94,7 +87,7 @@ def coprocessor_path(table: HBaseTable) -> str | None:
 
 def with_coprocessor(table: HBaseTable, path: str | None) -> HBaseTable:
     """The table with the coprocessor of this path; without it when there is none."""
-    made = {name: value for name, value in table.attributes.items() if name not in _OF_HBASE}
+    made = table.settings
     slot = _slot(made)
     if path is None:
         if slot is not None:
@@ -106,7 +99,7 @@ def with_coprocessor(table: HBaseTable, path: str | None) -> HBaseTable:
 
 def mended(table: HBaseTable, tuning: Tuning) -> HBaseTable:
     """The table as TMS relies on it, and as the operator says."""
-    attributes = {name: value for name, value in table.attributes.items() if name not in _OF_HBASE}
+    attributes = table.settings
     if table.name in WATCHED:
         if table.ttl_ms is not None:  # HBase's own time to live, which `RELIED_ON` takes away
             attributes[TTL] = str(table.ttl_ms)
@@ -118,9 +111,8 @@ def mended(table: HBaseTable, tuning: Tuning) -> HBaseTable:
 def differences(found: HBaseTable, wanted: HBaseTable) -> list[str]:
     """What would change, in words."""
     changes = []
-    own = {name: value for name, value in found.attributes.items() if name not in _OF_HBASE}
     for before, after in (
-        (own, wanted.attributes),
+        (found.settings, wanted.attributes),
         (found.family_attributes, wanted.family_attributes),
     ):
         for name in sorted({*before, *after}):
