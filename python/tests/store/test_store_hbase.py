@@ -13,7 +13,7 @@ from tms.errors import ConfigError, DataCorrupt, Invalid, StorageUnavailable, TM
 from tms.model import keys
 from tms.store.hbase import HBasePlace
 from tms.store.hbase.blocks import NOTE_S, UNSYNCED_BYTES_MAX, BlockMap, NotedMap
-from tms.store.hbase.records import RecordMap, Records
+from tms.store.hbase.records import RecordMap
 from tms.store.hbase.rows import (
     BlockRows,
     RecordRows,
@@ -56,14 +56,16 @@ def numbers(puts: list[tuple[bytes, bool]]) -> list[tuple[int, bool]]:
 
 def segment(hbase: FakeHBase, created: bool = True, clock: ManualClock | None = None) -> BlockMap:
     pool = cast(Pool, hbase)
-    names = Records(pool, b"tms:metadata")
+    names = RecordMap(pool, RecordRows(b"tms:metadata", b"!map/"))
     if created:
-        names.put([(NAME_ROW, NOTE)])
-    note = names.get(NAME_ROW).value
+        names.write([(SEGMENT.encode(), NOTE)], SYNCED)
+    note = names.get(SEGMENT.encode())
     assert note is not None
     rows = rows_in_hbase("tms", SEGMENT)
     assert isinstance(rows, BlockRows)
-    one = BlockMap(pool, rows, NotedMap(names, NAME_ROW, note), clock or ManualClock(), created)
+    one = BlockMap(
+        pool, rows, NotedMap(names, SEGMENT.encode(), note), clock or ManualClock(), created
+    )
     hbase.called.clear()
     return one
 

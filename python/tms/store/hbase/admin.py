@@ -10,17 +10,20 @@ Invariants
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import msgspec
 
 from tms.clock import Clock
 from tms.errors import DataCorrupt, StorageUnavailable, TMSError
-from tms.store.hbase.records import Records
-from tms.store.hbase.rows import FAMILY, METADATA, table_name
+from tms.model.topic import Durability
+from tms.store.base import pages
+from tms.store.hbase.records import RecordMap
+from tms.store.hbase.rows import FAMILY, METADATA, RecordRows, table_name
 from tms.store.hbase.thrift.connection import types
 from tms.store.hbase.thrift.pool import HBasePlace, Limits, Pool
-from tms.store.hbase.thrift.scanning import Pages
+from tms.store.hbase.thrift.scanning import PAGE_BYTES, Pages
 
 TTL = "tms.ttl"
 TTL_FOREVER_S = 2**31 - 1  # HBase's time to live when there is none
@@ -95,7 +98,9 @@ class Admin:
     def __init__(self, place: HBasePlace, clock: Clock, limits: Limits | None = None) -> None:
         self.place = place
         self._pool = Pool(place, clock, limits or Limits())
-        self._records = Records(self._pool, table_name(place.namespace, METADATA))
+        metadata = table_name(place.namespace, METADATA)
+        self._config = RecordMap(self._pool, RecordRows(metadata, CONFIG))
+        self._regions = RecordMap(self._pool, RecordRows(metadata, REGIONS))
 
     def close(self) -> None:
         """Close the connections."""
@@ -200,10 +205,10 @@ class Admin:
 
     def servers(self) -> list[str]:
         """The names of the machines that serve any region of any table."""
-        pages = Pages(self._pool, _META, b"", b"\xff", filter=_SERVER_ONLY)
+        scan = Pages(self._pool, _META, b"", b"\xff", filter=_SERVER_ONLY)
         hosts: set[str] = set()
-        while not pages.ended:
-            for one in pages.next(_META_ROWS):
+        while not scan.ended:
+            for one in scan.next(_META_ROWS):
                 hosts |= {_text(cell.value).rpartition(":")[0] for cell in one.columnValues}
         return sorted(hosts)
 
@@ -250,27 +255,25 @@ class Admin:
 
     def config(self, name: str) -> bytes | None:
         """What was noted under this name."""
-        return self._records.get(CONFIG + name.encode()).value
+        return self._config.get(name.encode())
 
     def set_config(self, name: str, value: bytes) -> None:
         """Note something under this name, durably."""
-        self._records.put([(CONFIG + name.encode(), value)])
+        self._config.write([(name.encode(), value)], Durability.SYNCED)
 
     def region_notes(self) -> dict[str, bytes]:
         """What the coprocessor noted, by `TABLE/ENCODED`."""
-        found = self._records.all(REGIONS)
-        return {row[len(REGIONS) :].decode(errors="replace"): value for row, value in found}
+        found = chain.from_iterable(pages(self._regions, None, None, PAGE_BYTES))
+        return {key.decode(errors="replace"): value for key, value in found}
 
     # -- parts ---------------------------------------------------------------------------------
 
     def _encoded_names(self, table: bytes) -> dict[bytes, str]:
         """The newest region that begins at each row: Thrift does not tell, hbase:meta does."""
         newest: dict[bytes, tuple[int, str]] = {}
-        pages = Pages(
-            self._pool, _META, table + b",,", table + b"-", filter=b"FirstKeyOnlyFilter()"
-        )
-        while not pages.ended:
-            for one in pages.next(_META_ROWS):  # TABLE,START,ID.ENCODED.
+        scan = Pages(self._pool, _META, table + b",,", table + b"-", filter=b"FirstKeyOnlyFilter()")
+        while not scan.ended:
+            for one in scan.next(_META_ROWS):  # TABLE,START,ID.ENCODED.
                 start, _, last = one.row[len(table) + 1 :].rpartition(b",")
                 id, _, encoded = last.rstrip(b".").partition(b".")
                 newest[start] = max(newest.get(start, (0, "")), (int(id), encoded.decode()))

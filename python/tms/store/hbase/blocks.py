@@ -40,7 +40,7 @@ from tms.model.message import Buffer
 from tms.model.topic import Durability
 from tms.store.base import Row, check_row
 from tms.store.hbase.overwriting import LATER_MAX, replacements
-from tms.store.hbase.records import Records
+from tms.store.hbase.records import RecordMap
 from tms.store.hbase.rows import BLOCK_BYTES_MAX, FAMILY, BlockRows, StoredRow, block_of, pieces
 from tms.store.hbase.thrift.connection import types
 from tms.store.hbase.thrift.pool import Pool
@@ -72,10 +72,10 @@ class MapNote(msgspec.Struct, frozen=True):
 
 
 class NotedMap(NamedTuple):
-    """Where it is noted that there is a map, and what the note says."""
+    """Where it is noted that there is a map of this name, and what the note says."""
 
-    names: Records
-    row: bytes
+    names: RecordMap
+    name: bytes
     note: bytes
 
 
@@ -95,7 +95,7 @@ class BlockMap:
         self.foreign_rows = 0  # how many rows were skipped
         self._pool = pool
         self._rows = rows
-        self._names, self._name_row, self._note = noted
+        self._names, self._name, self._note = noted
         self._clock = clock
         self._row_bytes_max = read_note(noted.note).row_bytes_max
         self._writes = created  # then nobody else makes the rows larger
@@ -255,12 +255,12 @@ class BlockMap:
             allowed = max(ROW_BYTES_FIRST, 1 << (size - 1).bit_length())
             note = msgspec.structs.replace(read_note(self._note), row_bytes_max=allowed)
             raw = msgspec.json.encode(note)
-            if self._names.compare_and_set(self._name_row, self._note, raw):
+            if self._names.compare_and_set(self._name, self._note, raw):
                 self._note, self._row_bytes_max = raw, allowed
                 break
-            found = self._names.get(self._name_row).value
+            found = self._names.get(self._name)
             if found is None:
-                raise NotFound(f"The map {_shown(self._name_row)} was dropped by another process.")
+                raise NotFound(f"The map {self._name.decode()} was dropped by another process.")
             self._note, self._row_bytes_max = found, read_note(found).row_bytes_max
         self._largest = max(self._largest, size)
 
@@ -315,9 +315,7 @@ class BlockMap:
         finally:
             if skipped:
                 self.foreign_rows += skipped
-                _log.warning(
-                    "foreign rows skipped: map=%s rows=%d", _shown(self._name_row), skipped
-                )
+                _log.warning("foreign rows skipped: map=%s rows=%d", self._name.decode(), skipped)
 
     def _renew_note(self) -> None:
         """See whether another process has begun to write larger rows."""
@@ -325,7 +323,7 @@ class BlockMap:
         if self._writes or now_s < self._noted_s + NOTE_S:
             return
         self._noted_s = now_s
-        found = self._names.get(self._name_row).value
+        found = self._names.get(self._name)
         if found is not None and found != self._note:
             self._note, self._row_bytes_max = found, read_note(found).row_bytes_max
             self._largest = max(self._largest, self._row_bytes_max)
@@ -399,7 +397,3 @@ def _put(one: StoredRow, durability: int) -> Any:
 
 def _again(error: TMSError) -> TMSError:
     return type(error)(error.message)
-
-
-def _shown(name_row: bytes) -> str:
-    return name_row.decode(errors="backslashreplace").removeprefix("!map/")

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tms.errors import StorageUnavailable, TMSError, TooLarge
+from tms.model.keys import prefix_stop
 from tms.model.message import Buffer
 from tms.model.topic import Durability
 from tms.store.base import Row, check_row
@@ -32,7 +33,7 @@ from tms.store.hbase.rows import (
 )
 from tms.store.hbase.thrift.connection import Failure, types
 from tms.store.hbase.thrift.pool import Pool
-from tms.store.hbase.thrift.scanning import PAGE_BYTES, READ, Pages, Plan, batches, lengths
+from tms.store.hbase.thrift.scanning import READ, Pages, Plan, batches, lengths
 
 _TRIES = 10
 _GONE_S = 0.002  # how long after a record was seen its removal is done, at the earliest
@@ -40,7 +41,7 @@ _WRITER_BYTES = 16
 _DELETES_PER_CALL = 1_000
 
 
-class Seen(NamedTuple):
+class _Seen(NamedTuple):
     """A record as it was read; without a value when there is none."""
 
     value: bytes | None
@@ -48,152 +49,15 @@ class Seen(NamedTuple):
     timestamp: int
 
 
-class Records:
-    """Rows of one table with a value each. Thread-safe."""
-
-    def __init__(self, pool: Pool, table: bytes) -> None:
-        self.table = table
-        self._pool = pool
-
-    def get(self, row: bytes) -> Seen:
-        """The record of a row."""
-        wanted = types().TGet(row=row, attributes=READ)
-        found = self._pool.call("get", self.table, wanted, repeatable=True)
-        return Seen(*record_of(found.columnValues))
-
-    def put(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        """Store records, synced."""
-        for some, size in batches(rows, lambda row: len(row[0]) + len(row[1])):
-            puts = [_put(row, value, os.urandom(_WRITER_BYTES)) for row, value in some]
-            self._pool.call("putMultiple", self.table, puts, repeatable=False, size=size)
-
-    def compare_and_set(self, row: bytes, expected: bytes | None, value: bytes | None) -> bool:
-        """Set a record, or remove it with None, if it is `expected` now; synced. Raises
-        `StorageUnavailable` when that may have happened or may yet happen."""
-        writer = os.urandom(_WRITER_BYTES)
-        removing = False
-        for _ in range(_TRIES):
-            seen = self.get(row)
-            if seen.writer == writer:
-                return True  # HBase had repeated it by itself, and then said no
-            if removing and seen.value is None:
-                raise _unknown(row)
-            if seen.value != expected:
-                return False
-            if value == expected:
-                return True
-            if value is not None:
-                if self._set(row, seen, value, writer):
-                    return True
-            elif self._removed(row, seen):
-                return True
-            else:
-                removing = True
-        raise StorageUnavailable(f"The record {_shown(row)} changes all the time. Try again.")
-
-    def delete(self, rows: Sequence[bytes]) -> None:
-        """Remove records as they are now, synced; missing ones are ignored."""
-        column = types().TColumn(family=FAMILY, qualifier=VALUE)
-        for at in range(0, len(rows), _DELETES_PER_CALL):
-            gets = [
-                types().TGet(
-                    row=row, columns=[column], filterString=b"KeyOnlyFilter()", attributes=READ
-                )
-                for row in rows[at : at + _DELETES_PER_CALL]
-            ]
-            found = self._pool.call("getMultiple", self.table, gets, repeatable=True)
-            gone = [_delete(one.row, one.columnValues[0].timestamp) for one in found if one.row]
-            if gone:
-                _let_time_pass()
-                self._pool.call("deleteMultiple", self.table, gone, repeatable=True)
-
-    def all(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Every row that begins with an ASCII prefix, and its value."""
-        start, stop = prefix, _end(prefix)
-        while found := self.scan(start, stop, PAGE_BYTES):
-            yield from found
-            start = found[-1][0] + b"\0"
-
-    def lengths(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, int]]:
-        """Every row of a range, and about how many bytes it has."""
-        for row, size in lengths(self._pool, self.table, start, stop):
-            yield row, len(row) + size
-
-    def names(self, prefix: bytes) -> list[bytes]:
-        """Every row that begins with an ASCII prefix."""
-        return [row for row, _ in lengths(self._pool, self.table, prefix, _end(prefix))]
-
-    def scan(
-        self,
-        start: bytes,
-        stop: bytes,
-        bytes_max: int,
-        reverse: bool = False,
-        size_of: Callable[[bytes, bytes], int] = lambda row, value: len(row) + len(value),
-    ) -> list[tuple[bytes, bytes]]:
-        """Rows of [start, stop) and their values, until `bytes_max` is reached. Their lengths are
-        read ahead of them, because one page may hold only so many bytes."""
-        pages = Pages(self._pool, self.table, start, stop, reverse)
-        plan = Plan(pages)
-        found: list[tuple[bytes, bytes]] = []
-        left = bytes_max
-        while not pages.ended:
-            count, total = (1, 0) if left <= 1 else plan.next(left)
-            if not count:
-                break
-            for one in pages.next(count, total):
-                value = record_of(one.columnValues)[0]
-                if value is None:
-                    continue
-                found.append((one.row, value))
-                left -= size_of(one.row, value)
-                if left <= 0:
-                    return found
-        return found
-
-    def _set(self, row: bytes, seen: Seen, value: bytes, writer: bytes) -> bool:
-        """Store the record unless it changed since it was seen."""
-        try:
-            done = self._pool.attempt(
-                "checkAndPut",
-                self.table,
-                row,
-                *_check(seen),
-                _put(row, value, writer),
-                repeatable=False,
-                size=len(value),
-            )
-        except Failure as failure:
-            if failure.done and self.get(row).writer == writer:
-                return True
-            raise _unknown(row, failure) if failure.done else failure.error from failure
-        # Where a record was removed, one with an older timestamp is hidden: a clock went back.
-        if done and seen.value is None and self.get(row).value is None:
-            raise _unknown(row)
-        return bool(done)
-
-    def _removed(self, row: bytes, seen: Seen) -> bool:
-        """Remove the record unless it changed since it was seen."""
-        _let_time_pass()
-        gone = _delete(row, seen.timestamp)
-        try:
-            return bool(
-                self._pool.attempt(
-                    "checkAndDelete", self.table, row, *_check(seen), gone, repeatable=False
-                )
-            )
-        except Failure as failure:
-            raise _unknown(row, failure) if failure.done else failure.error from failure
-
-
 class RecordMap:
-    """A map of records; made by `HBaseStore`."""
+    """A map of records, or other rows of their table with one prefix: rows with a value each."""
 
     value_bytes_max = RECORD_BYTES_MAX
     hopeless: str | None = None  # it never refuses writes
 
     def __init__(self, pool: Pool, rows: RecordRows) -> None:
-        self._records = Records(pool, rows.table)
+        self._pool = pool
+        self._table = rows.table
         self._rows = rows
         self._skipped = len(rows.prefix)
         self._lock = threading.Lock()
@@ -207,9 +71,10 @@ class RecordMap:
         """Store these rows, each on its own; always synced."""
         stored = {key: self._checked(key, value) for key, value in rows}
         self._require_open()
-        if stored:
-            self._records.put([(self._rows.row(key), stored[key]) for key in sorted(stored)])
-            self._count(sum(len(key) + len(value) for key, value in stored.items()))
+        for some, size in batches(sorted(stored.items()), lambda row: len(row[0]) + len(row[1])):
+            puts = [_put(self._rows.row(key), value, _writer()) for key, value in some]
+            self._pool.call("putMultiple", self._table, puts, repeatable=False, size=size)
+            self._count(size)
 
     def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
         """The same as `write`."""
@@ -219,34 +84,44 @@ class RecordMap:
         """The value of `key`, None when there is none."""
         row = self._rows.row(key)
         self._require_open()
-        return self._records.get(row).value
+        return self._seen(row).value
 
     def scan(
         self, start: bytes | None, stop: bytes | None, bytes_max: int, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """Rows of [start, stop) until `bytes_max` is reached; of more than a page, each page as it
-        is when it is read."""
+        is when it is read. Lengths are read ahead, because one page may hold only so many bytes."""
         self._require_open()
-        skipped = self._skipped
-        found = self._records.scan(
-            *self._rows.range(start, stop),
-            bytes_max,
-            reverse,
-            lambda row, value: len(row) - skipped + len(value),
-        )
-        return [(row[skipped:], value) for row, value in found if len(row) > skipped]
+        pages = Pages(self._pool, self._table, *self._rows.range(start, stop), reverse)
+        plan = Plan(pages)
+        found: list[tuple[bytes, bytes]] = []
+        left = bytes_max
+        while not pages.ended:
+            count, total = (1, 0) if left <= 1 else plan.next(left)
+            if not count:
+                break
+            for one in pages.next(count, total):
+                key, value = one.row[self._skipped :], record_of(one.columnValues)[0]
+                if not key or value is None:
+                    continue
+                found.append((key, value))
+                left -= len(key) + len(value)
+                if left <= 0:
+                    return found
+        return found
 
     def delete(self, keys: Iterable[bytes]) -> None:
-        """Remove these keys, synced."""
+        """Remove these keys as their records are now, synced."""
         rows = [self._rows.row(key) for key in dict.fromkeys(keys)]
         self._require_open()
-        self._records.delete(rows)
+        self._delete(rows)
 
     def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
-        """Set or remove `key` if it is `expected` now; synced."""
+        """Set or remove `key` if it is `expected` now; synced. Raises `StorageUnavailable` when
+        that may have happened or may yet happen."""
         row, new = self._rows.row(key), None if value is None else self._checked(key, value)
         self._require_open()
-        done = self._records.compare_and_set(row, expected, new)
+        done = self._compare_and_set(row, expected, new)
         if done and new is not None:
             self._count(len(new) - len(expected or b""))
         return done
@@ -259,31 +134,111 @@ class RecordMap:
         """The bytes of all rows when this was asked first, and what was written since."""
         self._require_open()
         if self._stored_bytes is None:
-            found = sum(size for _, size in self._records.lengths(*self._rows.range(None, None)))
+            stored = sum(len(row) + size for row, size in self._lengths(b""))
             with self._lock:
-                self._stored_bytes = found
+                self._stored_bytes = stored
         return self._stored_bytes
+
+    def keys(self, prefix: bytes) -> list[bytes]:
+        """The keys that begin with an ASCII prefix."""
+        self._require_open()
+        return [row[self._skipped :] for row, _ in self._lengths(prefix)]
 
     def drop_rows(self) -> None:
         """Remove every row."""
-        names: list[bytes] = []
-        for row, _ in self._records.lengths(*self._rows.range(None, None)):
-            names.append(row)
-            if len(names) == _DELETES_PER_CALL:
-                self._records.delete(names)
-                names = []
-        self._records.delete(names)
+        rows: list[bytes] = []
+        for row, _ in self._lengths(b""):
+            rows.append(row)
+            if len(rows) == _DELETES_PER_CALL:
+                self._delete(rows)
+                rows = []
+        self._delete(rows)
 
     def end(self, reason: TMSError) -> None:
         """Raise `reason` from every later call."""
         self._gone = reason
 
+    # -- rows ----------------------------------------------------------------------------------
+
+    def _seen(self, row: bytes) -> _Seen:
+        wanted = types().TGet(row=row, attributes=READ)
+        found = self._pool.call("get", self._table, wanted, repeatable=True)
+        return _Seen(*record_of(found.columnValues))
+
+    def _lengths(self, prefix: bytes) -> Iterator[tuple[bytes, int]]:
+        """Every row whose key begins with an ASCII prefix, and the bytes of its value."""
+        stop = prefix_stop(prefix) if prefix else None
+        return lengths(self._pool, self._table, *self._rows.range(prefix, stop))
+
+    def _compare_and_set(self, row: bytes, expected: bytes | None, value: bytes | None) -> bool:
+        writer = _writer()
+        removing = False
+        for _ in range(_TRIES):
+            seen = self._seen(row)
+            if seen.writer == writer:
+                return True  # HBase had repeated it by itself, and then said no
+            if removing and seen.value is None:
+                raise _unknown(row)
+            if seen.value != expected:
+                return False
+            if value == expected:
+                return True
+            removing = value is None
+            if self._removed(row, seen) if value is None else self._set(row, seen, value, writer):
+                return True
+        raise StorageUnavailable(f"The record {_shown(row)} changes all the time. Try again.")
+
+    def _delete(self, rows: Sequence[bytes]) -> None:
+        column = types().TColumn(family=FAMILY, qualifier=VALUE)
+        for at in range(0, len(rows), _DELETES_PER_CALL):
+            gets = [
+                types().TGet(
+                    row=row, columns=[column], filterString=b"KeyOnlyFilter()", attributes=READ
+                )
+                for row in rows[at : at + _DELETES_PER_CALL]
+            ]
+            found = self._pool.call("getMultiple", self._table, gets, repeatable=True)
+            gone = [_deletion(one.row, one.columnValues[0].timestamp) for one in found if one.row]
+            if gone:
+                _let_time_pass()
+                self._pool.call("deleteMultiple", self._table, gone, repeatable=True)
+
+    def _set(self, row: bytes, seen: _Seen, value: bytes, writer: bytes) -> bool:
+        """Store the record unless it changed since it was seen."""
+        put = _put(row, value, writer)
+        try:
+            done = self._attempt("checkAndPut", row, seen, put, len(value))
+        except Failure as failure:
+            if failure.done and self._seen(row).writer == writer:
+                return True
+            raise _unknown(row, failure) if failure.done else failure.error from failure
+        # Where a record was removed, one with an older timestamp is hidden: a clock went back.
+        if done and seen.value is None and self._seen(row).value is None:
+            raise _unknown(row)
+        return done
+
+    def _removed(self, row: bytes, seen: _Seen) -> bool:
+        """Remove the record unless it changed since it was seen."""
+        _let_time_pass()
+        try:
+            return self._attempt("checkAndDelete", row, seen, _deletion(row, seen.timestamp))
+        except Failure as failure:
+            raise _unknown(row, failure) if failure.done else failure.error from failure
+
+    def _attempt(self, method: str, row: bytes, seen: _Seen, change: Any, size: int = 0) -> bool:
+        """Make a change if the record is still as it was seen. Raises `Failure`."""
+        check = (FAMILY, WRITER, seen.writer)
+        if seen.value is not None and seen.writer is None:  # made by hand
+            check = (FAMILY, VALUE, seen.value)
+        arguments = (self._table, row, *check, change)
+        return bool(self._pool.attempt(method, *arguments, repeatable=False, size=size))
+
     def _checked(self, key: bytes, value: Buffer) -> bytes:
         check_row(key, value)
         if len(value) > RECORD_BYTES_MAX:
             raise TooLarge(
-                f"A value in HBase's {self._records.table.decode()} has at most "
-                f"{RECORD_BYTES_MAX} bytes, this one has {len(value)}."
+                f"A value in HBase's {self._table.decode()} has at most {RECORD_BYTES_MAX} bytes, "
+                f"this one has {len(value)}."
             )
         return bytes(value)
 
@@ -297,11 +252,8 @@ class RecordMap:
             raise type(self._gone)(self._gone.message)
 
 
-def _check(seen: Seen) -> tuple[bytes, bytes, bytes | None]:
-    """Family, qualifier and value that are still there if the record has not changed."""
-    if seen.value is not None and seen.writer is None:  # made by hand
-        return FAMILY, VALUE, seen.value
-    return FAMILY, WRITER, seen.writer
+def _writer() -> bytes:
+    return os.urandom(_WRITER_BYTES)
 
 
 def _put(row: bytes, value: bytes, writer: bytes) -> Any:
@@ -316,12 +268,8 @@ def _put(row: bytes, value: bytes, writer: bytes) -> Any:
     )
 
 
-def _delete(row: bytes, timestamp: int) -> Any:
+def _deletion(row: bytes, timestamp: int) -> Any:
     return types().TDelete(row=row, timestamp=timestamp, durability=types().TDurability.FSYNC_WAL)
-
-
-def _end(prefix: bytes) -> bytes:
-    return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
 def _let_time_pass() -> None:

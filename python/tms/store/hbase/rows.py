@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import google_crc32c
 
 from tms.errors import DataCorrupt, Invalid
+from tms.model.keys import prefix_stop
 from tms.model.message import Buffer
 from tms.store.base import check_key
 
@@ -115,9 +116,7 @@ class RecordRows:
 
     def range(self, start: bytes | None, stop: bytes | None) -> tuple[bytes, bytes]:
         """The half-open range of rows of a range of keys."""
-        end = (
-            self.prefix[:-1] + bytes((self.prefix[-1] + 1,)) if stop is None else self.prefix + stop
-        )
+        end = prefix_stop(self.prefix) if stop is None else self.prefix + stop
         return self.prefix + (start or b""), end
 
 

@@ -18,18 +18,19 @@ import msgspec
 
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
+from tms.model.topic import Durability
 from tms.store.base import check_name
-from tms.store.hbase.admin import Admin
+from tms.store.hbase.admin import CONFIG, Admin
 from tms.store.hbase.blocks import ROW_BYTES_FIRST, BlockMap, MapNote, NotedMap
 from tms.store.hbase.coprocessor import CoprocessorWatch
-from tms.store.hbase.records import RecordMap, Records
+from tms.store.hbase.records import RecordMap
 from tms.store.hbase.rows import MESSAGES, METADATA, NAMES, TABLES, RecordRows, rows_of, table_name
 from tms.store.hbase.thrift.connection import INSTALL, types
 from tms.store.hbase.thrift.pool import HBasePlace, Limits, Pool
 
 CHECK_S = 10.0  # after so long without a call that succeeded, health is looked at
 RETRY_S = 1.0
-_CHECKED = b"!config/checked"
+_CHECKED = b"checked"
 
 
 class HBaseStore:
@@ -54,7 +55,8 @@ class HBaseStore:
         self._clock = clock or SystemClock()
         self._limits = limits or Limits()
         self._pool = Pool(self.place, self._clock, self._limits)
-        self._names = Records(self._pool, table_name(self.place.namespace, METADATA))
+        metadata = table_name(self.place.namespace, METADATA)
+        self._names = RecordMap(self._pool, RecordRows(metadata, NAMES))
         self._lock = threading.Lock()  # guards all below
         self._maps: dict[str, BlockMap | RecordMap] = {}
         self._closed = False
@@ -79,7 +81,7 @@ class HBaseStore:
         if create:
             return self._made(name, found is not None)
         if found is None:
-            note = self._names.get(_name_row(name)).value
+            note = self._names.get(name.encode())
             if note is None:
                 raise NotFound(f"There is no map {name} in {self.place}.")
             found = self._map(name, note, created=False)
@@ -99,14 +101,13 @@ class HBaseStore:
         rows = rows_of(self.place.namespace, name)
         if isinstance(rows, RecordRows):
             RecordMap(self._pool, rows).drop_rows()
-        self._names.delete([_name_row(name)])
+        self._names.delete([name.encode()])
 
     def names(self, prefix: str) -> list[str]:
         """Names of existing maps that begin with `prefix`, sorted."""
         with self._lock:
             self._require_open()
-        rows = self._names.names(NAMES + prefix.encode())
-        return [row[len(NAMES) :].decode(errors="replace") for row in rows]
+        return [key.decode(errors="replace") for key in self._names.keys(prefix.encode())]
 
     def healthy(self) -> str | None:
         """None, or what keeps the store from writing: the newest failure, until a call succeeds.
@@ -167,7 +168,7 @@ class HBaseStore:
             MapNote(created_ms=self._clock.now_ms(), row_bytes_max=ROW_BYTES_FIRST)
         )
         made = self._map(name, note, created=True)
-        if known or not self._names.compare_and_set(_name_row(name), None, note):
+        if known or not self._names.compare_and_set(name.encode(), None, note):
             raise Conflict(f"The map {name} exists already.")
         with self._lock:
             self._require_open()
@@ -178,7 +179,7 @@ class HBaseStore:
         rows = rows_of(self.place.namespace, name)
         if isinstance(rows, RecordRows):
             return RecordMap(self._pool, rows)
-        noted = NotedMap(self._names, _name_row(name), note)
+        noted = NotedMap(self._names, name.encode(), note)
         return BlockMap(self._pool, rows, noted, self._clock, created)
 
     def _require_tables(self) -> None:
@@ -203,11 +204,13 @@ class HBaseStore:
         limit_s = self._limits.connect_s
         try:
             for name in TABLES:
-                wanted = types().TGet(row=_CHECKED)
+                wanted = types().TGet(row=CONFIG + _CHECKED)
                 table = table_name(self.place.namespace, name)
                 self._pool.call("get", table, wanted, repeatable=True, call_s=limit_s)
             if self._pool.write_failure is not None:
-                self._names.put([(_CHECKED, b"%d" % self._clock.now_ms())])
+                metadata = table_name(self.place.namespace, METADATA)
+                notes = RecordMap(self._pool, RecordRows(metadata, CONFIG))
+                notes.write([(_CHECKED, b"%d" % self._clock.now_ms())], Durability.SYNCED)
         except TMSError:
             pass
         finally:
@@ -220,7 +223,3 @@ class HBaseStore:
 
     def _closed_error(self) -> Closed:
         return Closed(f"The store at {self.place} is closed; open it again.")
-
-
-def _name_row(name: str) -> bytes:
-    return NAMES + name.encode()
