@@ -9,11 +9,12 @@ Invariants
 * The disk is probed at most once per `RETRY_S`, for all maps together.
 """
 
+import contextlib
 import errno
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -24,10 +25,10 @@ import plyvel
 
 from tms import forks
 from tms.clock import Clock
-from tms.errors import ConfigError, DataCorrupt, StorageFull, StorageUnavailable, TMSError
+from tms.errors import ConfigError, StorageFull, StorageUnavailable, TMSError
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import check
-from tms.store.leveldb.values import ValueFile
+from tms.store.leveldb.values import ValueFile, damaged
 
 RETRY_S = 0.5
 WRITE_BUFFER_BYTES = 8 << 20  # with 4 MiB, writers wait half of the time for the sync that ends one
@@ -65,7 +66,7 @@ class Databases:
     def __init__(self, directory: DataDirectory, clock: Clock, limits: LevelDBLimits) -> None:
         self.clock = clock
         self.large_bytes = limits.large_bytes
-        self._directory = directory
+        self.directory = directory
         self._write_buffer_bytes = limits.write_buffer_bytes
         self._block_cache_bytes = limits.block_cache_bytes
         self._maps_open_max = limits.maps_open_max
@@ -93,27 +94,13 @@ class Databases:
             )
         except (plyvel.Error, OSError) as exc:
             raise translate(exc, path) from exc
-        for file, dropped_bytes in torn:
-            _log.warning("torn end of a log dropped: file=%s bytes=%d", path / file, dropped_bytes)
+        for file, dropped_bytes in torn.items():
+            _log.warning("torn end of a log dropped: file=%s bytes=%d", file, dropped_bytes)
         return db
 
     def _write_buffer_size(self) -> int:
         share = WRITE_BUFFERS_BYTES // (len(self._open) + 1)
         return min(self._write_buffer_bytes, max(WRITE_BUFFER_BYTES_MIN, share))
-
-    def prepare(self, path: Path, build: Callable[[Path], None]) -> Path:
-        """See `DataDirectory.prepare`."""
-        try:
-            return self._directory.prepare(path, build)
-        except OSError as exc:
-            raise refused(exc) from exc
-
-    def replace(self, path: Path, beside: Path) -> None:
-        """See `DataDirectory.replace`."""
-        try:
-            self._directory.replace(path, beside)
-        except OSError as exc:
-            raise refused(exc) from exc
 
     def opened(self, one: _Map) -> None:
         """Count a map as open, and let others rest if there are too many."""
@@ -151,7 +138,7 @@ class Databases:
                 self._probe_again_s = now_s + RETRY_S
                 self._probe_error = None
                 try:
-                    self._directory.probe(min(2 * self._write_buffer_bytes, PROBE_BYTES_MAX))
+                    self.directory.probe(min(2 * self._write_buffer_bytes, PROBE_BYTES_MAX))
                 except OSError as exc:
                     self._probe_error = refused(exc)
             if self._probe_error is not None:
@@ -179,10 +166,16 @@ def translate(exc: Exception, path: Path) -> TMSError:
     """What an error of LevelDB or of the operating system means."""
     if isinstance(exc, OSError):  # as plyvel's IOError is
         return refused(exc)
-    return DataCorrupt(
-        f"{path} is damaged: {_reason(exc)}. Run `tms fsck --repair`, or restore it from a backup.",
-        file=str(path),
-    )
+    return damaged(path, _reason(exc))
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Raises what `refused` makes of an error of the operating system."""
+    try:
+        yield
+    except OSError as exc:
+        raise refused(exc) from exc
 
 
 def refused(exc: OSError) -> TMSError:

@@ -78,29 +78,25 @@ class DataDirectory:
 
     def add(self, name: str, build: Callable[[Path], None]) -> None:
         """Let `build` make the map's directory and then put it in place."""
-        made = self._temporary_path()
-        try:
-            build(made)
-            if self._sync:
-                sync_tree(made)
-            made.rename(self.map_path(name))
-        except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            raise
-        self._sync_directory(self.path / _MAPS)
+        self._place(self.map_path(name), build, self._sync)
 
     def prepare(self, map: Path, build: Callable[[Path], None]) -> Path:
         """Let `build` make what is to take a map's place, beside it; it has no effect yet."""
-        made, beside = self._temporary_path(), map.with_name(map.name + _NEXT)
+        beside = map.with_name(map.name + _NEXT)
+        self._place(beside, build, sync=True)
+        return beside
+
+    def _place(self, target: Path, build: Callable[[Path], None], sync: bool) -> None:
+        made = self._temporary_path()
         try:
             build(made)
-            sync_tree(made)
-            made.rename(beside)
+            if sync:
+                sync_tree(made)
+            made.rename(target)
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
         self._sync_directory(self.path / _MAPS)
-        return beside
 
     def replace(self, map: Path, beside: Path) -> None:
         """Put what was prepared in the place of a map, which nobody has open."""

@@ -24,13 +24,12 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import google_crc32c
 
-from tms.errors import DataCorrupt
 from tms.store.leveldb.directory import sync_path
-from tms.store.leveldb.values import VALUES
+from tms.store.leveldb.values import VALUES, damaged
 
 _LOOKS_MAX = 100  # for a moment in which LevelDB changes no files
 _BLOCK_BYTES = 32 << 10
@@ -39,18 +38,6 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LOG = re.compile(r"[0-9]+\.log")
 _TABLE = re.compile(r"[0-9]+\.(?:ldb|sst)")
 _MANIFEST = re.compile(r"MANIFEST-[0-9]+")
-
-
-class Torn(NamedTuple):
-    """The end of a log that a crash cut off while it was being written."""
-
-    file: str
-    dropped_bytes: int
-
-
-class _Version(NamedTuple):
-    log_number: int
-    tables: dict[int, int]  # number -> bytes
 
 
 def write_empty(path: Path) -> None:
@@ -63,32 +50,28 @@ def write_empty(path: Path) -> None:
     (path / VALUES).touch()
 
 
-def check(path: Path) -> list[Torn]:
+def check(path: Path) -> dict[Path, int]:
     """Raises `DataCorrupt` if a file is missing or damaged in a way that LevelDB overlooks; the
-    torn ends of logs."""
+    bytes of each log that a crash cut off while they were being written."""
     current = _read(path / "CURRENT").decode("ascii", "replace")
     if current[-1:] != "\n" or not _MANIFEST.fullmatch(current[:-1]):
-        raise _damaged(path / "CURRENT", "it does not name a manifest")
-    version = _version(path / current[:-1])
+        raise damaged(path / "CURRENT", "it does not name a manifest")
+    log_number, tables = _version(path / current[:-1])
     sizes = {entry.name: entry.stat().st_size for entry in os.scandir(path)}
-    for number, size in version.tables.items():
+    for number, size in tables.items():
         found = sizes.get(f"{number:06}.ldb", sizes.get(f"{number:06}.sst"))
         if found != size:
             state = "it is missing" if found is None else f"it has {found} bytes instead of {size}"
-            raise _damaged(path / f"{number:06}.ldb", state)
+            raise damaged(path / f"{number:06}.ldb", state)
     if VALUES not in sizes:
-        raise _damaged(path / VALUES, "it is missing")
+        raise damaged(path / VALUES, "it is missing")
     logs = sorted(name for name in sizes if _LOG.fullmatch(name))
-    needed = f"{version.log_number:06}.log"
-    if version.log_number and needed not in logs:
-        raise _damaged(path / needed, "it is missing")
-    torn = []
-    for name in logs:
-        if int(name.removesuffix(".log")) >= version.log_number:
-            dropped = _torn_bytes(path / name)
-            if dropped:
-                torn.append(Torn(name, dropped))
-    return torn
+    needed = f"{log_number:06}.log"
+    if log_number and needed not in logs:
+        raise damaged(path / needed, "it is missing")
+    needed_logs = (name for name in logs if int(name.removesuffix(".log")) >= log_number)
+    torn = {path / name: _torn_bytes(path / name) for name in needed_logs}
+    return {file: dropped_bytes for file, dropped_bytes in torn.items() if dropped_bytes}
 
 
 class LogTail:
@@ -252,7 +235,8 @@ def _torn_bytes(file: Path) -> int:
     return len(data) - whole
 
 
-def _version(manifest: Path) -> _Version:
+def _version(manifest: Path) -> tuple[int, dict[int, int]]:
+    """The oldest log that is needed, and the bytes of each table by its number."""
     data = _read(manifest)
     log_number, tables, edit = 0, dict[int, int](), b""
     try:
@@ -263,8 +247,8 @@ def _version(manifest: Path) -> _Version:
             if kind in (_FULL, _LAST):
                 log_number = _apply(edit, log_number, tables)
     except (IndexError, ValueError) as exc:
-        raise _damaged(manifest, "an edit in it cannot be read") from exc
-    return _Version(log_number, tables)
+        raise damaged(manifest, "an edit in it cannot be read") from exc
+    return log_number, tables
 
 
 def _apply(edit: bytes, log_number: int, tables: dict[int, int]) -> int:
@@ -324,15 +308,15 @@ def _fragments(data: bytes, file: Path) -> Iterator[tuple[int, int, int]]:
         crc, length, kind = _HEADER.unpack_from(data, offset)
         if kind == 0 and length == 0:
             if data.count(0, offset) != size - offset:
-                raise _damaged(file, f"there are zeros at byte {offset}")
+                raise damaged(file, f"there are zeros at byte {offset}")
             return
         if length > left - header or not _FULL <= kind <= _LAST:
-            raise _damaged(file, f"the fragment at byte {offset} has a wrong header")
+            raise damaged(file, f"the fragment at byte {offset} has a wrong header")
         start = offset + header
         offset = start + length
         if offset > size:
             if _fits_shorter(crc, kind, memoryview(data)[start:]):
-                raise _damaged(file, f"the fragment at byte {start - header} has a wrong length")
+                raise damaged(file, f"the fragment at byte {start - header} has a wrong length")
             return
         yield start, length, kind
 
@@ -361,11 +345,4 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except FileNotFoundError as exc:
-        raise _damaged(file, "it is missing") from exc
-
-
-def _damaged(file: Path, what: str) -> DataCorrupt:
-    return DataCorrupt(
-        f"{file} is damaged: {what}. Run `tms fsck --repair`, or restore it from a backup.",
-        file=str(file),
-    )
+        raise damaged(file, "it is missing") from exc

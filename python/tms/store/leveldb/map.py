@@ -33,7 +33,7 @@ from tms.errors import Closed, StorageFull, StorageUnavailable, TMSError
 from tms.model.message import Buffer
 from tms.model.topic import Durability
 from tms.store.base import KEY_BYTES_MAX, VALUE_BYTES_MAX, Row, check_key, check_row
-from tms.store.leveldb.databases import RETRY_S, Databases, again, translate
+from tms.store.leveldb.databases import RETRY_S, Databases, again, refusing, translate
 from tms.store.leveldb.files import LogTail, write_empty
 from tms.store.leveldb.rows import FIRST_KEY, collect, every, put, value_of
 from tms.store.leveldb.values import MARK_KEY, SMALL, ValueFile
@@ -139,16 +139,15 @@ class LevelDBMap:
         """Copy the rows that there are to new files, and put these in the place of the old ones.
         Readers go on meanwhile, but for the moment of the change."""
         with self._writing:
-            found = self._writable()
-            beside = self._databases.prepare(
-                self._path, lambda path: self._copy(found, path, pause)
-            )
-            try:
-                self._close()
-                self._databases.replace(self._path, beside)
-            except BaseException:
-                shutil.rmtree(beside, ignore_errors=True)
-                raise
+            found, directory = self._writable(), self._databases.directory
+            with refusing():
+                beside = directory.prepare(self._path, lambda path: self._copy(found, path, pause))
+                try:
+                    self._close()
+                    directory.replace(self._path, beside)
+                except BaseException:
+                    shutil.rmtree(beside, ignore_errors=True)
+                    raise
 
     def stored_bytes(self) -> int:
         """The sizes of the database's files, without opening it."""

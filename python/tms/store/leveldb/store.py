@@ -20,6 +20,7 @@ from tms.store.leveldb.databases import (
     Databases,
     LevelDBLimits,
     refused,
+    refusing,
     require_threads,
 )
 from tms.store.leveldb.directory import DataDirectory
@@ -70,7 +71,8 @@ class LevelDBStore:
             if create:
                 if found is not None or path.exists():
                     raise Conflict(f"The map {name} exists already.")
-                self._add(name)
+                with refusing():
+                    self._directory.add(name, write_empty)
             elif found is None and not path.exists():
                 raise NotFound(f"There is no map {name} in {self._directory.path}.")
             if found is None:
@@ -87,10 +89,8 @@ class LevelDBStore:
             found = self._maps.pop(name, None)
             if found is not None:
                 found.end(NotFound(f"The map {name} was dropped."))
-            try:
+            with refusing():
                 away = self._directory.discard(name)
-            except OSError as exc:
-                raise refused(exc) from exc
         if away is not None:
             shutil.rmtree(away, ignore_errors=True)
 
@@ -140,12 +140,6 @@ class LevelDBStore:
         """LevelDB's objects stay as they are: to release them writes to the parent's files, or
         waits for threads that are not here."""
         forks.leave(self, *self._maps.values())
-
-    def _add(self, name: str) -> None:
-        try:
-            self._directory.add(name, write_empty)
-        except OSError as exc:
-            raise refused(exc) from exc
 
     def _require_open(self) -> None:
         if self._closed:

@@ -83,7 +83,7 @@ class ValueFile:
         try:
             size = os.fstat(self._fd).st_size
             if size < self.synced:
-                raise _damaged(self._path, f"it has {size} bytes, and {self.synced} were synced")
+                raise damaged(self._path, f"it has {size} bytes, and {self.synced} were synced")
             self.unrecorded: list[PointerRow] = []  # rows that the database has to get
             self.end = self.synced
             for stop, values in _frames(self._fd, self.synced, size):
@@ -101,11 +101,6 @@ class ValueFile:
         self._sync_error: OSError | None = None
         self._closed = False
 
-    @property
-    def dirty(self) -> bool:
-        """Whether something was written and not synced."""
-        return self.end > self.synced
-
     def mark(self) -> bytes:
         """The row of `MARK_KEY` that says how things stand."""
         return _MARK.pack(self.end, self.synced)
@@ -117,24 +112,21 @@ class ValueFile:
         if self._tail:
             os.ftruncate(self._fd, self.end)
             self._tail = False
-        crcs = [_crc(value) for _, value in rows]
+        entries = [(key, value, _crc(value)) for key, value in rows]
         table = b"".join(
-            [
-                _ENTRY.pack(len(key), len(value), crc) + key
-                for (key, value), crc in zip(rows, crcs, strict=True)
-            ]
+            [_ENTRY.pack(len(key), len(value), crc) + key for key, value, crc in entries]
         )
         place = self.end + _HEAD.size + len(table)
-        found = []
-        for (key, value), crc in zip(rows, crcs, strict=True):
-            found.append(_Value(key, place, len(value), crc).row())
+        pointers = []
+        for key, value, crc in entries:
+            pointers.append(_Value(key, place, len(value), crc).row())
             place += len(value)
         head = _head(len(rows), place - self.end, table)
         self._tail = True  # until all of it is there
         _write(self._fd, [head + table, *[value for _, value in rows]], self.end)
         self._tail = False
         self.end = place
-        return found
+        return pointers
 
     def sync(self) -> None:
         """Make everything written durable. Raises OSError."""
@@ -175,7 +167,7 @@ class ValueFile:
         _, place, length, crc = _POINTER.unpack(pointer)
         value = os.pread(self._fd, length, place)
         if len(value) != length or google_crc32c.value(value) != crc:
-            raise _damaged(self._path, f"the value at byte {place} has a wrong checksum")
+            raise damaged(self._path, f"the value at byte {place} has a wrong checksum")
         return value
 
     def behind_end(self, row: bytes) -> bool:
@@ -295,7 +287,8 @@ def _open(file: Path) -> int:
     return os.open(file, os.O_RDWR | os.O_CLOEXEC)
 
 
-def _damaged(file: Path, what: str) -> DataCorrupt:
+def damaged(file: Path, what: str) -> DataCorrupt:
+    """What is raised for a damaged file, or directory."""
     return DataCorrupt(
         f"{file} is damaged: {what}. Run `tms fsck --repair`, or restore it from a backup.",
         file=str(file),
