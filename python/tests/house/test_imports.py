@@ -132,7 +132,6 @@ DRIVERS: dict[str, set[str]] = {
     "structlog": {"server/"},
     "prometheus_client": {"server/"},
     "pydantic": {"server/"},
-    "pydantic_settings": {"server/"},
     "zstandard": {"server/", "client/"},
     "httptools": {"client/", "server/"},
     "tenacity": {"retrying.py"},

@@ -95,6 +95,15 @@ def test_all_faults_are_named_at_once_with_key_and_place(
     assert len(found) == len(expected)
 
 
+def test_a_variable_below_a_key_that_is_no_section_is_a_fault_of_that_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TMS__DATA", "d")
+    monkeypatch.setenv("tms__data__x", "1")
+    [fault] = faults(None, {})
+    assert fault.startswith("data: ") and "environment variable" in fault
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -20,12 +20,6 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
 
 from tms.cluster.ownership import OwnerLimits
 from tms.compat.tephra.frames import FrameLimits
@@ -212,12 +206,8 @@ class CdapSection(_Section):
         return CdapLimits(self.chunk_bytes, self.tx_max_lifetime_s * 1_000, self.ttl_s)
 
 
-class Settings(BaseSettings):
+class Settings(_Section):
     """Everything that can be configured; see docs/operations.md. `load` reads it."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_nested_delimiter=_SEPARATOR, extra="forbid", frozen=True
-    )
 
     data: Path | None = None
     store: str = Field(default="", pattern=r"^$|^hbase://")
@@ -237,18 +227,6 @@ class Settings(BaseSettings):
             raise ValueError("data: there is a store too; messages are kept in one place")
         return self
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """`load` has merged the sources, so that it can say where a fault was said."""
-        return (init_settings,)
-
 
 def load(file: Path | None, flags: Mapping[str, object]) -> Settings:
     """The settings from a file, the environment and flags (`{"server.port": 7070}`).
@@ -257,17 +235,13 @@ def load(file: Path | None, flags: Mapping[str, object]) -> Settings:
     """
     text, values = _read(file)
     sources = _Sources(file, text, values, flags)
-    faults = list(sources.unknown_variables())
-    environment = EnvSettingsSource(Settings)()
-    merged = _merged(_merged(values, environment), _nested(flags))
+    merged = _merged(_merged(values, _nested(sources.environment())), _nested(flags))
     try:
-        settings = Settings(**merged)
+        return Settings(**merged)
     except ValidationError as exc:
-        faults += [_fault(error, sources) for error in exc.errors()]
-    if faults:
+        faults = [_fault(error, sources) for error in exc.errors()]
         count = "a fault" if len(faults) == 1 else f"{len(faults)} faults"
-        raise ConfigError(f"The configuration has {count}:\n  " + "\n  ".join(faults))
-    return settings
+        raise ConfigError(f"The configuration has {count}:\n  " + "\n  ".join(faults)) from exc
 
 
 def flag_of(key: str) -> str:
@@ -289,22 +263,24 @@ class _Sources:
         self._text = text
         self._values = values
         self._flags = flags
-        self._variables = {name.upper(): name for name in os.environ}
+        self._variables = {name.upper(): name for name in sorted(os.environ)}
 
-    def unknown_variables(self) -> Iterator[str]:
-        """Variables below `TMS__` that are no key; those of known sections are found later."""
-        for upper, name in sorted(self._variables.items()):
-            first = upper.removeprefix(ENV_PREFIX).partition(_SEPARATOR)[0].lower()
-            if upper.startswith(ENV_PREFIX) and first not in Settings.model_fields:
-                yield _unknown((first,), f"environment variable {name}")
+    def environment(self) -> dict[str, str]:
+        """What variables below `TMS__` say, by key."""
+        return {
+            upper.removeprefix(ENV_PREFIX).lower().replace(_SEPARATOR, "."): os.environ[name]
+            for upper, name in self._variables.items()
+            if upper.startswith(ENV_PREFIX)
+        }
 
     def place(self, keys: tuple[str, ...]) -> str:
         """The flag, variable or line that said these keys; the strongest one."""
         if ".".join(keys) in self._flags:
             return f"flag {flag_of('.'.join(keys))}"
-        variable = ENV_PREFIX + _SEPARATOR.join(keys).upper()
-        if variable in self._variables:
-            return f"environment variable {self._variables[variable]}"
+        said = ENV_PREFIX + _SEPARATOR.join(keys).upper()
+        for variable, name in self._variables.items():
+            if variable == said or variable.startswith(said + _SEPARATOR):
+                return f"environment variable {name}"
         if self._file is not None and _has(self._values, keys):
             return f"{self._file}, line {self._line(keys)}"
         return "not given"
@@ -344,9 +320,6 @@ def _fault(error: Any, sources: _Sources) -> str:
     place = sources.place(keys)
     if error["type"] == "extra_forbidden":
         return _unknown(keys, place)
-    if error["type"] == "missing":
-        name = ".".join(keys)
-        return f"{name}: missing; give --{keys[-1]}, {ENV_PREFIX}{name.upper()} or a file"
     got = "" if isinstance(error["input"], dict | BaseModel) else f", got {error['input']!r:.80}"
     return f"{'.'.join(keys)}: {error['msg'].removeprefix('Value error, ')}{got} ({place})"
 
@@ -376,7 +349,9 @@ def _nested(flags: Mapping[str, object]) -> dict[str, Any]:
         *sections, key = name.split(".")
         inner = made
         for section in sections:
-            inner = inner.setdefault(section, {})
+            if not isinstance(inner.get(section), dict):
+                inner[section] = {}
+            inner = inner[section]
         inner[key] = value
     return made
 
