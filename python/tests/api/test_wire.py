@@ -60,7 +60,7 @@ def stored(partition: int, values: list[bytes | None], base: int = 0, at: int = 
 )
 def test_framed_blocks_come_back_as_they_were(entries: list[tuple[int, int, int, int]]) -> None:
     sent = [StoredBlock(p, t, s, bytes([n % 256]) * n) for p, t, s, n in entries]
-    body = b"".join(bodies.frame(sent))
+    body = b"".join(bodies.frames(sent))
     assert len(body) == bodies.framed_bytes(sent)
     assert [
         structs.replace(entry, block=bytes(entry.block)) for entry in bodies.unframe(body)
@@ -69,12 +69,12 @@ def test_framed_blocks_come_back_as_they_were(entries: list[tuple[int, int, int,
 
 def test_large_blocks_are_framed_without_a_copy() -> None:
     large = bytearray(bodies.CHUNK_BYTES)
-    chunks = bodies.frame([NewBlock(0, large), NewBlock(1, b"x" * 48)])
+    chunks = list(bodies.frames([NewBlock(0, large), NewBlock(1, b"x" * 48)]))
     assert chunks[1] is large
 
 
 def test_every_truncation_of_a_framed_body_is_refused() -> None:
-    body = b"".join(bodies.frame([NewBlock(1, bytes(50)), NewBlock(2, bytes(48))]))
+    body = b"".join(bodies.frames([NewBlock(1, bytes(50)), NewBlock(2, bytes(48))]))
     whole = {0, bodies.PREFIX_BYTES + 50}
     for end in set(range(len(body))) - whole:
         with pytest.raises(Malformed):
@@ -83,14 +83,14 @@ def test_every_truncation_of_a_framed_body_is_refused() -> None:
 
 @pytest.mark.parametrize("length", [0, 47, 49, 2**31, 2**32 - 1])
 def test_an_impossible_block_length_is_refused(length: int) -> None:
-    body = bytearray(b"".join(bodies.frame([NewBlock(0, bytes(48))])))
+    body = bytearray(b"".join(bodies.frames([NewBlock(0, bytes(48))])))
     body[0:4] = length.to_bytes(4, "big")
     with pytest.raises(BadBlock):
         bodies.unframe(body)
 
 
 def test_reserved_bytes_of_an_entry_must_be_zero() -> None:
-    body = bytearray(b"".join(bodies.frame([NewBlock(0, bytes(48))])))
+    body = bytearray(b"".join(bodies.frames([NewBlock(0, bytes(48))])))
     body[20] = 1
     with pytest.raises(Malformed):
         bodies.unframe(body)
@@ -98,7 +98,7 @@ def test_reserved_bytes_of_an_entry_must_be_zero() -> None:
 
 def test_a_producer_cannot_give_the_time() -> None:
     with pytest.raises(Invalid) as caught:
-        bodies.unframe_new(b"".join(bodies.frame([StoredBlock(0, 5, 0, bytes(48))])))
+        bodies.unframe_new(b"".join(bodies.frames([StoredBlock(0, 5, 0, bytes(48))])))
     assert caught.value.details == {"index": 0}
 
 
@@ -107,7 +107,7 @@ def test_a_publish_has_at_least_one_and_at_most_so_many_blocks() -> None:
         bodies.unframe_new(b"")
     many = [NewBlock(0, bytes(48))] * (bodies.BLOCKS_PER_REQUEST_MAX + 1)
     with pytest.raises(TooLarge):
-        bodies.unframe_new(b"".join(bodies.frame(many)))
+        bodies.unframe_new(b"".join(bodies.frames(many)))
 
 
 # -- positions ---------------------------------------------------------------------------------

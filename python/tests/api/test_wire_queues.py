@@ -112,7 +112,7 @@ def test_every_truncation_of_a_body_is_refused() -> None:
 )
 def test_a_head_that_names_what_is_not_there_is_refused(part: list[object]) -> None:
     head = json.dumps({"epoch": 1, "slices": [part]}).encode()
-    frames = bodies.frame([queues.NewBlock(0, packed(3).origin[0])])
+    frames = list(bodies.frames([queues.NewBlock(0, packed(3).origin[0])]))
     with pytest.raises(Malformed):
         queues.decode_received(struct.pack(">I", len(head)) + head + b"".join(frames))
 

@@ -15,7 +15,7 @@ from tests.contracts.delay_contract import DelayContract
 from tests.http_kit import Client, serving
 from tests.worlds import EmbeddedWorld, HttpWorld, MemoryWorld, World
 from tms.api import routes
-from tms.api.bodies import frame
+from tms.api.bodies import frames
 from tms.block import encode
 from tms.errors import StorageUnavailable
 from tms.model.delayed import DelayedId
@@ -141,7 +141,7 @@ def test_a_request_with_a_key_is_stored_once(client: Client) -> None:
 
 
 def test_blocks_are_taken_as_they_are(client: Client) -> None:
-    blocks = b"".join(frame([NewBlock(1, encode([b"1", b"2"]))]))
+    blocks = b"".join(frames([NewBlock(1, encode([b"1", b"2"]))]))
     path = PATH + "?delay_s=60&durability=written"
     answer = client.request("POST", path, blocks, media=routes.BLOCKS)
     (one,) = answer.json["deferred"]

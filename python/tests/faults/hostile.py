@@ -42,7 +42,7 @@ def text(value: object) -> bytes:
 def packed(values: list[bytes], count: int = 1, **more: object) -> bytes:
     """The same compressed block so many times."""
     made = bytes(block.encode(values, compression=Compression.ZSTD, **more))  # type: ignore[arg-type]
-    return b"".join(bodies.frame([NewBlock(0, made)] * count))
+    return b"".join(bodies.frames([NewBlock(0, made)] * count))
 
 
 def large(count: int) -> bytes:
@@ -57,7 +57,7 @@ def many(count: int) -> bytes:
 
 def tiny(count: int) -> bytes:
     """Blocks of a byte."""
-    return b"".join(bodies.frame([NewBlock(0, bytes(block.encode([b"x"])))] * count))
+    return b"".join(bodies.frames([NewBlock(0, bytes(block.encode([b"x"])))] * count))
 
 
 def bombs(media: str, path: str) -> list[bytes]:
@@ -133,7 +133,7 @@ def publish_bombs() -> list[bytes]:
 
 def publish_blocks() -> list[bytes]:
     path = f"{TOPICS}/in/messages"
-    plain = b"".join(bodies.frame([NewBlock(0, bytes(block.encode([bytes(8 * MIB - 100)])))]))
+    plain = b"".join(bodies.frames([NewBlock(0, bytes(block.encode([bytes(8 * MIB - 100)])))]))
     return [
         post(path, large(20), BLOCKS),
         post(path, many(2), BLOCKS),

@@ -123,7 +123,7 @@ def test_fault_11_a_client_cannot_claim_a_time(fast_path: Path) -> None:
                 assert answer.status in (400, 422), answer
                 assert field in answer.json["detail"]
             made = block.encode([b"claimed"])
-            far = b"".join(bodies.frame([StoredBlock(0, TIME_MS_MAX, 0, made)]))
+            far = b"".join(bodies.frames([StoredBlock(0, TIME_MS_MAX, 0, made)]))
             answer = client.request("POST", f"{path}/messages", far, media=routes.BLOCKS)
             assert answer.status in (routes.OK, 400, 422)
             last = bus.publish("orders", b"last")

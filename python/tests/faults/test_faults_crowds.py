@@ -240,4 +240,4 @@ def assert_unhurt(usual: list[float], latencies: list[float]) -> None:
 
 
 def framed(size: int, count: int) -> bytes:
-    return b"".join(bodies.frame([NewBlock(0, block.encode([bytes(size)] * count))]))
+    return b"".join(bodies.frames([NewBlock(0, block.encode([bytes(size)] * count))]))

@@ -549,7 +549,7 @@ def test_row_43_one_byte_over_the_largest_message(client: Client, topic: str) ->
     over = publish(client, topic, messages({"value": ""}, {"value": "a" * (MESSAGE_MAX + 1)}))
     refused(client, over, 413, "too-large")
     assert over.json["details"] == {"index": 1}
-    framed = b"".join(bodies.frame([NewBlock(0, block.encode([b"a" * (MESSAGE_MAX + 1)]))]))
+    framed = b"".join(bodies.frames([NewBlock(0, block.encode([b"a" * (MESSAGE_MAX + 1)]))]))
     refused(client, publish(client, topic, framed, media=routes.BLOCKS), 413, "too-large")
     assert publish(client, topic, messages({"value": "a" * MESSAGE_MAX})).status == routes.OK
     assert stored(client, topic) == 1
@@ -595,7 +595,7 @@ def test_row_46_base64(client: Client, topic: str, text: str) -> None:
 
 
 def framed(made: bytes | bytearray) -> bytes:
-    return b"".join(bodies.frame([NewBlock(0, made)]))
+    return b"".join(bodies.frames([NewBlock(0, made)]))
 
 
 def test_row_51_a_bad_checksum(client: Client, topic: str) -> None:
@@ -625,7 +625,7 @@ def test_row_52_broken_frames(client: Client, topic: str, at: int, value: bytes)
 
 
 def test_row_52_a_partition_that_is_not_there(client: Client, topic: str) -> None:
-    body = b"".join(bodies.frame([NewBlock(2**32 - 1, block.encode([b"abc"]))]))
+    body = b"".join(bodies.frames([NewBlock(2**32 - 1, block.encode([b"abc"]))]))
     answer = publish(client, topic, body, media=routes.BLOCKS)
     refused(client, answer, 404, "partition-not-found")
 

@@ -174,7 +174,7 @@ def test_a_publish_with_an_idempotency_key(world: World, cut: bool) -> None:
 
 def test_a_block_with_a_producer_sequence(world: World, cut: bool) -> None:
     block = encode([b"1", b"2"], producer_id=7, producer_sequence=0)
-    body = b"".join(bodies.frame([NewBlock(0, block)]))
+    body = b"".join(bodies.frames([NewBlock(0, block)]))
     raw = request("POST", f"{PATH}/messages", body, media=routes.BLOCKS)
     found = [one.json["appended"][0] for one in world.twice(raw, "write", world.maps(), cut)]
     assert [one.pop("duplicate") for one in found] == [False, True][cut:]

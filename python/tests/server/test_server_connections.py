@@ -39,7 +39,7 @@ PATH = "/v2/namespaces/default/topics/a/messages"
 
 
 def framed(*values: bytes) -> bytes:
-    return b"".join(bodies.frame([NewBlock(0, block.encode(list(values)))]))
+    return b"".join(bodies.frames([NewBlock(0, block.encode(list(values)))]))
 
 
 def publish(body: bytes) -> bytes:

@@ -88,7 +88,7 @@ def running(path: Path, *flags: str) -> Iterator[tuple[Process, tuple[str, int]]
 
 
 TOPIC = "/v2/namespaces/default/topics/a"
-BLOCK = b"".join(bodies.frame([NewBlock(0, block.encode([b"x" * 100]))]))
+BLOCK = b"".join(bodies.frames([NewBlock(0, block.encode([b"x" * 100]))]))
 
 
 def test_it_says_when_it_is_ready_and_ends_with_zero_at_sigterm(tmp_path: Path) -> None:

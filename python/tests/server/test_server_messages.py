@@ -39,7 +39,7 @@ def topic(served: Served) -> str:
 
 
 def framed(partition: int, *values: bytes) -> bytes:
-    return b"".join(bodies.frame([NewBlock(partition, block.encode(list(values)))]))
+    return b"".join(bodies.frames([NewBlock(partition, block.encode(list(values)))]))
 
 
 def fetched(client: Client, target: str) -> list[tuple[int, list[bytes | None]]]:

@@ -30,7 +30,7 @@ LARGE = 300_000  # bytes; a few of them are too many for the event loop
 def packed(count: int, messages: int = 1, size: int = LARGE) -> bytes:
     """So many compressed blocks as a body."""
     made = bytes(block.encode([bytes(size)] * messages, compression=Compression.ZSTD))
-    return b"".join(bodies.frame([NewBlock(0, made)] * count))
+    return b"".join(bodies.frames([NewBlock(0, made)] * count))
 
 
 def commit(head: dict[str, object], blocks: bytes = b"") -> bytes:
@@ -82,7 +82,7 @@ class Crowding:
 
 BLOCKS = routes.BLOCKS
 MANY = QUICK_BLOCKS_MAX + 1
-PLAIN = b"".join(bodies.frame([NewBlock(0, bytes(block.encode([b"x"])))] * MANY))
+PLAIN = b"".join(bodies.frames([NewBlock(0, bytes(block.encode([b"x"])))] * MANY))
 HEAVY = {
     "few large blocks": (f"{TOPIC}/messages", BLOCKS, packed(4)),
     "many blocks": (f"{TOPIC}/messages", BLOCKS, PLAIN),
@@ -132,7 +132,7 @@ def test_a_small_publish_is_checked_by_the_event_loop_itself(
     crowding = Crowding()
     monkeypatch.setattr(publishing, "check", crowding.around(publishing.check))
     made = bytes(block.encode([b"x" * 100] * 10, compression=compression))
-    body = b"".join(bodies.frame([NewBlock(0, made)]))
+    body = b"".join(bodies.frames([NewBlock(0, made)]))
     answers = at_once(served, request("POST", f"{TOPIC}/messages", body, media=BLOCKS))
     assert {answer.status for answer in answers} == {200}
     assert crowding.threads == {LOOP}

@@ -71,11 +71,6 @@ def frames(blocks: Iterable[StoredBlock | NewBlock]) -> Iterator[Buffer]:
         yield joined
 
 
-def frame(blocks: Iterable[StoredBlock | NewBlock]) -> list[Buffer]:
-    """The body that carries these blocks, as chunks to send one after another."""
-    return [*frames(blocks)]
-
-
 def framed_bytes(blocks: Iterable[StoredBlock | NewBlock]) -> int:
     """How long the body of these blocks is."""
     return sum(PREFIX_BYTES + len(entry.block) for entry in blocks)

@@ -142,7 +142,7 @@ def encode_commit(commit: Commit) -> list[Buffer]:
     )
     chunks: list[Buffer] = [_LENGTH.pack(len(head)) + head]
     for blocks in parts.values():
-        chunks += bodies.frame(blocks)
+        chunks += bodies.frames(blocks)
     return chunks
 
 

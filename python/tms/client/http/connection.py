@@ -118,7 +118,7 @@ class HttpConnection:
     def send(self, chunks: Sequence[Buffer], deadline_s: float) -> None:
         """Send a request. A failure shows when its answer is received: the service may have
         answered already."""
-        views = [memoryview(chunk) for chunk in chunks]
+        views: list[memoryview] = list(map(memoryview, chunks))  # type: ignore[arg-type]
         try:
             while views:
                 try:

@@ -103,7 +103,7 @@ class Calls:
     def append(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
     ) -> Call[list[Appended]]:
-        chunks = bodies.frame(blocks)
+        chunks = list(bodies.frames(blocks))
         expect = blocks[0].expect if blocks else None
         common = self._append_head if expect is None else self._make_append_head
         head = common(name, durability, expect) + b"%d\r\n\r\n" % sum(map(len, chunks))
@@ -134,7 +134,7 @@ class Calls:
         durability: Durability | None,
         token: str,
     ) -> Call[list[Deferred]]:
-        chunks = bodies.frame(blocks)
+        chunks = list(bodies.frames(blocks))
         query = {
             "name": name,
             "deliver_at_ms": due.at_ms,
@@ -153,7 +153,7 @@ class Calls:
         )
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], id: int) -> Call[None]:
-        chunks = bodies.frame(blocks)
+        chunks = list(bodies.frames(blocks))
         path = OPERATIONS["stage"].target({"name": name, "transaction": id})
         head = (
             f"POST {path}{self._common}Content-Type: {routes.BLOCKS}\r\n"
