@@ -7,7 +7,6 @@ answers of `bytes_max` are in memory, and the buffer of a third.
 """
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from tms.client.cursor import Batch, Cursor
@@ -98,12 +97,7 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _fetched(self) -> Iterator[Batch]:

@@ -18,7 +18,6 @@ Invariants
 
 import os
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Protocol, Self, TypeVar, overload
 
 from tms import forks
@@ -294,12 +293,7 @@ class Transaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if kind is None:
             if not self._over:
                 self._commit()

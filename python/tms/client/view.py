@@ -12,7 +12,6 @@ Invariants
 import threading
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from itertools import count
-from types import TracebackType
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from tms import forks
@@ -167,12 +166,7 @@ class View(Mapping[bytes, V]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     # --- the bus's --------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from types import TracebackType
 from typing import Literal, Self, TypeVar, Unpack
 from weakref import WeakSet
 
@@ -311,12 +310,7 @@ class AsyncBus:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     # --- parts ------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ Invariants
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
@@ -90,12 +89,7 @@ class _Requests:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _send(self) -> None:
