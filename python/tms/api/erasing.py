@@ -1,21 +1,13 @@
 """Erasing over the network: what is to be erased, and how much that was."""
 
 from base64 import b64encode
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
 from tms.api.bodies import encode
 from tms.api.messages import base64
 from tms.model.ids import MessageId
-
-
-class Erase(NamedTuple):
-    """The messages of a key, or the one with an id, in all partitions or in one."""
-
-    key: bytes | None
-    id: MessageId | None
-    partition: int | None
 
 
 class EraseBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -26,11 +18,11 @@ class EraseBody(msgspec.Struct, forbid_unknown_fields=True):
     partition: int | None = None
     encoding: Literal["utf-8", "base64"] = "utf-8"
 
-    def wanted(self) -> Erase:
-        """What is meant. Raises `BadEncoding`, `BadMessageId`."""
+    def wanted(self) -> tuple[bytes | None, MessageId | None, int | None]:
+        """Key, id and partition. Raises `BadEncoding`, `BadMessageId`."""
         id = None if self.id is None else MessageId.parse(self.id)
         raw = base64 if self.encoding == "base64" else str.encode
-        return Erase(None if self.key is None else raw(self.key), id, self.partition)
+        return None if self.key is None else raw(self.key), id, self.partition
 
 
 class ErasedBody(msgspec.Struct):
@@ -39,8 +31,7 @@ class ErasedBody(msgspec.Struct):
     erased: int
 
 
-def erase_body(wanted: Erase) -> bytes:
-    """The body that asks for this."""
-    key = None if wanted.key is None else b64encode(wanted.key).decode()
-    id = None if wanted.id is None else str(wanted.id)
-    return encode(EraseBody(key, id, wanted.partition, "base64"))
+def erase_body(key: bytes | None, id: MessageId | None, partition: int | None) -> bytes:
+    """The body that erases the messages of a key, or the one with an id."""
+    text = None if key is None else b64encode(key).decode()
+    return encode(EraseBody(text, None if id is None else str(id), partition, "base64"))

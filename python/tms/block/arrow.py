@@ -112,6 +112,11 @@ _TEMPLATES = {template.compression: template for template in (_PLAIN, _LZ4, _ZST
 _BY_SIZE = {template.fields.size: template for template in (_PLAIN, _LZ4, _ZSTD)}
 
 
+def padded(size: int) -> int:
+    """The next multiple of 8."""
+    return (size + 7) & -8
+
+
 @lru_cache(METADATA_CACHED_MAX)
 def write(
     compression: Compression,

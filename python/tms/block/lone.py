@@ -15,6 +15,7 @@ Invariants
 import struct
 from functools import lru_cache
 
+from tms.block.arrow import padded
 from tms.block.header import HEADER_BYTES
 from tms.block.packing import pack
 from tms.model.message import Buffer
@@ -78,11 +79,7 @@ def _pieces(key_bytes: int, value_bytes: int) -> tuple[bytes, bytes, bytes]:
     """What stands before the key, between it and the value, and behind the value."""
     keys = None if key_bytes == _NO_KEY else [bytes(key_bytes)]
     block = bytes(pack([bytes(value_bytes)], keys, None, HEADER_BYTES))
-    value_at = len(block) - _HEADERS_BYTES - _padded(value_bytes)
-    key_at = value_at - _ENDS_BYTES - _padded(max(0, key_bytes))
+    value_at = len(block) - _HEADERS_BYTES - padded(value_bytes)
+    key_at = value_at - _ENDS_BYTES - padded(max(0, key_bytes))
     between_at = key_at + max(0, key_bytes)
     return block[:key_at], block[between_at:value_at], block[value_at + value_bytes :]
-
-
-def _padded(size: int) -> int:
-    return (size + 7) & -8

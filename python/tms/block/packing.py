@@ -142,18 +142,18 @@ def _column(name: str, cells: Cells | None, count: int) -> tuple[int, _Column]:
     except TypeError as exc:
         raise _wrong_type(cells) from exc
     bits = "".join("0" if cell is None else "1" for cell in reversed(cells))
-    validity = int(bits, 2).to_bytes(_padded((count + 7) // 8), "little")
+    validity = int(bits, 2).to_bytes(arrow.padded((count + 7) // 8), "little")
     return bits.count("0"), (validity + ends, filled, size)
 
 
 @lru_cache(COUNTS_CACHED_MAX)
 def _nulls(count: int) -> _Column:
-    return bytes(_padded((count + 7) // 8) + _padded(4 * count + 4)), (), 0
+    return bytes(arrow.padded((count + 7) // 8) + arrow.padded(4 * count + 4)), (), 0
 
 
 @lru_cache(COUNTS_CACHED_MAX)
 def _no_headers(count: int) -> tuple[bytes, _Column, _Column]:
-    return bytes(_padded(4 * count + 4)), _NO_CELLS, _NO_CELLS
+    return bytes(arrow.padded(4 * count + 4)), _NO_CELLS, _NO_CELLS
 
 
 def _joined(cells: Sequence[bytes]) -> _Column:
@@ -231,7 +231,3 @@ def _why_wrong(row: object) -> str:
                 f"a value has at most {HEADER_VALUE_BYTES_MAX} bytes, {name!r:.80} has {len(text)}"
             )
     return ""
-
-
-def _padded(size: int) -> int:
-    return (size + 7) & -8

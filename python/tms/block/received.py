@@ -12,16 +12,14 @@ Invariants
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
 from tms.block import Columns, unpacked
-from tms.model.ids import MessageId
+from tms.model.ids import MessageId, utc
 from tms.model.queue import Token
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Delivered(NamedTuple):
@@ -46,7 +44,7 @@ class Delivered(NamedTuple):
     @property
     def timestamp(self) -> datetime:
         """When it was published, in UTC."""
-        return _EPOCH + timedelta(milliseconds=self.id.time_ms)
+        return utc(self.id.time_ms)
 
 
 class Slice(NamedTuple):

@@ -9,17 +9,16 @@ in the log the message gets an id like every other one.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple, Self
 
 import msgspec
 
 from tms.errors import Invalid
-from tms.model.ids import TIME_MS_MAX
+from tms.model.ids import TIME_MS_MAX, utc
 
 SEQUENCE_MAX = 2**48 - 1
 _ID = re.compile(r"([0-9]{1,15})-([0-9]{1,15})", re.ASCII)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DelayedId(NamedTuple):
@@ -43,7 +42,7 @@ class DelayedId(NamedTuple):
     @property
     def due(self) -> datetime:
         """When the message is due, in UTC."""
-        return _EPOCH + timedelta(milliseconds=self.due_ms)
+        return utc(self.due_ms)
 
     def __str__(self) -> str:
         return f"{self.due_ms}-{self.sequence}"

@@ -14,6 +14,7 @@ Invariants
 
 import struct
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Self
 
 from tms.errors import BadMessageId
@@ -22,6 +23,12 @@ ID_BYTES = 20
 SEQUENCES_PER_MS = 65_536
 TIME_MS_MAX = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
 _ID = struct.Struct(">QHQH")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def utc(time_ms: int) -> datetime:
+    """A time in ms since 1970 as a datetime."""
+    return _EPOCH + timedelta(milliseconds=time_ms)
 
 
 class MessageId(NamedTuple):

@@ -71,23 +71,11 @@ _POINTERS_PER_DAY = 86_400_000 * 1_000_000
 
 # The key of the block whose last message has this publish time and sequence.
 block_key: Callable[[int, int], bytes] = _BLOCK_KEY.pack
-
-
-def split_block_key(key: bytes) -> tuple[int, int]:
-    """Publish time and last sequence of a block key."""
-    time_ms, last_sequence = _BLOCK_KEY.unpack(key)
-    return time_ms, last_sequence
-
-
-def payload_key(pointer: int, time_ms: int, last_sequence: int) -> bytes:
-    """The key of a staged block."""
-    return _PAYLOAD_KEY.pack(pointer, time_ms, last_sequence)
-
-
-def split_payload_key(key: bytes) -> tuple[int, int, int]:
-    """Write pointer, payload time and last sequence of a key of a staged block."""
-    pointer, time_ms, last_sequence = _PAYLOAD_KEY.unpack(key)
-    return pointer, time_ms, last_sequence
+# Publish time and last sequence of a block key.
+split_block_key: Callable[[bytes], tuple[int, int]] = _BLOCK_KEY.unpack
+# The key of a staged block: write pointer, payload time and last sequence; and the inverse.
+payload_key: Callable[[int, int, int], bytes] = _PAYLOAD_KEY.pack
+split_payload_key: Callable[[bytes], tuple[int, int, int]] = _PAYLOAD_KEY.unpack
 
 
 def payload_map(topic_uid: int, partition: int, pointer: int) -> str:

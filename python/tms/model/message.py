@@ -2,19 +2,18 @@
 share."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
 
-from tms.model.ids import MessageId
+from tms.model.ids import MessageId, utc
 from tms.model.position import Position
 
 Buffer = bytes | bytearray | memoryview
 MESSAGES_MAX = 65_536  # of a block
 
 NOTHING = MessageId(0, 0)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Message(NamedTuple):
@@ -37,7 +36,7 @@ class Message(NamedTuple):
     @property
     def timestamp(self) -> datetime:
         """When it was published, in UTC."""
-        return _EPOCH + timedelta(milliseconds=self.id.time_ms)
+        return utc(self.id.time_ms)
 
 
 class NewBlock(msgspec.Struct, frozen=True):

@@ -77,8 +77,13 @@ class Receiving:
         name, group_name = topic_name(namespace, topic), check_group(path_text(group))
         parameters(exchange.query, ())
         media = accepted(header(exchange, b"accept"), _MADE)
-        request = self._request_of(name, group_name, media, await self._body(exchange))
-        budget, held = self._service.fetching, 0
+        content_type(header(exchange, b"content-type"), JSON_ONLY)
+        async with self._service.received(exchange, BODY_BYTES_MAX) as body:
+            wanted = decode_strict(body.data, self._decoder)
+        limits, budget, held = self._service.limits, self._service.fetching, 0
+        wait_s = min(wanted.wait_s, limits.fetch_wait_ms_max / 1_000)
+        bytes_max = min(wanted.bytes_max, limits.fetch_bytes_max)
+        request = _ReceiveParameters(name, group_name, media, wanted.limit, wait_s, bytes_max)
         answer = await self._found(exchange, request)
         try:
             held = sum(map(len, answer.chunks))
@@ -91,19 +96,6 @@ class Receiving:
             budget.give_back(held)
             if answer and not exchange.response_complete:
                 await self._give_back(request, answer.received)
-
-    async def _body(self, exchange: Exchange) -> ReceiveBody:
-        content_type(header(exchange, b"content-type"), JSON_ONLY)
-        async with self._service.received(exchange, BODY_BYTES_MAX) as body:
-            return decode_strict(body.data, self._decoder)
-
-    def _request_of(
-        self, name: TopicName, group: str, media: str, body: ReceiveBody
-    ) -> _ReceiveParameters:
-        limits = self._service.limits
-        wait_s = min(body.wait_s, limits.fetch_wait_ms_max / 1_000)
-        bytes_max = min(body.bytes_max, limits.fetch_bytes_max)
-        return _ReceiveParameters(name, group, media, body.limit, wait_s, bytes_max)
 
     async def _found(self, exchange: Exchange, request: _ReceiveParameters) -> _LeasedBody:
         damage: DataCorrupt | None = None  # others may have messages before the wait is over

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tms.api import bodies, commits, delayed, queues, routes
-from tms.api.erasing import Erase, ErasedBody, erase_body
+from tms.api.erasing import ErasedBody
 from tms.api.operation import Operation
 from tms.api.operations import OPERATIONS
 from tms.block.received import Received
@@ -84,13 +84,13 @@ class Calls:
             else lambda body: answer.decode(bodies.decode(body, answer.shape)),
         )
 
-    def erase(self, name: TopicName, wanted: Erase) -> Call[int]:
+    def erase(self, name: TopicName, body: bytes) -> Call[int]:
         target = OPERATIONS["topics.erase"].target({"name": name})
         return self._request(
             "POST",
             target,
-            erase_body(wanted),
-            lambda body: bodies.decode(body, ErasedBody).erased,
+            body,
+            lambda answer: bodies.decode(answer, ErasedBody).erased,
         )
 
     def receive(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from tms import forks
-from tms.api.erasing import Erase
+from tms.api.erasing import erase_body
 from tms.api.operation import Operation, Repeat
 from tms.api.operations import DelayedApi, GroupsApi, QueuesApi, TopicsApi, TransactionsApi
 from tms.api.parameters import TIMEOUT_S
@@ -80,7 +80,7 @@ class HttpTransport(TopicsApi):
         partition: int | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> int:
-        return self.attempt(self.calls.erase(name, Erase(key, id, partition)), timeout_s)
+        return self.attempt(self.calls.erase(name, erase_body(key, id, partition)), timeout_s)
 
     def do(self, operation: Operation, given: Mapping[str, Any]) -> Any:
         """A declared operation, repeated as its declaration allows."""
