@@ -137,7 +137,7 @@ def parse_positions(text: str) -> Position | list[PartitionPosition]:
     """
     if not text.partition(":")[0].isdecimal() or ":" not in text:
         return Position.parse(text)
-    found: dict[int, Position] = {}
+    positions: dict[int, Position] = {}
     for part in text.split(","):
         number, _, rest = part.partition(":")
         if (
@@ -150,10 +150,10 @@ def parse_positions(text: str) -> Position | list[PartitionPosition]:
                 f"`from` is PARTITION:POSITION, separated by commas, got {part[:64]!r}.",
                 field="from",
             )
-        if int(number) in found:
+        if int(number) in positions:
             raise Invalid(f"`from` names partition {int(number)} twice.", field="from")
-        found[int(number)] = Position.parse(rest)
-    return [PartitionPosition(partition, position) for partition, position in found.items()]
+        positions[int(number)] = Position.parse(rest)
+    return [PartitionPosition(partition, position) for partition, position in positions.items()]
 
 
 def ends_text(ends: Mapping[int, int]) -> str:
@@ -202,14 +202,14 @@ def changes_in(body: msgspec.Struct) -> dict[str, Any]:
     return changes
 
 
-def _topic_fields(said: dict[str, Any]) -> dict[str, Any]:
+def _topic_fields(settings: dict[str, Any]) -> dict[str, Any]:
     """The fields of a body by the names of `TopicSettings`. Raises `Invalid`."""
-    if said.get("retention") == RETENTION_DEFAULT:
-        said["retention_is_default"] = bool(said.pop("retention"))
+    if settings.get("retention") == RETENTION_DEFAULT:
+        settings["retention_is_default"] = bool(settings.pop("retention"))
     for name in ("retention", "tombstone_retention"):
-        if name in said:
-            said[f"{name}_ms"] = parse_retention(said.pop(name), name)
-    return said
+        if name in settings:
+            settings[f"{name}_ms"] = parse_retention(settings.pop(name), name)
+    return settings
 
 
 def _settings(body: SettingsBody) -> TopicSettings:
@@ -239,13 +239,13 @@ def _settings_body(settings: TopicSettings) -> SettingsBody:
 
 def _changes_body(changes: Mapping[str, object]) -> dict[str, object]:
     """Changes, named as in `TopicSettings`, by the names of `SettingsBody`."""
-    said = dict(changes)
+    body = dict(changes)
     for name in ("retention", "tombstone_retention"):
-        if f"{name}_ms" in said:
-            said[name] = _duration(said.pop(f"{name}_ms"))
-    if said.pop("retention_is_default", False):
-        said["retention"] = RETENTION_DEFAULT
-    return said
+        if f"{name}_ms" in body:
+            body[name] = _duration(body.pop(f"{name}_ms"))
+    if body.pop("retention_is_default", False):
+        body["retention"] = RETENTION_DEFAULT
+    return body
 
 
 NEW_TOPIC: Codec[TopicSettings] = Codec(SettingsBody, _settings, _settings_body)

@@ -246,7 +246,7 @@ def _position_change(body: PositionBody) -> PositionChange:
 
 def encode_result(result: CommitResult) -> bytes:
     """The answer to a commit."""
-    placed = [Placed(full_name(one.topic), one.place) for one in result.appended]
+    placed = [Placed(full_name(block.topic), block.place) for block in result.appended]
     return bodies.encode(CommittedBody(result.transaction_id, placed))
 
 
@@ -254,7 +254,7 @@ def decode_result(body: Buffer) -> CommitResult:
     """The answer to a commit. Raises `Malformed`."""
     answer = bodies.decode(body, CommittedBody)
     appended = tuple(
-        TopicAppended(TopicName.parse(one.topic), one.place) for one in answer.appended
+        TopicAppended(TopicName.parse(placed.topic), placed.place) for placed in answer.appended
     )
     return CommitResult(answer.transaction_id, appended)
 

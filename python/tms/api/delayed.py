@@ -60,21 +60,21 @@ def placed(packed: PackedRequest, deferred: Sequence[Deferred]) -> bytes:
     """The body that tells each message's id."""
     places = []
     for number, at in packed.places:
-        one = deferred[number]
-        id = DelayedId(one.due_ms, one.sequence + at)
-        places.append(DelayedPlace(one.partition, str(id), one.due_ms))
+        block = deferred[number]
+        id = DelayedId(block.due_ms, block.sequence + at)
+        places.append(DelayedPlace(block.partition, str(id), block.due_ms))
     return bodies.encode(DelayedBody(places))
 
 
 def _page_body(page: DelayedPage) -> WaitingBody:
     shown = [
         WaitingMessage(
-            str(one.id),
-            one.id.due_ms,
-            one.partition,
-            *as_text(one.key, one.value, one.headers),
+            str(message.id),
+            message.id.due_ms,
+            message.partition,
+            *as_text(message.key, message.value, message.headers),
         )
-        for one in page.messages
+        for message in page.messages
     ]
     return WaitingBody(page.waiting, page.next_due_ms, shown)
 
@@ -82,11 +82,11 @@ def _page_body(page: DelayedPage) -> WaitingBody:
 def _page(body: WaitingBody) -> DelayedPage:
     messages = [
         DelayedMessage(
-            DelayedId.parse(one.id),
-            one.partition,
-            *cells_in(one.key, one.value, one.headers, one.encoding),
+            DelayedId.parse(message.id),
+            message.partition,
+            *cells_in(message.key, message.value, message.headers, message.encoding),
         )
-        for one in body.messages
+        for message in body.messages
     ]
     return DelayedPage(body.waiting, body.next_due_ms, messages)
 

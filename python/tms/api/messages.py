@@ -152,16 +152,16 @@ def _partition(message: MessageIn, key: bytes | None, partitions: int, spread: i
 
 def placed(packed: PackedRequest, appended: Sequence[Appended]) -> bytes:
     """The body that tells each message's place."""
-    found = []
+    places = []
     for number, at in packed.places:
         where = appended[number]
         if where.time_ms < 0:
-            found.append(MessagePlace(where.partition, None, None, None))
+            places.append(MessagePlace(where.partition, None, None, None))
         else:
             id = MessageId(where.time_ms, where.sequence + at)
             place = MessagePlace(where.partition, str(id), where.base_offset + at, where.time_ms)
-            found.append(place)
-    return bodies.encode(PublishedBody(found))
+            places.append(place)
+    return bodies.encode(PublishedBody(places))
 
 
 class JsonMessage(NamedTuple):
@@ -208,10 +208,10 @@ class Unpacked(NamedTuple):
 
 
 def unpacked(
-    fetched: Fetched, asked: Mapping[int, Position], limit: int, bytes_max: int
+    fetched: Fetched, positions: Mapping[int, Position], limit: int, bytes_max: int
 ) -> Unpacked:
-    """The messages of `fetched` from the positions that were `asked` for."""
-    found: list[Run] = []
+    """The messages of `fetched` from the positions of the request on."""
+    runs: list[Run] = []
     following, reached = dict(fetched.next), dict(fetched.reached)
     cut: set[int] = set()
     for stored in fetched.blocks:
@@ -220,11 +220,11 @@ def unpacked(
             continue
         if limit <= 0 or bytes_max <= 0:
             cut.add(partition)
-            if not any(run.partition == partition for run in found):
-                following[partition], reached[partition] = asked[partition], 0
+            if not any(run.partition == partition for run in runs):
+                following[partition], reached[partition] = positions[partition], 0
             continue
         header = block.read_header(stored.block)
-        distance = skipped(stored, header, asked[partition])
+        distance = skipped(stored, header, positions[partition])
         if distance >= header.count:
             continue
         columns = block.decode(stored.block)
@@ -233,7 +233,7 @@ def unpacked(
         if not taken.count:
             continue
         first = stored.last_sequence - header.count + 1
-        found.append(Run(partition, stored.time_ms, first, header.base_offset, taken))
+        runs.append(Run(partition, stored.time_ms, first, header.base_offset, taken))
         limit -= taken.count
         bytes_max -= taken.cell_bytes
         distance = header.count
@@ -245,15 +245,15 @@ def unpacked(
     for partition, position in fetched.next.items():
         if partition not in cut:
             following[partition], reached[partition] = position, fetched.reached[partition]
-    return Unpacked(found, following, reached)
+    return Unpacked(runs, following, reached)
 
 
-def as_json(found: Unpacked, ends: Mapping[int, int]) -> bytes:
+def as_json(answer: Unpacked, ends: Mapping[int, int]) -> bytes:
     """The messages as a JSON body."""
-    parts = block.unpacked(run.columns for run in found.runs)
+    parts = block.unpacked(run.columns for run in answer.runs)
     messages = [
         _message_out(run.partition, *cells)
-        for run, columns in zip(found.runs, parts, strict=True)
+        for run, columns in zip(answer.runs, parts, strict=True)
         for cells in zip(
             run.ids(),
             run.offsets(),
@@ -263,8 +263,8 @@ def as_json(found: Unpacked, ends: Mapping[int, int]) -> bytes:
             strict=True,
         )
     ]
-    text = bodies.positions_text(found.next)
-    return bodies.encode(FetchedBody(messages, text, _by_text(ends), _by_text(found.reached)))
+    text = bodies.positions_text(answer.next)
+    return bodies.encode(FetchedBody(messages, text, _by_text(ends), _by_text(answer.reached)))
 
 
 def _by_text(offsets: Mapping[int, int]) -> dict[str, int]:
@@ -336,14 +336,14 @@ def arrow_schema() -> "pa.Schema":
     return pa.schema([*(pa.field(n, t, nullable=False) for n, t in ours), *block.schema()])
 
 
-def as_arrow(found: Sequence[Run]) -> Any:
+def as_arrow(runs: Sequence[Run]) -> Any:
     """The messages as an Arrow IPC stream, one record batch for each block."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
-    parts = block.unpacked(run.columns for run in found)
+    parts = block.unpacked(run.columns for run in runs)
     with pa.ipc.new_stream(sink, arrow_schema()) as writer:
-        for run, part in zip(found, parts, strict=True):
+        for run, part in zip(runs, parts, strict=True):
             count = part.count
             columns = [
                 pa.array([str(id) for id in run.ids()], pa.utf8()),

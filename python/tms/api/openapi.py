@@ -120,7 +120,7 @@ def _content(bodies: Mapping[str, Any], schema_of: Mapping[Any, Any]) -> dict[st
 def _in_query(query: type[msgspec.Struct]) -> Iterable[dict[str, Any]]:
     schema = msgspec.json.schema(query)["$defs"][query.__name__]
     for name, of_field in schema["properties"].items():
-        some = [one for one in of_field.get("anyOf", ()) if one != {"type": "null"}]
+        some = [choice for choice in of_field.get("anyOf", ()) if choice != {"type": "null"}]
         of_field = some[0] if len(some) == 1 else of_field
         parameter = {"name": name, "in": "query", "schema": of_field}
         if "description" in of_field:

@@ -18,7 +18,8 @@ document, and the labels of metrics and logs.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from enum import Enum
 from functools import cache, lru_cache, partial
 from inspect import Parameter, getdoc, signature
@@ -110,12 +111,12 @@ class NotSent:
 class Form:
     """What is sent: the query and, by media type, bodies and answers."""
 
-    path: Mapping[str, Any] = field(default_factory=dict)
+    path: Mapping[str, Any] = dataclass_field(default_factory=dict)
     query: type[msgspec.Struct] | None = None
-    body: Mapping[str, Any] = field(default_factory=dict)
-    answer: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = dataclass_field(default_factory=dict)
+    answer: Mapping[str, Any] = dataclass_field(default_factory=dict)
     idempotency_key: bool = False
-    answer_headers: Mapping[str, str] = field(default_factory=dict)
+    answer_headers: Mapping[str, str] = dataclass_field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +159,9 @@ class Field(NamedTuple):
     codec: Codec[Any]
     default: Any
 
-    def encoded(self, given: Mapping[str, Any]) -> Any:
+    def encoded(self, arguments: Mapping[str, Any]) -> Any:
         """What is sent for it; None stays None."""
-        value = given.get(self.name, self.default)
+        value = arguments.get(self.name, self.default)
         return None if value is None else self.codec.encode(value)
 
     def decoded(self, sent: Any) -> Any:
@@ -176,32 +177,38 @@ class Operation:
     """
 
     def __init__(self, api: str, function: Callable[..., Any]) -> None:
-        said: Declaration = function.__declaration__  # type: ignore[attr-defined]
+        declared: Declaration = function.__declaration__  # type: ignore[attr-defined]
         self.api, self.function = api, function.__name__
-        self.name = said.name or f"{api}.{self.function}"
-        self.timeout_s = said.timeout_s
+        self.name = declared.name or f"{api}.{self.function}"
+        self.timeout_s = declared.timeout_s
         self.summary = " ".join((getdoc(function) or "").partition("\n\n")[0].split())
-        self.method, self.on, self.access = said.method, said.on, said.access
-        self.repeat, self.alone = said.repeat, said.alone
-        self.body_bytes_max, self.by_hand = said.body_bytes_max, said.form is not None
+        self.method, self.on, self.access = declared.method, declared.on, declared.access
+        self.repeat, self.alone = declared.repeat, declared.alone
+        self.body_bytes_max, self.by_hand = declared.body_bytes_max, declared.form is not None
         hints = get_type_hints(function, include_extras=True)
         arguments = [*signature(function).parameters.values()][1:]
-        self._positional = [one.name for one in arguments if one.kind is not Parameter.KEYWORD_ONLY]
-        more = said.form.path if said.form is not None else {}
+        self._positional = [
+            parameter.name
+            for parameter in arguments
+            if parameter.kind is not Parameter.KEYWORD_ONLY
+        ]
+        more = declared.form.path if declared.form is not None else {}
         fields = {name: Field(name, codec_of(hint), Parameter.empty) for name, hint in more.items()}
         fields |= {
-            one.name: Field(one.name, codec_of(hints[one.name]), one.default)
-            for one in arguments
-            if NotSent not in _marks(hints[one.name])
+            parameter.name: Field(
+                parameter.name, codec_of(hints[parameter.name]), parameter.default
+            )
+            for parameter in arguments
+            if NotSent not in _marks(hints[parameter.name])
         }
-        self._in_path = [fields.pop(name) for name in _names_in(said.path) if name in fields]
-        whole = [one.name for one in arguments if _is_whole(hints[one.name])]
+        self._in_path = [fields.pop(name) for name in _names_in(declared.path) if name in fields]
+        whole = [parameter.name for parameter in arguments if _is_whole(hints[parameter.name])]
         self._whole = fields.pop(whole[0]) if whole else None
         self._fields = tuple(fields.values())
-        self.path = _full_path(said.path, self._in_path)
+        self.path = _full_path(declared.path, self._in_path)
         self.answer = None if hints["return"] is NoneType else codec_of(hints["return"])
-        self.form = said.form or self._form()
-        self.statuses = said.statuses if self.form.answer else (routes.NO_CONTENT,)
+        self.form = declared.form or self._form()
+        self.statuses = declared.statuses if self.form.answer else (routes.NO_CONTENT,)
 
     def _form(self) -> Form:
         answer = {} if self.answer is None else {routes.JSON: self.answer.shape}
@@ -219,24 +226,24 @@ class Operation:
     def sent(self) -> dict[str, Field]:
         """The arguments that are sent, by name."""
         whole = [] if self._whole is None else [self._whole]
-        return {one.name: one for one in (*self._in_path, *whole, *self._fields)}
+        return {field.name: field for field in (*self._in_path, *whole, *self._fields)}
 
     @property
     def required(self) -> list[str]:
         """The names of those that every call has."""
-        return [name for name, one in self.sent.items() if one.default is Parameter.empty]
+        return [name for name, field in self.sent.items() if field.default is Parameter.empty]
 
     def path_fields(self) -> Iterator[tuple[str, Any]]:
         """What varies in the path, by name, and the type of each."""
-        for one in self._in_path:
-            if one.codec is TOPIC:
+        for field in self._in_path:
+            if field.codec is TOPIC:
                 yield from (("namespace", NAMESPACE_TEXT), ("topic", TOPIC_TEXT))
             else:
-                yield one.name, one.codec.shape
+                yield field.name, field.codec.shape
 
-    def repeat_of(self, given: Mapping[str, Any]) -> Repeat:
+    def repeat_of(self, arguments: Mapping[str, Any]) -> Repeat:
         """When this request may be repeated."""
-        return self.repeat if isinstance(self.repeat, Repeat) else self.repeat(given)
+        return self.repeat if isinstance(self.repeat, Repeat) else self.repeat(arguments)
 
     # --- the side that asks -----------------------------------------------------------------------
 
@@ -246,33 +253,35 @@ class Operation:
             raise TypeError(f"{self.name} takes {len(self._positional)} arguments, not {len(args)}")
         return {**dict(zip(self._positional, args, strict=False)), **named}
 
-    def target(self, given: Mapping[str, Any]) -> str:
+    def target(self, arguments: Mapping[str, Any]) -> str:
         """Path and query of a request. Of an operation with a `Form` the query is given as it is
         sent."""
         path = self.path
-        for one in self._in_path:
-            value = given[one.name]
-            if one.codec is TOPIC:
+        for field in self._in_path:
+            value = arguments[field.name]
+            if field.codec is TOPIC:
                 path = path.replace("{namespace}/topics/{topic}", _topic_path(value))
             else:
-                path = path.replace(f"{{{one.name}}}", quote(str(one.codec.encode(value)), safe=""))
+                path = path.replace(
+                    f"{{{field.name}}}", quote(str(field.codec.encode(value)), safe="")
+                )
         if self.form.query is None:
             return path
         if self.by_hand:
-            sent = [(name, given.get(name)) for name in self.form.query.__struct_fields__]
+            sent = [(name, arguments.get(name)) for name in self.form.query.__struct_fields__]
         else:
-            sent = [(one.name, one.encoded(given)) for one in self._fields]
+            sent = [(field.name, field.encoded(arguments)) for field in self._fields]
         query = "&".join([f"{name}={quote(str(v), ':,')}" for name, v in sent if v is not None])
         return f"{path}?{query}" if query else path
 
-    def body(self, given: Mapping[str, Any]) -> bytes | None:
+    def body(self, arguments: Mapping[str, Any]) -> bytes | None:
         """The body of a request; None when it has none."""
         if self._whole is not None:
-            return msgspec.json.encode(self._whole.encoded(given))
+            return msgspec.json.encode(self._whole.encoded(arguments))
         struct = self.form.body.get(routes.JSON)
         if struct is None:
             return None
-        return msgspec.json.encode(struct(*(one.encoded(given) for one in self._fields)))
+        return msgspec.json.encode(struct(*(field.encoded(arguments) for field in self._fields)))
 
     # --- the side that answers --------------------------------------------------------------------
 
@@ -280,10 +289,10 @@ class Operation:
         """The arguments in a path, from what varies in it. Raises `Invalid`."""
         texts_left = iter(texts)
         return {
-            one.name: TopicName.of(next(texts_left), next(texts_left))
-            if one.codec is TOPIC
-            else one.codec.decode(next(texts_left))
-            for one in self._in_path
+            field.name: TopicName.of(next(texts_left), next(texts_left))
+            if field.codec is TOPIC
+            else field.codec.decode(next(texts_left))
+            for field in self._in_path
         }
 
     def in_query(self, texts: Mapping[str, str]) -> dict[str, Any]:
@@ -292,9 +301,9 @@ class Operation:
             return {}
         query = read_query(texts, self.form.query)
         return {
-            one.name: one.decoded(getattr(query, one.name))
-            for one in self._fields
-            if one.name in texts
+            field.name: field.decoded(getattr(query, field.name))
+            for field in self._fields
+            if field.name in texts
         }
 
     def in_body(self, body: Any) -> dict[str, Any]:
@@ -303,7 +312,7 @@ class Operation:
             return {"body": body}
         if self._whole is not None:
             return {self._whole.name: self._whole.decoded(body)}
-        return {one.name: one.decoded(getattr(body, one.name)) for one in self._fields}
+        return {field.name: field.decoded(getattr(body, field.name)) for field in self._fields}
 
 
 def operations_of(api: type, name: str) -> list[Operation]:
@@ -342,7 +351,7 @@ def codec_of(hint: Any) -> Codec[Any]:
             codec = codec._replace(shape=Annotated[codec.shape, meta])
         return codec
     if get_origin(hint) in (Union, UnionType):
-        some = [one for one in get_args(hint) if one is not NoneType]
+        some = [choice for choice in get_args(hint) if choice is not NoneType]
         if len(some) == 1 and (codec := codec_of(some[0])).decode is not _same:
             return codec._replace(shape=codec.shape | None)
     return _CODECS.get(hint, Codec(hint))
@@ -363,8 +372,8 @@ def list_of(codec: Codec[Any]) -> Codec[Any]:
     """Values one after another."""
     return Codec(
         list[codec.shape],  # type: ignore[name-defined]
-        lambda sent: [codec.decode(one) for one in sent],
-        lambda values: [codec.encode(one) for one in values],
+        lambda sent: [codec.decode(item) for item in sent],
+        lambda values: [codec.encode(item) for item in values],
     )
 
 
@@ -397,9 +406,9 @@ def _names_in(path: str) -> list[str]:
 
 
 def _full_path(path: str, fields: Sequence[Field]) -> str:
-    for one in fields:
-        if one.codec is TOPIC:
-            path = path.replace(f"{{{one.name}}}", "namespaces/{namespace}/topics/{topic}")
+    for field in fields:
+        if field.codec is TOPIC:
+            path = path.replace(f"{{{field.name}}}", "namespaces/{namespace}/topics/{topic}")
     return path if path.startswith("/") else f"{routes.ROOT}/{path}"
 
 
@@ -409,7 +418,7 @@ def _whole_numbers(query: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(
         name
         for name, field in schema["properties"].items()
-        if any(one.get("type") == "integer" for one in field.get("anyOf", (field,)))
+        if any(choice.get("type") == "integer" for choice in field.get("anyOf", (field,)))
     )
 
 
@@ -418,10 +427,10 @@ def _struct(title: str, fields: Sequence[Field]) -> type[msgspec.Struct]:
     return msgspec.defstruct(
         title,
         [
-            (one.name, one.codec.shape)
-            if one.default is Parameter.empty
-            else (one.name, one.codec.shape, one.encoded({}))
-            for one in fields
+            (field.name, field.codec.shape)
+            if field.default is Parameter.empty
+            else (field.name, field.codec.shape, field.encoded({}))
+            for field in fields
         ],
         forbid_unknown_fields=True,
         omit_defaults=True,

@@ -70,9 +70,9 @@ from tms.model.transaction import Commit, CommitResult, PositionChange, Transact
 # --- topics and messages --------------------------------------------------------------------------
 
 
-def _truncation(given: Mapping[str, Any]) -> Repeat:
+def _truncation(arguments: Mapping[str, Any]) -> Repeat:
     """`latest` moves: a repetition would remove what came in between."""
-    moves = given["before"].kind is PositionKind.LATEST
+    moves = arguments["before"].kind is PositionKind.LATEST
     return Repeat.UNSAFE if moves else Repeat.SAFE
 
 

@@ -60,15 +60,15 @@ def _settings(body: Any) -> QueueSettings:
 
 def _queue_body(info: QueueInfo) -> Any:
     """A queue as JSON shows it."""
-    told = {name: getattr(info, name) for name in _SHARED}
+    shared = {name: getattr(info, name) for name in _SHARED}
     namespace, topic = info.topic
-    return QueueBody(namespace=namespace, topic=topic, dead_letter=str(info.dead_letter), **told)
+    return QueueBody(namespace=namespace, topic=topic, dead_letter=str(info.dead_letter), **shared)
 
 
 def _queue_info(body: Any) -> QueueInfo:
     """The queue that JSON shows."""
-    told = {name: getattr(body, name) for name in _SHARED}
-    return QueueInfo(topic=TopicName(body.namespace, body.topic), **told)
+    shared = {name: getattr(body, name) for name in _SHARED}
+    return QueueInfo(topic=TopicName(body.namespace, body.topic), **shared)
 
 
 # PUT and PATCH of a queue. What is left out has its default, or stays as it is.
@@ -170,39 +170,39 @@ def received_json(received: Received) -> bytes:
     """The messages as a JSON body. Raises `DataCorrupt`."""
     delivered = [
         DeliveredBody(
-            one.partition,
-            str(one.id),
-            one.offset,
-            one.timestamp_ms,
-            *messages.as_text(one.key, one.value, one.headers),
-            deliveries=one.deliveries,
-            token=one.token,
+            message.partition,
+            str(message.id),
+            message.offset,
+            message.timestamp_ms,
+            *messages.as_text(message.key, message.value, message.headers),
+            deliveries=message.deliveries,
+            token=message.token,
         )
-        for one in received.messages("")
+        for message in received.messages("")
     ]
-    tokens = join_tokens(one.token(received.epoch) for one in received.slices)
+    tokens = join_tokens(part.token(received.epoch) for part in received.slices)
     return bodies.encode(ReceivedBody(delivered, [str(token) for token in tokens]))
 
 
 def encode_received(received: Received) -> list[Buffer]:
     """The messages as chunks of a body. Raises `DataCorrupt`."""
     slices = received.slices
-    asked: Counter[int] = Counter()
-    for one in slices:
-        asked[id(one.columns.origin[0])] += one.columns.count
+    wanted: Counter[int] = Counter()
+    for part in slices:
+        wanted[id(part.columns.origin[0])] += part.columns.count
     blocks: list[NewBlock] = []
     numbers: dict[int, int] = {}
     places: list[_Origin | None] = []
     cut: list[Slice] = []
-    for one in slices:
-        whole, first, count = one.columns.origin
-        if 2 * asked[id(whole)] < count and len(whole) > _WHOLE_BYTES:
-            cut.append(one)
+    for part in slices:
+        whole, first, count = part.columns.origin
+        if 2 * wanted[id(whole)] < count and len(whole) > _WHOLE_BYTES:
+            cut.append(part)
             places.append(None)
             continue
         if id(whole) not in numbers:
             numbers[id(whole)] = len(blocks)
-            blocks.append(NewBlock(one.partition, whole))
+            blocks.append(NewBlock(part.partition, whole))
         places.append((numbers[id(whole)], first))
     if cut:
         blocks.append(NewBlock(0, _joined(cut)))
@@ -214,12 +214,14 @@ def _parts(
     slices: Sequence[Slice], places: Sequence[_Origin | None], joined: int
 ) -> list[SlicePart]:
     parts, at = [], 0
-    for one, place in zip(slices, places, strict=True):
-        count = one.columns.count
+    for slice, place in zip(slices, places, strict=True):
+        count = slice.columns.count
         number, first = place or (joined, at)
         at += count if place is None else 0
         parts.append(
-            SlicePart(one.partition, one.offset, str(one.id), one.deliveries, number, first, count)
+            SlicePart(
+                slice.partition, slice.offset, str(slice.id), slice.deliveries, number, first, count
+            )
         )
     return parts
 
@@ -229,7 +231,7 @@ def _joined(slices: Iterable[Slice]) -> bytearray:
     values: list[bytes | None] = []
     keys: list[bytes | None] = []
     headers: list[Mapping[str, bytes] | None] = []
-    for columns in block.unpacked(one.columns for one in slices):
+    for columns in block.unpacked(slice.columns for slice in slices):
         values += columns.values()
         keys += columns.keys()
         headers += columns.headers()
@@ -252,8 +254,8 @@ def decode_received(body: Buffer) -> Received:
             raise Malformed(f"What was received names no messages of a block: {part}.")
         if stop > columns[part.block].count:
             raise Malformed(f"What was received names more messages than a block has: {part}.")
-        found = columns[part.block].slice(part.first, stop)
-        slices.append(Slice(part.partition, part.offset, _id(part.id), part.deliveries, found))
+        cells = columns[part.block].slice(part.first, stop)
+        slices.append(Slice(part.partition, part.offset, _id(part.id), part.deliveries, cells))
     return Received(head.epoch, tuple(slices))
 
 

@@ -140,8 +140,8 @@ def check(block: Buffer, message_bytes_max: int, decompressed_bytes_max: int) ->
 def unpack_lone(block: Buffer) -> tuple[bytes | None, bytes] | None:
     """Key and value of a stored block that is a lone message without headers, in a fraction of the
     time of `decode`; None for any other block, and for a damaged one."""
-    found = lone_cells(block)
+    cells = lone_cells(block)
     try:
-        return found if found is not None and body_crc(block) == read_header(block).crc else None
+        return cells if cells is not None and body_crc(block) == read_header(block).crc else None
     except BadBlock:
         return None

@@ -329,10 +329,10 @@ class Columns:
 
         try:
             codec = pa.Codec(self._layout.compression.value)
-            found: bytes = codec.decompress(packed[_BUFFER_LENGTH.size :], length, asbytes=True)
+            unpacked: bytes = codec.decompress(packed[_BUFFER_LENGTH.size :], length, asbytes=True)
         except (pa.ArrowException, OSError) as exc:
             raise DataCorrupt(f"A stored block cannot be unpacked: {exc}") from exc
-        return found
+        return unpacked
 
     def _span(self, buffer: int) -> tuple[int, int]:
         """Where a buffer begins in the block, and its length."""

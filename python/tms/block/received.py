@@ -81,38 +81,38 @@ class Received:
     slices: tuple[Slice, ...] = ()
 
     def __len__(self) -> int:
-        return sum(one.columns.count for one in self.slices)
+        return sum(part.columns.count for part in self.slices)
 
     @property
     def unpacked_bytes(self) -> int:
         """How much memory it takes to unpack its blocks, one at a time."""
-        return max((one.columns.unpacked_bytes for one in self.slices), default=0)
+        return max((part.columns.unpacked_bytes for part in self.slices), default=0)
 
     def tokens(self) -> list[str]:
         """Tokens of all messages, one for each slice."""
-        return [str(one.token(self.epoch)) for one in self.slices]
+        return [str(part.token(self.epoch)) for part in self.slices]
 
     def messages(self, topic: str) -> list[Delivered]:
         """The messages one by one. Raises `DataCorrupt`."""
-        found: list[Delivered] = []
-        parts = unpacked(one.columns for one in self.slices)
-        for one, columns in zip(self.slices, parts, strict=True):
+        messages: list[Delivered] = []
+        parts = unpacked(part.columns for part in self.slices)
+        for part, columns in zip(self.slices, parts, strict=True):
             count = columns.count
-            head, tail = f"{one.partition:x}.", f".{one.deliveries:x}.{self.epoch:x}"
-            offsets = range(one.offset, one.offset + count)
+            head, tail = f"{part.partition:x}.", f".{part.deliveries:x}.{self.epoch:x}"
+            offsets = range(part.offset, part.offset + count)
             cells = zip(
                 repeat(topic, count),
-                repeat(one.partition),
+                repeat(part.partition),
                 offsets,
-                one.ids(),
+                part.ids(),
                 columns.keys(),
                 columns.values(),
                 columns.headers(),
-                repeat(one.deliveries),
+                repeat(part.deliveries),
                 [f"{head}{offset:x}{tail}" for offset in offsets],
             )
-            found += map(_AS_DELIVERED, cells)
-        return found
+            messages += map(_AS_DELIVERED, cells)
+        return messages
 
 
 # Three times as fast as calling the classes, which name each field.

@@ -41,13 +41,13 @@ def thin(block: Buffer, keep: Sequence[int], columns: Columns | None = None) -> 
     header = read_header(block)
     index = columns.index
     prefix = pack_index([index[at] for at in keep])
-    made = _body(columns, keep, HEADER_BYTES + len(prefix))
+    thinned = _body(columns, keep, HEADER_BYTES + len(prefix))
     if columns.compression is not Compression.NONE:
-        made = compress(made, HEADER_BYTES + len(prefix), columns.compression)
-    made[HEADER_BYTES : HEADER_BYTES + len(prefix)] = prefix
-    write_header(made, header.count, header.producer_id, header.producer_sequence)
-    place(made, header.base_offset, header.flags | Flags.SPARSE, header.write_pointer)
-    return made
+        thinned = compress(thinned, HEADER_BYTES + len(prefix), columns.compression)
+    thinned[HEADER_BYTES : HEADER_BYTES + len(prefix)] = prefix
+    write_header(thinned, header.count, header.producer_id, header.producer_sequence)
+    place(thinned, header.base_offset, header.flags | Flags.SPARSE, header.write_pointer)
+    return thinned
 
 
 def _body(columns: Columns, keep: Sequence[int], room: int) -> bytearray:

@@ -30,9 +30,9 @@ class DelayedId(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """The id written as `DUE_MS-SEQUENCE`. Raises `Invalid`."""
-        found = _ID.fullmatch(text) if isinstance(text, str) else None
-        if found is not None:
-            id = cls(int(found[1]), int(found[2]))
+        match = _ID.fullmatch(text) if isinstance(text, str) else None
+        if match is not None:
+            id = cls(int(match[1]), int(match[2]))
             if id.due_ms <= TIME_MS_MAX and id.sequence <= SEQUENCE_MAX:
                 return id
         raise Invalid(

@@ -90,18 +90,20 @@ class Filter:
 
     def places(self, columns: Keyed) -> Sequence[int]:
         """The places of the messages that match, ascending."""
-        found: Sequence[int] = range(columns.count)
-        about_key = [one for one in self.conditions if one.header is None]
+        places: Sequence[int] = range(columns.count)
+        about_key = [condition for condition in self.conditions if condition.header is None]
         if about_key:
-            found = _matching(found, columns.keys(), (one.test() for one in about_key))
-        about_headers = [one for one in self.conditions if one.header is not None]
-        if about_headers and found:
+            places = _matching(
+                places, columns.keys(), (condition.test() for condition in about_key)
+            )
+        about_headers = [condition for condition in self.conditions if condition.header is not None]
+        if about_headers and places:
             headers = columns.headers()
-            for one in about_headers:
-                name = one.header or ""
+            for condition in about_headers:
+                name = condition.header or ""
                 cells = [row.get(name) for row in headers]
-                found = _matching(found, cells, [one.test()])
-        return found
+                places = _matching(places, cells, [condition.test()])
+        return places
 
 
 def _matching(
@@ -122,13 +124,13 @@ class _FilterReader:
         self._at = 0
 
     def conditions(self) -> list[Condition]:
-        found = [self._condition()]
+        conditions = [self._condition()]
         while not self._ended():
             self._take_and()
-            found.append(self._condition())
-            if len(found) > CONDITIONS_MAX:
+            conditions.append(self._condition())
+            if len(conditions) > CONDITIONS_MAX:
                 raise self._wrong(f"a filter has at most {CONDITIONS_MAX} conditions")
-        return found
+        return conditions
 
     def _condition(self) -> Condition:
         self._skip_blanks()

@@ -72,8 +72,8 @@ class GroupInfo:
             self.group,
             self.topic,
             len(self.members),
-            sum(one.lag for one in self.partitions),
-            max((one.lag_ms for one in self.partitions), default=0),
+            sum(partition.lag for partition in self.partitions),
+            max((partition.lag_ms for partition in self.partitions), default=0),
         )
 
 

@@ -58,10 +58,10 @@ class MessageId(NamedTuple):
         """The id in these 20 bytes. Raises `BadMessageId`."""
         if len(raw) != ID_BYTES:
             raise BadMessageId(f"A message id has {ID_BYTES} bytes, this one has {len(raw)}.")
-        made = cls(*_ID.unpack(raw))
-        if made.time_ms > TIME_MS_MAX:
+        id = cls(*_ID.unpack(raw))
+        if id.time_ms > TIME_MS_MAX:
             raise BadMessageId("The message id's time is after the year 9999.")
-        return made
+        return id
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -138,22 +138,22 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 def decode_snapshot(raw: Buffer) -> Snapshot:
     """The snapshot in these bytes. Raises `Malformed`."""
-    found: dict[int, int | tuple[int, ...]] = {}
+    values: dict[int, int | tuple[int, ...]] = {}
     view, at = memoryview(raw), 0
     try:
         while (kind := view[at]) != _STOP:
             number = int.from_bytes(view[at + 1 : at + 3], "big")
-            found[number], at = _value(view, kind, at + _FIELD.size)
+            values[number], at = _value(view, kind, at + _FIELD.size)
         return Snapshot(
-            _number(found[1]),
-            _number(found[2]),
-            _list(found.get(3, ())),
-            _list(found.get(4, ())),
-            _number(found.get(5, NONE_IN_PROGRESS)),
-            TransactionType(_number(found.get(6, 1))),
-            _number(found.get(7, found[1])),
-            _list(found.get(8, ())),
-            VisibilityLevel(_number(found.get(9, 1))),
+            _number(values[1]),
+            _number(values[2]),
+            _list(values.get(3, ())),
+            _list(values.get(4, ())),
+            _number(values.get(5, NONE_IN_PROGRESS)),
+            TransactionType(_number(values.get(6, 1))),
+            _number(values.get(7, values[1])),
+            _list(values.get(8, ())),
+            VisibilityLevel(_number(values.get(9, 1))),
         )
     except (IndexError, KeyError, ValueError, struct.error) as exc:
         raise Malformed(

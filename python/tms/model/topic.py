@@ -38,10 +38,10 @@ class Durability(StrEnum):
     SYNCED = "synced", 2  # survives power loss: fsynced
 
     def __new__(cls, text: str, rank: int) -> Self:
-        made = str.__new__(cls, text)
-        made._value_ = text
-        made.rank = rank
-        return made
+        member = str.__new__(cls, text)
+        member._value_ = text
+        member.rank = rank
+        return member
 
 
 class Cleanup(StrEnum):
@@ -145,7 +145,7 @@ class TopicSettings:
 
 def parse_durability(text: str) -> Durability:
     """`none`, `written` or `synced`. Raises `Invalid`."""
-    durability = next((one for one in Durability if one == text), None)
+    durability = next((member for member in Durability if member == text), None)
     if durability is None:
         raise Invalid(
             f"Durability is none, written or synced, got {str(text)[:40]!r}.", field="durability"

@@ -52,9 +52,9 @@ class TransactionImage:
 
     def pointers_in_progress(self) -> Iterator[int]:
         """Also those of checkpoints."""
-        for one in self.in_progress:
-            yield one.pointer
-            yield from one.checkpoints
+        for transaction in self.in_progress:
+            yield transaction.pointer
+            yield from transaction.checkpoints
 
 
 class Fates:
@@ -85,7 +85,7 @@ class Fates:
     def undecided_since_ms(self, foreign: bool) -> int:
         """A time before which no transaction began that is open here. `foreign`: those that TMS did
         not begin count too."""
-        begun = [one // POINTERS_PER_MS for one in self._in_progress]
+        begun = [pointer // POINTERS_PER_MS for pointer in self._in_progress]
         since_ms = min([self._image.time_ms, *begun])
         return min(
             since_ms, self._image.time_ms - self._foreign_lifetime_ms if foreign else since_ms
@@ -100,9 +100,11 @@ class Fates:
 def encode_image(image: TransactionImage) -> bytes:
     """The image as Tephra's SnapshotCodecV4 writes it, then what was lost."""
     in_progress = (
-        _numbers(one.pointer, one.expires_ms, one.bound, _KINDS[one.type])
-        + _list(map(zigzag, one.checkpoints))
-        for one in image.in_progress
+        _numbers(
+            transaction.pointer, transaction.expires_ms, transaction.bound, _KINDS[transaction.type]
+        )
+        + _list(map(zigzag, transaction.checkpoints))
+        for transaction in image.in_progress
     )
     parts = [
         _numbers(VERSION, image.time_ms, image.read_pointer, image.write_pointer),
@@ -183,8 +185,8 @@ class _ImageReader:
 
     def bytes(self) -> bytes:
         size = self.number()
-        found = self.raw[self.at : self.at + size]
-        if len(found) != size:
+        read = self.raw[self.at : self.at + size]
+        if len(read) != size:
             raise IndexError(size)
         self.at += size
-        return found
+        return read

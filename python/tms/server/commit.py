@@ -61,7 +61,7 @@ class Committing:
     def _is_immediate(self, commit: Commit) -> bool:
         """Whether nothing is to be waited for: else its intention is journaled first, or the log is
         looked at."""
-        if commit.transaction_id or any(one.new.expect is not None for one in commit.blocks):
+        if commit.transaction_id or any(block.new.expect is not None for block in commit.blocks):
             return False
         immediate = self._service.engine.immediate
         return immediate is Durability.WRITTEN and self._transactions.is_ready(commit)

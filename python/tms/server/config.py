@@ -112,9 +112,9 @@ class LimitsSection(_Section):
 
     def connections(self, connections_max: int) -> ConnectionLimits:
         """The part that concerns connections, at most `connections_max` of them."""
-        given = {f.name: getattr(self, f.name) for f in fields(ConnectionLimits)}
-        given["connections_max"] = min(self.connections_max, connections_max)
-        return ConnectionLimits(**given)
+        limits = {f.name: getattr(self, f.name) for f in fields(ConnectionLimits)}
+        limits["connections_max"] = min(self.connections_max, connections_max)
+        return ConnectionLimits(**limits)
 
 
 class TephraSection(_Section):
@@ -165,17 +165,17 @@ class EngineSection(_Section):
 
     def config(self) -> EngineConfig:
         """As the engine wants it."""
-        given = self.model_dump()
+        settings = self.model_dump()
         names = {f.name for f in fields(LogLimits)}
-        log = LogLimits(**{name: given.pop(name) for name in names & given.keys()})
+        log = LogLimits(**{name: settings.pop(name) for name in names & settings.keys()})
         compaction = CompactionLimits(
-            given["cleaner_interval_s"],
-            given.pop("compaction_share"),
-            given.pop("compaction_dirty_ratio"),
-            given.pop("compaction_keys_max"),
+            settings["cleaner_interval_s"],
+            settings.pop("compaction_share"),
+            settings.pop("compaction_dirty_ratio"),
+            settings.pop("compaction_keys_max"),
         )
-        owner = OwnerLimits(given.pop("owner_beat_s"), given.pop("owner_silent_s"))
-        return EngineConfig(**given, log=log, compaction=compaction, owner=owner)
+        owner = OwnerLimits(settings.pop("owner_beat_s"), settings.pop("owner_silent_s"))
+        return EngineConfig(**settings, log=log, compaction=compaction, owner=owner)
 
 
 class LevelDBSection(_Section):
@@ -277,9 +277,9 @@ class _Sources:
         """The flag, variable or line that said these keys; the strongest one."""
         if ".".join(keys) in self._flags:
             return f"flag {flag_of('.'.join(keys))}"
-        said = ENV_PREFIX + _SEPARATOR.join(keys).upper()
+        wanted = ENV_PREFIX + _SEPARATOR.join(keys).upper()
         for variable, name in self._variables.items():
-            if variable == said or variable.startswith(said + _SEPARATOR):
+            if variable == wanted or variable.startswith(wanted + _SEPARATOR):
                 return f"environment variable {name}"
         if self._file is not None and _has(self._values, keys):
             return f"{self._file}, line {self._line(keys)}"
@@ -292,8 +292,8 @@ class _Sources:
                 table = tuple(header[1].split("."))
                 if table == keys:
                     return number
-            elif (said := re.match(r"\s*([\w.-]+)\s*=", line)) and (
-                table + tuple(said[1].split("."))
+            elif (key := re.match(r"\s*([\w.-]+)\s*=", line)) and (
+                table + tuple(key[1].split("."))
             ) in (keys, keys[:-1]):
                 return number
         return 1
@@ -344,27 +344,27 @@ def _known_keys() -> Iterator[str]:
 
 
 def _nested(flags: Mapping[str, object]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for name, value in flags.items():
         *sections, key = name.split(".")
-        inner = made
+        inner = nested
         for section in sections:
             if not isinstance(inner.get(section), dict):
                 inner[section] = {}
             inner = inner[section]
         inner[key] = value
-    return made
+    return nested
 
 
 def _merged(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
-    made = dict(weak)
+    merged = dict(weak)
     for name, value in strong.items():
-        below = made.get(name)
+        below = merged.get(name)
         if isinstance(below, dict) and isinstance(value, dict):
-            made[name] = _merged(below, value)
+            merged[name] = _merged(below, value)
         else:
-            made[name] = value
-    return made
+            merged[name] = value
+    return merged
 
 
 def _has(values: Mapping[str, Any], keys: tuple[str, ...]) -> bool:

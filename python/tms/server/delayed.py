@@ -8,7 +8,6 @@ import msgspec
 from tms.api import bodies, delayed, messages, routes
 from tms.api.bodies import PublishBody
 from tms.api.delayed import DeferredBody
-from tms.api.operation import read_query
 from tms.api.parameters import DelayQuery
 from tms.api.strict import decode_strict
 from tms.errors import IdempotencyKeyReused, PartitionNotFound
@@ -20,7 +19,7 @@ from tms.server.http.request import (
     Body,
     content_type,
     header,
-    parameters,
+    query_of,
     writable_topic,
 )
 from tms.server.idempotency import idempotency_key, producer_id
@@ -29,7 +28,6 @@ from tms.server.service import Service, are_quick
 
 _READABLE = (routes.JSON, routes.BLOCKS)
 _PUBLISH = msgspec.json.Decoder(PublishBody)
-_PARAMETERS = DelayQuery.__struct_fields__
 
 
 class DelayedPublishing:
@@ -43,7 +41,7 @@ class DelayedPublishing:
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong; nothing is stored then."""
         name = writable_topic(*varying)
-        due, durability = _asked(exchange.query)
+        due, durability = _due(exchange)
         media = content_type(header(exchange, b"content-type"), _READABLE)
         key = idempotency_key(exchange) if b"idempotency-key" in exchange.headers else ""
         service = self._service
@@ -106,7 +104,7 @@ class DelayedPublishing:
         raise refused
 
 
-def _asked(query: bytes) -> tuple[Due, Durability | None]:
-    given = read_query(parameters(query, _PARAMETERS), DelayQuery)
-    delay_ms = None if given.delay_s is None else round(given.delay_s * 1_000)
-    return Due(given.deliver_at_ms, delay_ms), given.durability
+def _due(exchange: Exchange) -> tuple[Due, Durability | None]:
+    query = query_of(exchange.query, DelayQuery)
+    delay_ms = None if query.delay_s is None else round(query.delay_s * 1_000)
+    return Due(query.deliver_at_ms, delay_ms), query.durability

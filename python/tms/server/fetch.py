@@ -16,7 +16,6 @@ from functools import partial
 from typing import NamedTuple
 
 from tms.api import bodies, messages, routes
-from tms.api.operation import read_query
 from tms.api.parameters import FETCH_MESSAGES_DEFAULT, FetchQuery
 from tms.errors import BadEncoding, Invalid
 from tms.model.filter import Filter, as_filter
@@ -25,12 +24,11 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation, View, as_view
 from tms.model.topic import TopicName
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
-from tms.server.http.request import accepted, header, parameters, topic_name
+from tms.server.http.request import accepted, header, query_of, topic_name
 from tms.server.operations import UNPACKED_FACTOR
 from tms.server.service import UNPACKED_BYTES_MIN, Service
 
 _MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM)
-_PARAMETERS = FetchQuery.__struct_fields__
 GRANT_BYTES_MIN = 64 << 10
 FILTERING_MAX = 2  # fetches with a filter that look at the same time, each up to a second
 _INLINE_BYTES = 32 << 10  # blocks up to this size are unpacked by the event loop itself
@@ -78,13 +76,13 @@ class Fetching:
 
     def _read(self, exchange: Exchange, name: TopicName) -> _FetchRequest:
         limits = self._service.limits
-        given = read_query(parameters(exchange.query, _PARAMETERS), FetchQuery)
+        query = query_of(exchange.query, FetchQuery)
         media = accepted(header(exchange, b"accept"), _MADE)
-        if media == routes.BLOCKS and given.limit is not None:
+        if media == routes.BLOCKS and query.limit is not None:
             raise Invalid(
                 "`limit` counts messages; blocks are limited by `bytes_max`.", field="limit"
             )
-        positions = bodies.parse_positions(given.start)
+        positions = bodies.parse_positions(query.start)
         if isinstance(positions, Position):
             partitions = self._service.engine.settings(name).partitions
             positions = [PartitionPosition(p, positions) for p in range(partitions)]
@@ -92,11 +90,11 @@ class Fetching:
             name,
             media,
             positions,
-            min(given.bytes_max, limits.fetch_bytes_max),
-            min(given.wait_s, limits.fetch_wait_ms_max / 1_000),
-            given.limit or FETCH_MESSAGES_DEFAULT,
-            _view(given),
-            as_filter(given.where),
+            min(query.bytes_max, limits.fetch_bytes_max),
+            min(query.wait_s, limits.fetch_wait_ms_max / 1_000),
+            query.limit or FETCH_MESSAGES_DEFAULT,
+            _view(query),
+            as_filter(query.where),
         )
 
     async def _fetch(self, request: _FetchRequest) -> Fetched:
@@ -193,13 +191,13 @@ class Fetching:
         await exchange.stream(routes.OK, head, len(view), chunks)
 
 
-def _view(given: FetchQuery) -> View:
-    if (given.snapshot is None) is (given.isolation is Isolation.SNAPSHOT):
+def _view(query: FetchQuery) -> View:
+    if (query.snapshot is None) is (query.isolation is Isolation.SNAPSHOT):
         raise Invalid("The isolation `snapshot` and a snapshot go together.", field="snapshot")
-    if given.snapshot is None:
-        return given.isolation
+    if query.snapshot is None:
+        return query.isolation
     try:
-        return as_view(urlsafe_b64decode(given.snapshot.encode("ascii")))
+        return as_view(urlsafe_b64decode(query.snapshot.encode("ascii")))
     except ValueError as exc:
         raise BadEncoding("The snapshot is not base64 in its form for URLs.") from exc
 

@@ -51,10 +51,10 @@ def configure(level: str, form: str) -> None:
 
 def _fields(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """TMS's events keep their fields."""
-    told = event["_record"].msg
-    if isinstance(told, Event):
-        event["event"] = told.name
-        event.update(told.fields)
+    message = event["_record"].msg
+    if isinstance(message, Event):
+        event["event"] = message.name
+        event.update(message.fields)
     return event
 
 

@@ -49,7 +49,7 @@ async def give_back(service: Service) -> None:
 
 def _glibc(name: str) -> Callable[..., int] | None:
     try:
-        found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):
         return None
-    return found
+    return function

@@ -205,10 +205,10 @@ class Metrics(Collector):
         )
         for group in self.groups:
             members.add_metric((group.group, group.topic), len(group.members))
-            for one in group.partitions:
-                place = (group.group, group.topic, str(one.partition))
-                lag.add_metric(place, one.lag)
-                age.add_metric(place, one.lag_ms / 1_000)
+            for partition in group.partitions:
+                place = (group.group, group.topic, str(partition.partition))
+                lag.add_metric(place, partition.lag)
+                age.add_metric(place, partition.lag_ms / 1_000)
         yield from (members, lag, age)
 
 

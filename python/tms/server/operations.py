@@ -58,26 +58,28 @@ class OperationEndpoint:
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong."""
         operation = self._operation
-        given = operation.in_path([path_text(raw) for raw in varying])
+        arguments = operation.in_path([path_text(raw) for raw in varying])
         accepted(header(exchange, b"accept"), JSON_ONLY)
-        given |= operation.in_query(parameters(exchange.query, self._parameters))
+        arguments |= operation.in_query(parameters(exchange.query, self._parameters))
         if operation.method != "GET":
-            _require_writable(operation, given)
+            _require_writable(operation, arguments)
         if self._decoder is None:
-            result = await self._do(lambda: self._work(**given))
+            result = await self._do(lambda: self._work(**arguments))
         else:
             content_type(header(exchange, b"content-type"), JSON_ONLY)
-            result = await self._with_body(exchange, given, self._decoder)
+            result = await self._with_body(exchange, arguments, self._decoder)
         self._respond(exchange, result)
 
     async def _with_body(
-        self, exchange: Exchange, given: dict[str, Any], decoder: "msgspec.json.Decoder[Any]"
+        self, exchange: Exchange, arguments: dict[str, Any], decoder: "msgspec.json.Decoder[Any]"
     ) -> Any:
         operation, service = self._operation, self._service
         async with service.received(exchange, operation.body_bytes_max) as body:
 
             def work() -> Any:
-                return self._work(**given, **operation.in_body(decode_strict(body.data, decoder)))
+                return self._work(
+                    **arguments, **operation.in_body(decode_strict(body.data, decoder))
+                )
 
             if len(body.data) <= INLINE_BYTES:
                 return await self._do(work)
@@ -149,7 +151,7 @@ def _works_of(service: Service) -> dict[str, _Work]:
 
 
 def _call_of(port: object, function: str) -> _Work:
-    return lambda **given: getattr(port, function)(**given)
+    return lambda **arguments: getattr(port, function)(**arguments)
 
 
 class _Around:
@@ -211,7 +213,7 @@ class _Around:
         return self._engine.delayed.cancel(name, id, self._timeout_s)
 
 
-def _require_writable(operation: Operation, given: dict[str, Any]) -> None:
+def _require_writable(operation: Operation, arguments: dict[str, Any]) -> None:
     if operation.access is Access.MANAGE and operation.on in (Resource.TOPIC, Resource.QUEUE):
-        name: TopicName = given.get("name") or given["topic"]
+        name: TopicName = arguments.get("name") or arguments["topic"]
         name.require_writable()

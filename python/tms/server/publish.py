@@ -16,7 +16,6 @@ import msgspec
 
 from tms.api import bodies, messages, routes
 from tms.api.bodies import AppendedBody, PublishBody
-from tms.api.operation import read_query
 from tms.api.parameters import PublishQuery
 from tms.api.strict import decode_strict
 from tms.errors import Invalid, SequenceReused, TMSError
@@ -25,7 +24,7 @@ from tms.model.message import Appended, NewBlock
 from tms.model.preconditions import ANSWERED, ONE_BLOCK, parse_expected
 from tms.model.topic import Durability, TopicName
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import Body, content_type, parameters, writable_topic
+from tms.server.http.request import Body, content_type, query_of, writable_topic
 from tms.server.idempotency import (
     Counts,
     RecentKeys,
@@ -154,9 +153,9 @@ class _PublishParameters(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _options(query: bytes) -> _PublishParameters:
-    given = read_query(parameters(query, PublishQuery.__struct_fields__), PublishQuery)
-    expect = None if given.expect is None else parse_expected(given.expect)
-    options = _PublishParameters(given.durability, expect)
+    read = query_of(query, PublishQuery)
+    expect = None if read.expect is None else parse_expected(read.expect)
+    options = _PublishParameters(read.durability, expect)
     if options.expect is not None and options.durability is Durability.NONE:
         raise Invalid(ANSWERED, field="expect")
     return options

@@ -52,8 +52,8 @@ class QueueWaiters:
             while True:
                 if not await self._woken(exchange, key, line, place, deadline):
                     return nothing
-                if found := await look():
-                    return found
+                if answer := await look():
+                    return answer
         finally:
             line.pop(place, None)
             if line:

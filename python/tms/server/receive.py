@@ -152,8 +152,8 @@ class Receiving:
             await self._service.in_thread(nack, request.topic, request.group, leased.tokens(), 0)
 
 
-def _answer(found: Received, media: str) -> _LeasedBody:
+def _answer(leased: Received, media: str) -> _LeasedBody:
     if media == routes.BLOCKS:
-        return _LeasedBody(found, queues.encode_received(found))
-    body, size = memoryview(queues.received_json(found)), bodies.CHUNK_BYTES
-    return _LeasedBody(found, [body[at : at + size] for at in range(0, len(body), size)])
+        return _LeasedBody(leased, queues.encode_received(leased))
+    body, size = memoryview(queues.received_json(leased)), bodies.CHUNK_BYTES
+    return _LeasedBody(leased, [body[at : at + size] for at in range(0, len(body), size)])

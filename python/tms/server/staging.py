@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 
 from tms.api import bodies, routes
-from tms.api.operation import read_query
 from tms.api.parameters import StageQuery
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import content_type, header, parameters, topic_name
+from tms.server.http.request import content_type, header, query_of, topic_name
 from tms.server.service import Service, are_quick
 
 _BLOCKS_ONLY = (routes.BLOCKS,)
-_PARAMETERS = StageQuery.__struct_fields__
 
 
 class Staging:
@@ -23,8 +21,7 @@ class Staging:
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong; nothing of the request is stored then."""
         service, name = self._service, topic_name(*varying)
-        query = parameters(exchange.query, _PARAMETERS)
-        id = read_query(query, StageQuery).transaction
+        id = query_of(exchange.query, StageQuery).transaction
         content_type(header(exchange, b"content-type"), _BLOCKS_ONLY)
         async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)

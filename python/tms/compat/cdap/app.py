@@ -79,12 +79,12 @@ class Cdap:
         answers.json(exchange, json.dumps(listed, separators=(",", ":")).encode())
 
     def _all(self, namespace: str) -> list[str]:
-        found: list[str] = []
+        topics: list[str] = []
         while page := self._service.engine.list_topics(
-            namespace, found[-1] if found else None, _PAGE
+            namespace, topics[-1] if topics else None, _PAGE
         ):
-            found += [info.topic for info in page]
-        return found
+            topics += [info.topic for info in page]
+        return topics
 
     async def _create(self, exchange: Exchange, name: TopicName) -> None:
         properties = await self._properties(exchange)

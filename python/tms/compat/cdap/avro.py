@@ -209,9 +209,9 @@ class MessageArray:
         return self._block() + END if self._parts else END
 
     def _block(self) -> bytes:
-        made = b"".join((long(len(self._parts) // 4), *self._parts))
+        block = b"".join((long(len(self._parts) // 4), *self._parts))
         self._parts, self._size = [], 0
-        return made
+        return block
 
 
 # A number as Avro writes it; most of them come again and again.

@@ -78,10 +78,10 @@ def properties_in(body: Buffer) -> dict[str, str]:
         check_strict(body)
     except TMSError as exc:
         raise _not_properties() from exc
-    found = json.loads(bytes(body), parse_int=str, parse_float=str)
-    if not isinstance(found, dict):
+    properties = json.loads(bytes(body), parse_int=str, parse_float=str)
+    if not isinstance(properties, dict):
         raise _not_properties()
-    return {name: _property(value) for name, value in found.items()}
+    return {name: _property(value) for name, value in properties.items()}
 
 
 def settings_of(name: TopicName, properties: Mapping[str, str], ttl_s: int) -> TopicSettings:
@@ -107,9 +107,9 @@ def described(info: TopicInfo, properties: Mapping[str, str]) -> bytes:
     """The properties of a topic as JSON, by name."""
     kept_ms = info.settings.retention_ms
     ttl = _INT_MAX if kept_ms is None else min(_INT_MAX, max(1, kept_ms // 1_000))
-    said = properties.get(TTL, "")
+    ttl_given = properties.get(TTL, "")
     known = {**properties, GENERATION: str(info.generation)}
-    known[TTL] = said if said and int(said) == ttl else str(ttl)
+    known[TTL] = ttl_given if ttl_given and int(ttl_given) == ttl else str(ttl)
     return json.dumps(known, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 

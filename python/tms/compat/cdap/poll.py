@@ -56,10 +56,10 @@ class Polling:
         async with service.received(exchange) as body:
             if len(body.data) > _INLINE_BYTES:
                 await body.reserve(_SNAPSHOT_FACTOR * len(body.data))
-            asked = avro.decode_consume(body.data)
+            request = avro.decode_consume(body.data)
             names.require_one_partition(service.engine.settings(name), name)
             gzip = _takes_gzip(exchange)
-            poll = _Poll(asked, service.cdap.chunk_bytes, gzip)
+            poll = _Poll(request, service.cdap.chunk_bytes, gzip)
             await budget.claim(_UNPACKED_FACTOR * FETCH_BYTES)
             try:
                 fetched = await self._fetch(poll, name)
@@ -118,15 +118,15 @@ class Polling:
 class _Poll:
     """One poll, and how far it has come."""
 
-    def __init__(self, asked: ConsumeRequest, chunk_bytes: int, gzip: bool) -> None:
-        self.position, self._had = _position(asked)
+    def __init__(self, request: ConsumeRequest, chunk_bytes: int, gzip: bool) -> None:
+        self.position, self._had = _position(request)
         self._publish: tuple[int, int, int] | None = None  # pointer, time, sequence of all its ids
-        if asked.limit is not None and asked.limit <= 0:
+        if request.limit is not None and request.limit <= 0:
             raise wrong("Invalid message fetching limit. Limit must be > 0")
-        self._left = asked.limit
+        self._left = request.limit
         self.isolation: Isolation | Snapshot = Isolation.UNCOMMITTED
-        if asked.transaction is not None:
-            self.isolation = decode_snapshot(asked.transaction)
+        if request.transaction is not None:
+            self.isolation = decode_snapshot(request.transaction)
         self._end: int | None = None  # the offset behind the last message when it began
         self._array = avro.MessageArray(chunk_bytes)
         self._gzip = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP) if gzip else None
@@ -211,28 +211,28 @@ def _unpacked_bytes(fetched: Fetched) -> int:
 
 
 def _takes_gzip(exchange: Exchange) -> bool:
-    said = header(exchange, b"accept-encoding")
+    accepts = header(exchange, b"accept-encoding")
     try:
-        return bool(said) and bool(accepted(said, ("gzip",)))
+        return bool(accepts) and bool(accepted(accepts, ("gzip",)))
     except NotAcceptable:
         return False
 
 
-def _position(asked: ConsumeRequest) -> tuple[Position, tuple[int, int, int] | None]:
+def _position(request: ConsumeRequest) -> tuple[Position, tuple[int, int, int] | None]:
     """Where a poll begins; and of the publish there, by its time, up to which payload time and
     sequence its messages are left out."""
-    if asked.start is None:
+    if request.start is None:
         return Position.earliest(), None
-    if isinstance(asked.start, int):
-        if asked.start < 0:
+    if isinstance(request.start, int):
+        if request.start < 0:
             raise wrong("Invalid message fetching start time. Start time must be >= 0")
-        return Position.time(min(asked.start, TIME_MS_MAX)), None
+        return Position.time(min(request.start, TIME_MS_MAX)), None
     try:
-        id = MessageId.from_bytes(asked.start)
+        id = MessageId.from_bytes(request.start)
     except BadMessageId as exc:
         raise wrong(exc.message) from exc
     place = MessageId(*id[:2])
     if id.payload_time_ms:
-        had = (id.time_ms, id.payload_time_ms, id.payload_sequence - asked.inclusive)
+        had = (id.time_ms, id.payload_time_ms, id.payload_sequence - request.inclusive)
         return Position.at(place), had
-    return (Position.at(place) if asked.inclusive else Position.after(place)), None
+    return (Position.at(place) if request.inclusive else Position.after(place)), None

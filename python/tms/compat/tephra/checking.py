@@ -68,10 +68,10 @@ class _Walk:
         return int.from_bytes(self._raw[self.at - 4 : self.at], "big")
 
     def length(self, most: int) -> int:
-        found = self.number()
-        if found > most:
+        size = self.number()
+        if size > most:
             raise _malformed("a length")
-        return found
+        return size
 
     def value(self, kind: int, depth: int) -> None:
         if (size := _SIZES.get(kind)) is not None:

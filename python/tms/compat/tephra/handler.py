@@ -133,10 +133,10 @@ class Handler:
         )
 
 
-def _client(given: str | bytes | None) -> str:
-    if given is None:
+def _client(client: str | bytes | None) -> str:
+    if client is None:
         raise Invalid("clientId must not be null")
-    return given if isinstance(given, str) else given.decode("utf-8", "replace")
+    return client if isinstance(client, str) else client.decode("utf-8", "replace")
 
 
 def _id(tx: Any) -> int:

@@ -87,26 +87,23 @@ class Messages:
             return _application(TApplicationException.PROTOCOL_ERROR, error.message)
         return _application(TApplicationException.INTERNAL_ERROR, error.message)
 
-    def _thrift_error(self, error: TMSError) -> Exception:
-        types = self._types
-        found: Exception
+    def _thrift_error(self, error: TMSError) -> Any:
+        types: Any = self._types
         if isinstance(error, TransactionConflict):
-            found = types.TTransactionConflictException(
+            return types.TTransactionConflictException(
                 transactionId=error.details["transaction"],
                 conflictingKey=printable(bytes.fromhex(error.details["key"])),
                 conflictingClient=error.details.get("client") or NO_CLIENT,
             )
-        elif isinstance(error, TransactionEnded | NotFound):
-            found = types.TTransactionNotInProgressException(message=error.message)
-        elif isinstance(error, InvalidTruncateTime):
-            found = types.TInvalidTruncateTimeException(message=error.message)
-        elif isinstance(error, TooLarge):
-            found = types.TGenericException(error.message, JAVA_SIZE)
-        elif isinstance(error, Invalid):
-            found = types.TGenericException(error.message, JAVA_ILLEGAL_ARGUMENT)
-        else:
-            found = types.TTransactionCouldNotTakeSnapshotException(message=error.message)
-        return found
+        if isinstance(error, TransactionEnded | NotFound):
+            return types.TTransactionNotInProgressException(message=error.message)
+        if isinstance(error, InvalidTruncateTime):
+            return types.TInvalidTruncateTimeException(message=error.message)
+        if isinstance(error, TooLarge):
+            return types.TGenericException(error.message, JAVA_SIZE)
+        if isinstance(error, Invalid):
+            return types.TGenericException(error.message, JAVA_ILLEGAL_ARGUMENT)
+        return types.TTransactionCouldNotTakeSnapshotException(message=error.message)
 
 
 def printable(key: bytes) -> str:

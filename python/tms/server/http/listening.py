@@ -68,7 +68,7 @@ class HttpServer:
         finally:
             server.close()
             self._shut_down_connections()
-            await self.finish([one.lost for one in self._watchdog.connections], CLOSE_S)
+            await self.finish([client.lost for client in self._watchdog.connections], CLOSE_S)
             for connection in list(self._watchdog.connections):
                 connection.transport.abort()
             for task in list(self._tasks):

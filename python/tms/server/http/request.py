@@ -16,6 +16,7 @@ from typing import Self
 from urllib.parse import unquote_to_bytes
 
 from tms.api import routes
+from tms.api.operation import S, read_query
 from tms.api.parameters import LARGE_BYTES
 from tms.errors import Invalid, Malformed, NotAcceptable, Overloaded, TooLarge, UnsupportedMedia
 from tms.model.message import Buffer
@@ -196,9 +197,14 @@ def path_text(raw: bytes) -> str:
     return text
 
 
+def query_of(query: bytes, struct: type[S]) -> S:
+    """A query as its struct. Raises `Malformed` or `Invalid`."""
+    return read_query(parameters(query, struct.__struct_fields__), struct)
+
+
 def parameters(query: bytes, allowed: tuple[str, ...]) -> dict[str, str]:
     """The parameters of a query. Raises `Malformed` or `Invalid`."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in query.split(b"&") if query else ():
         raw_name, _, raw_value = part.partition(b"=")
         try:
@@ -212,10 +218,10 @@ def parameters(query: bytes, allowed: tuple[str, ...]) -> dict[str, str]:
                 f"did you mean {near[0]}?" if near else f"known: {', '.join(allowed) or 'none'}."
             )
             raise Invalid(f"There is no parameter {name[:64]!r} here; {meant}", field=name[:64])
-        if name in found:
+        if name in values:
             raise Invalid(f"The parameter {name} is given twice.", field=name)
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 @lru_cache(maxsize=256)
@@ -235,17 +241,19 @@ def content_type(value: str, readable: tuple[str, ...]) -> str:
 
 
 @lru_cache(maxsize=256)
-def accepted(value: str, made: tuple[str, ...]) -> str:
-    """Which of the media types `made` the Accept header likes best; the first of equals. Raises
+def accepted(value: str, offered: tuple[str, ...]) -> str:
+    """Which of the media types `offered` the Accept header likes best; the first of equals. Raises
     `NotAcceptable`."""
     ranges = [_media_range(part) for part in value.split(",") if part.strip()]
     if not ranges:
-        return made[0]
+        return offered[0]
     quality, best = max(
-        ((_quality(media, ranges), media) for media in made), key=lambda found: found[0]
+        ((_quality(media, ranges), media) for media in offered), key=lambda choice: choice[0]
     )
     if quality <= 0:
-        raise NotAcceptable(f"This can be answered as {' or '.join(made)}, not as {value[:100]!r}.")
+        raise NotAcceptable(
+            f"This can be answered as {' or '.join(offered)}, not as {value[:100]!r}."
+        )
     return best
 
 
