@@ -29,9 +29,9 @@ from typing import NamedTuple
 
 from tms.errors import DataCorrupt
 from tms.log.records import BlockKey, SegmentRecord, key_after
-from tms.log.recovery import header_of
 from tms.model import keys
 from tms.model.message import StoredBlock
+from tms.observer.rows import ObservedBlock, observed
 from tms.store.base import Map
 
 _LOOK_BYTES_FIRST, _LOOK_BYTES_MAX = 4 << 10, 1 << 20  # each look is longer than the last
@@ -45,18 +45,12 @@ class End(NamedTuple):
     key: BlockKey
 
 
-class _Row(NamedTuple):
-    key: BlockKey
-    base_offset: int
-    end_offset: int
-
-
 def open_end(rows: Map, segment: SegmentRecord, before: BlockKey, settled: bool) -> End:
     """Where an open segment ends, whose ids are above `before`. `settled`: nobody was taking the
     partition over when the record was read, which must be read again afterwards."""
     beginnings = 0 if settled else 2
     end: End | None = None  # before the earliest hole, or group that is left out, so far
-    after: _Row | None = None
+    after: ObservedBlock | None = None
     for row in _backwards(rows):
         if after is None:
             end = End(row.end_offset, key_after(row.key))
@@ -81,14 +75,12 @@ def open_end(rows: Map, segment: SegmentRecord, before: BlockKey, settled: bool)
     return end or nothing
 
 
-def _backwards(rows: Map) -> Iterator[_Row]:
+def _backwards(rows: Map) -> Iterator[ObservedBlock]:
     """The rows of a segment, newest first."""
     stop: bytes | None = None
     look_bytes = _LOOK_BYTES_FIRST
     while found := rows.scan(None, stop, look_bytes, reverse=True):
         for raw, value in found:
-            key = keys.split_block_key(raw)
-            header = header_of(StoredBlock(0, *key, value))
-            yield _Row(key, header.base_offset, header.base_offset + header.count)
+            yield observed(StoredBlock(0, *keys.split_block_key(raw), value))
         stop = found[-1][0]
         look_bytes = min(4 * look_bytes, _LOOK_BYTES_MAX)

@@ -21,6 +21,7 @@ Invariants
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import msgspec
@@ -28,7 +29,6 @@ import msgspec
 from tms.block import Flags
 from tms.errors import Closed, DataCorrupt, NotFound, OffsetOutOfRange, StorageUnavailable, TMSError
 from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after
-from tms.log.recovery import header_of
 from tms.log.staging import StagedBlocks, is_reference
 from tms.log.trimming import trimmed
 from tms.log.visibility import admit
@@ -37,7 +37,7 @@ from tms.model.message import StoredBlock
 from tms.model.position import Position, PositionKind
 from tms.model.transaction_image import Fates
 from tms.observer.ending import End, open_end
-from tms.observer.rows import PartitionRows
+from tms.observer.rows import ObservedBlock, PartitionRows, observed
 from tms.observer.search import KnownPartition, search
 
 CLOCK_SLACK_MS = 10_000  # by which a clock may have gone back while a transaction was in progress
@@ -75,13 +75,11 @@ class ObservedPartition:
         self._known = known
         self._record = self._rows.record()
         self.floor = max(floor, self._record.floor)
-        self._stored: End | None = None
-        self._end: End | None = None
 
     @property
     def segments(self) -> tuple[SegmentRecord, ...]:
         """The segments that are kept; an open one as if it were sealed at its end."""
-        stored, segments = self._stored_end(), self._record.segments
+        stored, segments = self._stored_end, self._record.segments
         if not segments or segments[-1].sealed:
             return segments
         last = _before(stored.key)
@@ -96,9 +94,7 @@ class ObservedPartition:
 
     def end(self) -> End:
         """Where what is decided ends; what lies before stays as it is until its retention ends."""
-        if self._end is None:
-            self._end = self._decided_end()
-        return self._end
+        return self._decided_end
 
     def decided(self, offset: int) -> End:
         """A place up to which everything is decided: the end, unless it is known already that the
@@ -117,20 +113,20 @@ class ObservedPartition:
         found = self._offset_from(_first_key(position))
         return min(found, self.decided(found).offset)
 
-    def find(self, offset: int) -> StoredBlock | None:
+    def find(self, offset: int) -> ObservedBlock | None:
         """The stored block that has an offset or, where it was cleaned away, the next one. Reads a
         few blocks."""
         begin = self.floor
         for segment in self._record.segments:
             last, end = segment.last, segment.end_offset
             if end is None or last is None:
-                newest = self._rows.newest(segment.number)
+                newest = self._rows.before(segment.number, None)
                 if newest is None:
                     return None
-                header = header_of(newest)
-                last, end = _key_of(newest), header.base_offset + header.count
+                last, end = newest.key, newest.end_offset
             if offset < end and begin <= last:
-                found = self._search(segment.number, begin, last, end, offset)
+                first_from = partial(self._rows.first, segment.number, stop=key_after(last))
+                found = search(first_from, begin, last, end, offset)
                 if found is not None:
                     return found
             begin = max(begin, key_after(last))
@@ -141,10 +137,9 @@ class ObservedPartition:
         one; the end when there is none."""
         found = self.find(offset)
         if found is None:
-            return self._stored_end().key
-        header = header_of(found)
-        first = found.last_sequence - header.count + 1
-        return found.time_ms, first + max(0, offset - header.base_offset)
+            return self._stored_end.key
+        time_ms, sequence = found.first
+        return time_ms, sequence + max(0, offset - found.base_offset)
 
     def span(self, start: int, stop: int) -> tuple[BlockKey, BlockKey]:
         """The keys, half open, between which the blocks stand that overlap a range of offsets."""
@@ -155,8 +150,7 @@ class ObservedPartition:
         last = self.find(stop - 1)
         if last is None:
             return begin, self.end().key
-        overlaps = header_of(last).base_offset < stop
-        return begin, key_after(_key_of(last)) if overlaps else _key_of(last)
+        return begin, key_after(last.key) if last.base_offset < stop else last.key
 
     def pieces(self, start: int, stop: int) -> list[Piece]:
         """Where a range of offsets lies."""
@@ -185,10 +179,8 @@ class ObservedPartition:
         begin = max(start, self.floor)
         unsure = start < self.floor  # whether there is anything at `begin`
         for found in self._scanned(begin, stop):
-            header = header_of(found[0])
             if unsure:
-                begin = max(begin, (found[0].time_ms, found[0].last_sequence - header.count + 1))
-                unsure = False
+                begin, unsure = max(begin, observed(found[0]).first), False
             self._require(begin)
             try:
                 page = shown(found, self.floor, self._fates, self._staged.resolve)
@@ -209,22 +201,23 @@ class ObservedPartition:
 
         def is_there(one: StoredBlock) -> bool:
             there = self.block_at(_key_of(one))
-            if there is None or _key_of(there) != _key_of(one):
-                return False
-            return not header_of(there).flags & Flags.ROLLED_BACK
+            return (
+                there is not None
+                and there.key == _key_of(one)
+                and not there.flags & Flags.ROLLED_BACK
+            )
 
         return [one for one in found if not is_reference(one) or is_there(one)]
 
-    def block_at(self, key: BlockKey) -> StoredBlock | None:
+    def block_at(self, key: BlockKey) -> ObservedBlock | None:
         """The first stored block whose last message is at a key or behind it."""
         key = max(key, self.floor)
         for segment in self._record.segments:
             if segment.last is not None and segment.last < key:
                 continue
             for stop in self._stops(segment):
-                found = self._rows.scan(segment.number, key, stop, 1) if key < stop else []
-                if found:
-                    return found[0]
+                if (found := self._rows.first(segment.number, key, stop)) is not None:
+                    return found
         return None
 
     def _stops(self, segment: SegmentRecord) -> Iterator[BlockKey]:
@@ -233,7 +226,7 @@ class ObservedPartition:
             yield key_after(segment.last)
         else:
             yield self._known.end.key
-            yield self._stored_end().key
+            yield self._stored_end.key
 
     def _require(self, begin: BlockKey) -> None:
         """Whether everything from a key on is still kept."""
@@ -251,12 +244,8 @@ class ObservedPartition:
 
     # -- the end -------------------------------------------------------------------------------
 
+    @cached_property
     def _stored_end(self) -> End:
-        if self._stored is None:
-            self._stored = self._look()
-        return self._stored
-
-    def _look(self) -> End:
         """Where what is stored for good ends; see `tms.observer.ending`."""
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -281,8 +270,9 @@ class ObservedPartition:
             f"Partition {self.partition} changes hands all the time; try again later."
         )
 
+    @cached_property
     def _decided_end(self) -> End:
-        known, end = self._known.end, self._stored_end()
+        known, end = self._known.end, self._stored_end
         since_ms = self._fates.undecided_since_ms(self._has_foreign) - CLOCK_SLACK_MS
         start = max(self.floor, (max(0, since_ms), 0), known.key)
         for found in self._scanned(start, end.key):
@@ -305,41 +295,27 @@ class ObservedPartition:
                 yield found
                 start = key_after(_key_of(found[-1]))
 
-    def _search(
-        self, number: int, low: BlockKey, high: BlockKey, end: int, offset: int
-    ) -> StoredBlock | None:
-        def first_from(key: BlockKey) -> StoredBlock | None:
-            found = self._rows.scan(number, key, key_after(high), 1)
-            return found[0] if found else None
-
-        return search(first_from, low, high, end, offset)
-
     def _offset_from(self, start: BlockKey) -> int:
         start = max(start, self.floor)
         found = self.block_at(start)
         gaps = self._record.gaps
         if found is None:
-            end = self._stored_end()
+            end = self._stored_end
             return self._behind(start) if gaps and start < end.key else end.offset
-        header = header_of(found)
-        first = found.last_sequence - header.count + 1
-        skipped = max(0, start[1] - first) if start[0] == found.time_ms else 0
-        if not skipped:
-            self._known.note(header.base_offset, (found.time_ms, first))
-        if gaps and not skipped:
-            return min(header.base_offset, self._behind(start))
-        return header.base_offset + skipped
+        if start[0] == found.key[0] and start[1] > found.first[1]:
+            return found.base_offset + start[1] - found.first[1]
+        self._known.note(found.base_offset, found.first)
+        return min(found.base_offset, self._behind(start)) if gaps else found.base_offset
 
     def _behind(self, key: BlockKey) -> int:
         """The offset behind the last block before a key: where messages were compacted away, from
         there on nothing else is missing."""
         segments = self._record.segments
         for segment in reversed(segments):
-            behind = self._stored_end().key if segment.last is None else key_after(segment.last)
+            behind = self._stored_end.key if segment.last is None else key_after(segment.last)
             before = self._rows.before(segment.number, min(key, behind))
             if before is not None:
-                header = header_of(before)
-                return header.base_offset + header.count
+                return before.end_offset
         return segments[0].base_offset
 
 

@@ -127,8 +127,8 @@ class ObservedTopic:
                 partitions=self.record.partitions,
             )
         view = self._view
-        known = view.known(self.record.uid, number)
-        rows = PartitionRows(view.store, view.metadata, self, number)
-        staged = StagedBlocks(view.store, self.record.uid, number)
+        uid = self.record.uid
+        rows = PartitionRows(view.store, view.metadata, uid, number, self.floor_now)
+        staged, known = StagedBlocks(view.store, uid, number), view.known(uid, number)
         foreign = self.record.has_foreign
         return ObservedPartition(rows, staged, foreign, self.fates, self.floor, known)

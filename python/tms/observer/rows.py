@@ -6,39 +6,54 @@ Invariants
   floor.
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 from tms.errors import Closed, DataCorrupt, NotFound
 from tms.log.records import BlockKey, PartitionRecord, decode
+from tms.log.recovery import header_of
 from tms.model import keys
 from tms.model.message import StoredBlock
 from tms.store.base import Map, Store
-from tms.topics.registry import TopicRecord
 
 _NOTHING = PartitionRecord(epoch=0, segments=())
 
 
-class TopicGeneration(Protocol):
-    """The life of a topic that a partition belongs to."""
+class ObservedBlock(NamedTuple):
+    """Where a stored block stands: the keys of its first and its last message, its offsets, half
+    open, and its flags."""
 
-    @property
-    def record(self) -> TopicRecord:
-        """The topic as it was."""
-        ...
+    first: BlockKey
+    key: BlockKey
+    base_offset: int
+    end_offset: int
+    flags: int
 
-    def floor_now(self) -> BlockKey:
-        """The smallest key that is not expired now. Raises `TopicNotFound` when it has ended."""
-        ...
+
+def observed(stored: StoredBlock) -> ObservedBlock:
+    """Where a stored block stands. Raises `DataCorrupt`."""
+    header, time_ms, last = header_of(stored), stored.time_ms, stored.last_sequence
+    first = (time_ms, last - header.count + 1)
+    end_offset = header.base_offset + header.count
+    return ObservedBlock(first, (time_ms, last), header.base_offset, end_offset, header.flags)
 
 
 class PartitionRows:
-    """The maps of one partition."""
+    """The maps of one partition. `floor_now` is the smallest key of its topic that is not expired
+    now, and raises `TopicNotFound` when this life of the topic has ended."""
 
-    def __init__(self, store: Store, metadata: Map, topic: TopicGeneration, partition: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        metadata: Map,
+        uid: int,
+        partition: int,
+        floor_now: Callable[[], BlockKey],
+    ) -> None:
         self._store = store
         self._metadata = metadata
-        self._topic = topic
-        self.uid = topic.record.uid
+        self._floor_now = floor_now
+        self.uid = uid
         self.partition = partition
 
     def record(self) -> PartitionRecord:
@@ -46,7 +61,7 @@ class PartitionRows:
         key = keys.partition_key(self.uid, self.partition)
         raw = self._metadata.get(key)
         if raw is None:
-            self._topic.floor_now()
+            self._floor_now()
             return _NOTHING
         return decode(raw, PartitionRecord, key)
 
@@ -54,7 +69,7 @@ class PartitionRows:
         """The smallest key that is kept now; rows that were there before, and were not read yet,
         may be gone below it. Raises `TopicNotFound`."""
         record = self.record()
-        return max(self._topic.floor_now(), record.floor)
+        return max(self._floor_now(), record.floor)
 
     def segment(self, number: int) -> Map:
         """The map of a segment. Raises `NotFound`."""
@@ -74,19 +89,20 @@ class PartitionRows:
             return []
         return [self._stored(*row) for row in found]
 
-    def newest(self, number: int) -> StoredBlock | None:
-        """The last block of a segment, whether it counts or not."""
-        return self.before(number, None)
+    def first(self, number: int, start: BlockKey, stop: BlockKey) -> ObservedBlock | None:
+        """The first block of a segment whose last message is in [start, stop)."""
+        found = self.scan(number, start, stop, 1) if start < stop else []
+        return observed(found[0]) if found else None
 
-    def before(self, number: int, key: BlockKey | None) -> StoredBlock | None:
-        """The last block of a segment before a key, whether it counts or not."""
+    def before(self, number: int, key: BlockKey | None) -> ObservedBlock | None:
+        """The last block of a segment before a key, or at all; whether it counts or not."""
         stop = None if key is None else keys.block_key(*key)
         try:
             found = self.segment(number).scan(None, stop, 1, reverse=True)
         except (NotFound, Closed) as exc:
             self._require_dropped(number, exc)
             return None
-        return self._stored(*found[0]) if found else None
+        return observed(self._stored(*found[0])) if found else None
 
     def _require_dropped(self, number: int, exc: Exception) -> None:
         if any(segment.number == number for segment in self.record().segments):

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tms.log.records import FIRST_KEY, BlockKey
-from tms.log.recovery import header_of
 from tms.model.ids import SEQUENCES_PER_MS
-from tms.model.message import StoredBlock
 from tms.observer.ending import End
+from tms.observer.rows import ObservedBlock
 
 PLACES_MAX = 16
 _NOTHING = End(0, FIRST_KEY)
@@ -37,12 +36,12 @@ class KnownPartition:
 
 
 def search(
-    first_from: Callable[[BlockKey], StoredBlock | None],
+    first_from: Callable[[BlockKey], ObservedBlock | None],
     low: BlockKey,
     high: BlockKey,
     end_offset: int,
     offset: int,
-) -> StoredBlock | None:
+) -> ObservedBlock | None:
     """The block that has an offset or, where it was cleaned away, the next one; None when there is
     none. `first_from(key)` is the first block whose last message has a key in [key, high], and
     `end_offset` the offset behind all of them. Each step is a probe: about 4 where messages came
@@ -50,21 +49,18 @@ def search(
     """
     least, most = _number(low), _number(high)
     base, end = -1, end_offset  # offset at `least`, unknown at first
-    best: StoredBlock | None = None
+    best: ObservedBlock | None = None
     step, middle = 0, least
     while least <= most:
         found = first_from(_key(middle))
         if found is None:
             most = middle - 1
+        elif offset < found.base_offset:
+            best, most, end = found, middle - 1, found.base_offset
+        elif offset < found.end_offset:
+            return found
         else:
-            header = header_of(found)
-            if offset < header.base_offset:
-                best, most, end = found, middle - 1, header.base_offset
-            elif offset < header.base_offset + header.count:
-                return found
-            else:
-                least = _number((found.time_ms, found.last_sequence)) + 1
-                base = header.base_offset + header.count
+            least, base = _number(found.key) + 1, found.end_offset
         step += 1
         share = 0.5 if step % _HALVED == 0 or not base < end else (offset - base) / (end - base)
         middle = least + int((most - least) * min(max(share, 0.0), 1.0))
