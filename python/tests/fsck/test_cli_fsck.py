@@ -91,6 +91,28 @@ def test_a_directory_in_use_can_be_verified(data: Path, fsck: Fsck) -> None:
     assert found["read"]["messages"] == 2 * COUNT + 1
 
 
+def test_maps_beside_the_log_are_known_and_what_waits_is_verified(data: Path, fsck: Fsck) -> None:
+    with tms.open(data) as bus:
+        bus.publish_later("orders", b"later", delay="1h")
+    _change(data, lambda store, _: store.open(keys.payload_map(1, 0, 1), create=True).recover())
+    _change(data, lambda store, _: store.open(f"{keys.TABLES}stock", create=True).recover())
+    code, found = fsck()
+    assert (code, found["findings"]) == (0, [])
+    assert found["read"]["messages"] == 2 * COUNT + 1
+    _change(data, lambda store, _: store.open("t00000009/p00000/z", create=True).recover())
+    assert [one["severity"] for one in fsck()[1]["findings"]] == ["note"]
+    waiting = keys.delayed_map(1)
+    _change(
+        data,
+        lambda store, _: store.open(waiting, create=False).write(
+            [(b"d-damaged", b"?")], Durability.SYNCED
+        ),
+    )
+    code, found = fsck()
+    assert code == 1 and found["findings"][0]["mend"] == "remove the row"
+    assert fsck("--repair")[0] == 0
+
+
 def test_a_flipped_bit_is_named_and_repaired_around(data: Path, fsck: Fsck) -> None:
     log = _log_file(data)
     _flip(log, log.stat().st_size // 2)

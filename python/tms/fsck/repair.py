@@ -6,12 +6,13 @@
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
 from tms.errors import NotFound, TMSError
-from tms.fsck.verify import Damage, Mend, SegmentMap, read_block, scan
+from tms.fsck.verify import Damage, Mend, read_block, scan, segment_place
 from tms.log.records import FIRST_KEY, BlockKey, PartitionRecord, SegmentRecord, decode, encode
 from tms.log.staging import StagedBlocks
 from tms.model import keys
@@ -36,8 +37,7 @@ def mend(data: Path, findings: Iterable[Damage], now_ms: int) -> Iterator[str]:
                 yield f"began {name} anew; what is found without a record is recorded next"
     if by_mend[Mend.MAP]:
         return  # what a map lost shows only now: the caller verifies again
-    store = LevelDBStore(data, create=False)
-    try:
+    with closing(LevelDBStore(data, create=False)) as store:
         metadata = store.open(keys.METADATA_MAP, create=False)
         for one in by_mend[Mend.ROW]:
             store.open(one.map, create=False).delete([one.row])
@@ -51,20 +51,15 @@ def mend(data: Path, findings: Iterable[Damage], now_ms: int) -> Iterator[str]:
         if by_mend[Mend.COUNTER]:
             highest = _set_counter(store, metadata)
             yield f"set the counter of topics to {highest}"
-    finally:
-        store.close()
 
 
 def _begin_metadata(data: Path) -> None:
-    store = LevelDBStore(data, create=False)
-    try:
+    with closing(LevelDBStore(data, create=False)) as store:
         store.open(keys.METADATA_MAP, create=True)
-    finally:
-        store.close()
 
 
 def _places(findings: Iterable[Damage]) -> list[tuple[int, int]]:
-    places = {place[:2] for one in findings if (place := SegmentMap.of(one.map)) is not None}
+    places = {place[:2] for one in findings if (place := segment_place(one.map)) is not None}
     return sorted((uid, partition) for uid, partition in places)
 
 
@@ -77,7 +72,7 @@ def _rebuild_partition(store: Store, metadata: Map, uid: int, partition: int) ->
     segments = []
     last = old.last
     for name in store.names(keys.partition_prefix(uid, partition)):
-        place = SegmentMap.of(name)
+        place = segment_place(name)
         if place is None:
             continue
         rows, staged = store.open(name, create=False), StagedBlocks(store, uid, partition)
@@ -117,7 +112,7 @@ def _recover_topic(store: Store, metadata: Map, uid: int, now_ms: int) -> str:
     partitions = 1 + max(
         place[1]
         for name in store.names(keys.topic_prefix(uid))
-        if (place := SegmentMap.of(name)) is not None
+        if (place := segment_place(name)) is not None
     )
     record = TopicRecord(
         uid=uid,
@@ -140,13 +135,9 @@ def _recover_topic(store: Store, metadata: Map, uid: int, now_ms: int) -> str:
 def _set_counter(store: Store, metadata: Map) -> int:
     """Make the counter as high as the highest uid in use."""
     highest = max(
-        [place[0] for name in store.names("") if (place := SegmentMap.of(name)) is not None]
-        + [decode(raw, TopicRecord, key).uid for key, raw in _rows(metadata, b"topic/")]
+        [place[0] for name in store.names("") if (place := segment_place(name)) is not None]
+        + [decode(raw, TopicRecord, key).uid for key, raw in scan(metadata) if key[:6] == b"topic/"]
     )
     old = metadata.get(keys.TOPIC_UID_COUNTER)
     metadata.compare_and_set(keys.TOPIC_UID_COUNTER, old, b"%d" % highest)
     return highest
-
-
-def _rows(metadata: Map, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    return (row for row in scan(metadata) if row[0].startswith(prefix))

@@ -10,7 +10,7 @@ Nothing is changed: the store that is given is a copy.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, pairwise
@@ -61,26 +61,22 @@ class Mend(StrEnum):
     COUNTER = "set the counter of topics"
 
 
-class SegmentMap(tuple[int, int, int]):
-    """The uid, partition and segment that the name of a map spells."""
-
-    @classmethod
-    def of(cls, name: str) -> "SegmentMap | None":
-        """None for other maps."""
-        match = _SEGMENT_MAP.fullmatch(name)
-        return None if match is None else cls((int(match[1], 16), int(match[2]), int(match[3])))
+def segment_place(name: str) -> tuple[int, int, int] | None:
+    """The uid, partition and segment that the name of a map spells; None for other maps."""
+    match = _SEGMENT_MAP.fullmatch(name)
+    return None if match is None else (int(match[1], 16), int(match[2]), int(match[3]))
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
     """One thing that is not as it should be: where, what, and what mends it."""
 
-    severity: Severity
     where: str
     what: str
     mend: Mend = Mend.NOTHING
     map: str = ""
     row: bytes = b""
+    severity: Severity = Severity.DAMAGE
 
 
 @dataclass(slots=True)
@@ -120,14 +116,14 @@ class Verifier:
         try:
             rows = list(scan(self.store.open(keys.METADATA_MAP, create=False)))
         except (DataCorrupt, NotFound) as error:
-            yield _damage("metadata", error.message, Mend.MAP, keys.METADATA_MAP)
+            yield Damage("metadata", error.message, Mend.MAP, keys.METADATA_MAP)
             return
         for key, raw in rows:
             try:
                 self._read_record(key, raw)
             except (TMSError, ValueError) as error:
                 where = f"metadata, {key.decode('ascii', 'replace')}"
-                yield _damage(where, str(error), Mend.ROW, keys.METADATA_MAP, key)
+                yield Damage(where, str(error), Mend.ROW, keys.METADATA_MAP, key)
         for name, topic in sorted(self._topics.items()):
             self.totals.topics += 1
             for partition in range(topic.partitions):
@@ -173,45 +169,54 @@ class Verifier:
     def _segment(
         self, where: str, map_name: str, segment: SegmentRecord, end: _End, gaps: bool
     ) -> Iterator[Damage]:
-        uid, partition, _ = SegmentMap.of(map_name) or (0, 0, 0)
+        uid, partition, _ = segment_place(map_name) or (0, 0, 0)
         staged = StagedBlocks(self.store, uid, partition)
+
+        def verify(key: bytes, raw: bytes) -> Iterator[Damage]:
+            place, header, messages = read_block(key, raw, staged)
+            first = place[1] - header.count + 1
+            if first < 0 or (place[0], first) <= end.key:
+                yield Damage(f"{where}, row {key.hex()}", "its ids do not ascend")
+            missing = header.base_offset - end.offset
+            if missing < 0 or (missing and not gaps):
+                yield self._gap(where, map_name, end.offset, header.base_offset, segment)
+            end.offset, end.key = header.base_offset + header.count, place
+            self._count(messages, raw)
+
+        yield from self._rows(where, map_name, verify)
+
+    def _rows(
+        self, where: str, map_name: str, verify: Callable[[bytes, bytes], Iterator[Damage]]
+    ) -> Iterator[Damage]:
+        """What `verify` says of each row of a map, or raises; and whether the map can be read."""
         try:
             for key, raw in scan(self.store.open(map_name, create=False)):
                 try:
-                    place, header, messages = read_block(key, raw, staged)
+                    yield from verify(key, raw)
                 except TMSError as error:
-                    yield _damage(
-                        f"{where}, row {key.hex()}", error.message, Mend.ROW, map_name, key
-                    )
-                    continue
-                first = place[1] - header.count + 1
-                if first < 0 or (place[0], first) <= end.key:
-                    yield _damage(f"{where}, row {key.hex()}", "its ids do not ascend")
-                missing = header.base_offset - end.offset
-                if missing < 0 or (missing and not gaps):
-                    yield self._gap(where, map_name, end.offset, header.base_offset, segment)
-                end.offset, end.key = header.base_offset + header.count, place
-                self.totals.blocks += 1
-                self.totals.messages += messages
-                self.totals.bytes += len(raw)
+                    row = f"{where}, row {key.hex()}"
+                    yield Damage(row, error.message, Mend.ROW, map_name, key)
         except (DataCorrupt, NotFound) as error:
             mend = Mend.PARTITION if isinstance(error, NotFound) else Mend.MAP
-            yield _damage(where, error.message, mend, map_name)
+            yield Damage(where, error.message, mend, map_name)
+
+    def _count(self, messages: int, raw: bytes) -> None:
+        self.totals.blocks += 1
+        self.totals.messages += messages
+        self.totals.bytes += len(raw)
 
     def _gap(
         self, where: str, map_name: str, expected: int, found: int, segment: SegmentRecord
     ) -> Damage:
         if found < expected:
-            return _damage(where, f"offset {found} comes after {expected - 1}")
+            return Damage(where, f"offset {found} comes after {expected - 1}")
         what = f"offsets {expected} to {found - 1} are missing"
         if segment.sealed and map_name in self.mended:
-            return Damage(
-                Severity.NOTE, where, f"{what}; the damaged map is kept in damaged/", map=map_name
-            )
+            return _note(where, f"{what}; the damaged map is kept in damaged/")
         # An open segment is cut at its first gap when it is opened: sealing it keeps what is
         # behind.
         mend = Mend.NOTHING if segment.sealed else Mend.PARTITION
-        return _damage(where, what, mend, map_name)
+        return Damage(where, what, mend, map_name)
 
     # --- maps that no record names ---------------------------------------------------------------
 
@@ -219,50 +224,35 @@ class Verifier:
         live = {topic.uid for topic in self._topics.values()}
         uids = live | self._deleted
         for map_name in self.store.names(""):
-            place = SegmentMap.of(map_name)
+            place = segment_place(map_name)
             if place is None:
-                if keys.is_payload_map(map_name):
+                delayed = keys.is_delayed_map(map_name)
+                if delayed or keys.is_payload_map(map_name):
                     uids.add(keys.topic_of_map(map_name))
-                elif keys.is_delayed_map(map_name):
-                    uids.add(keys.topic_of_map(map_name))
-                    yield from self._delayed(map_name)
+                    yield from self._rows(map_name, map_name, self._delayed) if delayed else ()
                 elif map_name != keys.METADATA_MAP and not map_name.startswith(keys.TABLES):
-                    yield Damage(Severity.NOTE, map_name, "no map of TMS has such a name")
+                    yield _note(map_name, "no map of TMS has such a name")
                 continue
             uid, partition, number = place
             uids.add(uid)
             record = self._partitions.get((uid, partition))
             if uid in self._deleted:
-                what = "belongs to a deleted topic; the next start removes it"
-                yield Damage(Severity.NOTE, map_name, what)
+                yield _note(map_name, "belongs to a deleted topic; the next start removes it")
             elif uid not in live:
-                yield _damage(map_name, "no topic names it", Mend.TOPIC, map_name)
+                yield Damage(map_name, "no topic names it", Mend.TOPIC, map_name)
             elif record is None or number > max((s.number for s in record.segments), default=-1):
                 yield from self._unrecorded(map_name)
             elif all(segment.number != number for segment in record.segments):
-                what = "expired; the next start removes it"
-                yield Damage(Severity.NOTE, map_name, what)
+                yield _note(map_name, "expired; the next start removes it")
         if uids and self._counter < max(uids):
             what = f"the counter of topics is {self._counter}, but {max(uids)} are in use"
-            yield _damage("metadata", what, Mend.COUNTER)
+            yield Damage("metadata", what, Mend.COUNTER)
 
-    def _delayed(self, map_name: str) -> Iterator[Damage]:
+    def _delayed(self, key: bytes, raw: bytes) -> Iterator[Damage]:
         """Messages that are not due yet."""
-        try:
-            for key, raw in scan(self.store.open(map_name, create=False)):
-                if key[:1] != b"d":
-                    continue
-                try:
-                    entry = entry_of(key, raw)
-                    self.totals.messages += decode_block(entry.block).count
-                except TMSError as error:
-                    where = f"{map_name}, row {key.hex()}"
-                    yield _damage(where, error.message, Mend.ROW, map_name, key)
-                    continue
-                self.totals.blocks += 1
-                self.totals.bytes += len(raw)
-        except DataCorrupt as error:
-            yield _damage(map_name, error.message, Mend.MAP, map_name)
+        if key[:1] == b"d":
+            self._count(decode_block(entry_of(key, raw).block).count, raw)
+        yield from ()
 
     def _unrecorded(self, map_name: str) -> Iterator[Damage]:
         """A map is recorded before anything is written to it: with rows in it, its record was
@@ -270,13 +260,12 @@ class Verifier:
         try:
             empty = not self.store.open(map_name, create=False).scan(None, None, 1)
         except TMSError as error:
-            yield _damage(map_name, error.message, Mend.MAP, map_name)
+            yield Damage(map_name, error.message, Mend.MAP, map_name)
             return
         if empty:
-            what = "left by a crash, and empty; the next start removes it"
-            yield Damage(Severity.NOTE, map_name, what)
+            yield _note(map_name, "left by a crash, and empty; the next start removes it")
         else:
-            yield _damage(map_name, "no record of a partition names it", Mend.PARTITION, map_name)
+            yield Damage(map_name, "no record of a partition names it", Mend.PARTITION, map_name)
 
 
 def scan(source: Map) -> Iterator[tuple[bytes, bytes]]:
@@ -306,7 +295,5 @@ def read_block(key: bytes, raw: bytes, staged: StagedBlocks) -> tuple[BlockKey, 
     return keys.split_block_key(key), header, columns.count
 
 
-def _damage(
-    where: str, what: str, mend: Mend = Mend.NOTHING, map_name: str = "", row: bytes = b""
-) -> Damage:
-    return Damage(Severity.DAMAGE, where, what, mend, map_name, row)
+def _note(where: str, what: str) -> Damage:
+    return Damage(where, what, severity=Severity.NOTE)
