@@ -88,15 +88,15 @@ class EngineConfig:
     owner: OwnerLimits = field(default_factory=OwnerLimits)  # of a store that others can reach
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            given = getattr(self, one.name)
-            kind = _LIMITS.get(one.name)
+        for field_ in fields(self):
+            value = getattr(self, field_.name)
+            kind = _LIMITS.get(field_.name)
             if kind is not None:
-                fits, wanted = isinstance(given, kind), f"{kind.__module__}.{kind.__name__}"
+                fits, wanted = isinstance(value, kind), f"{kind.__module__}.{kind.__name__}"
             else:
-                fits, wanted = type(given) in (int, float) and given >= 0, "a number from 0 on"
+                fits, wanted = type(value) in (int, float) and value >= 0, "a number from 0 on"
             if not fits:
-                raise Invalid(f"{one.name} is {wanted}, got {given!r:.80}.", field=one.name)
+                raise Invalid(f"{field_.name} is {wanted}, got {value!r:.80}.", field=field_.name)
 
     def of_topics(self) -> TopicLimits:
         """The bounds of all topics together."""
@@ -245,8 +245,8 @@ class Engine:
         """Up to `limit` topics of a namespace in the order of their names, beginning after the one
         named `after`."""
         self._require_owned()
-        found = self.topics.registry.page(namespace, after, limit)
-        return [topic_info(name, record) for name, record in found]
+        page = self.topics.registry.page(namespace, after, limit)
+        return [topic_info(name, record) for name, record in page]
 
     def update_topic(
         self,

@@ -60,15 +60,19 @@ class Pass:
         self._pause = pause
         self._newest = Newest(bounds.keys_max)
         self._horizon = self.progress.horizon(bounds.now_ms, bounds.tombstone_retention_ms)
-        self._sealed = [one for one in log.state.chain.record.segments if one.last is not None]
+        self._sealed = [
+            segment for segment in log.state.chain.record.segments if segment.last is not None
+        ]
         self._rewriter = Rewriter(log, self.progress, self._decide, self._horizon, pause)
 
     def dirty_ratio(self) -> float:
         """How much of what could be compacted was never looked at, 0 … 1."""
         clean = self.progress.record.clean
-        total = sum(one.stored_bytes for one in self._sealed)
-        dirty = [one for one in self._sealed if one.last is not None and one.last > clean]
-        return sum(one.stored_bytes for one in dirty) / total if dirty and total else 0.0
+        total = sum(segment.stored_bytes for segment in self._sealed)
+        dirty = [
+            segment for segment in self._sealed if segment.last is not None and segment.last > clean
+        ]
+        return sum(segment.stored_bytes for segment in dirty) / total if dirty and total else 0.0
 
     def run(self) -> bool:
         """Compact; whether there is more of it at once, because there were too many keys."""

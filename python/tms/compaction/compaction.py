@@ -140,8 +140,8 @@ class Compaction:
         for number in numbers:
             log, now_ms = self._partitions.get(name, topic, number), self._clock.now_ms()
             with self._working_on(log):
-                one = Erasing(log, self._metadata, self._judge, wanted, now_ms, also)
-                erased += one.run().messages
+                erasing = Erasing(log, self._metadata, self._judge, wanted, now_ms, also)
+                erased += erasing.run().messages
                 self._merge(log)
             also = []
         self._erased += erased
@@ -180,16 +180,16 @@ class Compaction:
     ) -> None:
         partition = log.partition
         while True:
-            one = self._pass(log, topic, pause)
+            pass_ = self._pass(log, topic, pause)
             staged_ms = self._clock.now_ms() - TRANSACTION_MS_MAX
             pointer = max(0, staged_ms) * POINTERS_PER_MS
-            one.reclaim_noted(keys.payload_map(topic.uid, partition, pointer))
-            ratio = one.dirty_ratio()
+            pass_.reclaim_noted(keys.payload_map(topic.uid, partition, pointer))
+            ratio = pass_.dirty_ratio()
             if not compacts or ratio == 0 or ratio < self._limits.dirty_ratio:
                 return
-            more = one.run()
-            one.reclaim_noted(keys.payload_map(topic.uid, partition, pointer))
-            self._count(name, partition, one.removed)
+            more = pass_.run()
+            pass_.reclaim_noted(keys.payload_map(topic.uid, partition, pointer))
+            self._count(name, partition, pass_.removed)
             if not more:
                 return
 
@@ -242,11 +242,11 @@ class Compaction:
 
     def _noted(self) -> set[bytes]:
         """The partitions in which space is still to be given back."""
-        found: set[bytes] = set()
+        names: set[bytes] = set()
         start, stop = keys.COMPACTION_PREFIX, keys.prefix_stop(keys.COMPACTION_PREFIX)
         for page in pages(self._metadata, start, stop, SCAN_BYTES):
-            found.update(key for key, raw in page if _says_reclaim(key, raw))
-        return found
+            names.update(key for key, raw in page if _says_reclaim(key, raw))
+        return names
 
     def _has_sealed(self, topic: TopicRecord, partition: int) -> bool:
         """Whether there is anything to compact, without opening the partition."""

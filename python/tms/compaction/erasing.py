@@ -48,7 +48,7 @@ class EraseTarget:
         first = stored.last_sequence - header_of(stored).count + 1
         distance = self.id.sequence - first
         same = stored.time_ms == self.id.time_ms
-        return {at for at, there in enumerate(columns.index) if same and there == distance}
+        return {at for at, offset in enumerate(columns.index) if same and offset == distance}
 
     @property
     def start(self) -> BlockKey:
@@ -106,7 +106,9 @@ class Erasing:
             blocks = chain.scan_segment(active, start, PAGE_BYTES, key_after(self._last))
             if not blocks:
                 return False
-            if any(self._decide(one, self._unpacking(one)).keep is not None for one in blocks):
+            if any(
+                self._decide(block, self._unpacking(block)).keep is not None for block in blocks
+            ):
                 return True
             start = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))
             if chain.active is not active:  # sealed meanwhile

@@ -41,7 +41,7 @@ def _merge(log: PartitionLog, metadata: Map) -> bool:
     pair = _pair(log)
     if pair is None:
         return False
-    names = [keys.segment_map(log.uid, log.partition, one.number) for one in pair]
+    names = [keys.segment_map(log.uid, log.partition, segment.number) for segment in pair]
     progress = Progress(metadata, log.uid, log.partition)
     new = [name for name in names if name not in progress.record.reclaim]
     progress.begin(names)
@@ -54,7 +54,9 @@ def _merge(log: PartitionLog, metadata: Map) -> bool:
 def _pair(log: PartitionLog) -> tuple[SegmentRecord, SegmentRecord] | None:
     """Two segments that one can hold, of its size and age."""
     state = log.state
-    for pair in pairwise(one for one in state.chain.record.segments if one.last is not None):
+    for pair in pairwise(
+        segment for segment in state.chain.record.segments if segment.last is not None
+    ):
         first, second = pair
         size = first.stored_bytes + second.stored_bytes
         young = second.created_ms - first.created_ms <= state.segment_ms()

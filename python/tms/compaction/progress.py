@@ -48,13 +48,13 @@ class Progress:
 
     def reclaimed(self, name: str) -> None:
         """The space of a map was given back."""
-        self._set(lambda old: {"reclaim": tuple(one for one in old.reclaim if one != name)})
+        self._set(lambda old: {"reclaim": tuple(noted for noted in old.reclaim if noted != name)})
 
     def done(self, clean: BlockKey, now_ms: int, horizon: BlockKey) -> None:
         """A pass ended at a key, at a time."""
 
         def changes(old: CompactionRecord) -> dict[str, object]:
-            passes = [one for one in old.passes if one[0] >= horizon and one[1] <= now_ms]
+            passes = [pass_ for pass_ in old.passes if pass_[0] >= horizon and pass_[1] <= now_ms]
             passes.append((clean, now_ms))
             if len(passes) > PASSES_MAX:  # then some tombstones wait for a later one
                 passes = passes[::-2][::-1]

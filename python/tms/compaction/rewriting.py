@@ -102,13 +102,13 @@ class Rewriter:
             if self._pages(segment, start, stop):
                 self.reclaim(segment)
         except (NotFound, Closed):
-            if any(one.number == segment.number for one in self._chain.record.segments):
+            if any(known.number == segment.number for known in self._chain.record.segments):
                 raise
 
     def reclaim_noted(self, staged_before: str) -> None:
         """Give back what is noted: of segments, and of maps of staged blocks whose names sort
         before `staged_before`, into which nobody writes any more."""
-        segments = {self.name_of(one): one for one in self._chain.record.segments}
+        segments = {self.name_of(segment): segment for segment in self._chain.record.segments}
         for name in self._progress.record.reclaim:
             segment = segments.get(name)
             if segment is not None and segment.sealed:
@@ -175,7 +175,7 @@ class Rewriter:
         self._log.state.forget_cached(key_after(segment.last or self._log.state.last))
         try:
             if page.staged_gone:
-                hidden = [_hidden(one) for one in page.staged_gone]
+                hidden = [_hidden(block) for block in page.staged_gone]
                 self._chain.rewrite(segment, hidden, [], Durability.SYNCED)
             if page.staged_thinned or page.staged_gone:
                 self._log.staged.rewrite(page.staged_thinned, page.staged_gone)

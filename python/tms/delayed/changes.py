@@ -76,7 +76,7 @@ class Addition:
     @property
     def size(self) -> int:
         """About how many bytes are to be written."""
-        return sum(len(one.block) for one in self.blocks)
+        return sum(len(block.block) for block in self.blocks)
 
     def decide(self, to: ChangeDecider, now_ms: int, writes: RowWrites) -> Callable[[], None]:
         """Give it a place, or the one that it has already."""
@@ -84,42 +84,42 @@ class Addition:
         known = shelf.requests.find(self.token, self.digest) if self.token else None
         if known is None:
             known = self._place(shelf, now_ms, writes)
-        entries, found = known.entries, known.ids()
+        entries, cancelled = known.entries, known.ids()
         placed = [
             Deferred(partition, id.due_ms, id.sequence, count)
-            for (partition, count), id in zip(entries, found, strict=True)
+            for (partition, count), id in zip(entries, cancelled, strict=True)
         ]
         return lambda: self.answer.settle(0, placed)
 
     def _place(self, shelf: StoredDelayQueue, now_ms: int, writes: RowWrites) -> Request:
         due_ms = self.due.after(now_ms)
-        values = [entry_value(one.partition, one.block) for one in self.blocks]
+        values = [entry_value(block.partition, block.block) for block in self.blocks]
         if max(map(len, values)) > shelf.value_bytes_max:
             raise TooLarge(
                 f"Delayed messages are stored in at most {shelf.value_bytes_max} bytes together, "
                 f"these take {max(map(len, values))}. Publish fewer at once."
             )
-        messages = sum(one.messages for one in self.blocks)
+        messages = sum(block.messages for block in self.blocks)
         first = shelf.sequences(messages)
         group = writes.first_sequence = min(writes.first_sequence, first)
-        made = Request(
+        request = Request(
             due_ms,
             first,
-            [(one.partition, one.messages) for one in self.blocks],
+            [(block.partition, block.messages) for block in self.blocks],
             self.digest,
             group,
         )
-        for id, value in zip(made.ids(), values, strict=True):
+        for id, value in zip(request.ids(), values, strict=True):
             writes.rows.append((entry_key(id), value))
         if self.token:
-            raw = encode(made)
+            raw = encode(request)
             shelf.requests.add(now_ms, self.token, raw)
             writes.requests.append((request_key(now_ms, self.token), raw))
         id = DelayedId(due_ms, first)
         writes.first = id if writes.first is None else min(writes.first, id)
         writes.waiting += messages
         writes.durability = max(writes.durability, self.durability, key=_rank)
-        return made
+        return request
 
     def fail(self, error: TMSError) -> None:
         """It was not stored, or nobody knows."""
@@ -141,8 +141,8 @@ class Cancellation:
 
     def decide(self, to: ChangeDecider, now_ms: int, writes: RowWrites) -> Callable[[], None]:
         """Mark it, if it is there and was not moved."""
-        found = self._decide(to, writes)
-        return lambda: self.answer.settle(0, (found,))
+        cancelled = self._decide(to, writes)
+        return lambda: self.answer.settle(0, (cancelled,))
 
     def _decide(self, to: ChangeDecider, writes: RowWrites) -> bool | None:
         shelf, key = to.shelf, cancelled_key(self.id)

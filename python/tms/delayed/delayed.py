@@ -62,7 +62,7 @@ class DelayedMessages:
     @property
     def waiting(self) -> int:
         """How many messages wait, in all topics that were looked at."""
-        return sum(one.shelf.waiting for one in self._topics())
+        return sum(queue.shelf.waiting for queue in self._topics())
 
     def warnings(self) -> list[str]:
         """What keeps messages that are due from being delivered, in sentences."""
@@ -81,9 +81,9 @@ class DelayedMessages:
         """Check blocks and store them until they are due; the calling thread does not wait. With a
         token a repetition is answered like the first time, and stores nothing, for ten minutes.
         Raises what is wrong with them."""
-        asked = self._asked(name, blocks, due, durability, token)
-        self._of(name).submit(asked, may_wait=False)
-        return asked.answer
+        addition = self._asked(name, blocks, due, durability, token)
+        self._of(name).submit(addition, may_wait=False)
+        return addition.answer
 
     def publish(
         self,
@@ -95,9 +95,9 @@ class DelayedMessages:
         timeout_s: float = _TIMEOUT_S,
     ) -> list[Deferred]:
         """The same, and wait; what became of each block, in the order given."""
-        asked = self._asked(name, blocks, due, durability, token)
-        self._of(name).submit(asked, may_wait=True)
-        return asked.answer.result(timeout_s)[0]
+        addition = self._asked(name, blocks, due, durability, token)
+        self._of(name).submit(addition, may_wait=True)
+        return addition.answer.result(timeout_s)[0]
 
     def cancel(self, name: TopicName, id: DelayedId, timeout_s: float = _TIMEOUT_S) -> bool:
         """Whether the message is cancelled: it is never delivered. False when it is too late, or
@@ -141,14 +141,14 @@ class DelayedMessages:
         if not 0 < limit <= LIST_MAX:
             raise Invalid(f"limit is 1 to {LIST_MAX}, got {limit}.", field="limit")
         waiting = self._of(name)
-        found: list[DelayedMessage] = []
+        messages: list[DelayedMessage] = []
         if waiting.info().next_due_ms is None:
-            return found
+            return messages
         shelf, start = waiting.shelf, after or DelayedId(0, 0)
         held = shelf.holding(start) if after is not None else None
         start = start if held is None else held.id
         left = LIST_BYTES
-        while len(found) < limit and (left > 0 or not found):
+        while len(messages) < limit and (left > 0 or not messages):
             entries = shelf.scan(start, None, _SCAN_BYTES)
             if not entries:
                 break
@@ -158,18 +158,18 @@ class DelayedMessages:
             for entry in entries:
                 if shelf.moved.covers(entry.id):
                     continue
-                if left <= 0 and found:
-                    return found[:limit]
+                if left <= 0 and messages:
+                    return messages[:limit]
                 gone, columns = cancelled_of(entry, cancelled), decode(entry.block)
                 left -= columns.cell_bytes
                 cells = zip(columns.keys(), columns.values(), columns.headers(), strict=True)
-                found += [
+                messages += [
                     DelayedMessage(id, entry.partition, *cell)
                     for at, cell in enumerate(cells)
                     if at not in gone
                     and (id := DelayedId(entry.id.due_ms, entry.id.sequence + at)) > (after or ())
                 ]
-        return found[:limit]
+        return messages[:limit]
 
     # -- the mover, and the end --------------------------------------------------------------------
 
@@ -191,9 +191,9 @@ class DelayedMessages:
         for name, record in self._registry.all():
             with self._lock:
                 if record.uid in uids - self._waiting.keys() - self._deleted:
-                    made = self._waiting[record.uid] = self._make(name, record.uid)
+                    queue = self._waiting[record.uid] = self._make(name, record.uid)
                     if at_start:
-                        made.shelf.lost = False
+                        queue.shelf.lost = False
 
     def tidy(self) -> None:
         """Delete what is remembered no longer; in a store of several, look what others began."""
@@ -254,9 +254,9 @@ class DelayedMessages:
 
     def _of(self, name: TopicName) -> DelayQueue:
         uid = self._registry.find(name).uid
-        found = self._waiting.get(uid)
-        if found is not None:
-            return found
+        queue = self._waiting.get(uid)
+        if queue is not None:
+            return queue
         with self._lock:
             if self._gone is not None:
                 raise again(self._gone)

@@ -116,11 +116,11 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
     def ids(self) -> list[DelayedId]:
         """The ids of the entries: of the first message of each."""
-        found, sequence = [], self.sequence
+        ids, sequence = [], self.sequence
         for _, count in self.entries:
-            found.append(DelayedId(self.due_ms, sequence))
+            ids.append(DelayedId(self.due_ms, sequence))
             sequence += count
-        return found
+        return ids
 
 
 class DelayedEntry(NamedTuple):

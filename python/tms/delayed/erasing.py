@@ -52,10 +52,10 @@ class DelayedErasing:
         start = self._shelf.peek()[1]
         while start is not None:
             page = self._shelf.scan(start, None, PAGE_BYTES)
-            found = next((one.id for one in page if self._wanted.places(one)), None)
-            if found is not None:
-                self._waiting.wait_returned(found, self._timeout_s)
-                start = self._waiting.alone(partial(self._page, found))
+            first = next((entry.id for entry in page if self._wanted.places(entry)), None)
+            if first is not None:
+                self._waiting.wait_returned(first, self._timeout_s)
+                start = self._waiting.alone(partial(self._page, first))
             else:
                 start = _behind(page[-1]) if page else None
         return self._erased

@@ -40,13 +40,13 @@ class Requests:
         known = self._known.get(token)
         if known is None:
             return None
-        found = decode(known[1], Request, token)
-        if found.digest != digest:
+        request = decode(known[1], Request, token)
+        if request.digest != digest:
             raise IdempotencyKeyReused(
                 "This key was used for other delayed messages. Take a new key for each publish, "
                 "and repeat it only with the same bytes."
             )
-        return found
+        return request
 
     def read_some(self) -> bool:
         """Read some that are stored; whether there are more."""
@@ -77,15 +77,15 @@ class Requests:
     def newest_group(self) -> list[tuple[int, bytes, Request]]:
         """The requests that were written last, with when and their tokens."""
         self.read_all()
-        found: list[tuple[int, bytes, Request]] = []
+        group: list[tuple[int, bytes, Request]] = []
         for token, (made_ms, raw) in self._known.items():
             request = decode(raw, Request, token)
-            if found and request.group < found[0][2].group:
+            if group and request.group < group[0][2].group:
                 continue
-            if found and request.group > found[0][2].group:
-                found.clear()
-            found.append((made_ms, token, request))
-        return found
+            if group and request.group > group[0][2].group:
+                group.clear()
+            group.append((made_ms, token, request))
+        return group
 
     def old(self, now_ms: int) -> list[bytes]:
         """The keys of some that need not be remembered any more."""

@@ -107,8 +107,8 @@ class Scheduler:
 
     def warnings(self) -> list[str]:
         """What keeps messages that are due from being delivered, in sentences."""
-        found = (self._troubles.get(waiting.shelf.uid) for waiting in self._topics())
-        return [said for said in found if said is not None]
+        troubles = (self._troubles.get(waiting.shelf.uid) for waiting in self._topics())
+        return [said for said in troubles if said is not None]
 
     def wake(self, due_ms: int) -> None:
         """Something is due then."""
@@ -129,8 +129,8 @@ class Scheduler:
         """Move everything that is due now; how many messages, and how many that were cancelled in
         batches of nothing else."""
         total = 0
-        while some := self.move_some():
-            total += some
+        while moved := self.move_some():
+            total += moved
         return total
 
     def move_some(self) -> int:

@@ -87,10 +87,10 @@ class StoredDelayQueue:
         """Be the owner, and know how everything stands; whether there is a map. Makes it if that is
         asked. Whether `trusted` was false before says whether anything was read."""
         if not self.trusted:
-            found = self._found(create)
-            if found is None:
+            map_ = self._found(create)
+            if map_ is None:
                 return False
-            self._load(found)
+            self._load(map_)
         return True
 
     def distrust(self) -> None:
@@ -210,20 +210,20 @@ class StoredDelayQueue:
         one that is damaged. Raises `DataCorrupt` if that is the first."""
         stop = all_of(b"d")[1] if upto_ms is None else entry_key(DelayedId(upto_ms + 1, 0))
         rows = self._there.scan(entry_key(start), stop, bytes_max)
-        found: list[DelayedEntry] = []
+        entries: list[DelayedEntry] = []
         for key, value in rows:
             try:
-                found.append(entry_of(key, value))
+                entries.append(entry_of(key, value))
             except DataCorrupt:
-                if not found:
+                if not entries:
                     raise
                 break
-        return found
+        return entries
 
     def first(self, start: DelayedId) -> DelayedId | None:
         """The first entry from `start` on."""
-        found = self.scan(start, None, 1)
-        return found[0].id if found else None
+        entries = self.scan(start, None, 1)
+        return entries[0].id if entries else None
 
     def holding(self, id: DelayedId) -> DelayedEntry | None:
         """The entry that a message is in."""
@@ -251,10 +251,10 @@ class StoredDelayQueue:
 
     def peek(self) -> tuple[int, DelayedId | None]:
         """What is stored, without owning it: how many wait, and the first entry."""
-        found = self._found(create=False)
-        if found is None:
+        map_ = self._found(create=False)
+        if map_ is None:
             return 0, None
-        raw = found.get(TALLY)
+        raw = map_.get(TALLY)
         waiting = 0 if raw is None else decode(raw, Tally, TALLY).waiting
         return waiting, self.first(DelayedId(0, 0))
 
@@ -279,12 +279,12 @@ class StoredDelayQueue:
                     self._map = self._store.open(name, create=False)
         return self._map
 
-    def _load(self, there: Map) -> None:
-        there.recover()
-        raw = there.get(HEAD)
+    def _load(self, map_: Map) -> None:
+        map_.recover()
+        raw = map_.get(HEAD)
         old = Head(0, 1) if raw is None else decode(raw, Head, HEAD)
         head = Head(old.epoch + 1, old.reserved + RESERVED)
-        if not there.compare_and_set(HEAD, raw, encode(head)):
+        if not map_.compare_and_set(HEAD, raw, encode(head)):
             raise StorageUnavailable(
                 f"The delayed messages of {self.name} are being taken over by another process. Try "
                 "again."
@@ -299,14 +299,14 @@ class StoredDelayQueue:
         self.requests = Requests(self._stored_requests)
         if self.shared:
             self._cancel_halves()
-        raw = there.get(TALLY)
+        raw = map_.get(TALLY)
         tally = Tally(Moved(), 0) if raw is None else decode(raw, Tally, TALLY)
         counted = tuple(tally.moved) == self.moved
         self.waiting = tally.waiting
         gone, messages = self._moved()
         if not counted:  # before they are deleted: later nobody could count them
             self.waiting = max(0, self.waiting - messages)
-            there.write([(TALLY, encode(Tally(self.moved, self.waiting)))], Durability.WRITTEN)
+            map_.write([(TALLY, encode(Tally(self.moved, self.waiting)))], Durability.WRITTEN)
         self.delete(gone)
         self.trusted, self.lost, self._unsynced = True, False, False
 
@@ -337,11 +337,11 @@ class StoredDelayQueue:
         many messages of them waited."""
         start, found_keys, messages = DelayedId(0, 0), list[bytes](), 0
         self.begin = DelayedId(self.moved.due_ms, self.moved.last)
-        while found := self.scan(start, self.moved.due_ms, SCAN_BYTES):
-            start = _after(found[-1].id)
-            gone = [entry for entry in found if self.moved.covers(entry.id)]
-            if len(gone) < len(found):
-                kept = next(entry.id for entry in found if not self.moved.covers(entry.id))
+        while page := self.scan(start, self.moved.due_ms, SCAN_BYTES):
+            start = _after(page[-1].id)
+            gone = [entry for entry in page if self.moved.covers(entry.id)]
+            if len(gone) < len(page):
+                kept = next(entry.id for entry in page if not self.moved.covers(entry.id))
                 self.begin = min(self.begin, kept)
             if gone:
                 last = gone[-1]

@@ -73,7 +73,7 @@ class DelayQueue:
             self.writing,
             self._write,
             run_in_background,
-            size_of=lambda one: one.size,
+            size_of=lambda change: change.size,
             bytes_max=GROUP_BYTES,
         )
         self._state = threading.Condition(threading.Lock())  # guards what follows
@@ -87,13 +87,13 @@ class DelayQueue:
 
     # -- publishing and cancelling -----------------------------------------------------------------
 
-    def submit(self, one: DelayedChange, may_wait: bool) -> None:
+    def submit(self, change: DelayedChange, may_wait: bool) -> None:
         """Take something, which then always gets an answer. The calling thread decides and writes
         if it may wait."""
         if self.retired is not None:
-            one.fail(again(self.retired))
+            change.fail(again(self.retired))
             return
-        self._changes.submit(one, Lead.YES if may_wait else Lead.NO)
+        self._changes.submit(change, Lead.YES if may_wait else Lead.NO)
 
     def cancel(self, id: DelayedId, durability: Durability, timeout_s: float) -> bool:
         """Whether the message is cancelled; False when it is too late, or there is none."""
@@ -106,11 +106,11 @@ class DelayQueue:
             left_s = deadline_s - self._clock.monotonic_s()
             if not done or left_s <= 0:
                 raise TimedOut(f"Whether {id} can be cancelled is not known yet. Try again.")
-            asked = Cancellation(id, durability)
-            self.submit(asked, may_wait=True)
-            (found,) = asked.answer.result(left_s)[0]
-            if found is not None:
-                return found
+            cancellation = Cancellation(id, durability)
+            self.submit(cancellation, may_wait=True)
+            (cancelled,) = cancellation.answer.result(left_s)[0]
+            if cancelled is not None:
+                return cancelled
 
     def wait_returned(self, id: DelayedId, timeout_s: float) -> None:
         """If the mover may have this entry, wait until it has moved it or given it back."""
@@ -145,8 +145,8 @@ class DelayQueue:
             answers = self._written(group)
         except BaseException as error:
             self._distrust()
-            for one in group:
-                one.fail(_as_error(error))
+            for change in group:
+                change.fail(_as_error(error))
             if not isinstance(error, Exception):
                 raise
         for _, answer in answers:
@@ -157,28 +157,28 @@ class DelayQueue:
     ) -> list[tuple[DelayedChange, Callable[[], None]]]:
         if self.retired is not None:
             raise again(self.retired)
-        create = any(isinstance(one, Addition) for one in group)
-        there = self._ready(create)
+        create = any(isinstance(change, Addition) for change in group)
+        exists = self._ready(create)
         now_ms, writes = self._now_ms(), RowWrites()
         answers: list[tuple[DelayedChange, Callable[[], None]]] = []
         refused: list[tuple[DelayedChange, TMSError]] = []
-        for one in group:
-            if not there:
-                assert isinstance(one, Cancellation), "who adds makes the map"
-                one.answer.settle(0, (False,))
+        for change in group:
+            if not exists:
+                assert isinstance(change, Cancellation), "who adds makes the map"
+                change.answer.settle(0, (False,))
                 continue
             try:
-                answers.append((one, one.decide(self, now_ms, writes)))
+                answers.append((change, change.decide(self, now_ms, writes)))
             except TMSError as error:
                 if not self.shelf.trusted:
                     raise
-                refused.append((one, error))
+                refused.append((change, error))
         if writes.rows:
             self.shelf.put(writes)
             if writes.first is not None:
                 self._note(writes.first)
-        for one, why in refused:
-            one.fail(why)
+        for change, why in refused:
+            change.fail(why)
         return answers
 
     # -- the mover's -------------------------------------------------------------------------------
@@ -216,10 +216,10 @@ class DelayQueue:
                 self._lent, self._new = Moved(now_ms, SEQUENCE_MAX, before), None
             stands = self.shelf.moved
         try:
-            found = self.shelf.scan(start, now_ms, bytes_max)
-            entries = [entry for entry in found if entry.id.sequence < before]
+            entries_ = self.shelf.scan(start, now_ms, bytes_max)
+            entries = [entry for entry in entries_ if entry.id.sequence < before]
             if not entries:
-                self._give_back(found[0].id if found else self.shelf.first(start))
+                self._give_back(entries_[0].id if entries_ else self.shelf.first(start))
                 return None
             last = entries[-1].id
             moved = Moved(last.due_ms, last.sequence, before)
@@ -271,8 +271,8 @@ class DelayQueue:
             marks: list[bytes] = []
             if self._known_s <= old_s:  # else some may have been cancelled shortly before
                 recent = {cancelled_key(id) for when_s, id, _ in self._cancelled if when_s > old_s}
-                found = shelf.marks_before(max(0, end_ms - MARKS_KEPT_MS))
-                marks = [mark for mark in found if mark not in recent]
+                old_marks = shelf.marks_before(max(0, end_ms - MARKS_KEPT_MS))
+                marks = [mark for mark in old_marks if mark not in recent]
             while self._cancelled and self._cancelled[0][0] <= old_s:
                 _, id, alone = self._cancelled.popleft()
                 if alone and id.due_ms > now_ms:
@@ -314,12 +314,12 @@ class DelayQueue:
         """The shelf is ready; whether it has a map. The caller holds `writing`."""
         known = self.shelf.trusted
         try:
-            there = self.shelf.ready(create)
+            exists = self.shelf.ready(create)
         except BaseException:
             self._failed = True
             raise
         self._failed = False
-        if there and not known:
+        if exists and not known:
             self._known_s = self._clock.monotonic_s()
             following = self.shelf.first(self.shelf.begin)
             if following is None:
@@ -328,7 +328,7 @@ class DelayQueue:
                 self._next = self._new = following
             if following is not None:
                 self._woken(following.due_ms)
-        return there
+        return exists
 
     def _distrust(self) -> None:
         self.shelf.distrust()
@@ -362,8 +362,8 @@ class DelayQueue:
         meanwhile."""
         with self._state:
             self._lent = None
-            found = [one for one in (following, self._new) if one is not None]
-            self._next = min(found, default=None)
+            starts = [start for start in (following, self._new) if start is not None]
+            self._next = min(starts, default=None)
             self._state.notify_all()
 
 

@@ -37,7 +37,7 @@ def _room(
     most now."""
     few, extra = divmod(partitions, len(members))
     room = dict.fromkeys(members, few)
-    for member in sorted(members, key=lambda one: -len(held[one]))[:extra]:
+    for member in sorted(members, key=lambda name: -len(held[name]))[:extra]:
         room[member] += 1
     return room
 

@@ -69,7 +69,9 @@ class GroupPositions:
     def groups(self) -> list[tuple[str, TopicName]]:
         """Which groups have positions in which topics, but for TMS's own."""
         with self._lock:
-            return [one for one in self.load().groups() if not one[0].startswith(SYSTEM_GROUPS)]
+            return [
+                group for group in self.load().groups() if not group[0].startswith(SYSTEM_GROUPS)
+            ]
 
     # -- as a participant of commits ---------------------------------------------------------------
 
@@ -88,7 +90,7 @@ class GroupPositions:
         return Durability.SYNCED
 
     def keys_of(self, request: Commit) -> Iterable[bytes]:
-        return (b"position/" + encode_key(one.key) for one in request.positions)
+        return (b"position/" + encode_key(change.key) for change in request.positions)
 
     def verify(self, request: Commit, id: int) -> None:
         self._check(request.positions)

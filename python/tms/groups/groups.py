@@ -95,17 +95,17 @@ class LogGroups:
     def all(self, partitions_max: int) -> list[GroupInfo]:
         """How groups stand, for metrics: those that have together at most so many partitions, and
         whose lag can be told."""
-        found: list[GroupInfo] = []
+        groups: list[GroupInfo] = []
         try:
             for key in self._keys():
                 with contextlib.suppress(TopicNotFound):  # deleted, its positions are still here
                     partitions = self._registry.find(key.topic).partitions
                     if partitions <= partitions_max:
-                        found.append(self._info(key, *self._members.look(key), partitions))
+                        groups.append(self._info(key, *self._members.look(key), partitions))
                         partitions_max -= partitions
         except TMSError as error:
             _log.warning("lag_unknown", why=str(error))
-        return found
+        return groups
 
     def forget_members(self) -> None:
         """Nobody who was a member before this start will come back: others need not wait for their
@@ -138,14 +138,14 @@ class LogGroups:
             for member, session_s in membership.sessions.items()
             if left_s[member] > 0
         ]
-        found = []
+        stands = []
         for partition in range(partitions):
             owner, at = membership.owners.get(partition), positions.get(partition)
             with self._lock:
                 lag = self._lags.of(PositionKey(*key, partition), at)
             name, epoch = (None, 0) if owner is None else (owner.member, owner.epoch)
             text = None if at is None else str(at)
-            found.append(GroupPartition(partition, name, epoch, text, lag.messages, lag.ms))
+            stands.append(GroupPartition(partition, name, epoch, text, lag.messages, lag.ms))
         return GroupInfo(
-            key.group, str(key.topic), membership.generation, tuple(members), tuple(found)
+            key.group, str(key.topic), membership.generation, tuple(members), tuple(stands)
         )

@@ -48,21 +48,21 @@ class Lags:
         it. Raises `TopicNotFound`."""
         at = position or Position.earliest()
         known, now_s = self._places.get(key), self._clock.monotonic_s()
-        found = self._fetcher.fetch_cached(key.topic, [PartitionPosition(key.partition, at)], 1)
-        if found is None and known and known.position == at and now_s - known.looked_s < AGAIN_S:
+        fetched = self._fetcher.fetch_cached(key.topic, [PartitionPosition(key.partition, at)], 1)
+        if fetched is None and known and known.position == at and now_s - known.looked_s < AGAIN_S:
             end = self._end(key)
             return self._lag(known, end)
-        if found is None:
-            found = self._read(key, at)
-        if not found.blocks:  # the look brings at least one if there is one
+        if fetched is None:
+            fetched = self._read(key, at)
+        if not fetched.blocks:  # the look brings at least one if there is one
             self._places.pop(key, None)
             return Lag(0, 0)
-        first = found.blocks[0]
+        first = fetched.blocks[0]
         place = _Place(at, first_from(first, at), first.time_ms, now_s)
         self._places[key] = place
         if len(self._places) > PLACES_MAX:
             self._places.popitem(last=False)
-        return self._lag(place, found.ends[key.partition])
+        return self._lag(place, fetched.ends[key.partition])
 
     def _lag(self, place: _Place, end: int) -> Lag:
         return Lag(max(0, end - place.offset), max(0, self._clock.now_ms() - place.time_ms))

@@ -165,7 +165,9 @@ class Members:
         if poll is not None and poll.member not in sessions and not poll.leaving:
             self._require_room(key, len(groups.members))
         slack_s = LATE_S if poll is None else 0.0
-        late = {member for member, one in sessions.items() if one.until_s + slack_s <= now_s}
+        late = {
+            member for member, session in sessions.items() if session.until_s + slack_s <= now_s
+        }
         ended = late if poll is None else late - {poll.member}
         return state.decide(poll, partitions, ended, groups.generation + 1)
 
@@ -184,7 +186,9 @@ class Members:
         if poll.member in sessions:
             until_s = self._clock.monotonic_s() + poll.session_s
             sessions[poll.member] = MemberSession(until_s, reading)
-        others = sum(one.reading for member, one in sessions.items() if member != poll.member)
+        others = sum(
+            session.reading for member, session in sessions.items() if member != poll.member
+        )
         return GroupStanding(
             standing.generation,
             standing.partitions,
@@ -229,7 +233,9 @@ class Members:
         silent."""
         with self._lock:
             group, now_s = self.load().get(key, _NOBODY), self._clock.monotonic_s()
-            left = {m: one.until_s - now_s for m, one in self._sessions.get(key, {}).items()}
+            left = {
+                m: session.until_s - now_s for m, session in self._sessions.get(key, {}).items()
+            }
             return group.copy(), left
 
     # -- now and then ------------------------------------------------------------------------------
@@ -251,15 +257,15 @@ class Members:
         with self._lock:
             self.load()
             for sessions in self._sessions.values():
-                for one in sessions.values():
-                    one.until_s = -LATE_S
+                for session in sessions.values():
+                    session.until_s = -LATE_S
         for key in self.groups():
             self._expire(key)
 
     def _expire(self, key: GroupKey) -> None:
         with self._lock:
             late_s = self._clock.monotonic_s() - LATE_S
-            if all(one.until_s > late_s for one in self._sessions.get(key, {}).values()):
+            if all(session.until_s > late_s for session in self._sessions.get(key, {}).values()):
                 return
         try:
             partitions = self._registry.find(key.topic).partitions

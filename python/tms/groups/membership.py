@@ -133,7 +133,7 @@ class Membership:
 
     def snapshot(self) -> Change:
         """The state as one change of nothing."""
-        edits: list[Edit] = [Joined(*one) for one in self.sessions.items()]
+        edits: list[Edit] = [Joined(*session) for session in self.sessions.items()]
         edits += [Owned(p, owner.member, owner.epoch) for p, owner in self.owners.items()]
         return Change(self.generation, tuple(edits))
 
@@ -152,10 +152,10 @@ class Membership:
 
     def copy(self) -> "Membership":
         """The same state, apart."""
-        made = Membership()
-        made.generation = self.generation
-        made.sessions, made.owners = dict(self.sessions), dict(self.owners)
-        return made
+        membership = Membership()
+        membership.generation = self.generation
+        membership.sessions, membership.owners = dict(self.sessions), dict(self.owners)
+        return membership
 
     def _is_new(self, poll: Poll) -> bool:
         return self.sessions.get(poll.member) != poll.session_s
@@ -187,9 +187,9 @@ class Membership:
         for edit in edits:
             self._do(edit)
         target = assign(partitions, list(self.sessions), _names(self.owners))
-        given = [Owned(p, target[p], epoch) for p in sorted(target) if p not in self.owners]
-        again = {one.partition for one in given}
-        return [one for one in edits if one.partition not in again] + given
+        assigned = [Owned(p, target[p], epoch) for p in sorted(target) if p not in self.owners]
+        again = {owned.partition for owned in assigned}
+        return [owned for owned in edits if owned.partition not in again] + assigned
 
     def _view(self, partitions: int) -> "_View":
         if self._seen is None or self._seen.partitions != partitions:

@@ -42,8 +42,8 @@ class Positions:
         for change in changes:
             if change.expected is None:
                 continue
-            found = self.of_key(change.key)
-            now = "" if found is None else str(found)
+            current = self.of_key(change.key)
+            now = "" if current is None else str(current)
             if now != change.expected:
                 key = change.key
                 raise Conflict(

@@ -170,7 +170,7 @@ class Journaled(Generic[S, E]):
             if noted:
                 self._append(noted, Durability.WRITTEN)
             encode = self._machine.encode
-            entries = (one for event in events for some in encode([event]) for one in some)
+            entries = (entry for event in events for batch in encode([event]) for entry in batch)
             self._journal.snapshot(together(entries), before_ms)
         except BaseException:
             self.invalidate()
@@ -183,16 +183,16 @@ class Journaled(Generic[S, E]):
 
 def together(entries: Iterable[Cells]) -> Iterator[list[Cells]]:
     """Entries of a snapshot, as many together as may be written together."""
-    some: list[Cells] = []
+    batch: list[Cells] = []
     size = 0
     for key, value in entries:
         size += len(key or b"") + len(value or b"")
-        if some and size > SNAPSHOT_BYTES:
-            yield some
-            some, size = [], len(key or b"") + len(value or b"")
-        some.append((key, value))
-    if some:
-        yield some
+        if batch and size > SNAPSHOT_BYTES:
+            yield batch
+            batch, size = [], len(key or b"") + len(value or b"")
+        batch.append((key, value))
+    if batch:
+        yield batch
 
 
 def unreadable() -> StorageUnavailable:

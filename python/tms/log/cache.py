@@ -44,9 +44,9 @@ class Tail:
     def replace(self, blocks: dict[BlockKey, StoredBlock]) -> None:
         """Take these, of the same size, in place of cached ones with the same keys."""
         for index in range(self._head, len(self._keys)):
-            found = blocks.get(self._keys[index])
-            if found is not None:
-                self._blocks[index] = found
+            block = blocks.get(self._keys[index])
+            if block is not None:
+                self._blocks[index] = block
 
     def read(self, start: BlockKey, bytes_max: int) -> list[StoredBlock] | None:
         """Blocks whose last message is at or after `start`, at least one if there is one, None
@@ -54,14 +54,14 @@ class Tail:
         if start <= self.covered_after:
             return None
         index = bisect_left(self._keys, start, self._head)
-        found: list[StoredBlock] = []
+        blocks_: list[StoredBlock] = []
         room = bytes_max
         for block in self._blocks[index : index + 4096]:
             room -= len(block.block)
-            if room < 0 and found:
+            if room < 0 and blocks_:
                 break
-            found.append(block)
-        return found
+            blocks_.append(block)
+        return blocks_
 
     def __len__(self) -> int:
         return len(self._keys) - self._head

@@ -238,7 +238,7 @@ class PartitionState:
         if marked:
             self.chain.replace(marked, Durability.SYNCED)
             with self.lock:
-                self.tail.replace({(one.time_ms, one.last_sequence): one for one in marked})
+                self.tail.replace({(block.time_ms, block.last_sequence): block for block in marked})
         return len(marked)
 
     def forget_cached(self, before: BlockKey) -> None:

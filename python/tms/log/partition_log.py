@@ -133,7 +133,7 @@ class PartitionLog:
             if state.chain.active is not None and record.last < state.last < (floor_ms, 0):
                 state.roll(now_ms)  # everything in it is expired
             segments = state.chain.record.segments
-            sealed = [(one.last, one.stored_bytes) for one in segments if one.last]
+            sealed = [(segment.last, segment.stored_bytes) for segment in segments if segment.last]
             open_bytes = state.chain.stored_bytes() - sum(size for _, size in sealed)
             floor = max((floor_ms, 0), floor_by_bytes(sealed, open_bytes, bytes_max))
             if any(last < floor for last, _ in sealed):

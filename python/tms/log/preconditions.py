@@ -49,9 +49,9 @@ class Precondition:
         for stored in blocks:
             last = (stored.time_ms, stored.last_sequence)
             if self.refusal is None and last > self.checked:
-                found = self._last(stored)
-                if found is not None:
-                    self.refusal = self._refused(stored.partition, found)
+                unexpected = self._last(stored)
+                if unexpected is not None:
+                    self.refusal = self._refused(stored.partition, unexpected)
                 self.checked = last
 
     def refuse_to_tell(self, partition: int) -> None:
@@ -89,13 +89,13 @@ class Precondition:
                 return id
         return None
 
-    def _refused(self, partition: int, found: MessageId) -> WrongLastId:
+    def _refused(self, partition: int, last: MessageId) -> WrongLastId:
         of = "of this key " if self.keys else ""
         return WrongLastId(
-            f"Partition {partition} has the message {found} {of}after {expected_text(self.after)}, "
+            f"Partition {partition} has the message {last} {of}after {expected_text(self.after)}, "
             "which was expected to be the last. Nothing was stored; read on to the newest message "
             "and decide again.",
             partition=partition,
-            last=str(found),
+            last=str(last),
             expected=expected_text(self.after),
         )

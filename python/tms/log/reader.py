@@ -92,30 +92,30 @@ class PartitionReader:
     def resolved(self, read: Read, bytes_max: int) -> Read:
         """The same with staged blocks in place of the references to them, as far as `bytes_max`
         reaches, but at least one block if one is left."""
-        found: list[StoredBlock] = []
+        blocks_: list[StoredBlock] = []
         floor = self._state.chain.record.floor
         references = 0
         for stored in read.blocks:
             if bytes_max <= 0:
                 self._references = references + _FEW
-                last = found[-1]
+                last = blocks_[-1]
                 return read._replace(
-                    blocks=found, next=_after(last), reached=_end_of(last), held_by=0
+                    blocks=blocks_, next=_after(last), reached=_end_of(last), held_by=0
                 )
             if is_reference(stored):
                 references += 1
-                there = self._resolve(stored)
-                if there is None:
+                payload = self._resolve(stored)
+                if payload is None:
                     continue
-                shown = trimmed([there], floor, read.start)
+                shown = trimmed([payload], floor, read.start)
                 if not shown:
                     continue
                 [stored] = shown
-            found.append(stored)
+            blocks_.append(stored)
             bytes_max -= len(stored.block)
         if references:
             self._references = max(self._references or 0, 2 * references)
-        return read._replace(blocks=found)
+        return read._replace(blocks=blocks_)
 
     def _resolve(self, reference: StoredBlock) -> StoredBlock | None:
         """What a reference names; None when it is gone, and so is the reference, or it was rolled
@@ -124,8 +124,8 @@ class PartitionReader:
             return self._staged.resolve(reference)
         except DataCorrupt:
             key = (reference.time_ms, reference.last_sequence)
-            there = self._scan(key, key_after(key), 1)
-            if there and not header_of(there[0]).flags & Flags.ROLLED_BACK:
+            rows = self._scan(key, key_after(key), 1)
+            if rows and not header_of(rows[0]).flags & Flags.ROLLED_BACK:
                 raise
             return None
 

@@ -123,14 +123,15 @@ def _follow(
 
 
 def _gap(
-    chain: SegmentChain, segment: SegmentRecord, stored: StoredBlock, found: int, expected: int
+    chain: SegmentChain, segment: SegmentRecord, stored: StoredBlock, offset: int, expected: int
 ) -> BlockKey | None:
     """End the open segment before a block that does not continue it; the greatest key that was cut
     off, which is not to be given out again."""
-    if found < expected:
+    if offset < expected:
         raise DataCorrupt(
             f"The block at {stored.time_ms}:{stored.last_sequence} of partition "
-            f"{chain.partition} has offset {found}, which an earlier block has too. Run `tms fsck`."
+            f"{chain.partition} has offset {offset}, which an earlier block has, too. Run "
+            "`tms fsck`."
         )
     lost, last = 0, None
     if not chain.shared:
@@ -141,7 +142,7 @@ def _gap(
         uid=chain.uid,
         blocks=lost,
         expected_offset=expected,
-        found_offset=found,
+        found_offset=offset,
     )
     return last
 

@@ -244,21 +244,23 @@ class SegmentChain:
         """Put changed blocks of a sealed segment in the place of the stored ones, and take blocks
         out. `note_gaps` came before; each of the changes alone may survive a crash."""
         self.require_owned()
-        rows = [(keys.block_key(one.time_ms, one.last_sequence), one.block) for one in blocks]
-        found = self._map(segment.number)
-        found.recover()  # what failed before is done again
+        rows = [
+            (keys.block_key(block.time_ms, block.last_sequence), block.block) for block in blocks
+        ]
+        map_ = self._map(segment.number)
+        map_.recover()  # what failed before is done again
         if rows:
-            found.overwrite(rows, durability)
-        found.delete([keys.block_key(*key) for key in gone])
+            map_.overwrite(rows, durability)
+        map_.delete([keys.block_key(*key) for key in gone])
 
     def reclaim(self, segment: SegmentRecord, pause: Callable[[], None]) -> None:
         """Give back what a sealed segment took before it was rewritten, for good; with what a
         `merge` that was interrupted has left behind its end."""
-        found = self._map(segment.number)
-        found.recover()
+        map_ = self._map(segment.number)
+        map_.recover()
         if not self.shared and segment.last is not None:
             self.cut(segment, key_after(segment.last))
-        found.reclaim(pause)
+        map_.reclaim(pause)
 
     def merge(self, first: SegmentRecord, second: SegmentRecord) -> None:
         """Let a sealed segment end where the next one ends, whose blocks it gets, and which goes.
@@ -286,7 +288,7 @@ class SegmentChain:
     def drop_unnamed(self, name: str) -> None:
         """Drop a map that was a segment, if the record does not name it any more."""
         if all(self._name(segment.number) != name for segment in self.record.segments):
-            for number in [one for one in self._maps if self._name(one) == name]:
+            for number in [number for number in self._maps if self._name(number) == name]:
                 del self._maps[number]
             self._store.drop(name)
 
@@ -295,7 +297,7 @@ class SegmentChain:
         goes, and the next begins where it began, if that is sealed: where an open one begins is
         where its first block begins."""
         segments = self.record.segments
-        at = next((at for at, one in enumerate(segments) if one.number == number), None)
+        at = next((at for at, segment in enumerate(segments) if segment.number == number), None)
         if at is None:
             return 0
         mine, behind = segments[at], segments[at + 1 :]
@@ -324,19 +326,19 @@ class SegmentChain:
                 continue
 
     def _scan(self, start: BlockKey, stop: BlockKey, bytes_max: int) -> list[StoredBlock]:
-        found: list[StoredBlock] = []
+        blocks: list[StoredBlock] = []
         room = max(1, bytes_max)
         for segment in self.record.segments:
             if segment.last is not None and segment.last < start:
                 continue
             page = self._rows(segment, start, stop, room)
-            found += self._stored(page)
+            blocks += self._stored(page)
             if not is_last(page, room):
                 break
             room -= sum(len(key) + len(value) for key, value in page)
             if segment.last is not None and segment.last >= stop:
                 break
-        return found
+        return blocks
 
     def scan_segment(
         self, segment: SegmentRecord, start: BlockKey, bytes_max: int, stop: BlockKey = KEY_END
@@ -355,20 +357,20 @@ class SegmentChain:
 
     def newest(self, count: int) -> list[tuple[int, StoredBlock]]:
         """The newest `count` blocks with their segment's number, newest first."""
-        found: list[tuple[int, StoredBlock]] = []
+        sized: list[tuple[int, StoredBlock]] = []
         for segment in reversed(self.record.segments):
             stop = _stop(segment)
-            while len(found) < count:
+            while len(sized) < count:
                 rows = self._map(segment.number).scan(None, stop, NEWEST_BYTES, reverse=True)
                 if not rows:
                     break
-                for key, value in rows[: count - len(found)]:
+                for key, value in rows[: count - len(sized)]:
                     time_ms, sequence = keys.split_block_key(key)
-                    found.append(
+                    sized.append(
                         (segment.number, StoredBlock(self.partition, time_ms, sequence, value))
                     )
                 stop = rows[-1][0]
-        return found
+        return sized
 
     def last_block(self, segment: SegmentRecord) -> StoredBlock | None:
         """The newest block of one segment."""
@@ -382,9 +384,9 @@ class SegmentChain:
         """Write blocks again that are stored, with other flags."""
         for segment in self.record.segments:
             rows = [
-                (keys.block_key(one.time_ms, one.last_sequence), one.block)
-                for one in blocks
-                if self._number_of((one.time_ms, one.last_sequence)) == segment.number
+                (keys.block_key(block.time_ms, block.last_sequence), block.block)
+                for block in blocks
+                if self._number_of((block.time_ms, block.last_sequence)) == segment.number
             ]
             if rows:
                 self._map(segment.number).overwrite(rows, durability)
@@ -422,9 +424,11 @@ class SegmentChain:
         except (NotFound, Closed):
             # Retention dropped it, or it was merged, between our look at the record and the scan.
             segments = self.record.segments
-            if any(one.number == segment.number for one in segments):
+            if any(known.number == segment.number for known in segments):
                 raise
-            if any(one.number < segment.number and _reaches(one, segment) for one in segments):
+            if any(
+                known.number < segment.number and _reaches(known, segment) for known in segments
+            ):
                 raise _Merged from None
             return []
 
@@ -437,10 +441,10 @@ class SegmentChain:
         return keys.segment_map(self.uid, self.partition, number)
 
     def _map(self, number: int) -> Map:
-        found = self._maps.get(number)
-        if found is None:
+        map_ = self._maps.get(number)
+        if map_ is None:
             try:
-                found = self._maps[number] = self._store.open(self._name(number), create=False)
+                map_ = self._maps[number] = self._store.open(self._name(number), create=False)
             except NotFound as exc:
                 if all(s.number != number for s in self.record.segments):
                     raise
@@ -448,7 +452,7 @@ class SegmentChain:
                     f"Segment {number} of partition {self.partition} is recorded but its map "
                     f"{self._name(number)} is missing. Run `tms fsck`."
                 ) from exc
-        return found
+        return map_
 
     def _set(self, record: PartitionRecord) -> None:
         raw, first = encode(record), self._raw is None

@@ -128,8 +128,8 @@ class StagedBlocks:
         name = keys.payload_map(self._uid, self._partition, header.write_pointer)
         key = keys.payload_key(header.write_pointer, time_ms, last)
         with self._lock:
-            found = self._map(name)
-        value = None if found is None else found.get(key)
+            map_ = self._map(name)
+        value = None if map_ is None else map_.get(key)
         if value is None:
             raise DataCorrupt(
                 f"The block at {reference.time_ms}:{reference.last_sequence} of partition "
@@ -162,31 +162,31 @@ class StagedBlocks:
                     keys_gone.append(key)
         with self._lock:
             for name, (rows, keys_gone) in changes.items():
-                found = self._map(name)
-                if found is not None:
-                    found.recover()
+                map_ = self._map(name)
+                if map_ is not None:
+                    map_.recover()
                     if rows:
-                        found.overwrite(rows, Durability.SYNCED)
-                    found.delete(keys_gone)
+                        map_.overwrite(rows, Durability.SYNCED)
+                    map_.delete(keys_gone)
             self._known.clear()
 
     def reclaim(self, name: str, pause: Callable[[], None]) -> None:
         """Give back what rows of a map of the topic took that are gone; does nothing when it is
         dropped."""
         try:
-            found = self._store.open(name, create=False)
+            map_ = self._store.open(name, create=False)
         except NotFound:
             return
-        found.recover()
-        found.reclaim(pause)
+        map_.recover()
+        map_.reclaim(pause)
 
     def drop(self, pointer: int, blocks: Sequence[Staged] | None = None) -> None:
         """Forget what a transaction staged that never commits, or these blocks of it."""
         with self._lock:
             staged = self._of(pointer).blocks if blocks is None else blocks
-            found = self._map(keys.payload_map(self._uid, self._partition, pointer))
-            if found is not None and staged:
-                found.delete([keys.payload_key(pointer, *one[:2]) for one in staged])
+            map_ = self._map(keys.payload_map(self._uid, self._partition, pointer))
+            if map_ is not None and staged:
+                map_.delete([keys.payload_key(pointer, *block[:2]) for block in staged])
             self._known.pop(pointer, None)
 
     def drop_before(self, bound: str) -> int:
@@ -206,10 +206,10 @@ class StagedBlocks:
             self._known.move_to_end(pointer)
             return known
         known = _Known()
-        found = self._map(keys.payload_map(self._uid, self._partition, pointer))
+        map_ = self._map(keys.payload_map(self._uid, self._partition, pointer))
         start = keys.payload_key(pointer, 0, 0)
         stop = keys.payload_key(pointer + 1, 0, 0)
-        for page in () if found is None else pages(found, start, stop, SCAN_BYTES):
+        for page in () if map_ is None else pages(map_, start, stop, SCAN_BYTES):
             for key, value in page:
                 _, time_ms, last = keys.split_payload_key(key)
                 header = header_of(StoredBlock(self._partition, time_ms, last, value))
@@ -223,27 +223,27 @@ class StagedBlocks:
             self._known.popitem(last=False)
 
     def _map(self, name: str) -> Map | None:
-        found = self._maps.get(name)
-        if found is None:
+        map_ = self._maps.get(name)
+        if map_ is None:
             try:
-                found = self._maps[name] = self._store.open(name, create=False)
+                map_ = self._maps[name] = self._store.open(name, create=False)
             except NotFound:
                 return None
-        return found
+        return map_
 
     def _recover(self, name: str) -> None:
         if name in self._failed:
-            found = self._map(name)
-            if found is not None:
-                found.recover()
+            map_ = self._map(name)
+            if map_ is not None:
+                map_.recover()
             self._failed.discard(name)
 
     def _write(self, name: str, rows: list[tuple[bytes, bytearray]]) -> None:
-        found = self._map(name)
-        if found is None:
-            found = self._maps[name] = self._store.open(name, create=True)
+        map_ = self._map(name)
+        if map_ is None:
+            map_ = self._maps[name] = self._store.open(name, create=True)
         try:
-            found.write(rows, Durability.SYNCED)
+            map_.write(rows, Durability.SYNCED)
         except TMSError:
             self._failed.add(name)
             raise

@@ -12,10 +12,10 @@ def parsed(tokens: Sequence[str]) -> list[Token]:
     """The tokens of a call. Raises `Invalid`."""
     if isinstance(tokens, str) or not 0 < len(tokens) <= TOKENS_MAX:
         raise Invalid(f"Give a list of 1 to {TOKENS_MAX} tokens.", field="tokens")
-    found = [Token.parse(text) for text in tokens]
-    if sum(token.count for token in found) > TOKENS_MAX:
+    parsed_ = [Token.parse(text) for text in tokens]
+    if sum(token.count for token in parsed_) > TOKENS_MAX:
         raise Invalid(f"One call is about at most {TOKENS_MAX} messages.", field="tokens")
-    return found
+    return parsed_
 
 
 def check_dead_letter(group: str, topic: TopicName, settings: QueueSettings) -> None:
@@ -27,12 +27,12 @@ def check_dead_letter(group: str, topic: TopicName, settings: QueueSettings) -> 
         )
 
 
-def differences(there: QueueSettings, asked: QueueSettings) -> str:
+def differences(current: QueueSettings, wanted: QueueSettings) -> str:
     """What is asked for and is otherwise, in words."""
     return ", ".join(
-        f"{field.name} is {getattr(there, field.name)!r}, not {getattr(asked, field.name)!r}"
-        for field in fields(there)
-        if getattr(there, field.name) != getattr(asked, field.name)
+        f"{field.name} is {getattr(current, field.name)!r}, not {getattr(wanted, field.name)!r}"
+        for field in fields(current)
+        if getattr(current, field.name) != getattr(wanted, field.name)
     )
 
 

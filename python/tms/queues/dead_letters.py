@@ -92,7 +92,7 @@ class DeadLetters:
         Raises what keeps all of it from being moved."""
         moved = 0
         failed: list[Token] = []  # a commit that failed late has put them back already
-        while tokens := [one for one in queue.take_dying(LETTERS) if one not in failed]:
+        while tokens := [token for token in queue.take_dying(LETTERS) if token not in failed]:
             moved += self._move_some(queue, tokens, failed)
         queue.bury_later(failed)
         return moved
@@ -126,11 +126,11 @@ class DeadLetters:
         settled: list[Token] = []
         size = 0
         for at in range(0, len(tokens), _AT_ONCE):
-            some = tokens[at : at + _AT_ONCE]
+            batch = tokens[at : at + _AT_ONCE]
             if size >= LETTER_BYTES:
-                queue.bury_later(some)
+                queue.bury_later(batch)
                 continue
-            for token, letter in self._read(queue, some):
+            for token, letter in self._read(queue, batch):
                 if size >= LETTER_BYTES:
                     queue.bury_later((token,))
                     continue
@@ -153,19 +153,21 @@ class DeadLetters:
     def _read(self, queue: OpenQueue, tokens: Sequence[Token]) -> Iterator[tuple[Token, Letter]]:
         """The messages, as they go to the dead letters; what is gone from the log is settled."""
         for partition in {token.partition for token in tokens}:
-            by_offset = {one.offset: one for one in tokens if one.partition == partition}
-            found = queue.find(partition, sorted(by_offset), LETTER_BYTES)
-            queue.bury_later(by_offset[offset] for offset in found.left)
-            if found.gone:
-                queue.settle_gone(tokens[0].epoch, partition, found.gone)
+            by_offset = {
+                slice_.offset: slice_ for slice_ in tokens if slice_.partition == partition
+            }
+            again = queue.find(partition, sorted(by_offset), LETTER_BYTES)
+            queue.bury_later(by_offset[offset] for offset in again.left)
+            if again.gone:
+                queue.settle_gone(tokens[0].epoch, partition, again.gone)
             slices = [
-                block.slice(offset, 1, 0) for block, offsets in found.pieces for offset in offsets
+                block.slice(offset, 1, 0) for block, offsets in again.pieces for offset in offsets
             ]
-            parts = unpacked(one.columns for one in slices)
-            for one, columns in zip(slices, parts, strict=True):
-                token = by_offset[one.offset]
+            parts = unpacked(slice_.columns for slice_ in slices)
+            for slice_, columns in zip(slices, parts, strict=True):
+                token = by_offset[slice_.offset]
                 key, value = columns.keys()[0], columns.values()[0]
-                headers = self._stamped(queue, token, one.id, columns.headers()[0])
+                headers = self._stamped(queue, token, slice_.id, columns.headers()[0])
                 yield token, Letter(partition, key, value, headers)
 
     def _stamped(
@@ -227,10 +229,10 @@ class DeadLetters:
         for partition in range(partitions):
             key = PositionKey(group, name, partition)
             while moved < limit:
-                some = self._redrive_some(queue, key, min(LETTERS, limit - moved))
-                if some is None:
+                redriven = self._redrive_some(queue, key, min(LETTERS, limit - moved))
+                if redriven is None:
                     break
-                moved += some
+                moved += redriven
         return moved
 
     def _redrive_some(self, queue: OpenQueue, key: PositionKey, limit: int) -> int | None:
@@ -238,8 +240,8 @@ class DeadLetters:
         else moves them, too."""
         stands = self._transactions.positions(key.topic, key.group).get(key.partition)
         start = stands or Position.earliest()
-        there = [PartitionPosition(key.partition, start)]
-        fetched = self._log.fetch(key.topic, there, LETTER_BYTES)
+        positions = [PartitionPosition(key.partition, start)]
+        fetched = self._log.fetch(key.topic, positions, LETTER_BYTES)
         letters: list[Letter] = []
         behind: Position | None = None
         for stored in fetched.blocks:
@@ -301,19 +303,19 @@ def _blocks(
 ) -> tuple[TopicBlock, ...]:
     """The letters as blocks: those with one key together, back `home` where they came from."""
     places: dict[int, list[Letter]] = {}
-    for one in letters:
-        if one.key is not None and not home:
-            place = partition_for_key(one.key, partitions)
+    for letter in letters:
+        if letter.key is not None and not home:
+            place = partition_for_key(letter.key, partitions)
         else:
-            place = one.partition % partitions
-        places.setdefault(place, []).append(one)
+            place = letter.partition % partitions
+        places.setdefault(place, []).append(letter)
     blocks = []
-    for place, some in places.items():
-        for part in _parts(some):
+    for place, of_place in places.items():
+        for part in _parts(of_place):
             block = encode(
-                [one.value for one in part],
-                [one.key for one in part],
-                [one.headers or None for one in part],
+                [letter.value for letter in part],
+                [letter.key for letter in part],
+                [letter.headers or None for letter in part],
             )
             blocks.append(TopicBlock(name, NewBlock(place, block)))
     return tuple(blocks)
@@ -323,11 +325,11 @@ def _parts(letters: Sequence[Letter]) -> Iterable[list[Letter]]:
     """The letters by what fits into a block."""
     part: list[Letter] = []
     size = 0
-    for one in letters:
-        if part and size + one.bytes > LETTER_BYTES:
+    for letter in letters:
+        if part and size + letter.bytes > LETTER_BYTES:
             yield part
             part, size = [], 0
-        part.append(one)
-        size += one.bytes
+        part.append(letter)
+        size += letter.bytes
     if part:
         yield part

@@ -59,12 +59,12 @@ class Taking:
 
     # -- again -------------------------------------------------------------------------------------
 
-    def take_again(self, partition: int, found: FoundAgain) -> None:
+    def take_again(self, partition: int, again: FoundAgain) -> None:
         """Deliver messages again, as far as they may still be; what has no room is put back."""
         state = self._state.partition(partition)
         runs: Runs = []
         deliveries: list[int] = []
-        for block, offsets in found.pieces:
+        for block, offsets in again.pieces:
             for offset in offsets:
                 if not state.is_ready(offset, self._now_ms):
                     continue

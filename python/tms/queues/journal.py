@@ -121,22 +121,22 @@ class QueueJournal:
 
     def _write(self, group: Sequence[QueueWrite]) -> None:
         term = self._journaled.term
-        valid = [one for one in group if one.term is term]
-        for one in group:
-            one.error = None if one.term is term else unreadable()
+        valid = [request for request in group if request.term is term]
+        for request in group:
+            request.error = None if request.term is term else unreadable()
         try:
-            entries = [entry for one in valid for entry in one.entries]
+            entries = [entry for request in valid for entry in request.entries]
             if entries:
-                strongest = max((one.durability for one in valid), key=_rank)
+                strongest = max((request.durability for request in valid), key=_rank)
                 self._journaled.write(entries, strongest)
         except BaseException as error:
-            for one in valid:
-                one.error = error if isinstance(error, TMSError) else unreadable()
+            for request in valid:
+                request.error = error if isinstance(error, TMSError) else unreadable()
             if not isinstance(error, TMSError):
                 raise
         finally:
-            for one in group:
-                one.done = True
+            for request in group:
+                request.done = True
 
     def store(
         self, entries: Sequence[Cells], durability: Durability, stamp: Stamp, inline: Durability
@@ -146,7 +146,7 @@ class QueueJournal:
 
     def snapshot(self, entries: Iterable[Cells]) -> MessageId:
         """Write a queue as it stands, synced; the id of the first entry."""
-        places = [self._topic.write(some, Durability.SYNCED) for some in together(entries)]
+        places = [self._topic.write(batch, Durability.SYNCED) for batch in together(entries)]
         return MessageId(places[0].time_ms, places[0].sequence)
 
     def begin_at(self, first: MessageId) -> None:

@@ -29,18 +29,18 @@ def key_hash(key: bytes | None) -> int:
 
 def pack(hashes: Iterable[int]) -> bytes:
     """Digests as bytes, 8 for each."""
-    found = array("Q", hashes)
+    packed = array("Q", hashes)
     if sys.byteorder == "little":
-        found.byteswap()
-    return found.tobytes()
+        packed.byteswap()
+    return packed.tobytes()
 
 
 def unpack(hashes: bytes) -> Sequence[int]:
     """The digests in these bytes."""
-    found = array("Q", hashes)
+    packed = array("Q", hashes)
     if sys.byteorder == "little":
-        found.byteswap()
-    return found
+        packed.byteswap()
+    return packed
 
 
 class _Digests:
@@ -53,21 +53,21 @@ class _Digests:
         self._arrays: dict[int, array[int]] = {}
 
     def put(self, offset: int, key: int) -> None:
-        found = self._arrays.get(offset >> _NEIGHBOURS_BITS)
-        if found is None:
-            found = self._arrays[offset >> _NEIGHBOURS_BITS] = array("Q", _NOTHING)
-        found[offset & _NEIGHBOURS - 1] = key
+        neighbours = self._arrays.get(offset >> _NEIGHBOURS_BITS)
+        if neighbours is None:
+            neighbours = self._arrays[offset >> _NEIGHBOURS_BITS] = array("Q", _NOTHING)
+        neighbours[offset & _NEIGHBOURS - 1] = key
 
     def get(self, offset: int) -> int:
-        found = self._arrays.get(offset >> _NEIGHBOURS_BITS)
-        return NO_KEY if found is None else found[offset & _NEIGHBOURS - 1]
+        neighbours = self._arrays.get(offset >> _NEIGHBOURS_BITS)
+        return NO_KEY if neighbours is None else neighbours[offset & _NEIGHBOURS - 1]
 
     def pop(self, offset: int) -> int:
-        found = self._arrays.get(offset >> _NEIGHBOURS_BITS)
-        if found is None:
+        neighbours = self._arrays.get(offset >> _NEIGHBOURS_BITS)
+        if neighbours is None:
             return NO_KEY
-        key, found[offset & _NEIGHBOURS - 1] = found[offset & _NEIGHBOURS - 1], NO_KEY
-        if not any(found):
+        key, neighbours[offset & _NEIGHBOURS - 1] = neighbours[offset & _NEIGHBOURS - 1], NO_KEY
+        if not any(neighbours):
             del self._arrays[offset >> _NEIGHBOURS_BITS]
         return key
 

@@ -184,13 +184,13 @@ class QueuePartitionState:
     def take_ready(self, now_ms: int, limit: int) -> list[int]:
         """Up to `limit` offsets that may be delivered again, oldest first. Nobody else is given
         them until they are delivered or `put_back`."""
-        found: list[int] = []
+        taken: list[int] = []
         ready = self._ready
-        while ready and len(found) < limit:
+        while ready and len(taken) < limit:
             offset = heapq.heappop(ready)
-            if self.is_ready(offset, now_ms) and (not found or found[-1] != offset):
-                found.append(offset)
-        return found
+            if self.is_ready(offset, now_ms) and (not taken or taken[-1] != offset):
+                taken.append(offset)
+        return taken
 
     def put_back(self, offsets: Iterable[int]) -> None:
         """They were taken, and not delivered."""
@@ -204,13 +204,13 @@ class QueuePartitionState:
     def take_dying(self, limit: int) -> list[int]:
         """Up to `limit` offsets that are to go to the dead letters; `bury_later` those that did
         not."""
-        found: list[int] = []
-        while self.dying and len(found) < limit:
+        taken: list[int] = []
+        while self.dying and len(taken) < limit:
             offset, _ = self.dying.popitem(last=False)
             dying = offset in self.out and self._state(offset) == DYING
             if dying and offset not in self.held:
-                found.append(offset)
-        return found
+                taken.append(offset)
+        return taken
 
     def bury_later(self, offsets: Iterable[int]) -> None:
         """They were taken, and are still to go to the dead letters."""
@@ -284,7 +284,7 @@ class QueuePartitionState:
             every = offsets_in(edit.leased + edit.blocked)
             keys = dict(zip(every, unpack(edit.hashes), strict=True))
             seen = sorted(chain(*leased, *blocked))
-            for head in self.order.add_all((one, keys[one]) for one in seen):
+            for head in self.order.add_all((offset, keys[offset]) for offset in seen):
                 self._unblock(head, now_ms)
         if edit.stop >= self.frontier:
             self.frontier, self.at = edit.stop, max(self.at, edit.at)
@@ -292,8 +292,8 @@ class QueuePartitionState:
     def _beyond(self, runs: Runs) -> Sequence[Sequence[int]]:
         """What of these was not looked at before; an entry may repeat another in part. With an
         order lists: all that is noted of an offset shares one integer."""
-        found = [range(max(run.start, self.frontier), run.stop) for run in ranges(runs)]
-        return found if self.order is None else [[*run] for run in found]
+        beyond = [range(max(run.start, self.frontier), run.stop) for run in ranges(runs)]
+        return beyond if self.order is None else [[*run] for run in beyond]
 
     def _add(self, run: Sequence[int], state: int, time_ms: int, deliveries: int) -> None:
         value = time_ms << TIME_SHIFT | state << DELIVERIES_BITS | deliveries

@@ -165,28 +165,28 @@ class OpenQueue:
         return Received(state.epoch, tuple(taking.slices)), True
 
     def _set_right(
-        self, found: Iterable[tuple[int, FoundAgain]], kept: Mapping[int, Readable]
+        self, again: Iterable[tuple[int, FoundAgain]], kept: Mapping[int, Readable]
     ) -> bool:
         """Forget what was read ahead and is gone, put back what cannot be read, or had no room;
         whether that changes what a receive finds. The caller holds the lock."""
         news = self._scanner.drop_gone(kept)
-        for number, each in found:
+        for number, each in again:
             self.state.partition(number).put_back(each.left)
             self._note_damaged(number, each)
             news = news or bool(each.damaged)
         return news
 
     def _take(
-        self, taking: Taking, found: Sequence[tuple[int, FoundAgain]], durability: Durability
+        self, taking: Taking, again: Sequence[tuple[int, FoundAgain]], durability: Durability
     ) -> QueueWrite | None:
         """Lease what was found and read ahead; None when that is nothing. The caller holds the
         lock."""
         batch = None
-        if gone := self.state.settle_gone((number, each.gone) for number, each in found):
+        if gone := self.state.settle_gone((number, each.gone) for number, each in again):
             batch = self._add(gone, durability)
-        for number, each in found:
+        for number, each in again:
             taking.take_again(number, each)
-        if not any(each.left for _, each in found):
+        if not any(each.left for _, each in again):
             taking.take_new(self._scanner)
         if taking.edits:
             batch = self._add(taking.edits, durability)
@@ -248,25 +248,25 @@ class OpenQueue:
         self, again: Iterable[tuple[int, list[int]]], bytes_max: int
     ) -> list[tuple[int, FoundAgain]]:
         """What was taken, by partition, in blocks of about so many bytes together."""
-        found, room = [], bytes_max
+        readable, room = [], bytes_max
         for partition, offsets in again:
             if room <= 0:
-                found.append((partition, FoundAgain([], [], {}, offsets)))
+                readable.append((partition, FoundAgain([], [], {}, offsets)))
                 continue
             with self._reading:
-                some = self._scanner.find_readable(partition, offsets, room)
-            room -= stored_bytes(some.pieces)
-            found.append((partition, some))
-        return found
+                part = self._scanner.find_readable(partition, offsets, room)
+            room -= stored_bytes(part.pieces)
+            readable.append((partition, part))
+        return readable
 
-    def _note_damaged(self, partition: int, found: FoundAgain) -> None:
+    def _note_damaged(self, partition: int, again: FoundAgain) -> None:
         """What cannot be read is tried again later. The caller holds the lock."""
-        for offset in chain(found.gone, *(offsets for _, offsets in found.pieces)):
+        for offset in chain(again.gone, *(offsets for _, offsets in again.pieces)):
             self._unreadable.pop((partition, offset), None)
-        if not found.damaged:
+        if not again.damaged:
             return
-        self.state.partition(partition).put_off(found.damaged, self.now_ms() + DAMAGED_MS)
-        for offset, error in found.damaged.items():
+        self.state.partition(partition).put_off(again.damaged, self.now_ms() + DAMAGED_MS)
+        for offset, error in again.damaged.items():
             if (partition, offset) not in self._unreadable:
                 self._log_damage(partition, error, offset)
             self._unreadable[partition, offset] = error
@@ -287,8 +287,8 @@ class OpenQueue:
             for partition, offset in [*self._unreadable]:
                 if offset not in self.state.partition(partition).out:
                     del self._unreadable[partition, offset]
-            found = {partition: error for (partition, _), error in self._unreadable.items()}
-            return {**found, **self._scanner.damaged, **self._unknown_ends}
+            damaged = {partition: error for (partition, _), error in self._unreadable.items()}
+            return {**damaged, **self._scanner.damaged, **self._unknown_ends}
 
     # -- waiting -----------------------------------------------------------------------------------
 
@@ -301,7 +301,9 @@ class OpenQueue:
             left_ms = None if next_ms is None else next_ms - self.now_ms()
             at_once = self.deleted or self.state.has_ready or self._may_take_ahead()
             damaged = {*self._scanner.damaged, *self._unknown_ends}  # else they wake at once
-            open_ones = self._may_look_at(one for one in range(partitions) if one not in damaged)
+            open_ones = self._may_look_at(
+                number for number in range(partitions) if number not in damaged
+            )
             arm = bool(open_ones) and not (at_once or self._armed)
             positions = self._scanner.positions(self.state.partitions, open_ones) if arm else []
             held = dict(self._scanner.held)
@@ -341,7 +343,11 @@ class OpenQueue:
             self._is_full = True
             return []
         known = state.partitions
-        return [one for one in partitions if one not in known or not known[one].is_stalled]
+        return [
+            partition
+            for partition in partitions
+            if partition not in known or not known[partition].is_stalled
+        ]
 
     def _may_take_ahead(self) -> bool:
         return bool(self._may_look_at(self._scanner.ahead))
@@ -406,7 +412,7 @@ class OpenQueue:
         """These were settled, except for those that were late."""
         if late:
             others = set(late)
-            tokens = [one for token in tokens for one in token.each() if one not in others]
+            tokens = [single for token in tokens for single in token.each() if single not in others]
         self._recent.extend(tokens)
         self._recent_count += sum(token.count for token in tokens)
         while self._recent_count > RECENT_MAX:
@@ -416,8 +422,8 @@ class OpenQueue:
         """What is late although it was not settled by the same token just before."""
         if not late or not self._recent:
             return late, 0
-        recent = {one for token in self._recent for one in token.each()}
-        left = [one for one in late if one not in recent]
+        recent = {single for token in self._recent for single in token.each()}
+        left = [single for single in late if single not in recent]
         return left, len(late) - len(left)
 
     def _add(self, edits: Edits, durability: Durability) -> QueueWrite:
@@ -434,13 +440,13 @@ class OpenQueue:
     def take_dying(self, limit: int) -> list[Token]:
         """What is to go to the dead letters, up to `limit` messages; each is taken once, until
         `bury_later`."""
-        found: list[Token] = []
+        tokens: list[Token] = []
         with self.lock:
             self.state.expire(self.now_ms())
             for number, state in self.state.partitions.items():
-                for offset in state.take_dying(limit - len(found)):
-                    found.append(Token(number, offset, state.deliveries(offset), self.state.epoch))
-        return found
+                for offset in state.take_dying(limit - len(tokens)):
+                    tokens.append(Token(number, offset, state.deliveries(offset), self.state.epoch))
+        return tokens
 
     def bury_later(self, tokens: Iterable[Token]) -> None:
         """They are still to go to the dead letters."""
@@ -495,13 +501,13 @@ class OpenQueue:
             ready = backlog = 0
             places = []
             for number in sorted({*ends, *state.partitions}):
-                one, end = state.partition(number), ends.get(number, 0)
-                counts = [a + b for a, b in zip(counts, one.counts, strict=True)]
-                ready += one.count_ready
-                end = max(end, one.frontier)
-                seen = max(one.frontier, self._scanner.nothing_before(number))
+                partition, end = state.partition(number), ends.get(number, 0)
+                counts = [a + b for a, b in zip(counts, partition.counts, strict=True)]
+                ready += partition.count_ready
+                end = max(end, partition.frontier)
+                seen = max(partition.frontier, self._scanner.nothing_before(number))
                 backlog += max(0, end - seen)
-                places.append(QueuePartition(number, one.cursor(), one.frontier, end))
+                places.append(QueuePartition(number, partition.cursor(), partition.frontier, end))
             return QueueInfo(
                 self.group,
                 self.topic,

@@ -200,10 +200,10 @@ class Queues:
         while True:
             queue, record = self._find(group, topic)
             durability = self._durability(queue)  # a token is good once only, if that is synced
-            found = queue.receive(record.partitions, limit, max(1, bytes_max), durability)
+            received = queue.receive(record.partitions, limit, max(1, bytes_max), durability)
             left_s = deadline_s - self._clock.monotonic_s()
-            if found is not None:
-                return found
+            if received is not None:
+                return received
             if left_s <= 0:
                 self._require_readable(queue)
                 return Received(queue.state.epoch)
@@ -246,9 +246,9 @@ class Queues:
 
     def ack(self, topic: TopicName, group: str, tokens: Sequence[str]) -> TokenResult:
         """Settle messages: they are never delivered again."""
-        found = parsed(tokens)
+        parsed_ = parsed(tokens)
         queue, _ = self._find(group, topic)
-        return queue.ack(found, self._durability(queue))
+        return queue.ack(parsed_, self._durability(queue))
 
     def nack(
         self, topic: TopicName, group: str, tokens: Sequence[str], delay_s: float | None = None
@@ -257,10 +257,10 @@ class Queues:
         go to the dead letters if that was their last delivery."""
         if delay_s is not None:
             check_seconds("delay_s", delay_s, 0, DELAY_S_MAX)
-        found = parsed(tokens)
+        parsed_ = parsed(tokens)
         queue, _ = self._find(group, topic)
         delay_ms = None if delay_s is None else round(delay_s * 1_000)
-        return queue.nack(found, delay_ms, self._durability(queue))
+        return queue.nack(parsed_, delay_ms, self._durability(queue))
 
     def extend(
         self, topic: TopicName, group: str, tokens: Sequence[str], lease_s: float | None = None
@@ -268,19 +268,19 @@ class Queues:
         """Let leases begin anew, for `lease_s` or as long as the queue's."""
         if lease_s is not None:
             check_seconds("lease_s", lease_s, LEASE_S_MIN, LEASE_S_MAX)
-        found = parsed(tokens)
+        parsed_ = parsed(tokens)
         queue, _ = self._find(group, topic)
         lease_ms = None if lease_s is None else max(1, round(lease_s * 1_000))
-        return queue.extend(found, lease_ms, self._durability(queue))
+        return queue.extend(parsed_, lease_ms, self._durability(queue))
 
     def reject(
         self, topic: TopicName, group: str, tokens: Sequence[str], cause: str = ""
     ) -> TokenResult:
         """Send messages to the dead letters, with a cause."""
         check_cause(cause)
-        found = parsed(tokens)
+        parsed_ = parsed(tokens)
         queue, _ = self._find(group, topic)
-        return queue.reject(found, cause or "it was rejected", self._durability(queue))
+        return queue.reject(parsed_, cause or "it was rejected", self._durability(queue))
 
     def redrive(self, topic: TopicName, group: str, limit: int = 1_000) -> int:
         """Publish dead letters to the topic again, up to `limit` of those that were not moved yet;

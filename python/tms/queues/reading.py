@@ -261,8 +261,8 @@ class Scanner:
     def read(self, positions: Sequence[PartitionPosition]) -> ReadAhead:
         """What stands there."""
         kept = self._log.kept(self._name, [partition for partition, _ in positions])
-        together = [there for there in positions if there.partition not in self.damaged]
-        alone = [there for there in positions if there.partition in self.damaged]
+        together = [position for position in positions if position.partition not in self.damaged]
+        alone = [position for position in positions if position.partition in self.damaged]
         blocks: list[ReadBlock] = []
         fetched = Fetched([], {}, {}, {})
         damaged: dict[int, TMSError] = {}
@@ -270,25 +270,25 @@ class Scanner:
             blocks, fetched = self._page(together, AHEAD_BYTES)
         except DataCorrupt:
             alone = [*positions]
-        for there in alone:
+        for position in alone:
             try:
-                more, one = self._up_to_damage(there)
+                more, answer = self._up_to_damage(position)
             except DataCorrupt as error:
-                damaged[there.partition] = error
+                damaged[position.partition] = error
                 continue
             blocks += more
-            fetched.next.update(one.next)
-            fetched.ends.update(one.ends)
-            fetched.reached.update(one.reached)
-            fetched.held.update(one.held)
+            fetched.next.update(answer.next)
+            fetched.ends.update(answer.ends)
+            fetched.reached.update(answer.reached)
+            fetched.held.update(answer.held)
         return ReadAhead(blocks, fetched, kept, damaged)
 
-    def _up_to_damage(self, there: PartitionPosition) -> tuple[list[ReadBlock], Fetched]:
+    def _up_to_damage(self, position: PartitionPosition) -> tuple[list[ReadBlock], Fetched]:
         """What stands in a partition, block by block when some of it is damaged."""
         try:
-            return self._page([there], AHEAD_BYTES)
+            return self._page([position], AHEAD_BYTES)
         except DataCorrupt:
-            return self._page([there], 1)
+            return self._page([position], 1)
 
     def _page(
         self, positions: Sequence[PartitionPosition], bytes_max: int
@@ -301,14 +301,14 @@ class Scanner:
             fetched = self._log.fetch(self._name, [*map(self._within, positions)], bytes_max)
         return [*chain.from_iterable(map(ReadBlock.all_of, fetched.blocks))], fetched
 
-    def _within(self, there: PartitionPosition) -> PartitionPosition:
+    def _within(self, position: PartitionPosition) -> PartitionPosition:
         """The same, or the nearest offset that is in range if its own is not."""
         try:
-            self._log.fetch(self._name, [there], 1)
+            self._log.fetch(self._name, [position], 1)
         except OffsetOutOfRange as error:
-            nearest = error.nearest(there.position.number)
-            return PartitionPosition(there.partition, Position.offset(nearest))
-        return there
+            nearest = error.nearest(position.position.number)
+            return PartitionPosition(position.partition, Position.offset(nearest))
+        return position
 
     def accept(self, read: ReadAhead) -> None:
         """It was read."""
@@ -319,7 +319,9 @@ class Scanner:
         for partition in kept:
             self.damaged.pop(partition, None)
         self.damaged.update(damaged)
-        self._rewrites.update((partition, one.rewrites) for partition, one in kept.items())
+        self._rewrites.update(
+            (partition, readable.rewrites) for partition, readable in kept.items()
+        )
         if not blocks:
             self._ends.update((p, at) for p, at in fetched.reached.items() if p not in fetched.held)
         self._next.update(fetched.next)
@@ -341,39 +343,39 @@ class Scanner:
         except DataCorrupt as error:
             if len(offsets) == 1:
                 return FoundAgain([], [], {offsets[0]: error}, [])
-        found = FoundAgain([], [], {}, [])
+        again = FoundAgain([], [], {}, [])
         for at, offset in enumerate(offsets):
             if bytes_max <= 0:
-                found.left.extend(offsets[at:])
+                again.left.extend(offsets[at:])
                 break
             pieces, gone, damaged, _ = self.find_readable(partition, [offset], bytes_max)
-            found.pieces.extend(pieces)
-            found.gone.extend(gone)
-            found.damaged.update(damaged)
+            again.pieces.extend(pieces)
+            again.gone.extend(gone)
+            again.damaged.update(damaged)
             bytes_max -= stored_bytes(pieces)
-        return found
+        return again
 
     def find(self, partition: int, offsets: Sequence[int], bytes_max: int) -> FoundAgain:
         """The messages at these offsets, which ascend, in blocks of about so many bytes together,
         but at least one. Raises `DataCorrupt`."""
-        found = FoundAgain([], [], {}, [])
+        again = FoundAgain([], [], {}, [])
         rest, room = deque(offsets), bytes_max
-        while rest and (bytes_max > 0 or not found.pieces):
+        while rest and (bytes_max > 0 or not again.pieces):
             blocks = self._from(partition, rest[0], AGAIN_BYTES if len(rest) > 1 else 1)
             if not blocks:
-                found.gone.extend(rest)
+                again.gone.extend(rest)
                 rest.clear()
             for block in blocks:
                 while rest and rest[0] < block.base:
-                    found.gone.append(rest.popleft())
-                some = []
+                    again.gone.append(rest.popleft())
+                within = []
                 while rest and rest[0] < block.stop:
-                    some.append(rest.popleft())
-                if some:
-                    found.pieces.append((block, some))
-            bytes_max = room - stored_bytes(found.pieces)
-        found.left.extend(rest)
-        return found
+                    within.append(rest.popleft())
+                if within:
+                    again.pieces.append((block, within))
+            bytes_max = room - stored_bytes(again.pieces)
+        again.left.extend(rest)
+        return again
 
     def _from(self, partition: int, offset: int, bytes_max: int) -> list[ReadBlock]:
         """Blocks from the one with this offset, or the next one there is; none at the end."""
@@ -393,8 +395,8 @@ class Scanner:
         return self._reaching(fetched, offset)
 
     def _fetch(self, partition: int, position: Position | None, bytes_max: int) -> Fetched:
-        there = PartitionPosition(partition, position or Position.earliest())
-        fetched = self._log.fetch(self._name, [there], bytes_max)
+        at = PartitionPosition(partition, position or Position.earliest())
+        fetched = self._log.fetch(self._name, [at], bytes_max)
         if not fetched.blocks and fetched.held:  # then nothing is known of what follows
             raise StorageUnavailable(
                 f"Messages of partition {partition} of {self._name} cannot be read while a "
@@ -403,15 +405,15 @@ class Scanner:
         return fetched
 
     def _reaching(self, fetched: Fetched, offset: int) -> list[ReadBlock]:
-        found = []
+        reaching = []
         for stored in fetched.blocks:
             header = read_header(stored.block)
             if header.base_offset + header.count > offset:
                 runs = [block for block in ReadBlock.all_of(stored) if block.stop > offset]
                 for block in runs:
                     self._mark(block)
-                found += runs
-        return found
+                reaching += runs
+        return reaching
 
 
 def _frontier(state: QueuePartitionState | None) -> Position:

@@ -54,10 +54,10 @@ def replayed(
             if not entry.write_pointer:
                 state.apply(edit, now_ms, max(0, wall_ms - _when_ms(edit, wall_ms)))
             elif isinstance(edit, Settled):
-                found = fate(entry.write_pointer)
-                if found is Fate.VISIBLE:
+                outcome = fate(entry.write_pointer)
+                if outcome is Fate.VISIBLE:
                     state.apply(edit, now_ms)
-                elif found is Fate.OPEN:
+                elif outcome is Fate.OPEN:
                     state.hold(offsets_in(edit.runs), entry.write_pointer)
     return states, _judged(states, fate, now_ms)
 
@@ -68,11 +68,11 @@ def _judged(states: States, fate: Callable[[int], Fate], now_ms: int) -> set[int
     for queue in states.values():
         for state in queue.partitions.values():
             for pointer in set(state.held.values()):
-                found = fate(pointer)
-                if found is Fate.OPEN:
+                outcome = fate(pointer)
+                if outcome is Fate.OPEN:
                     open_ones.add(pointer)
                 else:
-                    end(state, pointer, found is Fate.VISIBLE, now_ms)
+                    end(state, pointer, outcome is Fate.VISIBLE, now_ms)
     return open_ones
 
 

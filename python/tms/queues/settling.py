@@ -66,8 +66,11 @@ class Settling:
         return bool(request.settlements)
 
     def durability_of(self, request: Commit) -> Durability:
-        found = [self._durability(self._find(one.group, one.topic)) for one in request.settlements]
-        return max(found, key=lambda durability: durability.rank)
+        levels = [
+            self._durability(self._find(settlement.group, settlement.topic))
+            for settlement in request.settlements
+        ]
+        return max(levels, key=lambda durability: durability.rank)
 
     def keys_of(self, request: Commit) -> Iterable[bytes]:
         return ()  # holding keeps others out

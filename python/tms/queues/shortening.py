@@ -45,8 +45,12 @@ def shorten(
 def _snapshot(queue: OpenQueue, when_ms: int) -> Iterator[Cells]:
     """One queue, whose lock the caller holds."""
     partitions = queue.state.partitions
-    starts = [(number, one.frontier, one.at) for number, one in partitions.items() if one.frontier]
+    starts = [
+        (number, partition.frontier, partition.at)
+        for number, partition in partitions.items()
+        if partition.frontier
+    ]
     yield queue.key(), encode(msgspec.structs.replace(queue.state.declared, starts=starts))
-    for number, one in partitions.items():
-        for chunk in chunks_of(one, queue.now_ms(), when_ms):
+    for number, partition in partitions.items():
+        for chunk in chunks_of(partition, queue.now_ms(), when_ms):
             yield queue.key(number), encode(chunk)

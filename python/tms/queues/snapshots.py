@@ -20,20 +20,20 @@ def chunks_of(
     held = [(pointer, offset, 1) for offset, pointer in state.held.items()]
     for number in range(chunks):
         start, stop = number * runs_max, (number + 1) * runs_max
-        some = runs[2 * start : 2 * stop]
+        part = runs[2 * start : 2 * stop]
         hashes, causes = b"", {}
         if state.order is not None:
-            hashes = pack(map(state.order.hash_of, offsets_in(some)))
+            hashes = pack(map(state.order.hash_of, offsets_in(part)))
         if state.causes:
-            found = ((offset, state.causes.get(offset)) for offset in offsets_in(some))
-            causes = {offset: cause for offset, cause in found if cause is not None}
+            pairs = ((offset, state.causes.get(offset)) for offset in offsets_in(part))
+            causes = {offset: cause for offset, cause in pairs if cause is not None}
         yield PartitionSnapshot(
             number,
             chunks,
             state.frontier,
             state.at,
             when_ms,
-            some,
+            part,
             values[start:stop],
             hashes,
             causes,

@@ -63,17 +63,17 @@ class QueueState:
 
     def partition(self, number: int) -> QueuePartitionState:
         """How it stands in a partition."""
-        found = self.partitions.get(number)
-        if found is None:
-            found = self.partitions[number] = self._made(0, NOWHERE)
-        return found
+        partition = self.partitions.get(number)
+        if partition is None:
+            partition = self.partitions[number] = self._made(0, NOWHERE)
+        return partition
 
     def _made(self, frontier: int, at: int) -> QueuePartitionState:
         return QueuePartitionState(frontier, at, self.settings.ordered_by == "key")
 
     def outstanding(self) -> int:
         """How many messages were looked at and are not settled."""
-        return sum(len(one.out) for one in self.partitions.values())
+        return sum(len(partition.out) for partition in self.partitions.values())
 
     def rewound(self, ends: Mapping[int, tuple[int, MessageId | None]]) -> Edits:
         """What takes it back to where its log ends: the offset and the last id, by partition."""
@@ -91,26 +91,26 @@ class QueueState:
     def expire(self, now_ms: int) -> bool:
         """Leases and delays that are over end; whether something became ready or dying."""
         news = False
-        for one in self.partitions.values():
-            next_ms = one.next_ms()
+        for partition in self.partitions.values():
+            next_ms = partition.next_ms()
             if next_ms is not None and next_ms <= now_ms:
-                news = one.expire(now_ms, self.settings.deliveries_max) or news
+                news = partition.expire(now_ms, self.settings.deliveries_max) or news
         return news
 
     def next_ms(self) -> int | None:
         """When a lease or a delay may end."""
-        times = (one.next_ms() for one in self.partitions.values())
+        times = (partition.next_ms() for partition in self.partitions.values())
         return min((time for time in times if time is not None), default=None)
 
     @property
     def has_ready(self) -> bool:
         """Whether something may be there to be delivered again."""
-        return any(one.has_ready for one in self.partitions.values())
+        return any(partition.has_ready for partition in self.partitions.values())
 
     @property
     def has_dying(self) -> bool:
         """Whether something may be there for the dead letters."""
-        return any(one.dying for one in self.partitions.values())
+        return any(partition.dying for partition in self.partitions.values())
 
     # -- tokens ------------------------------------------------------------------------------------
 
@@ -125,7 +125,9 @@ class QueueState:
         edits: Edits = []
         for number, offsets in gone:
             state = self.partition(number)
-            left = [one for one in offsets if one in state.out and one not in state.held]
+            left = [
+                offset for offset in offsets if offset in state.out and offset not in state.held
+            ]
             if left:
                 edits.append((number, Settled(runs_of(left))))
         return edits
@@ -184,7 +186,7 @@ class QueueState:
         self, tokens: Iterable[Token], states: Sequence[int]
     ) -> tuple[dict[int, list[int]], list[Token]]:
         """Offsets by partition, in order and each once, and the tokens that came too late."""
-        found: dict[int, list[int]] = {}
+        by_partition: dict[int, list[int]] = {}
         late: list[Token] = []
         for token in tokens:
             state = self.partitions.get(token.partition)
@@ -193,9 +195,9 @@ class QueueState:
                 continue
             good, others = state.split(token, states)
             if good:
-                found.setdefault(token.partition, []).extend(good)
+                by_partition.setdefault(token.partition, []).extend(good)
             late += (token._replace(offset=offset, count=1) for offset in others)
-        return {number: sorted(set(offsets)) for number, offsets in found.items()}, late
+        return {number: sorted(set(offsets)) for number, offsets in by_partition.items()}, late
 
 
 def _count(good: Mapping[int, Sequence[int]]) -> int:

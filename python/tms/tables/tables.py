@@ -59,8 +59,8 @@ class Tables:
         """The value of a key for a transaction, or as it is committed now."""
         start, stop = rows_of(check_key(key))
         with self._seeing(snapshot) as seen:
-            found = next(self._visible(table, start, stop, seen), None)
-        return None if found is None else found.value
+            row = next(self._visible(table, start, stop, seen), None)
+        return None if row is None else row.value
 
     def scan(
         self, table: str, start: bytes, stop: bytes | None, snapshot: Snapshot | None = None
@@ -78,41 +78,41 @@ class Tables:
         rows = [encode(Version(check_key(key), transaction, v)) for key, v in values.items()]
         if not rows:
             return
-        found = self._map(table) or self._make(table)
+        map_ = self._map(table) or self._make(table)
         with self._lock:
             if table in self._failed:
-                found.recover()
+                map_.recover()
                 self._failed.discard(table)
         try:
-            found.write(rows, Durability.SYNCED)
+            map_.write(rows, Durability.SYNCED)
         except TMSError:
             self._failed.add(table)
             raise
 
     def take_back(self, table: str, transaction: int, keys: Iterable[bytes]) -> None:
         """Remove versions of a transaction that will never commit."""
-        found = self._map(table)
-        if found is not None:
-            found.recover()
-            found.delete([row_key(key, transaction) for key in keys])
+        map_ = self._map(table)
+        if map_ is not None:
+            map_.recover()
+            map_.delete([row_key(key, transaction) for key in keys])
 
     def compact(self, table: str) -> int:
         """Remove the versions that nobody can see any more; how many."""
-        found, count = self._map(table), 0
-        if found is None:
+        map_, count = self._map(table), 0
+        if map_ is None:
             return 0
         with self._lock:
             bound = min([self._manager.bound(), *list(self._bounds.values())])
-        versions = self._versions(found, None, None)
+        versions = self._versions(map_, None, None)
         gone: list[bytes] = []
         for version in unneeded(versions, lambda pointer: self._fate(pointer), bound):
             gone.append(row_key(version.key, version.pointer))
             count += 1
             if len(gone) == 1_000:
-                found.delete(gone)
+                map_.delete(gone)
                 gone = []
         if gone:
-            found.delete(gone)
+            map_.delete(gone)
         return count
 
     @contextmanager
@@ -132,15 +132,15 @@ class Tables:
     def _visible(
         self, table: str, start: bytes, stop: bytes | None, snapshot: Snapshot
     ) -> Iterator[Version]:
-        found = self._map(table)
-        if found is None:
+        map_ = self._map(table)
+        if map_ is None:
             return iter(())
 
         def sees(pointer: int) -> bool:
             # A snapshot does not name what was lost with the power.
             return self._fate(pointer) is not Fate.SKIPPED and snapshot.is_visible(pointer)
 
-        return visible(self._versions(found, start, stop), sees)
+        return visible(self._versions(map_, start, stop), sees)
 
     def _fate(self, pointer: int) -> Fate:
         return self._manager.fate(pointer, True)
@@ -151,26 +151,26 @@ class Tables:
             yield from map(decode, page)
 
     def _map(self, table: str) -> Map | None:
-        found = self._maps.get(table)
-        if found is None:
+        map_ = self._maps.get(table)
+        if map_ is None:
             if not _NAME.fullmatch(table):
                 raise Invalid(
                     f"A table is named with 1 to 64 of a-z 0-9 _ -, the first one a letter or "
                     f"digit; got {table[:80]!r}."
                 )
             try:
-                found = self._maps[table] = self._store.open(TABLES + table, create=False)
+                map_ = self._maps[table] = self._store.open(TABLES + table, create=False)
             except NotFound:
                 return None
-        return found
+        return map_
 
     def _make(self, table: str) -> Map:
         try:
-            made = self._store.open(TABLES + table, create=True)
+            map_ = self._store.open(TABLES + table, create=True)
         except Conflict:  # another thread was first
-            made = self._store.open(TABLES + table, create=False)
-        self._maps[table] = made
-        return made
+            map_ = self._store.open(TABLES + table, create=False)
+        self._maps[table] = map_
+        return map_
 
 
 def _as_committed(state: TransactionState) -> tuple[Snapshot, int]:

@@ -206,14 +206,14 @@ class Fetcher:
         topic = self._registry.find(name)
         floor = self._retention.floor(topic.retention_ms)
         since_ms = self.decisions.undecided_since_ms(self._clock.now_ms(), topic.has_foreign)
-        found = {}
+        offsets = {}
         for partition in range(topic.partitions):
             reader = self._partitions.get(name, topic, partition).reader
             if judge is not None:
                 end = reader.decided_end(judge, since_ms, floor)
             offset = reader.offset_at(at, floor)
-            found[partition] = min(offset, end) if judge else offset
-        return found
+            offsets[partition] = min(offset, end) if judge else offset
+        return offsets
 
     def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
         """The offset behind the last message of a partition, committed or not, and its id. Reads
@@ -227,10 +227,10 @@ class Fetcher:
         Raises `TopicNotFound`."""
         topic = self._registry.find(name)
         floor = self._retention.floor(topic.retention_ms)
-        found = {}
+        offsets = {}
         for partition in partitions:
-            found[partition] = self._partitions.get(name, topic, partition).readable(floor)
-        return found
+            offsets[partition] = self._partitions.get(name, topic, partition).readable(floor)
+        return offsets
 
     def watch(
         self,

@@ -49,7 +49,7 @@ class Selection:
         self, read_at: Callable[[Position, int], Read], position: Position, bytes_max: int
     ) -> Read:
         """What matches from a position on. `read_at` gives about so many bytes from a position."""
-        found: list[StoredBlock] = []
+        blocks: list[StoredBlock] = []
         left, room = self._bytes, bytes_max
         while True:
             read = read_at(position, PAGE_BYTES)
@@ -58,15 +58,15 @@ class Selection:
                 kept = self._kept(stored)
                 if kept is None or not trimmed([kept], FIRST_KEY, read.start):
                     continue
-                found.append(kept)
+                blocks.append(kept)
                 room -= len(kept.block)
                 if room <= 0:
                     behind = Position.after(MessageId(stored.time_ms, stored.last_sequence))
                     header = header_of(stored)
                     reached = header.base_offset + header.count
-                    return Read(found, behind, reached, read.end)
+                    return Read(blocks, behind, reached, read.end)
             if read.ended or left <= 0 or self._clock.monotonic_s() >= self._ends_s:
-                return read._replace(blocks=found)
+                return read._replace(blocks=blocks)
             position = read.next
 
     def _kept(self, stored: StoredBlock) -> StoredBlock | None:

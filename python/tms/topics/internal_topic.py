@@ -94,7 +94,7 @@ class InternalTopic:
     def snapshot(self, entries: Iterable[Sequence[Cells]], before_ms: int | None = None) -> None:
         """Append entries, each sequence of them together, synced; from now on `replay` begins with
         them. What was before may be forgotten, with `before_ms` only what is older than that."""
-        places = [self.write(some, Durability.SYNCED) for some in entries]
+        places = [self.write(batch, Durability.SYNCED) for batch in entries]
         if places:
             self.begin_at(MessageId(places[0].time_ms, places[0].sequence), before_ms)
 

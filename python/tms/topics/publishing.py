@@ -99,9 +99,9 @@ class Publisher:
             topic = self._registry.find(name)
             log = self._partitions.get(name, topic, new.partition)
             self._checked(new.block, topic)
-            found = self._expecting(log, new.block, new.expect, pointer).refusal
-            if found is not None:
-                raise found
+            refusal = self._expecting(log, new.block, new.expect, pointer).refusal
+            if refusal is not None:
+                raise refusal
 
     def _expecting(
         self, log: PartitionLog, block: Buffer, after: MessageId, pointer: int

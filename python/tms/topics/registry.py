@@ -282,8 +282,8 @@ class Registry:
 
     def journal_start(self, uid: int) -> str | None:
         """The id of the message from which an internal topic is to be read."""
-        found = self.metadata.get(keys.journal_key(uid))
-        return None if found is None else found.decode()
+        raw = self.metadata.get(keys.journal_key(uid))
+        return None if raw is None else raw.decode()
 
     def set_journal_start(self, uid: int, id: str) -> None:
         """Note from where an internal topic is to be read."""
@@ -340,19 +340,19 @@ class Registry:
         prefix = keys.topic_key(namespace, "")
         start = prefix if after is None else keys.topic_key(namespace, after) + b"\0"
         rows = pages(self.metadata, start, keys.prefix_stop(prefix), SCAN_BYTES)
-        found: list[tuple[TopicName, TopicRecord]] = []
+        topics: list[tuple[TopicName, TopicRecord]] = []
         for key, raw in islice(chain.from_iterable(rows), max(0, limit)):
             topic = key[len(prefix) :].decode("ascii")
-            found.append((TopicName(namespace, topic), self._decoded(raw, key)))
-        return found
+            topics.append((TopicName(namespace, topic), self._decoded(raw, key)))
+        return topics
 
     def all(self) -> list[tuple[TopicName, TopicRecord]]:
         """Every topic."""
-        found: list[tuple[TopicName, TopicRecord]] = []
+        topics: list[tuple[TopicName, TopicRecord]] = []
         for key, raw in self._rows(b"topic/"):
             _, namespace, topic = key.decode("ascii").split("/")
-            found.append((TopicName(namespace, topic), self._decoded(raw, key)))
-        return found
+            topics.append((TopicName(namespace, topic), self._decoded(raw, key)))
+        return topics
 
     def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All records whose keys begin with a prefix."""

@@ -79,4 +79,7 @@ def _is_merged(name: str, last: BlockKey, record: PartitionRecord) -> bool:
     """Whether an earlier segment has what is in a map, up to its last key."""
     prefix = name[: name.rfind("/") + 1]
     number = int(name[len(prefix) + 1 :])
-    return any(one.number < number and last <= (one.last or FIRST_KEY) for one in record.segments)
+    return any(
+        segment.number < number and last <= (segment.last or FIRST_KEY)
+        for segment in record.segments
+    )

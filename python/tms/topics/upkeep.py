@@ -120,11 +120,11 @@ class Maintenance:
 
     def _partition_records(self) -> dict[bytes, bytes]:
         """All records of partitions by key, in few reads: there may be very many."""
-        found: dict[bytes, bytes] = {}
+        records: dict[bytes, bytes] = {}
         start, stop = keys.PARTITION_PREFIX, keys.prefix_stop(keys.PARTITION_PREFIX)
         for page in pages(self._metadata, start, stop, SCAN_BYTES):
-            found.update(page)
-        return found
+            records.update(page)
+        return records
 
     def _clean_partition(
         self,

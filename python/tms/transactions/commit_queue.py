@@ -55,22 +55,22 @@ class CommitQueue:
         """How many wait for who writes."""
         return len(self._commits)
 
-    def submit(self, one: Finish, inline: Durability) -> None:
+    def submit(self, finish: Finish, inline: Durability) -> None:
         """Take a commit, which then always gets an answer. The calling thread writes what needs at
         most the durability `inline`; with `synced` it may wait for others, else it never does."""
         if inline is Durability.SYNCED:
             lead = Lead.YES
         else:
-            lead = Lead.IF_FREE if one.durability.rank <= inline.rank else Lead.NO
-        self._commits.submit(one, lead)
+            lead = Lead.IF_FREE if finish.durability.rank <= inline.rank else Lead.NO
+        self._commits.submit(finish, lead)
 
     def _answer(self, group: Sequence[Finish]) -> None:
         ids: list[int] = []
-        for one in group:
-            ids.append(one.id)
+        for finish in group:
+            ids.append(finish.id)
         self._watchers.wake(ids)
-        for one in group:
-            one.answer(one.error)
+        for finish in group:
+            finish.answer(finish.error)
 
     def _write(self, group: Sequence[Finish]) -> None:
         done: list[Finish] = []
@@ -78,14 +78,14 @@ class CommitQueue:
             edits = self._decide(group, done)
             if edits:
                 strongest = Durability.WRITTEN
-                for one in done:
-                    if one.durability is Durability.SYNCED:
+                for finish in done:
+                    if finish.durability is Durability.SYNCED:
                         strongest = Durability.SYNCED
                 self._journal.write(edits, strongest, partial(_applied, done))
                 self.done += len(done)
         except BaseException as error:
-            for one in group:
-                one.error = one.error or (
+            for finish in group:
+                finish.error = finish.error or (
                     error
                     if isinstance(error, TMSError)
                     else TimedOut("The commit was interrupted; ask for its outcome.")
@@ -99,29 +99,29 @@ class CommitQueue:
         edits: list[Edit] = []
         taken: dict[bytes, str | None] = {}  # change → who changes it
         with self._journal.lock:
-            for one in group:
+            for finish in group:
                 try:
-                    if one.check is not None:
-                        one.check()
-                    edit = state.commit(one.id, one.changes, one.blocks)
+                    if finish.check is not None:
+                        finish.check()
+                    edit = state.commit(finish.id, finish.changes, finish.blocks)
                     if edit.changes:
                         _require_free(state, edit, taken)
                 except TMSError as error:
-                    one.error = error
+                    finish.error = error
                     if isinstance(error, TransactionConflict):
-                        edits.append(Prepared(one.id, ()))
+                        edits.append(Prepared(finish.id, ()))
                     continue
                 if edit.changes:
-                    taken.update(dict.fromkeys(edit.changes, state.find(one.id).began.client))
+                    taken.update(dict.fromkeys(edit.changes, state.find(finish.id).began.client))
                 edits.append(edit)
-                done.append(one)
+                done.append(finish)
         return edits
 
 
 def _applied(done: Iterable[Finish]) -> None:
-    for one in done:
-        if one.applied is not None:
-            one.applied()
+    for finish in done:
+        if finish.applied is not None:
+            finish.applied()
 
 
 def _require_free(

@@ -10,15 +10,15 @@ def image_of(state: TransactionState, now_ms: int) -> TransactionImage:
     """Everything that stands, as Tephra shows it."""
     in_progress = []
     for pointer, id in state.in_progress.items():
-        found = state.open[id]
+        transaction = state.open[id]
         own = pointer == id
         in_progress.append(
             InProgress(
                 pointer,
-                found.began.expires_ms,
-                found.began.bound,
-                found.began.type if own else None,
-                found.checkpoints if own else (),
+                transaction.began.expires_ms,
+                transaction.began.bound,
+                transaction.began.type if own else None,
+                transaction.checkpoints if own else (),
             )
         )
     return TransactionImage(
@@ -27,7 +27,7 @@ def image_of(state: TransactionState, now_ms: int) -> TransactionImage:
         write_pointer=state.last_pointer,
         invalid=tuple(sorted(state.invalid)),
         in_progress=tuple(in_progress),
-        committing={id: one.changes for id, one in state.open.items() if one.changes},
+        committing={id: open_.changes for id, open_ in state.open.items() if open_.changes},
         committed={pointer: tuple(changes) for pointer, changes in state.committed.items()},
     )
 
@@ -47,10 +47,10 @@ def fates_of(state: TransactionState, now_ms: int) -> TransactionImage:
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Ascending ranges with gaps between them."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
         elif start < stop:
-            found.append((start, stop))
-    return found
+            merged.append((start, stop))
+    return merged

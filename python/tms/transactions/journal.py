@@ -218,14 +218,14 @@ class TransactionJournal(Journaled[TransactionState, Edit]):
         """Whether a transaction committed or was aborted, as far as the journal says it. What is
         invalid, the state knows for ever."""
         began_ms = id // POINTERS_PER_MS
-        found = Ended(None)
+        ended = Ended(None)
         for entry in self._topic.since(Position.time(max(0, began_ms - SLACK_MS))):
             for edit in decode_edits(entry.value or b""):
                 match edit:
                     case Committed() if edit.id == id:
-                        found = Ended(Outcome.COMMITTED, edit.blocks)
+                        ended = Ended(Outcome.COMMITTED, edit.blocks)
                     case Aborted() if edit.id == id:
-                        found = Ended(Outcome.ABORTED)
+                        ended = Ended(Outcome.ABORTED)
                     case Began() if edit.id > (began_ms + long_ms) * POINTERS_PER_MS:
-                        return found
-        return found
+                        return ended
+        return ended

@@ -119,10 +119,10 @@ class TransactionManager:
             if edits:
                 journal.write([] if pointers else edits, durability)
             with journal.lock:
-                found = answer(journal.state)
+                answered = answer(journal.state)
         if any(isinstance(edit, Aborted | Invalidated | Reset) for edit in edits):
             self._watchers.wake_if(self.knows)
-        return found
+        return answered
 
     def intend(self, id: int, changes: Sequence[bytes]) -> None:
         """The messages of a transaction that began before are about to be stored. A second try
@@ -156,9 +156,9 @@ class TransactionManager:
             with journal.writing:
                 journal.reserve(now_ms)
 
-    def commit(self, one: Finish, inline: Durability = _SYNCED) -> None:
+    def commit(self, finish: Finish, inline: Durability = _SYNCED) -> None:
         """Commit; see `CommitQueue.submit`."""
-        self._commits.submit(one, inline)
+        self._commits.submit(finish, inline)
 
     def commit_and_wait(self, id: int, blocks: Sequence[Stored]) -> None:
         """Commit, synced, with the changes that were prepared; `blocks` have to be there. Raises
@@ -257,10 +257,10 @@ class TransactionManager:
         except TransactionNotFound:
             if not 0 < id <= state.last_pointer:
                 raise
-            found = self._journal.search(id, LONG_TIMEOUT_S * 1_000)
-            if found.outcome is None:
+            ended = self._journal.search(id, LONG_TIMEOUT_S * 1_000)
+            if ended.outcome is None:
                 raise
-            return found.outcome
+            return ended.outcome
 
     def committed_blocks(self, id: int) -> tuple[Stored, ...]:
         """Where the blocks of a commit are, as the journal knows it for a day; no more after
@@ -295,7 +295,7 @@ class TransactionManager:
         """A pointer up to which everything is decided for every transaction in progress."""
         with self._journal.lock:
             state = self._journal.state
-            bounds = [one.began.bound for one in state.open.values()]
+            bounds = [transaction.began.bound for transaction in state.open.values()]
             return min(bounds, default=state.last_pointer)
 
     def is_open(self, pointer: int) -> bool:
@@ -312,8 +312,8 @@ class TransactionManager:
 
     def is_intended(self, id: int) -> bool:
         """Whether its commit is under way."""
-        found = self.state.open.get(id)
-        return found is not None and found.intended
+        transaction = self.state.open.get(id)
+        return transaction is not None and transaction.intended
 
     def knows(self, pointer: int) -> bool:
         """Whether it was given here and has ended, as far as is remembered."""

@@ -18,10 +18,10 @@ EDIT_IDS_MAX = 100_000
 
 def forget(state: TransactionState, ids: Iterable[int]) -> list[Forgotten]:
     """Take transactions off the invalid list; nothing when none is on it."""
-    found = sorted(state.invalid.intersection(ids))
+    forgotten = sorted(state.invalid.intersection(ids))
     return [
-        Forgotten(tuple(found[start : start + EDIT_IDS_MAX]))
-        for start in range(0, len(found), EDIT_IDS_MAX)
+        Forgotten(tuple(forgotten[start : start + EDIT_IDS_MAX]))
+        for start in range(0, len(forgotten), EDIT_IDS_MAX)
     ]
 
 

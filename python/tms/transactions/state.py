@@ -84,10 +84,10 @@ class TransactionState:
 
     def snapshot(self, id: int) -> Snapshot:
         """What a transaction in progress would see if it began now. O(in progress)."""
-        found = self.find(id)
+        transaction = self.find(id)
         if self.sorted_invalid is None:
             self.sorted_invalid = tuple(sorted(self.invalid))
-        own = found.pointers
+        own = transaction.pointers
         others = tuple([pointer for pointer in self.in_progress if pointer not in own])
         return Snapshot(
             id,
@@ -95,9 +95,9 @@ class TransactionState:
             self.sorted_invalid,
             others,
             next((short for short in self.shorts if short != id), NONE_IN_PROGRESS),
-            found.began.type,
-            found.write_pointer,
-            found.checkpoints,
+            transaction.began.type,
+            transaction.write_pointer,
+            transaction.checkpoints,
         )
 
     def first_short(self) -> int:
@@ -120,10 +120,10 @@ class TransactionState:
 
     def find(self, id: int) -> Open:
         """The transaction in progress. Raises why there is none."""
-        found = self.open.get(id)
-        if found is None:
+        transaction = self.open.get(id)
+        if transaction is None:
             raise self._not_open(id)
-        return found
+        return transaction
 
     def outcome(self, id: int) -> Outcome:
         """How a transaction stands. Raises `TransactionNotFound`."""
@@ -186,9 +186,9 @@ class TransactionState:
     def prepare(self, id: int, changes: Iterable[bytes]) -> Prepared:
         """Whether these changes could be committed now. Raises `TransactionConflict`."""
         self.find(id)
-        found = tuple(changes)
-        self._check(id, found)
-        return Prepared(id, found)
+        prepared = tuple(changes)
+        self._check(id, prepared)
+        return Prepared(id, prepared)
 
     def commit(
         self,
@@ -199,8 +199,8 @@ class TransactionState:
         """Commit, with the changes that were prepared unless others are given. Raises
         `TransactionConflict`; the transaction is then still in progress, and whoever drives this
         takes its changes away: `Prepared(id, ())`."""
-        found = self.find(id)
-        final = (found.changes or ()) if changes is None else tuple(changes)
+        transaction = self.find(id)
+        final = (transaction.changes or ()) if changes is None else tuple(changes)
         if final:
             self._check(id, final)
         return Committed(id, self.last_pointer + 1, final, tuple(blocks))
@@ -211,9 +211,9 @@ class TransactionState:
         """Abort: a long one becomes invalid, a short one is forgotten even if it was invalid, then
         with these checkpoints. None when there is nothing to do. Raises why it cannot be aborted.
         `long` and `checkpoints` say what is not known of an invalid one."""
-        found = self.open.get(id)
-        if found is not None:
-            long = found.began.type is TransactionType.LONG
+        transaction = self.open.get(id)
+        if transaction is not None:
+            long = transaction.began.type is TransactionType.LONG
             return Invalidated((id,)) if long else Aborted(id)
         if id in self.invalid:
             return None if long else Aborted(id, tuple(checkpoints))
@@ -231,8 +231,9 @@ class TransactionState:
         there are none. What is being committed at this moment is not."""
         late = tuple(
             id
-            for id, one in self.open.items()
-            if (one.intended or one.began.expires_ms < now_ms) and id not in committing
+            for id, transaction in self.open.items()
+            if (transaction.intended or transaction.began.expires_ms < now_ms)
+            and id not in committing
         )
         return Invalidated(late, timed_out=True) if late else None
 
@@ -243,7 +244,7 @@ class TransactionState:
         stop = max(self.reserved, self.next_pointer(now_ms))
         if self.reserved:
             edits.append(Lost(self.last_pointer + 1, stop))
-        halfway = tuple(id for id, one in self.open.items() if one.intended)
+        halfway = tuple(id for id, transaction in self.open.items() if transaction.intended)
         if halfway:
             edits.append(Invalidated(halfway))
         return edits
@@ -274,11 +275,11 @@ class TransactionState:
             case Committed():
                 self._commit(edit)
             case Intended():
-                if (found := self.open.get(edit.id)) is not None:
-                    found.intended = True
+                if (transaction := self.open.get(edit.id)) is not None:
+                    transaction.intended = True
             case Prepared():
-                if (found := self.open.get(edit.id)) is not None:
-                    found.changes = edit.changes
+                if (transaction := self.open.get(edit.id)) is not None:
+                    transaction.changes = edit.changes
             case Checkpointed():
                 self._checkpointed(edit)
             case Aborted():
@@ -317,23 +318,23 @@ class TransactionState:
                     self.tokens[token] = id
 
     def _checkpointed(self, edit: Checkpointed) -> None:
-        found = self.open.get(edit.id)
-        if found is not None and edit.pointer > self.last_pointer:
+        transaction = self.open.get(edit.id)
+        if transaction is not None and edit.pointer > self.last_pointer:
             self.last_pointer = edit.pointer
-            found.checkpoints = (*found.checkpoints, edit.pointer)
+            transaction.checkpoints = (*transaction.checkpoints, edit.pointer)
             self.in_progress[edit.pointer] = edit.id
 
     def _commit(self, edit: Committed) -> None:
-        found = self.open.get(edit.id)
-        if found is None:
+        transaction = self.open.get(edit.id)
+        if transaction is None:
             return
         if edit.changes:
             kept = self.committed.setdefault(edit.pointer, set())
             kept.update(edit.changes)
-            winner = (edit.pointer, found.began.client)
+            winner = (edit.pointer, transaction.began.client)
             for change in edit.changes:
                 self.winner[change] = winner
-        pointers = self._close(found)
+        pointers = self._close(transaction)
         self.read_pointer = max(self.read_pointer, pointers[-1])
         for pointer in pointers:
             self._remember(pointer, Outcome.COMMITTED, edit.pointer)
@@ -341,28 +342,30 @@ class TransactionState:
             self._drop_changes()
 
     def _aborted(self, edit: Aborted) -> None:
-        found = self.open.get(edit.id)
-        if found is None and edit.id not in self.invalid:
+        transaction = self.open.get(edit.id)
+        if transaction is None and edit.id not in self.invalid:
             return
-        pointers = (edit.id, *edit.checkpoints) if found is None else found.pointers
+        pointers = (edit.id, *edit.checkpoints) if transaction is None else transaction.pointers
         for pointer in pointers:  # before they leave what is in progress or invalid
             self._remember(pointer, Outcome.ABORTED)
-        if found is not None:
-            self._close(found)
+        if transaction is not None:
+            self._close(transaction)
         self.invalid.difference_update(pointers)
         self.sorted_invalid = None
         self.read_pointer = max(self.read_pointer, pointers[-1])
         self._drop_changes()
 
     def _invalidated(self, id: int, timed_out: bool) -> None:
-        found = self.open.get(id)
-        if found is None:
+        transaction = self.open.get(id)
+        if transaction is None:
             return
-        self.invalid.update(found.pointers)  # before it leaves what is in progress: readers look
+        self.invalid.update(
+            transaction.pointers
+        )  # before it leaves what is in progress: readers look
         self.sorted_invalid = None
-        self._close(found)
-        if found.began.type is TransactionType.SHORT:
-            self.read_pointer = max(self.read_pointer, found.write_pointer)
+        self._close(transaction)
+        if transaction.began.type is TransactionType.SHORT:
+            self.read_pointer = max(self.read_pointer, transaction.write_pointer)
         self._remember(id, Outcome.TIMED_OUT if timed_out else Outcome.INVALID)
         self._drop_changes()
 
@@ -377,9 +380,9 @@ class TransactionState:
         self.sorted_invalid = None
         self.read_pointer = 0
 
-    def _close(self, found: Open) -> tuple[int, ...]:
+    def _close(self, transaction: Open) -> tuple[int, ...]:
         """The pointers of a transaction that is not in progress any more."""
-        id, pointers = found.began.id, found.pointers
+        id, pointers = transaction.began.id, transaction.pointers
         del self.open[id]
         for pointer in pointers:
             del self.in_progress[pointer]

@@ -22,19 +22,26 @@ T = TypeVar("T")
 
 def parts(state: TransactionState) -> Iterator[Kept]:
     """The state in parts; the last one says so."""
-    for some in _chunks(sorted(state.invalid)):
-        yield Kept(invalid=some)
-    for some in _chunks(sorted(state.forgotten)):
-        yield Kept(forgotten=some)
+    for chunk in _chunks(sorted(state.invalid)):
+        yield Kept(invalid=chunk)
+    for chunk in _chunks(sorted(state.forgotten)):
+        yield Kept(forgotten=chunk)
     for ended in _chunks([(id, how.value, at) for id, (how, at) in state.ended.items()]):
         yield Kept(ended=ended)
     for tokens in _chunks(list(state.tokens.items())):
         yield Kept(tokens=tokens)
     changes = [(change, at, who) for change, (at, who) in state.winner.items()]
-    for some_changes in _chunks(changes, lambda one: len(one[0])):
+    for some_changes in _chunks(changes, lambda transaction: len(transaction[0])):
         yield Kept(changes=some_changes)
-    for one in state.open.values():
-        yield Kept(open=KeptOpen(one.began, one.checkpoints, one.changes, one.intended))
+    for transaction in state.open.values():
+        yield Kept(
+            open=KeptOpen(
+                transaction.began,
+                transaction.checkpoints,
+                transaction.changes,
+                transaction.intended,
+            )
+        )
     yield Kept(
         pointers=(state.read_pointer, state.last_pointer, state.reserved),
         lost=tuple(state.lost),
@@ -60,17 +67,23 @@ def restore(state: TransactionState, part: Kept) -> None:
 
 
 def _restore_open(state: TransactionState, kept: KeptOpen) -> None:
-    one = Open(kept.began, kept.began.intended)
-    one.checkpoints, one.changes, one.intended = kept.checkpoints, kept.changes, kept.intended
-    state.open[kept.began.id] = one
+    transaction = Open(kept.began, kept.began.intended)
+    transaction.checkpoints, transaction.changes, transaction.intended = (
+        kept.checkpoints,
+        kept.changes,
+        kept.intended,
+    )
+    state.open[kept.began.id] = transaction
 
 
 def _finish(state: TransactionState) -> None:
     """Work out what follows from what was kept."""
-    pointers = {pointer: id for id, one in state.open.items() for pointer in one.pointers}
+    pointers = {
+        pointer: id for id, transaction in state.open.items() for pointer in transaction.pointers
+    }
     state.in_progress = dict(sorted(pointers.items()))
-    for id, one in state.open.items():
-        if one.began.type is TransactionType.SHORT:
+    for id, transaction in state.open.items():
+        if transaction.began.type is TransactionType.SHORT:
             state.shorts[id] = None
     for change, (pointer, _) in sorted(state.winner.items(), key=lambda item: item[1][0]):
         state.committed.setdefault(pointer, set()).add(change)
@@ -80,13 +93,13 @@ def _finish(state: TransactionState) -> None:
 def _chunks(
     items: Sequence[T], bytes_of: Callable[[T], int] = lambda _: 0
 ) -> Iterator[tuple[T, ...]]:
-    some: list[T] = []
+    chunk: list[T] = []
     size = 0
     for item in items:
-        if some and (len(some) >= PART_ITEMS or size + bytes_of(item) > PART_BYTES):
-            yield tuple(some)
-            some, size = [], 0
-        some.append(item)
+        if chunk and (len(chunk) >= PART_ITEMS or size + bytes_of(item) > PART_BYTES):
+            yield tuple(chunk)
+            chunk, size = [], 0
+        chunk.append(item)
         size += bytes_of(item)
-    if some:
-        yield tuple(some)
+    if chunk:
+        yield tuple(chunk)

@@ -95,8 +95,10 @@ class TephraOperations(Generic[_T]):
         id = seen.transaction_id
 
         def answer(state: TransactionState) -> Snapshot:
-            found = state.find(id)
-            return replace(seen, write_pointer=found.write_pointer, checkpoints=found.checkpoints)
+            transaction = state.find(id)
+            return replace(
+                seen, write_pointer=transaction.write_pointer, checkpoints=transaction.checkpoints
+            )
 
         return self._synced(lambda state, now_ms: [state.checkpoint(id, now_ms)], answer)
 
@@ -116,8 +118,8 @@ class TephraOperations(Generic[_T]):
         """Commit with the changes remembered, if any. `pointer`: the one last written with. Raises
         `TransactionConflict`, `Invalid`, `TransactionNotFound`, `TransactionEnded`."""
         with self._published.ending(id) as writes:
-            found = self._manager.state.open.get(id)
-            if found is not None and pointer not in found.pointers:
+            transaction = self._manager.state.open.get(id)
+            if transaction is not None and pointer not in transaction.pointers:
                 raise Invalid(f"{pointer} is no write pointer of the transaction {id}")
             if writes.failed:
                 self._manager.invalidate(id)  # which failed as well when the append did
@@ -137,15 +139,18 @@ class TephraOperations(Generic[_T]):
             def decide(state: TransactionState, _: int) -> Iterable[Edit]:
                 if not self._is_listed(state, id):
                     return []
-                found = state.open.get(id)
-                if found is None:
+                transaction = state.open.get(id)
+                if transaction is None:
                     stays, own = long, checkpoints_of(state, id, checkpoints)
                 else:
-                    stays, own = found.began.type is TransactionType.LONG, found.checkpoints
+                    stays, own = (
+                        transaction.began.type is TransactionType.LONG,
+                        transaction.checkpoints,
+                    )
                 if sure or stays:
                     edit = state.abort(id, long=long, checkpoints=own)
                     return [] if edit is None else [edit]
-                ended: list[Edit] = [] if found is None else [Invalidated((id,))]
+                ended: list[Edit] = [] if transaction is None else [Invalidated((id,))]
                 return [*ended, Forgotten((id, *own))]
 
             self._manager.change(decide, lambda _: None)
@@ -159,8 +164,8 @@ class TephraOperations(Generic[_T]):
 
     def truncate(self, ids: Iterable[int]) -> bool:
         """Take transactions off the invalid list; whether one was on it."""
-        asked = set(ids)
-        return self._shorten(lambda state, _: forget(state, asked))
+        wanted = set(ids)
+        return self._shorten(lambda state, _: forget(state, wanted))
 
     def truncate_before(self, time_ms: int) -> bool:
         """Take all that began before a time off the invalid list; whether there were some. Raises
@@ -210,19 +215,19 @@ class TephraOperations(Generic[_T]):
         """Only the last of them is synced, which syncs what came before."""
         synced = True
         try:
-            for one in group:
-                last = one is group[-1]
+            for request in group:
+                last = request is group[-1]
                 durability = Durability.SYNCED if last else Durability.WRITTEN
                 try:
-                    one.found = self._manager.change(one.decide, one.answer, durability)
+                    request.found = self._manager.change(request.decide, request.answer, durability)
                     synced = last
                 except TMSError as error:
-                    one.error = error
+                    request.error = error
             if not synced:
                 self._manager.change(lambda *_: [_NOTHING], lambda _: None, Durability.SYNCED)
         except BaseException as error:
-            for one in group:
-                one.error = one.error or (
+            for request in group:
+                request.error = request.error or (
                     error
                     if isinstance(error, TMSError)
                     else TimedOut("The journal of transactions was interrupted.")
@@ -230,5 +235,5 @@ class TephraOperations(Generic[_T]):
             if not isinstance(error, TMSError):
                 raise
         finally:
-            for one in group:
-                one.done.set()
+            for request in group:
+                request.done.set()

@@ -266,22 +266,24 @@ class Transactions:
         """Where the journal says that the blocks of a commit went; nothing when one is missing,
         because its topic is gone."""
         appended = []
-        for one in self.manager.committed_blocks(id):
-            if not one.count:
+        for block in self.manager.committed_blocks(id):
+            if not block.count:
                 continue
-            name = self._registry.name_of(one.uid)
+            name = self._registry.name_of(block.uid)
             if name is None:
                 return ()
-            base_offset = one.end_offset - one.count
-            place = Appended(one.partition, one.time_ms, one.sequence, one.count, base_offset)
+            base_offset = block.end_offset - block.count
+            place = Appended(
+                block.partition, block.time_ms, block.sequence, block.count, base_offset
+            )
             appended.append(TopicAppended(name, place))
         return tuple(appended)
 
     def _strongest(self, request: Commit, others: Iterable[CommitParticipant]) -> Durability:
         levels: list[Durability] = []
         for written in (request.blocks, request.staged):
-            for one in written:
-                topic = self._registry.known.get(one[0]) or self._registry.find(one[0])
+            for block in written:
+                topic = self._registry.known.get(block.topic) or self._registry.find(block.topic)
                 levels.append(topic.durability)
         for part in others:
             levels.append(part.durability_of(request))
@@ -307,10 +309,10 @@ class Transactions:
         self._positions.shorten(positions_max)
 
     def _info(self, id: int, outcome: Outcome) -> TransactionInfo:
-        found = self.manager.state.open.get(id)
-        if found is None:
+        transaction = self.manager.state.open.get(id)
+        if transaction is None:
             return TransactionInfo(id, outcome.value)
-        began = found.began
+        began = transaction.began
         return TransactionInfo(
             id, outcome.value, self.manager.state.read_pointer, began.expires_ms, began.client
         )

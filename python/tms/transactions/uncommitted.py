@@ -220,9 +220,9 @@ class UncommittedMessages:
     def take_back(self, writes: Writes[StoredRange]) -> bool:
         """Roll back what a transaction stored, which can no longer commit; whether nothing of it is
         left."""
-        for one in writes.ranges:
+        for range_ in writes.ranges:
             try:
-                self.roll_back(one)
+                self.roll_back(range_)
             except TopicNotFound:
                 continue
             except TMSError:
@@ -243,22 +243,24 @@ class UncommittedMessages:
     def unnamed(self, id: int, named: Sequence[TopicStaged]) -> list[Unnamed]:
         """What a transaction staged, as far as that is known, that a commit which names producers
         will not publish."""
-        if not any(one.producers for one in named):
+        if not any(part.producers for part in named):
             return []
         with self._lock:
             places = sorted(self._staged.get(id, ()))
-        found: list[Unnamed] = []
+        unnamed_: list[Unnamed] = []
         for name, partition, pointer in places:
-            here = [one for one in named if (one.topic, one.partition) == (name, partition)]
-            published = frozenset(number for one in here for number in one.producers)
-            if any(not one.producers for one in here):
+            here = [part for part in named if (part.topic, part.partition) == (name, partition)]
+            published = frozenset(number for part in here for number in part.producers)
+            if any(not part.producers for part in here):
                 continue
             with contextlib.suppress(TMSError):  # of a topic that is gone, all of it is
                 log = self._topics.log(name, partition)
-                blocks = [one for one in log.staged.of(pointer) if one.producer_id not in published]
+                blocks = [
+                    part for part in log.staged.of(pointer) if part.producer_id not in published
+                ]
                 if blocks and (log.uid, partition, pointer) not in self._referred:
-                    found.append(Unnamed(log, pointer, blocks))
-        return found
+                    unnamed_.append(Unnamed(log, pointer, blocks))
+        return unnamed_
 
     def drop(self, unnamed: Sequence[Unnamed]) -> None:
         """Make room: nobody will ever name these. What fails stays until its day is dropped."""

@@ -44,9 +44,9 @@ class Writes(Generic[_T]):
 
     def add(self, stored: Sequence[Stored]) -> None:
         """More was stored, up to there."""
-        for one in stored:
-            place = (one.uid, one.partition)
-            self._ends[place] = max(self._ends.get(place, 0), one.end_offset)
+        for block in stored:
+            place = (block.uid, block.partition)
+            self._ends[place] = max(self._ends.get(place, 0), block.end_offset)
 
     @property
     def stored(self) -> list[Stored]:
@@ -143,9 +143,9 @@ class UncommittedWrites(Generic[_T]):
             del self._writes[id]
 
     def _forget_oldest(self) -> None:
-        for id, one in self._writes.items():
-            if not (one.ending or one.under_way):
-                self._ranges -= len(one.ranges)
+        for id, writes in self._writes.items():
+            if not (writes.ending or writes.under_way):
+                self._ranges -= len(writes.ranges)
                 self._first = max(self._first, id + 1)
                 del self._writes[id]
                 return
