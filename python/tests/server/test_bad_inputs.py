@@ -154,6 +154,22 @@ def test_rows_04_to_06_ambiguous_framing_is_refused(client: Client, head: bytes)
     refused_and_closed(client, 400, "malformed")
 
 
+@pytest.mark.parametrize(
+    "name", ["Host", "content-type", "Content-Encoding", "Idempotency-Key", "IDEMPOTENCY-KEY"]
+)
+def test_a_header_that_comes_once_is_refused_twice(client: Client, name: str) -> None:
+    client.send(START + f"{name}: a\r\n".encode() * 2 + b"\r\n")
+    refused_and_closed(client, 400, "malformed")
+
+
+def test_a_header_that_may_come_again_is_joined(client: Client) -> None:
+    start = b"GET /v2/namespaces/default/topics HTTP/1.1\r\nHost: x\r\nAccept: text/html\r\n"
+    client.send(start + b"\r\n")
+    assert client.answer().problem == "not-acceptable"
+    client.send(start + b"Accept: application/json\r\n\r\n")
+    assert client.answer().status == routes.OK
+
+
 def test_row_07_too_many_headers(client: Client) -> None:
     client.send(START + b"".join(b"A%d: b\r\n" % n for n in range(101)) + b"\r\n")
     refused_and_closed(client, 431, "headers-too-large")

@@ -194,10 +194,11 @@ def test_draining_answers_what_was_received_and_shows_in_readyz(tmp_path: Path) 
             assert answer.status == routes.NOT_READY
             assert "draining" in answer.json["reasons"][0]
             assert late.is_closed()
-        with Client(address) as late:
-            answer = late.request("POST", f"{TOPIC}/messages", BLOCK, media=routes.BLOCKS)
-            assert answer.problem == "unavailable"
-            assert answer.headers["retry-after"]
+        for method, path in (("POST", f"{TOPIC}/messages"), ("GET", TOPIC)):
+            with Client(address) as late:
+                answer = late.request(method, path, BLOCK, media=routes.BLOCKS)
+                assert answer.problem == "unavailable"
+                assert answer.headers["retry-after"]
         slow.send(sent[-1:])
         assert slow.answer().status == routes.OK
         assert process.popen.wait(10) == 0

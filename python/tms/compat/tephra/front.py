@@ -12,7 +12,7 @@ from tms.compat.tephra.messages import Messages, load_types
 from tms.server.service import Service
 
 
-class TephraServer:
+class TephraServer(FrameServer):
     """A transaction server for Tephra's clients. Used by the event loop's thread."""
 
     def __init__(self, service: Service, listener: socket.socket, limits: FrameLimits) -> None:
@@ -21,13 +21,8 @@ class TephraServer:
             types, service.engine.transactions, service.clock, lambda: not service.reasons()
         )
         messages = Messages(types, handler, service.engine.confirm_owner)
-        self._frames = FrameServer(listener, messages.answer, limits)
+        super().__init__(listener, messages.answer, limits)
         self._registration: Registration | None = None
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return self._frames.port
 
     def register(self, quorum: str, name: str, host: str) -> None:
         """From `start` to `stop`, let clients find it through ZooKeeper."""
@@ -36,7 +31,7 @@ class TephraServer:
 
     async def start(self) -> None:
         """Begin to answer, and say so."""
-        await self._frames.start()
+        await super().start()
         if self._registration is not None:
             self._registration.start()
 
@@ -44,11 +39,7 @@ class TephraServer:
         """Let no client find it any more, then answer what was received."""
         if self._registration is not None:
             await asyncio.to_thread(self._registration.stop)
-        await self._frames.stop(timeout_s)
-
-    def hurry(self) -> None:
-        """End a stop that waits for answers."""
-        self._frames.hurry()
+        await super().stop(timeout_s)
 
 
 def reachable(host: str) -> str:

@@ -40,26 +40,16 @@ class Budget:
         self._waiting: deque[asyncio.Future[None]] = deque()  # also those that have given up
         self._waits = 0
 
-    def take(self, size: int, held: int = 0) -> None:
-        """Reserve memory for a request that holds `held` bytes already; one that is alone always
-        gets it. Raises `Overloaded`."""
-        if not self.try_take(size, held):
-            self.refused += 1
-            raise Overloaded(
-                f"{self.bytes} bytes of {self.what} are under way, the limit of this service is "
-                f"{self.bytes_max}. Try again in a moment.",
-                retry_after_s=routes.RETRY_AFTER_S,
-            )
-
     def try_take(self, size: int, held: int = 0) -> bool:
-        """The same, if there is room now; whether there is."""
+        """Reserve memory for a request that holds `held` bytes already, if there is room; whether
+        there is. One that is alone always gets it."""
         if self.bytes <= held or self.bytes + size <= self.bytes_max:
             self.bytes += size
             return True
         return False
 
     async def claim(self, size: int, held: int = 0) -> None:
-        """Like `take`, after waiting up to `wait_s` for room."""
+        """Like `try_take`, after waiting up to `wait_s` for room. Raises `Overloaded`."""
         if self.try_take(size, held):
             return
         loop = asyncio.get_running_loop()
@@ -77,7 +67,12 @@ class Budget:
                 self._waits -= 1
             if self.try_take(size, held):
                 return
-        self.take(size, held)
+        self.refused += 1
+        raise Overloaded(
+            f"{self.bytes} bytes of {self.what} are under way, the limit of this service is "
+            f"{self.bytes_max}. Try again in a moment.",
+            retry_after_s=routes.RETRY_AFTER_S,
+        )
 
     def give_back(self, size: int) -> None:
         """The memory is free again."""
@@ -244,13 +239,15 @@ def content_type(value: str, readable: tuple[str, ...]) -> str:
 def accepted(value: str, offered: tuple[str, ...]) -> str:
     """Which of the media types `offered` the Accept header likes best; the first of equals. Raises
     `NotAcceptable`."""
-    ranges = [_media_range(part) for part in value.split(",") if part.strip()]
-    if not ranges:
-        return offered[0]
-    quality, best = max(
-        ((_quality(media, ranges), media) for media in offered), key=lambda choice: choice[0]
-    )
-    if quality <= 0:
+    ranges = dict(_media_range(part) for part in value.split(",") if part.strip())
+
+    def quality(media: str) -> float:
+        """That of the most specific range that fits."""
+        fitting = (media, media.partition("/")[0] + "/*", "*/*")
+        return next((ranges[kind] for kind in fitting if kind in ranges), 0.0)
+
+    best = max(offered, key=quality) if ranges else offered[0]
+    if ranges and quality(best) <= 0:
         raise NotAcceptable(
             f"This can be answered as {' or '.join(offered)}, not as {value[:100]!r}."
         )
@@ -267,12 +264,3 @@ def _media_range(part: str) -> tuple[str, float]:
             except ValueError:
                 quality = 0.0
     return media, quality
-
-
-def _quality(media: str, ranges: list[tuple[str, float]]) -> float:
-    """The most specific range that fits decides."""
-    wanted = dict(ranges)
-    for candidate in (media, media.partition("/")[0] + "/*", "*/*"):
-        if candidate in wanted:
-            return wanted[candidate]
-    return 0.0
