@@ -96,12 +96,17 @@ class HttpConnection:
         self._reader = AnswerReader(target.url, bodies_kept)
         self._answers: deque[Response] = deque()
         self.failure: TMSError | None = None
+        self._not_yet: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
         wait_s = min(timeout_s, CONNECT_S_MAX)
         try:
             self._socket = socket.create_connection((target.host, target.port), wait_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if target.tls:
-                self._socket = _wrap_tls(self._socket, target)
+                import ssl
+
+                self._not_yet += (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+                context = ssl.create_default_context()
+                self._socket = context.wrap_socket(self._socket, server_hostname=target.host)
         except OSError as exc:
             raise connect_error(exc, target, wait_s) from exc
         self._socket.setblocking(False)
@@ -118,30 +123,25 @@ class HttpConnection:
     def send(self, chunks: Sequence[Buffer], deadline_s: float) -> None:
         """Send a request. A failure shows when its answer is received: the service may have
         answered already."""
-        views: list[memoryview] = list(map(memoryview, chunks))  # type: ignore[arg-type]
+        left = list(chunks)
         try:
-            while views:
+            while left:
                 try:
-                    sent = self._send_some(views)
-                except (BlockingIOError, InterruptedError):
+                    if self.target.tls:
+                        sent = self._socket.send(left[0])
+                    else:
+                        sent = self._socket.sendmsg(left[:_BUFFERS_PER_SEND])
+                except self._not_yet:
                     self._wait(self._writable, deadline_s, "took the request")
                     continue
-                while views and sent >= len(views[0]):
-                    sent -= len(views.pop(0))
+                while left and sent >= len(left[0]):
+                    sent -= len(left.pop(0))
                 if sent:
-                    views[0] = views[0][sent:]
+                    left[0] = memoryview(left[0])[sent:]
         except OSError as exc:
             self.failure = exchange_error(exc, self.target)
         except TimedOut as error:
             self.failure = error
-
-    def _send_some(self, views: list[memoryview]) -> int:
-        if not self.target.tls:
-            return self._socket.sendmsg(views[:_BUFFERS_PER_SEND])
-        try:
-            return self._socket.send(views[0])
-        except OSError as exc:
-            raise _would_block(exc) from exc
 
     def receive(self, deadline_s: float) -> Response:
         """The next answer. Raises `TimedOut`, `Unavailable`, `ConfigError`."""
@@ -155,8 +155,8 @@ class HttpConnection:
         """The next answer if it is here. Never waits. Raises `Unavailable`, `ConfigError`."""
         while not self._answers:
             try:
-                count = self._receive_some()
-            except (BlockingIOError, InterruptedError):
+                count = self._socket.recv_into(self._reader.get_buffer())
+            except self._not_yet:
                 if self.failure is not None:
                     raise self.failure from None
                 return None
@@ -169,14 +169,6 @@ class HttpConnection:
             else:
                 raise self.failure or ended_error(self.target, not self._reader.idle)
         return self._answers.popleft()
-
-    def _receive_some(self) -> int:
-        if not self.target.tls:
-            return self._socket.recv_into(self._reader.get_buffer())
-        try:
-            return self._socket.recv_into(self._reader.get_buffer())
-        except OSError as exc:
-            raise _would_block(exc) from exc
 
     def _wait(self, ready: select.poll, deadline_s: float, what: str) -> None:
         left_s = deadline_s - self._clock.monotonic_s()
@@ -201,18 +193,3 @@ class HttpConnection:
     def __del__(self) -> None:
         if hasattr(self, "_socket"):  # it was connected
             self._socket.close()
-
-
-def _wrap_tls(plain: socket.socket, target: ServiceAddress) -> socket.socket:
-    import ssl
-
-    return ssl.create_default_context().wrap_socket(plain, server_hostname=target.host)
-
-
-def _would_block(exc: OSError) -> OSError:
-    """TLS has its own errors for "not yet"."""
-    import ssl
-
-    if isinstance(exc, ssl.SSLWantReadError | ssl.SSLWantWriteError):
-        return BlockingIOError()
-    return exc
