@@ -15,8 +15,13 @@ from tms.api import bodies, routes
 from tms.api.operation import Operation
 from tms.api.operations import OPERATIONS
 from tms.api.strict import decode_strict
-from tms.client.http.operations import HttpDelayed, HttpGroups, HttpQueues, HttpTransactions
-from tms.client.http.transport import HttpTransport
+from tms.client.http.transport import (
+    HttpDelayed,
+    HttpGroups,
+    HttpQueues,
+    HttpTransactions,
+    HttpTransport,
+)
 from tms.errors import Invalid
 from tms.model.delayed import DelayedId
 from tms.model.position import Position

@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.spark_topics_kit import Topics, consumed, in_order, world
 from tms.api.operations import OPERATIONS
 from tms.block import encode, place, read_header
 from tms.client.http.exchange import Calls
-from tms.client.http.transport import HttpLane
+from tms.client.http.lane import HttpLane
 from tms.client.transport import FetchRequest
 from tms.errors import Invalid, OffsetOutOfRange, TopicNotFound, Unavailable
 from tms.model.message import StoredBlock
@@ -117,9 +118,9 @@ def test_a_task_leaves_no_connection_open(world: Topics, monkeypatch: pytest.Mon
     lanes: list[HttpLane] = []
     made = HttpLane.__init__
 
-    def noted(self: HttpLane, transport: object) -> None:
+    def noted(self: HttpLane, *place: Any) -> None:
         lanes.append(self)
-        made(self, transport)  # type: ignore[arg-type]
+        made(self, *place)
 
     monkeypatch.setattr(HttpLane, "__init__", noted)
     reader = ServiceReader(world.url)

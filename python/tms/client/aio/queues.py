@@ -17,8 +17,7 @@ from tms.block.received import Delivered, Received
 from tms.client.aio.channels import AsyncLane
 from tms.client.aio.derived import in_thread
 from tms.client.aio.pool import LanePool
-from tms.client.http.exchange import WAIT_S_MAX
-from tms.client.http.operations import explained, surely_not_done
+from tms.client.http.exchange import WAIT_S_MAX, explained, surely_not_done
 from tms.client.leases import Pace
 from tms.client.queue import WAIT_S, Queue, check_receive, lease_lost
 from tms.clock import Clock

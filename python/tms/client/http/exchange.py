@@ -19,8 +19,16 @@ from tms.api.operation import Operation
 from tms.api.operations import OPERATIONS
 from tms.block.received import Received
 from tms.client.transport import FetchRequest
-from tms.errors import ConfigError, Malformed, TMSError, Unavailable
-from tms.errors import ErrorKind as ErrorKind
+from tms.errors import (
+    ConfigError,
+    ErrorKind,
+    Malformed,
+    StorageUnavailable,
+    TimedOut,
+    TMSError,
+    Unavailable,
+    from_code,
+)
 from tms.model.delayed import Deferred, Due
 from tms.model.ids import MessageId
 from tms.model.message import Appended, Buffer, Fetched, NewBlock
@@ -29,6 +37,7 @@ from tms.model.preconditions import expected_text
 from tms.model.snapshot import Isolation, Snapshot, encode_snapshot
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange
+from tms.retrying import is_retriable
 
 WAIT_S_MAX = 20.0  # of one request; who waits for longer asks again
 T = TypeVar("T")
@@ -36,6 +45,7 @@ T = TypeVar("T")
 _FETCH, _COMMIT = OPERATIONS["fetch"], OPERATIONS["commit"]
 _CONTENT_TYPE, _CONNECTION = b"content-type", b"connection"
 _GOOD = frozenset((routes.OK, routes.CREATED, routes.NO_CONTENT))
+_UNSURE = (TimedOut, StorageUnavailable)  # also said by the service: it may have been done
 _UNAVAILABLE = frozenset(
     routes.STATUS[kind] for kind in (ErrorKind.UNAVAILABLE, ErrorKind.TIMED_OUT)
 )
@@ -74,31 +84,31 @@ class Calls:
 
     def of(self, operation: Operation, given: Mapping[str, Any]) -> Call[Any]:
         """A declared operation; its arguments by their names."""
-        answer = operation.answer
+        body, answer = operation.body(given), operation.answer
         return self._request(
-            operation.method,
-            operation.target(given),
-            operation.body(given),
+            operation,
+            given,
+            () if body is None else (body,),
             _nothing
             if answer is None
             else lambda body: answer.decode(bodies.decode(body, answer.shape)),
         )
 
     def erase(self, name: TopicName, body: bytes) -> Call[int]:
-        target = OPERATIONS["topics.erase"].target({"name": name})
         return self._request(
-            "POST",
-            target,
-            body,
+            OPERATIONS["topics.erase"],
+            {"name": name},
+            [body],
             lambda answer: bodies.decode(answer, ErasedBody).erased,
         )
 
     def receive(
         self, topic: TopicName, group: str, limit: int, wait_s: float, bytes_max: int
     ) -> Call[Received]:
-        target = OPERATIONS["receive"].target({"group": group, "topic": topic})
         body = bodies.encode(queues.ReceiveBody(limit, round(wait_s, 3), bytes_max))
-        return self._request("POST", target, body, queues.decode_received, routes.BLOCKS)
+        given = {"group": group, "topic": topic}
+        decode = queues.decode_received
+        return self._request(OPERATIONS["receive"], given, [body], decode, accept=routes.BLOCKS)
 
     def append(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
@@ -134,44 +144,33 @@ class Calls:
         durability: Durability | None,
         token: str,
     ) -> Call[list[Deferred]]:
-        chunks = list(bodies.frames(blocks))
         query = {
             "name": name,
             "deliver_at_ms": due.at_ms,
             "delay_s": None if due.delay_ms is None else due.delay_ms / 1_000,
             "durability": durability,
         }
-        head = (
-            f"POST {OPERATIONS['delayed.publish'].target(query)}{self._common}"
-            f"Content-Type: {routes.BLOCKS}\r\nAccept: {routes.JSON}, {routes.PROBLEM}\r\n"
-            + (f"Idempotency-Key: {token}\r\n" if token else "")
-            + f"Content-Length: {sum(map(len, chunks))}\r\n\r\n"
-        )
-        return Call(
-            [head.encode("ascii"), *chunks],
-            lambda answer: bodies.decode(self._good(answer), delayed.DeferredBody).deferred,
+        return self._request(
+            OPERATIONS["delayed.publish"],
+            query,
+            list(bodies.frames(blocks)),
+            lambda body: bodies.decode(body, delayed.DeferredBody).deferred,
+            kind=routes.BLOCKS,
+            fields=f"Idempotency-Key: {token}\r\n" if token else "",
         )
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], id: int) -> Call[None]:
+        given = {"name": name, "transaction": id}
         chunks = list(bodies.frames(blocks))
-        path = OPERATIONS["stage"].target({"name": name, "transaction": id})
-        head = (
-            f"POST {path}{self._common}Content-Type: {routes.BLOCKS}\r\n"
-            f"Accept: {routes.PROBLEM}\r\nContent-Length: {sum(map(len, chunks))}\r\n\r\n"
-        )
-        return Call([head.encode("ascii"), *chunks], lambda answer: _nothing(self._good(answer)))
+        return self._request(OPERATIONS["stage"], given, chunks, _nothing, kind=routes.BLOCKS)
 
     def commit(self, commit: Commit) -> Call[CommitResult]:
-        chunks = commits.encode_commit(commit)
-        path = _COMMIT.target({"id": commit.transaction_id or routes.NEW_TRANSACTION})
-        head = (
-            f"POST {path}{self._common}Content-Type: {routes.COMMIT}\r\n"
-            f"Accept: {routes.JSON}, {routes.PROBLEM}\r\n"
-            f"Content-Length: {sum(map(len, chunks))}\r\n\r\n"
-        )
-        return Call(
-            [head.encode("ascii"), *chunks],
-            lambda answer: commits.decode_result(self._good(answer)),
+        return self._request(
+            _COMMIT,
+            {"id": commit.transaction_id or routes.NEW_TRANSACTION},
+            commits.encode_commit(commit),
+            commits.decode_result,
+            kind=routes.COMMIT,
         )
 
     def move(self, name: TopicName, group: str, changes: Sequence[PositionChange]) -> Call[None]:
@@ -180,8 +179,10 @@ class Calls:
             {one.key.partition: one.expected for one in changes if one.expected is not None},
             {one.key.partition: one.owner for one in changes if one.owner is not None},
         )
-        target = OPERATIONS["transactions.move"].target({"group": group, "topic": name})
-        return self._request("PUT", target, bodies.encode(body), _nothing)
+        given = {"group": group, "topic": name}
+        return self._request(
+            OPERATIONS["transactions.move"], given, [bodies.encode(body)], _nothing
+        )
 
     def _make_append_head(
         self, name: TopicName, durability: Durability | None, expect: MessageId | None
@@ -195,18 +196,23 @@ class Calls:
 
     def _request(
         self,
-        method: str,
-        target: str,
-        body: bytes | None,
+        operation: Operation,
+        given: Mapping[str, Any],
+        chunks: Sequence[Buffer],
         read: Callable[[Buffer], T],
+        *,
+        kind: str = routes.JSON,
         accept: str = routes.JSON,
+        fields: str = "",
     ) -> Call[T]:
-        """A request with JSON or nothing; `read` is given the body of its success."""
-        head = f"{method} {target}{self._common}Accept: {accept}, {routes.PROBLEM}\r\n"
-        if body is None:
-            return Call([f"{head}\r\n".encode("ascii")], lambda answer: read(self._good(answer)))
-        head += f"Content-Type: {routes.JSON}\r\nContent-Length: {len(body)}\r\n\r\n"
-        return Call([head.encode("ascii"), body], lambda answer: read(self._good(answer)))
+        """A request with a body of this kind, if any; `read` takes the body of its success."""
+        head = f"{operation.method} {operation.target(given)}{self._common}"
+        head += f"Accept: {accept}, {routes.PROBLEM}\r\n{fields}"
+        if chunks:
+            head += f"Content-Type: {kind}\r\nContent-Length: {sum(map(len, chunks))}\r\n"
+        return Call(
+            [f"{head}\r\n".encode("ascii"), *chunks], lambda answer: read(self._good(answer))
+        )
 
     def _good(self, answer: Response) -> Buffer:
         """The body of a success. Raises the error that the answer carries."""
@@ -257,3 +263,21 @@ class Calls:
 
 def _nothing(body: Buffer) -> None:
     return None
+
+
+def explained(error: TMSError) -> TMSError:
+    """The error of a receive; it says so if messages may have been leased that nobody saw."""
+    if surely_not_done(error) or not is_retriable(error):
+        return error
+    text = f"{error.message} What it may have leased comes again when the leases have ended."
+    return from_code(error.code, text, {**error.details, "outcome": "unknown"})
+
+
+def surely_not_done(error: BaseException) -> bool:
+    """Whether a request that failed like this was surely not carried out, and may be repeated."""
+    return (
+        isinstance(error, TMSError)
+        and is_retriable(error)
+        and not isinstance(error, _UNSURE)
+        and error.details.get("outcome") != "unknown"
+    )

@@ -1,54 +1,87 @@
-"""The synchronous HTTP transport: a pool of connections for single calls, and lanes that pipeline.
+"""The synchronous HTTP transport: a service as an engine, over a pool of connections.
 
     call ──▶ idle connection or a new one ──▶ request, answer ──▶ back to the pool
-    lane ──▶ its own connection: request k+1 leaves before answer k is read; answers come in order
+
+The table of operations says how each is sent, and when it may be repeated. Written out are those
+with bodies of bytes.
 
 Invariants
 
 * In the pool are only connections without anything under way; at most `IDLE_CONNECTIONS_MAX` of
   them.
-* Appends are tried once: only the producer that numbered a block may repeat it. Everything else is
-  repeated here while its errors are retriable and the time lasts.
-* When a lane's connection fails, everything under way on it fails; the next request opens a new
-  one.
+* Appends, commits and delayed publishes are tried once: who numbered a block or holds the key of a
+  request repeats it. Everything else is repeated here while its errors are retriable and the time
+  lasts.
+* A receive is not repeated once it may have been carried out: what it leased and nobody saw comes
+  again when the leases have ended, and a repetition would lease others besides. It waits in
+  stretches, so that no connection is silent for long.
+* What has tokens is repeated: done twice it is done once. The service knows the acks that it did
+  last, so a repetition whose first answer was lost counts as done; one that was restarted meanwhile
+  does not, and tells of tokens that came too late.
 * A process that was forked makes connections of its own.
 """
 
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from itertools import groupby
+from typing import Any, TypeVar
 
 from tms import forks
 from tms.api.erasing import erase_body
 from tms.api.operation import Operation, Repeat
-from tms.api.operations import DelayedApi, GroupsApi, QueuesApi, TopicsApi, TransactionsApi
-from tms.api.parameters import TIMEOUT_S
-from tms.client.http.answers import BODIES_KEPT
-from tms.client.http.connection import HttpConnection, ServiceAddress
-from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, Response
-from tms.client.http.operations import (
-    HttpDelayed,
-    HttpGroups,
-    HttpQueues,
-    HttpTransactions,
-    has_operations,
-    surely_not_done,
+from tms.api.operations import (
+    OPERATIONS,
+    DelayedApi,
+    GroupsApi,
+    QueuesApi,
+    TopicsApi,
+    TransactionsApi,
 )
-from tms.client.transport import Channel, FetchRequest, PendingAnswer
+from tms.api.parameters import TIMEOUT_S
+from tms.block.received import Received
+from tms.client.http.connection import HttpConnection, ServiceAddress
+from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, explained, surely_not_done
+from tms.client.http.lane import HttpLane
+from tms.client.transport import Channel, FetchRequest
 from tms.clock import Clock, SystemClock
-from tms.errors import Closed, NotFound, TimedOut, TMSError, Unavailable
+from tms.errors import Closed, Conflict, NotFound, TMSError
+from tms.model.delayed import Deferred, Due
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.queue import RECEIVE_BYTES
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
-from tms.retrying import attempt_s, is_retriable, retrying
+from tms.model.transaction import Commit, CommitResult, PositionChange
+from tms.retrying import is_retriable, retrying
 
 T = TypeVar("T")
+C = TypeVar("C", bound=type)
 
 IDLE_CONNECTIONS_MAX = 64
-_CLOSED = "The producer or consumer was closed."
+
+
+def has_operations(api: str) -> Callable[[C], C]:
+    """Gives a class the operations of a protocol that need no function of their own."""
+
+    def complete(cls: C) -> C:
+        for operation in OPERATIONS.values():
+            if operation.api == api and not operation.by_hand:
+                setattr(cls, operation.function, _method(operation))
+            elif operation.api == api:
+                assert operation.function in vars(cls), f"{operation.name} needs a function"
+        return cls
+
+    return complete
+
+
+def _method(operation: Operation) -> Callable[..., Any]:
+    def ask(self: Any, *args: Any, **named: Any) -> Any:
+        return self.do(operation, operation.bound(args, named))
+
+    ask.__name__ = operation.function
+    ask.__doc__ = operation.summary
+    return ask
 
 
 @has_operations("topics")
@@ -176,7 +209,7 @@ class HttpTransport(TopicsApi):
 
     def open_lane(self) -> Channel:
         """A connection of its own for one producer or consumer."""
-        return HttpLane(self)
+        return HttpLane(self.target, self.calls, self.clock, self.timeout_s)
 
     def close(self) -> None:
         """Close the idle connections; calls under way finish. A second call does nothing."""
@@ -218,163 +251,85 @@ class HttpTransport(TopicsApi):
         return HttpConnection(self.target, self.clock, timeout_s)
 
 
-class HttpPending(Generic[T]):
-    """An answer on its way over a lane."""
+class _Port:
+    """A port of a service. Thread-safe."""
 
-    __slots__ = ("_answer", "_error", "_lane", "_read", "line", "settled")
-
-    def __init__(
-        self, lane: "HttpLane", line: "_ChannelLine", read: Callable[[Response], T]
-    ) -> None:
-        self._lane = lane
-        self._read = read
-        self._answer: Response | None = None
-        self._error: TMSError | None = None
-        self.line = line
-        self.settled = False
-
-    def done(self) -> bool:
-        if not self.settled:
-            self._lane.look(self)
-        return self.settled
-
-    def result(self, timeout_s: float | None = None) -> T:
-        if not self.settled:
-            self._lane.wait(self, TIMEOUT_S if timeout_s is None else timeout_s)
-        if self._error is not None:
-            raise self._error
-        assert self._answer is not None, "a settled request has an answer or an error"
-        return self._read(self._answer)
-
-    def settle(self, answer: Response) -> None:
-        """The lane's: the answer came."""
-        self._answer = answer
-        self.settled = True
-
-    def fail(self, error: TMSError) -> None:
-        """The lane's: no answer will come."""
-        self._error = error
-        self.settled = True
-
-
-class _ChannelLine:
-    """A lane's present connection, and what waits for its answers."""
-
-    __slots__ = ("connection", "failed", "waiting")
-
-    def __init__(self, connection: HttpConnection) -> None:
-        self.connection = connection
-        self.waiting: deque[HttpPending[Any]] = deque()
-        self.failed = False
-
-
-class HttpLane:
-    """One connection with several requests under way. One thread begins requests; any may wait for
-    their answers."""
-
-    def __init__(self, transport: HttpTransport) -> None:
+    def __init__(self, transport: "HttpTransport") -> None:
         self._transport = transport
-        self._clock = transport.clock
-        self._send_s_max = attempt_s(transport.timeout_s)
-        self._line: _ChannelLine | None = None
-        self._reading = threading.Lock()
-        self._closed = False
-        forks.in_child(self._forked)
+        self.do = transport.do
 
-    def submit(
-        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
-    ) -> PendingAnswer[list[Appended]]:
-        return self._begin(self._transport.calls.append(name, blocks, durability))
 
-    def begin_fetch(self, request: FetchRequest) -> PendingAnswer[Fetched]:
-        return self._begin(self._transport.calls.fetch(request))
+@has_operations("transactions")
+class HttpTransactions(_Port, TransactionsApi):
+    """The transactions of a service, and the positions of groups."""
 
-    def reset(self) -> None:
-        self._drop(TimedOut("The request was given up.", outcome="unknown"))
+    def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
+        self._transport.call(self._transport.calls.stage(name, blocks, write_pointer))
 
-    def close(self) -> None:
-        self._closed = True
-        self._drop(Closed(_CLOSED))
+    def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult:
+        return self._transport.attempt(self._transport.calls.commit(request), timeout_s)
 
-    def look(self, pending: HttpPending[Any]) -> None:
-        """Take in what has arrived, without waiting; somebody else who is reading does it as
-        well."""
-        if not self._reading.acquire(blocking=False):
-            return
-        try:
-            while not pending.settled:
-                if (answer := pending.line.connection.ready()) is None:
-                    return
-                self._settle(pending.line, answer)
-        except TMSError as error:
-            self._fail(pending.line, error)
-        finally:
-            self._reading.release()
+    def move(self, changes: Sequence[PositionChange]) -> None:
+        by_place = sorted(changes, key=_place)
+        for (group, topic), some in groupby(by_place, _place):
+            self._move(topic, group, list(some))
 
-    def wait(self, pending: HttpPending[Any], timeout_s: float) -> None:
-        """Wait until `pending` is settled. Raises `TimedOut`; the answer may still be waited
-        for."""
-        deadline_s = self._clock.monotonic_s() + timeout_s
-        if not self._reading.acquire(timeout=max(0.0, timeout_s)):
-            raise TimedOut(f"{self._transport.target.url} has not answered in {timeout_s:.3g} s.")
-        try:
-            while not pending.settled:
-                self._settle(pending.line, pending.line.connection.receive(deadline_s))
-        except TimedOut:
-            if pending.line.connection.failure is not None:
-                self._fail(pending.line, pending.line.connection.failure)
-            raise
-        except TMSError as error:
-            self._fail(pending.line, error)
-        finally:
-            self._reading.release()
+    def _move(self, topic: TopicName, group: str, changes: list[PositionChange]) -> None:
+        def is_done(error: BaseException) -> bool:
+            if not isinstance(error, Conflict):
+                return False
+            committed = self.positions(topic, group)
+            return all(committed.get(one.key.partition) == one.position for one in changes)
 
-    def _begin(self, call: Call[T]) -> HttpPending[T]:
-        if self._closed:
-            raise Closed(_CLOSED)
-        line = self._line
-        if line is None or line.failed or (not line.waiting and not line.connection.usable):
-            if line is not None and not line.failed:
-                line.connection.close()
-            line = self._line = _ChannelLine(
-                HttpConnection(self._transport.target, self._clock, self._send_s_max, BODIES_KEPT)
-            )
-        pending = HttpPending(self, line, call.read)
-        line.waiting.append(pending)
-        line.connection.send(call.chunks, self._clock.monotonic_s() + self._send_s_max)
-        if self._closed:  # by another thread, which may have come before there was a line
-            self._drop(Closed(_CLOSED))
-        return pending
+        self._transport.call_once(self._transport.calls.move(topic, group, changes), is_done)
 
-    def _settle(self, line: _ChannelLine, answer: Response) -> None:
-        line.waiting[0].settle(answer)  # it waits until it is settled: see `_forked`
-        line.waiting.popleft()
-        if not answer.keeps_open:
-            url = self._transport.target.url
-            self._fail(line, Unavailable(f"{url} closed the connection.", outcome="unknown"))
 
-    def _fail(self, line: _ChannelLine, error: TMSError) -> None:
-        """Everything under way on the line fails. The caller reads: it holds `_reading`."""
-        line.failed = True
-        line.connection.close()
-        while line.waiting:
-            line.waiting.popleft().fail(error)
+def _place(change: PositionChange) -> tuple[str, TopicName]:
+    return change.key.group, change.key.topic
 
-    def _forked(self) -> None:
-        """The parent gets the answers to what is under way."""
-        self._reading = threading.Lock()
-        line, self._line = self._line, None
-        if line is not None:
-            url = self._transport.target.url
-            self._fail(
-                line, Unavailable(f"The connection to {url} stayed with the parent process.")
-            )
 
-    def _drop(self, error: TMSError) -> None:
-        line = self._line
-        if line is None:
-            return
-        line.connection.shut_down()  # whoever reads returns at once and gives way
-        with self._reading:
-            if not line.failed:
-                self._fail(line, error)
+@has_operations("queues")
+class HttpQueues(_Port, QueuesApi):
+    """The queues of a service."""
+
+    def receive(
+        self,
+        topic: TopicName,
+        group: str,
+        limit: int = 1,
+        wait_s: float = 0,
+        bytes_max: int = RECEIVE_BYTES,
+    ) -> Received:
+        transport = self._transport
+        until_s = transport.clock.monotonic_s() + wait_s
+        while True:
+            left_s = max(0.0, min(WAIT_S_MAX, until_s - transport.clock.monotonic_s()))
+            call = transport.calls.receive(topic, group, limit, left_s, bytes_max)
+            try:
+                received = transport.call(call, surely_not_done, left_s)
+            except TMSError as error:
+                raise explained(error) from error
+            if received.slices or transport.clock.monotonic_s() >= until_s:
+                return received
+
+
+@has_operations("groups")
+class HttpGroups(_Port, GroupsApi):
+    """The log groups of a service."""
+
+
+@has_operations("delayed")
+class HttpDelayed(_Port, DelayedApi):
+    """The delayed messages of a service."""
+
+    def publish(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        due: Due,
+        durability: Durability | None = None,
+        token: str = "",
+        timeout_s: float = TIMEOUT_S,
+    ) -> list[Deferred]:
+        call = self._transport.calls.publish_later(name, blocks, due, durability, token)
+        return self._transport.attempt(call, timeout_s)
