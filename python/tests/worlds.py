@@ -115,7 +115,7 @@ class EmbeddedWorld:
         return self._directory / str(life)
 
     def _open(self) -> None:
-        store = LevelDBStore(self._path(self._lives), create=True, sync_directories=False)
+        store = LevelDBStore(self._path(self._lives), create=True)
         self.engine = Engine(store, self._clock, self._config)
         self.bus = self._bus()
 

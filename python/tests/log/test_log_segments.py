@@ -869,7 +869,7 @@ def test_inspecting_an_empty_partition_shows_nothing() -> None:
 
 def test_all_of_it_holds_on_leveldb(tmp_path: Path) -> None:
     def opened() -> LevelDBStore:
-        return LevelDBStore(tmp_path / "data", create=True, sync_directories=False)
+        return LevelDBStore(tmp_path / "data", create=True)
 
     with Bench(limits=small(segment_bytes=30_000, snapshot_bytes=5_000), inner=opened()) as bench:
         for i in range(60):

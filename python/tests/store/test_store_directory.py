@@ -108,7 +108,7 @@ def test_a_forked_process_has_no_part_in_what_its_parent_has_open(tmp_path: Path
             LevelDBStore(tmp_path / "other", create=True)
         store.close()
         with pytest.raises(AlreadyRunning) as caught:
-            DataDirectory(tmp_path / "data", "leveldb", create=False, sync=False)
+            DataDirectory(tmp_path / "data", "leveldb", create=False)
         assert caught.value.details["pid"] == os.getppid()
 
     assert ended_well(in_child(work))
@@ -129,7 +129,7 @@ def test_the_lock_goes_with_its_owner_though_a_fork_lives_on(tmp_path: Path, clo
         os.read(reading, 1)
 
     def own() -> None:
-        directory = DataDirectory(tmp_path, "leveldb", create=False, sync=False)
+        directory = DataDirectory(tmp_path, "leveldb", create=False)
         in_child(live_on)
         os.read(lives, 1)
         if closed:

@@ -100,17 +100,6 @@ def test_a_copy_takes_the_place_of_a_map_once_all_of_it_is_on_the_disk(
     store.close()
 
 
-def test_without_synced_directories_making_and_dropping_maps_costs_no_sync(
-    tmp_path: Path, steps: list[Step]
-) -> None:
-    store = LevelDBStore(tmp_path / "data", create=True, sync_directories=False)
-    steps.clear()
-    store.open("map", create=True)
-    store.drop("map")
-    assert [what for what, _ in steps] == ["rename", "rename"]
-    store.close()
-
-
 class NotingDB:
     """A database that notes whether LevelDB syncs its log for a write."""
 

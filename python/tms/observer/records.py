@@ -25,7 +25,7 @@ from tms.store.base import Store, pages
 from tms.topics.registry import TopicRecord
 from tms.topics.retention import RetentionClock, floor_by_time
 
-FOREIGN_LIFETIME_MS = 25 * 3_600_000  # unless the service says otherwise
+FOREIGN_LIFETIME_MS = 25 * 3_600_000
 PAGE_BYTES = 4 << 20
 _NO_TRANSACTIONS = TransactionImage(0, 0, 0)
 
@@ -33,14 +33,11 @@ _NO_TRANSACTIONS = TransactionImage(0, 0, 0)
 class StoreObserver:
     """The topics of a store. It belongs to the caller, who closes the store. Thread-safe."""
 
-    def __init__(
-        self, store: Store, clock: Clock, foreign_lifetime_ms: int = FOREIGN_LIFETIME_MS
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.metadata = store.open(keys.METADATA_MAP, create=False)
         self._known: dict[tuple[int, int], KnownPartition] = {}  # by topic uid and partition
         self._clock = clock
-        self._foreign_lifetime_ms = foreign_lifetime_ms
 
     def topics(self, pattern: str) -> list[str]:
         """The topics of the namespace `default` whose `name` or `default:name` a regular expression
@@ -60,7 +57,7 @@ class StoreObserver:
         record = self.record(parsed)
         image = self.metadata.get(keys.TRANSACTIONS_IMAGE)
         decoded = _NO_TRANSACTIONS if image is None else decode_image(image)
-        return ObservedTopic(self, parsed, record, Fates(decoded, self._foreign_lifetime_ms))
+        return ObservedTopic(self, parsed, record, Fates(decoded, FOREIGN_LIFETIME_MS))
 
     def known(self, uid: int, partition: int) -> KnownPartition:
         """What was found of a partition before."""

@@ -36,6 +36,7 @@ WRITE_BUFFER_BYTES_MIN = 4 << 20
 WRITE_BUFFERS_BYTES = 64 << 20  # of all open maps together, while that leaves each the least
 PROBE_BYTES_MAX = 8 << 20
 LARGE_BYTES = 4 << 10  # values from here on are written once, to a file of their own
+_BLOCK_CACHE_BYTES = 256 << 10
 SYNC_BEHIND_BYTES = 16 << 20
 TABLES_OPEN = 74  # the least that LevelDB takes: 64 tables and 10 files of its own
 _FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -55,7 +56,6 @@ class LevelDBLimits:
     stand beside the database."""
 
     write_buffer_bytes: int = WRITE_BUFFER_BYTES
-    block_cache_bytes: int = 256 << 10
     maps_open_max: int = 256
     large_bytes: int = LARGE_BYTES
 
@@ -68,7 +68,6 @@ class Databases:
         self.large_bytes = limits.large_bytes
         self.directory = directory
         self._write_buffer_bytes = limits.write_buffer_bytes
-        self._block_cache_bytes = limits.block_cache_bytes
         self._maps_open_max = limits.maps_open_max
         self.ticks = count(1)  # one more with every use of any map
         self._lock = threading.Lock()  # guards _open
@@ -89,7 +88,7 @@ class Databases:
                 paranoid_checks=True,
                 compression=None,
                 write_buffer_size=self._write_buffer_size(),
-                lru_cache_size=self._block_cache_bytes,
+                lru_cache_size=_BLOCK_CACHE_BYTES,
                 max_open_files=TABLES_OPEN,
             )
         except (plyvel.Error, OSError) as exc:

@@ -44,11 +44,8 @@ class DataDirectory:
     `AlreadyRunning`.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], store: str, *, create: bool, sync: bool
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], store: str, *, create: bool) -> None:
         self.path = Path(os.path.realpath(path))
-        self._sync = sync
         self._numbers = count()
         if create:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -78,25 +75,24 @@ class DataDirectory:
 
     def add(self, name: str, build: Callable[[Path], None]) -> None:
         """Let `build` make the map's directory and then put it in place."""
-        self._place(self.map_path(name), build, self._sync)
+        self._place(self.map_path(name), build)
 
     def prepare(self, map: Path, build: Callable[[Path], None]) -> Path:
         """Let `build` make what is to take a map's place, beside it; it has no effect yet."""
         beside = map.with_name(map.name + _NEXT)
-        self._place(beside, build, sync=True)
+        self._place(beside, build)
         return beside
 
-    def _place(self, target: Path, build: Callable[[Path], None], sync: bool) -> None:
+    def _place(self, target: Path, build: Callable[[Path], None]) -> None:
         made = self._temporary_path()
         try:
             build(made)
-            if sync:
-                sync_tree(made)
+            sync_tree(made)
             made.rename(target)
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
-        self._sync_directory(self.path / _MAPS)
+        sync_path(self.path / _MAPS)
 
     def replace(self, map: Path, beside: Path) -> None:
         """Put what was prepared in the place of a map, which nobody has open."""
@@ -107,7 +103,7 @@ class DataDirectory:
         except OSError:
             away.rename(map)
             raise
-        self._sync_directory(self.path / _MAPS)
+        sync_path(self.path / _MAPS)
         shutil.rmtree(away, ignore_errors=True)
 
     def discard(self, name: str) -> Path | None:
@@ -118,7 +114,7 @@ class DataDirectory:
             self.map_path(name).rename(away)
         except FileNotFoundError:
             return None
-        self._sync_directory(self.path / _MAPS)
+        sync_path(self.path / _MAPS)
         return away
 
     def probe(self, size: int) -> None:
@@ -162,8 +158,8 @@ class DataDirectory:
             file.flush()
             os.fsync(file.fileno())
         new.rename(self.path / _FORMAT)
-        self._sync_directory(self.path)
-        self._sync_directory(self.path.parent)
+        sync_path(self.path)
+        sync_path(self.path.parent)
 
     def _sweep(self) -> None:
         temporary = self.path / _TEMPORARY
@@ -175,14 +171,10 @@ class DataDirectory:
                 shutil.rmtree(beside, ignore_errors=True)
             else:
                 beside.rename(map)
-                self._sync_directory(self.path / _MAPS)
+                sync_path(self.path / _MAPS)
 
     def _temporary_path(self) -> Path:
         return self.path / _TEMPORARY / str(next(self._numbers))
-
-    def _sync_directory(self, path: Path) -> None:
-        if self._sync:
-            sync_path(path)
 
 
 def check_format(path: Path, store: str) -> None:

@@ -53,7 +53,7 @@ def repair(path: str | os.PathLike[str], name: str) -> Path:
     Raises `NotFound` if there is no such map, `AlreadyRunning` if the data directory is in use.
     """
     check_name(name)
-    directory = DataDirectory(path, "leveldb", create=False, sync=True)
+    directory = DataDirectory(path, "leveldb", create=False)
     try:
         source = directory.map_path(name)
         if not source.is_dir():

@@ -35,8 +35,7 @@ class LevelDBStore:
 
     With `create` the directory is made if nothing is there. Large values are written once, to a
     file beside the database, but for maps whose rows come and go one by one: there the space of a
-    value comes back without the map. Without `sync_directories` making and dropping maps costs no
-    syncs, and may not survive power loss. Raises `NotFound`, `ConfigError`, `DataCorrupt`,
+    value comes back without the map. Raises `NotFound`, `ConfigError`, `DataCorrupt`,
     `AlreadyRunning`.
     """
 
@@ -49,13 +48,12 @@ class LevelDBStore:
         create: bool,
         clock: Clock | None = None,
         limits: LevelDBLimits | None = None,
-        sync_directories: bool = True,
     ) -> None:
         require_threads()
         self._lock = threading.Lock()
         self._maps: dict[str, LevelDBMap] = {}
         self._closed = False
-        self._directory = _directory(path, create, sync_directories)
+        self._directory = _directory(path, create)
         self._databases = Databases(
             self._directory, clock or SystemClock(), limits or LevelDBLimits()
         )
@@ -149,9 +147,9 @@ class LevelDBStore:
         return Closed(f"The store at {self._directory.path} is closed; open it again.")
 
 
-def _directory(path: str | os.PathLike[str], create: bool, sync: bool) -> DataDirectory:
+def _directory(path: str | os.PathLike[str], create: bool) -> DataDirectory:
     try:
-        return DataDirectory(path, "leveldb", create=create, sync=sync)
+        return DataDirectory(path, "leveldb", create=create)
     except (PermissionError, FileExistsError, NotADirectoryError) as exc:
         raise ConfigError(
             f"{os.fspath(path)} cannot be a data directory: {exc.strerror}. Choose a directory "
