@@ -182,7 +182,7 @@ class ThriftConnection:
 
     def let_go(self) -> None:
         """Close this process's end of a connection that belongs to its parent."""
-        self._stream.let_go()
+        self._stream.close(shared=True)
 
     def _broken(self, method: str, exc: BaseException) -> Failure:
         place = f"HBase's Thrift server at {self.host}:{self.port}"
@@ -231,16 +231,12 @@ class _Stream:
     def flush(self) -> None:
         """Nothing is kept back."""
 
-    def close(self) -> None:
+    def close(self, shared: bool = False) -> None:
         made, self.socket = self.socket, None
         if made is not None:
             with contextlib.suppress(OSError):
-                made.shutdown(socket.SHUT_RDWR)
-            made.close()
-
-    def let_go(self) -> None:
-        made, self.socket = self.socket, None
-        if made is not None:
+                if not shared:
+                    made.shutdown(socket.SHUT_RDWR)
             made.close()
 
     def _ready(self) -> socket.socket:
@@ -258,27 +254,26 @@ def _declared(method: str, arguments: tuple[Any, ...], exc: Any) -> Failure:
     text = _shortened(exc.message)
     table = _table(arguments)
     where = f"{method} of {table}" if table else method
+    error: TMSError
+    done = again = False
     if any(name in text for name in _MISSING) or table == text:
-        error: TMSError = ConfigError(
-            f"HBase does not have the table: {where} says {text}. {INSTALL}"
-        )
-        return Failure(error, done=False, again=False)
-    if any(name in text for name in _DENIED):
+        error = ConfigError(f"HBase does not have the table: {where} says {text}. {INSTALL}")
+    elif any(name in text for name in _DENIED):
         error = Forbidden(f"HBase refuses {where}: {text}. Grant TMS's user the right to do so.")
-        return Failure(error, done=False, again=False)
-    if any(name in text for name in _FULL):
+    elif any(name in text for name in _FULL):
+        done = True
         error = StorageFull(
             f"HBase has no space for {where}: {text}. Free some, or raise the quota."
         )
-        return Failure(error, done=True, again=False)
-    if any(name in text for name in _DAMAGED):
+    elif any(name in text for name in _DAMAGED):
+        done = True
         error = DataCorrupt(f"HBase found damaged files at {where}: {text}. Run `hbase hbck`.")
-        return Failure(error, done=True, again=False)
-    if isinstance(exc, types().TIllegalArgument):
+    elif isinstance(exc, types().TIllegalArgument):
         error = StorageUnavailable(f"HBase's Thrift server refuses {where}: {text}. Try again.")
-        return Failure(error, done=False, again=False)
-    error = StorageUnavailable(f"HBase could not do {where}: {text}. Its log says more.")
-    return Failure(error, done=True, again=bool(exc.canRetry))
+    else:
+        done, again = True, bool(exc.canRetry)
+        error = StorageUnavailable(f"HBase could not do {where}: {text}. Its log says more.")
+    return Failure(error, done=done, again=again)
 
 
 def _table(arguments: tuple[Any, ...]) -> str:

@@ -56,10 +56,8 @@ class HBasePlace:
         return cls(tuple(servers), found[2] or NAMESPACE)
 
     def __str__(self) -> str:
-        hosts = (f"[{host}]" if ":" in host else host for host, _ in self.servers)
-        ports = (port for _, port in self.servers)
-        addresses = ",".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=True))
-        return f"hbase://{addresses}/{self.namespace}"
+        hosts = ((f"[{host}]" if ":" in host else host, port) for host, port in self.servers)
+        return f"hbase://{','.join(f'{host}:{port}' for host, port in hosts)}/{self.namespace}"
 
 
 @dataclass(frozen=True, slots=True)
