@@ -2,6 +2,7 @@
 service.
 
 finding        what a check says
+advice         what to do about it
 machine        the machine: processor, memory, disk, clock, limits
 directory      a data directory
 configuration  the configuration of a service

@@ -18,18 +18,15 @@ _TIMEOUT_S = 3.0
 def check(file: Path | None, machine: Machine) -> Iterator[Finding]:
     """All checks of the configuration in `file`, or of the defaults."""
     if file is not None and file.exists() and file.stat().st_mode & 0o022:
-        yield warning(
-            "rights of the configuration",
-            f"others may write to {file}",
-            f"chmod go-w {file}",
-        )
+        found = f"others may write to {file}"
+        yield warning("rights of the configuration", found, f"chmod go-w {file}")
     try:
         # Where the data is comes from --data as often as from a file: here it is no fault.
         settings = load(file, {} if file is not None and _says_data(file) else {"data": "."})
     except ConfigError as error:
         head, *faults = error.message.split("\n  ")
         for fault in faults or [head]:
-            yield problem("configuration", fault, "correct it; docs/operations.md lists every key")
+            yield problem("configuration", fault)
         return
     yield ok("configuration", "the defaults" if file is None else f"{file} is fine")
     yield _port(settings)

@@ -35,7 +35,7 @@ def check(path: Path, machine: Machine) -> Iterator[Finding]:
         yield _can_be_made(path)
         path = _existing(path)
     elif not path.is_dir():
-        yield problem("data directory", f"{path} is a file", "choose a directory with --data")
+        yield problem("data directory", f"{path} is a file")
         return
     else:
         yield from _as_it_is(path, machine)
@@ -53,9 +53,7 @@ def _as_it_is(path: Path, machine: Machine) -> Iterator[Finding]:
         return
     yield ok("data directory", str(path))
     if status.st_mode & 0o002:
-        yield problem(
-            "rights of the data directory", "everybody may write to it", f"chmod o-w {path}"
-        )
+        yield problem("rights of the data directory", "all may write to it", f"chmod o-w {path}")
     else:
         yield ok("rights of the data directory", "closed to others")
     if status.st_uid != os.geteuid():
@@ -99,11 +97,7 @@ def _lock(path: Path, machine: Machine) -> Finding:
         words = line.split()
         if "FLOCK" in words and device in words:
             pid = words[words.index(device) - 1]
-            return warning(
-                name,
-                f"process {pid} has it open",
-                "talk to its service with --url, or stop that process first",
-            )
+            return warning(name, f"process {pid} has it open")
     return ok(name, "free")
 
 
@@ -126,9 +120,8 @@ def _file_system(path: Path, machine: Machine) -> Iterator[Finding]:
     mount = _mount(path, machine)
     yield _kind(mount)
     if mount.read_only:
-        yield problem(
-            "mount", f"{mount.point} is mounted read-only", f"mount -o remount,rw {mount.point}"
-        )
+        fix = f"mount -o remount,rw {mount.point}"
+        yield problem("mount", f"{mount.point} is mounted read-only", fix)
     else:
         yield ok("mount", "writable")
     yield _space(path)
@@ -154,45 +147,26 @@ def _mount(path: Path, machine: Machine) -> _Mount:
 def _kind(mount: _Mount) -> Finding:
     name = "file system"
     if mount.kind in _FORGETFUL:
-        return problem(
-            name,
-            f"{mount.kind} at {mount.point} forgets everything at the next start of the machine",
-            "put the data directory on a disk",
-        )
+        return problem(name, f"{mount.kind} at {mount.point} forgets everything at a restart")
     if mount.kind in _NETWORK or mount.kind.startswith("fuse"):
-        return warning(
-            name,
-            f"{mount.kind} at {mount.point}: locks and syncs may not hold what they promise",
-            "put the data directory on a local disk (ext4, xfs, btrfs, zfs)",
-        )
+        return warning(name, f"{mount.kind} at {mount.point}: locks and syncs may not hold")
     if mount.kind == "overlay":
-        return warning(
-            name,
-            f"{mount.point} is a container's overlay: it goes when the container goes",
-            "mount a volume for the data directory",
-        )
+        return warning(name, f"{mount.point} is a container's overlay, and goes with the container")
     return ok(name, mount.kind)
 
 
 def _space(path: Path) -> Finding:
     usage = shutil.disk_usage(path)
     if usage.free < 1024 * MIB or usage.free < usage.total // 50:
-        return problem(
-            "disk space",
-            f"{usage.free // MIB:,} MiB of {usage.total // MIB:,} MiB are free",
-            "free some, shorten retention (tms topic update --retention), or use another disk",
-        )
+        found = f"{usage.free // MIB:,} MiB of {usage.total // MIB:,} MiB are free"
+        return problem("disk space", found)
     return ok("disk space", f"{usage.free // MIB:,} MiB free")
 
 
 def _inodes(path: Path) -> Finding:
     status = os.statvfs(path)
     if status.f_files and status.f_favail < 10_000:
-        return problem(
-            "inodes",
-            f"only {status.f_favail:,} more files can be made",
-            "remove small files, or use a file system with more inodes",
-        )
+        return problem("inodes", f"only {status.f_favail:,} more files can be made")
     return ok("inodes", "enough")
 
 

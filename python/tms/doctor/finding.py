@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tms.doctor.advice import ADVICE
+
 
 class Status(StrEnum):
     """How bad it is."""
@@ -27,11 +29,11 @@ def ok(check: str, found: str) -> Finding:
     return Finding(check, Status.OK, found)
 
 
-def warning(check: str, found: str, fix: str) -> Finding:
-    """It works, but `fix` would make it better."""
-    return Finding(check, Status.WARNING, found, fix)
+def warning(check: str, found: str, fix: str | None = None) -> Finding:
+    """It works, but `fix`, or else the advice on this check, would make it better."""
+    return Finding(check, Status.WARNING, found, fix or ADVICE[check])
 
 
-def problem(check: str, found: str, fix: str) -> Finding:
-    """It does not work, or not safely, until `fix` is done."""
-    return Finding(check, Status.PROBLEM, found, fix)
+def problem(check: str, found: str, fix: str | None = None) -> Finding:
+    """It does not work, or not safely, until `fix`, or else the advice on this check, is done."""
+    return Finding(check, Status.PROBLEM, found, fix or ADVICE[check])

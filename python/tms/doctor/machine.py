@@ -32,56 +32,44 @@ _VARIABLES = ("TMS_URL", "TMS_DATA", "TMS_STORE", "TMS_TRACEBACK")
 _SLOW_SWITCHES = ("PYTHONDEVMODE", "PYTHONASYNCIODEBUG", "PYTHONMALLOC", "PYTHONTRACEMALLOC")
 
 
-# Limits of this process: the least that is enough, and how a lower one is told and raised.
+# Limits of this process: the least that is enough, and what a lower one limits.
 _LIMITS = (
-    ("file size", "RLIMIT_FSIZE", 64 * MIB, problem, "bytes per file", "ulimit -f unlimited"),
-    ("threads", "RLIMIT_NPROC", 256, warning, "threads and processes", "ulimit -u 4096"),
+    ("file size", "RLIMIT_FSIZE", 64 * MIB, problem, "bytes per file"),
+    ("threads", "RLIMIT_NPROC", 256, warning, "threads and processes"),
     (
         "open files",
         "RLIMIT_NOFILE",
         4_096,
         warning,
-        "descriptors; each connection takes one, each open segment four",
-        "ulimit -n 65536, or LimitNOFILE= in the systemd unit",
+        "files; a connection has one, a segment 4",
     ),
-    (
-        "address space",
-        "RLIMIT_AS",
-        4 << 30,
-        warning,
-        "bytes; Arrow reserves more than it uses",
-        "ulimit -v unlimited, and limit memory with a control group instead",
-    ),
+    ("address space", "RLIMIT_AS", 4 << 30, warning, "bytes; Arrow reserves more than it uses"),
 )
-# Settings of the kernel: the file, which of its words are bad, and how that is told and mended.
-_KERNEL: tuple[tuple[str, str, Callable[[list[str]], bool], str, str], ...] = (
+# Settings of the kernel: the file, which of its words are bad, and what they mean.
+_KERNEL: tuple[tuple[str, str, Callable[[list[str]], bool], str], ...] = (
     (
         "huge pages",
         "sys/kernel/mm/transparent_hugepage/enabled",
         lambda words: "[always]" in words,
         "transparent huge pages are always on; memory use grows beyond what is needed",
-        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
     ),
     (
         "memory overcommit",
         "proc/sys/vm/overcommit_memory",
         lambda words: words == ["2"],
         "vm.overcommit_memory is {}; reservations that are never used may fail",
-        "sysctl vm.overcommit_memory=0",
     ),
     (
         "connection backlog",
         "proc/sys/net/core/somaxconn",
         lambda words: int(words[0]) < 512,
         "net.core.somaxconn is {}; bursts of new connections are refused",
-        "sysctl net.core.somaxconn=4096",
     ),
     (
         "local ports",
         "proc/sys/net/ipv4/ip_local_port_range",
         lambda words: int(words[1]) - int(words[0]) < 5_000,
         "only the ports {} to {} are for outgoing connections",
-        'sysctl net.ipv4.ip_local_port_range="32768 60999"',
     ),
 )
 
@@ -142,11 +130,7 @@ def _python(machine: Machine) -> Finding:
 def _libraries(machine: Machine) -> Finding:
     required = [line for line in metadata.requires("tms") or [] if "extra ==" not in line]
     if missing := list(outdated(required, machine.installed)):
-        return problem(
-            "libraries",
-            "; ".join(missing),
-            "install the locked versions: pip install --require-hashes -r requirements.lock",
-        )
+        return problem("libraries", "; ".join(missing))
     return ok("libraries", "all there and new enough")
 
 
@@ -175,19 +159,15 @@ def _native(machine: Machine) -> Finding:
         except ImportError as error:
             broken.append(f"{name}: {error}")
     if broken:
-        return problem(
-            "native libraries",
-            "; ".join(broken),
-            "reinstall them for this Python: pip install --force-reinstall NAME",
-        )
+        return problem("native libraries", "; ".join(broken))
     return ok("native libraries", "load")
 
 
 def _limits(machine: Machine) -> Iterator[Finding]:
-    for check, name, least, worse, what, fix in _LIMITS:
+    for check, name, least, worse, what in _LIMITS:
         limit = machine.limit(name)
         if 0 <= limit < least:
-            yield worse(check, f"at most {limit:,} {what}", fix)
+            yield worse(check, f"at most {limit:,} {what}")
         else:
             yield ok(check, f"up to {limit:,}" if limit >= 0 else "unlimited")
 
@@ -198,11 +178,7 @@ def _memory(machine: Machine) -> Finding:
         return ok("memory", "unknown on this system")
     free = int(available[1]) << 10
     if free < _MEMORY_BYTES:
-        return problem(
-            "memory",
-            f"only {free // MIB:,} MiB are available",
-            f"free some: the service needs {_MEMORY_BYTES // MIB} MiB and its cache",
-        )
+        return problem("memory", f"only {free // MIB:,} MiB are available")
     return ok("memory", f"{free // MIB:,} MiB available")
 
 
@@ -211,32 +187,22 @@ def _memory_of_container(machine: Machine) -> Finding:
     texts = map(machine.text, _CGROUP_LIMITS)
     limit = next((int(text) for text in texts if text.strip().isdigit()), _UNLIMITED_CGROUP)
     if limit < _MEMORY_BYTES:
-        return warning(
-            check,
-            f"limited to {limit // MIB:,} MiB",
-            f"raise it to {2 * _MEMORY_BYTES // MIB} MiB, or make the service's cache smaller",
-        )
+        return warning(check, f"limited to {limit // MIB:,} MiB")
     return ok(check, "enough" if limit < _UNLIMITED_CGROUP else "unlimited")
 
 
 def _clock(machine: Machine) -> Finding:
     now_ms = machine.clock.now_ms()
     if now_ms < _BORN_MS:
-        return problem(
-            "clock",
-            "the wall clock is before this version of TMS was made; ids carry the time",
-            "set the clock, and let chrony or systemd-timesyncd keep it",
-        )
+        return problem("clock", "the wall clock is before TMS was made; ids carry the time")
     if now_ms > _BORN_MS + 50 * 365 * 86_400_000:
-        return problem(
-            "clock", "the wall clock is decades ahead", "set the clock before publishing"
-        )
+        return problem("clock", "the wall clock is decades ahead")
     return ok("clock", "plausible")
 
 
 def _encoding(machine: Machine) -> Finding:
     if machine.encoding.lower().replace("-", "") != "utf8":
-        return warning("encoding", f"the locale uses {machine.encoding}", "export LC_ALL=C.UTF-8")
+        return warning("encoding", f"the locale uses {machine.encoding}")
     return ok("encoding", "UTF-8")
 
 
@@ -252,10 +218,10 @@ def _temporary(machine: Machine) -> Finding:
 
 
 def _kernel(machine: Machine) -> Iterator[Finding]:
-    for check, path, is_bad, found, fix in _KERNEL:
+    for check, path, is_bad, found in _KERNEL:
         words = machine.text(path).split()
         if words and is_bad(words):
-            yield warning(check, found.format(*words), fix)
+            yield warning(check, found.format(*words))
         else:
             yield ok(check, " ".join(words) or "unknown on this system")
 

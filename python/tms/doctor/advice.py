@@ -1,0 +1,28 @@
+"""What to do about a check that is not fine, where it is the same whatever was found."""
+
+ADVICE = {
+    "libraries": "install the locked ones: pip install --require-hashes -r requirements.lock",
+    "native libraries": "reinstall them for this Python: pip install --force-reinstall NAME",
+    "file size": "ulimit -f unlimited",
+    "threads": "ulimit -u 4096",
+    "open files": "ulimit -n 65536, or LimitNOFILE= in the systemd unit",
+    "address space": "ulimit -v unlimited, and limit memory with a control group instead",
+    "huge pages": "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+    "memory overcommit": "sysctl vm.overcommit_memory=0",
+    "connection backlog": "sysctl net.core.somaxconn=4096",
+    "local ports": 'sysctl net.ipv4.ip_local_port_range="32768 60999"',
+    "memory": "free some: the service needs 256 MiB and its cache",
+    "memory of the control group": "raise it to 512 MiB, or make the service's cache smaller",
+    "clock": "set the clock before publishing, and let chrony or systemd-timesyncd keep it",
+    "encoding": "export LC_ALL=C.UTF-8",
+    "configuration": "correct it; docs/operations.md lists every key",
+    "data directory": "choose a directory of this user with --data",
+    "lock of the data directory": "talk to its service with --url, or stop that process first",
+    "file system": "put the data directory on a local disk (ext4, xfs, btrfs, zfs), or a volume",
+    "disk space": "free some, shorten retention (tms topic update --retention), or add a disk",
+    "inodes": "remove small files, or use a file system with more inodes",
+    "encryption": "put a TLS proxy in front of the service, or use a private network",
+    "version of the service": "install the same version on both sides",
+    "clocks": "let chrony or systemd-timesyncd keep both clocks",
+    "round trip": "move closer to the service, or see its load: tms doctor on its machine",
+}
