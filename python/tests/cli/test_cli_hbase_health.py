@@ -29,7 +29,7 @@ NOTE = Installed("0.1.0", 1, 1, NEW)
 
 
 def region(number: int, table: str = "messages", server: str = "a:1") -> Region:
-    return Region(table, f"r{number}", b"%d" % number, b"%d" % (number + 1), server, 1)
+    return Region(table, f"r{number}", b"%d" % number, b"%d" % (number + 1), server)
 
 
 def observed(*probes: Probe | str | None, found: plan.TablesState | None = None) -> Observed:

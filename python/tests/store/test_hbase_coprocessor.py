@@ -12,7 +12,7 @@ FRESH = Probe(VERSION, True, "tms:messages", 1_000, 1_000)
 
 
 def region(table: str = "messages") -> Region:
-    return Region(table, "abc", b"", b"", "localhost:1", 1)
+    return Region(table, "abc", b"", b"", "localhost:1")
 
 
 def said(*probes: Probe | None) -> list[str]:

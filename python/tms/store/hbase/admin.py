@@ -78,7 +78,6 @@ class Region:
     start: bytes
     end: bytes
     server: str  # HOST:PORT; empty while it is on its way to one
-    start_code: int
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -341,7 +340,6 @@ def _region(table: str, encoded: Mapping[bytes, str], found: Any) -> Region:
         start,
         known.endKey or b"",
         f"{_text(server.hostName)}:{server.port}" if server is not None else "",
-        int(server.startCode or 0) if server is not None else 0,
     )
 
 

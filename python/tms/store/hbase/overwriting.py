@@ -5,9 +5,8 @@ late never wins. Pieces that the new value has not (`rows.pieces`) would stay be
 they are deleted.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from tms.store.hbase.rows import FAMILY, PIECE_BYTES, StoredRow, is_more
 from tms.store.hbase.thrift.connection import types
@@ -17,47 +16,34 @@ from tms.store.hbase.thrift.scanning import LENGTHS, PAGE_ROWS_MAX, Pages
 LATER_MAX = 1 << 20  # more often no row is overwritten: a deletion hides timestamps up to it
 
 
-class _StoredRow(NamedTuple):
-    """A row as it is: its newest timestamp, and its pieces beyond the first."""
-
-    timestamp: int
-    more: tuple[bytes, ...]
-
-
 def replacements(
     pool: Pool, table: bytes, fresh: Sequence[StoredRow]
 ) -> tuple[list[StoredRow], list[Any]]:
     """What to write over those of these rows that are there, and the deletions that follow. The
     rows ascend; nothing but their lengths is read."""
-    before = _standing(pool, table, [one.row for one in fresh])
-    there = [one for one in fresh if one.row in before]
-    stored = [one._replace(timestamp=before[one.row].timestamp + 1) for one in there]
-    stale = [_stale_pieces(one.row, before[one.row], len(one.value)) for one in there]
-    return stored, [*chain.from_iterable(stale)]
-
-
-def _standing(pool: Pool, table: bytes, rows: Sequence[bytes]) -> dict[bytes, _StoredRow]:
-    wanted, found = set(rows), dict[bytes, _StoredRow]()
-    pages = Pages(pool, table, rows[0], rows[-1] + b"\0", filter=LENGTHS)
+    by_row = {one.row: one for one in fresh}
+    stored: list[StoredRow] = []
+    stale: list[Any] = []
+    pages = Pages(pool, table, fresh[0].row, fresh[-1].row + b"\0", filter=LENGTHS)
     while not pages.ended:
-        for one in pages.next(min(PAGE_ROWS_MAX, len(rows) + 64)):
-            if one.row in wanted:
-                cells = one.columnValues
-                more = tuple(cell.qualifier for cell in cells if is_more(cell.qualifier))
-                found[one.row] = _StoredRow(max(cell.timestamp for cell in cells), more)
-    return found
+        for result in pages.next(min(PAGE_ROWS_MAX, len(fresh) + 64)):
+            if (one := by_row.get(result.row)) is not None:
+                cells = result.columnValues
+                timestamp = max(cell.timestamp for cell in cells)
+                stored.append(one._replace(timestamp=timestamp + 1))
+                pieces = [cell.qualifier for cell in cells if is_more(cell.qualifier)]
+                kept = max(0, (len(one.value) - 1) // PIECE_BYTES)
+                if len(pieces) > kept:
+                    stale.append(_deletion(one.row, pieces[kept:], timestamp))
+    return stored, stale
 
 
-def _stale_pieces(row: bytes, before: _StoredRow, value_bytes: int) -> Iterator[Any]:
-    """The deletion of the pieces that a value of this size leaves behind."""
-    kept = max(0, (value_bytes - 1) // PIECE_BYTES)
-    gone = before.more[kept:]
-    if gone:
-        kinds = types()
-        yield kinds.TDelete(
-            row=row,
-            columns=[kinds.TColumn(family=FAMILY, qualifier=name) for name in gone],
-            timestamp=before.timestamp,
-            deleteType=kinds.TDeleteType.DELETE_COLUMNS,
-            durability=kinds.TDurability.FSYNC_WAL,
-        )
+def _deletion(row: bytes, pieces: Sequence[bytes], timestamp: int) -> Any:
+    kinds = types()
+    return kinds.TDelete(
+        row=row,
+        columns=[kinds.TColumn(family=FAMILY, qualifier=name) for name in pieces],
+        timestamp=timestamp,
+        deleteType=kinds.TDeleteType.DELETE_COLUMNS,
+        durability=kinds.TDurability.FSYNC_WAL,
+    )

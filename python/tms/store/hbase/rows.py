@@ -173,11 +173,10 @@ def block_of(row: bytes, cells: list[Any]) -> tuple[bytes, int] | None:
             raise _damaged(row, "m:b is missing")
         return None
     parts = [first.value]
-    left = {name for name, cell in found.items() if cell.timestamp == first.timestamp}
-    left = {name for name in left if is_more(name)}
-    for number in range(1, len(left) + 1):
+    more = {name for name, cell in found.items() if cell.timestamp == first.timestamp}
+    for number in range(1, sum(map(is_more, more)) + 1):
         name = BLOCK + b"%02d" % number
-        if name not in left:
+        if name not in more:
             raise _damaged(row, f"m:{name.decode()} is missing")
         if len(parts[-1]) != PIECE_BYTES:
             raise _damaged(row, f"the cell before m:{name.decode()} is not whole")

@@ -56,20 +56,16 @@ class JarPlace:
         """How a table names a jar here."""
         return f"{self._root}{self._directory / name}"
 
-    def holds(self, name: str, content: bytes) -> bool:
-        """Whether the jar is here, with these bytes."""
-        return self._files.read(str(self._directory / name)) == content
-
     def content(self, name: str) -> bytes | None:
         """The bytes of a jar that is here."""
         return self._files.read(str(self._directory / name))
 
     def put(self, name: str, content: bytes) -> bool:
         """Put a jar here; False when it was. Raises `ConfigError` or `StorageUnavailable`."""
-        if self.holds(name, content):
+        if self.content(name) == content:
             return False
         self._files.write(str(self._directory / name), content)
-        if not self.holds(name, content):
+        if self.content(name) != content:
             raise StorageUnavailable(
                 f"{self.url(name)} was written and reads back differently.",
                 next="look at that file system, then run the command again",
