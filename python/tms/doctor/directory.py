@@ -9,8 +9,8 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tms.doctor.finding import Finding, ok, problem, warning
 from tms.doctor.machine import MIB, Machine
@@ -22,8 +22,7 @@ _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "glusterfs", "lu
 _FORGETFUL = {"tmpfs", "ramfs", "devtmpfs"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Mount:
+class _Mount(NamedTuple):
     point: str
     kind: str
     read_only: bool

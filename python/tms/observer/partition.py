@@ -1,4 +1,4 @@
-"""One partition that another process owns: where it begins and ends, and its committed blocks.
+"""A partition that another process owns: where it begins and ends, and its committed blocks.
 
     segment 0 (sealed)    segment 1 (sealed)    segment 2 (open)
     up to its seal        up to its seal        up to where its owner cannot take it back: `ending`
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
 
 class ObservedPartition:
-    """A partition as it stood when it was first asked. `known`: what was found before."""
+    """A partition as it stood at the first call. `known`: its end and keys from earlier reads."""
 
     def __init__(
         self,
@@ -89,16 +89,16 @@ class ObservedPartition:
     # -- offsets -------------------------------------------------------------------------------
 
     def start(self) -> int:
-        """The offset of the first readable message; the end when there is none."""
+        """The offset of the first readable message, or the end."""
         return self._offset_from(FIRST_KEY)
 
     def end(self) -> End:
-        """Where what is decided ends; what lies before stays as it is until its retention ends."""
+        """The end of the decided messages; what lies before it only changes when it expires."""
         return self._decided_end
 
     def decided(self, offset: int) -> End:
-        """A place up to which everything is decided: the end, unless it is known already that the
-        offset lies before it."""
+        """An end before which every message is decided: one that is known already if the offset
+        lies before it."""
         return self._known.end if self._known.end.offset >= offset else self.end()
 
     def offset_at(self, position: Position) -> int:
@@ -153,7 +153,7 @@ class ObservedPartition:
         return begin, key_after(last.key) if last.base_offset < stop else last.key
 
     def pieces(self, start: int, stop: int) -> list[Piece]:
-        """Where a range of offsets lies."""
+        """The parts of a range of offsets, by segment."""
         found: list[Piece] = []
         rate = 1.0  # bytes per offset
         for segment in self._record.segments:
@@ -196,8 +196,7 @@ class ObservedPartition:
             self._require(begin)
 
     def _left(self, found: list[StoredBlock]) -> list[StoredBlock]:
-        """Those of some blocks that compaction has not taken out since they were read, nor is about
-        to."""
+        """The blocks that compaction has not removed since they were read, and is not removing."""
 
         def is_there(one: StoredBlock) -> bool:
             there = self.block_at(_key_of(one))
@@ -229,7 +228,7 @@ class ObservedPartition:
             yield self._stored_end.key
 
     def _require(self, begin: BlockKey) -> None:
-        """Whether everything from a key on is still kept."""
+        """Raise `OffsetOutOfRange` unless every row from this key on is still kept."""
         floor = self._rows.floor()
         if floor <= begin:
             return

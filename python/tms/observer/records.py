@@ -60,11 +60,11 @@ class StoreObserver:
         return ObservedTopic(self, parsed, record, Fates(decoded, FOREIGN_LIFETIME_MS))
 
     def known(self, uid: int, partition: int) -> KnownPartition:
-        """What was found of a partition before."""
+        """What earlier reads know of a partition."""
         return self._known.setdefault((uid, partition), KnownPartition())
 
     def record(self, name: TopicName) -> TopicRecord:
-        """What is said of a topic now. Raises `TopicNotFound`."""
+        """The record of a topic now. Raises `TopicNotFound`."""
         key = keys.topic_key(*name)
         raw = self.metadata.get(key)
         if raw is None:

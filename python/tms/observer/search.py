@@ -1,7 +1,7 @@
 """Finding an offset among rows whose keys are times: offsets grow with keys, at a rate that changes
 little. Pure, but for the probes.
 
-What was found before stays true as long as the topic lives, and need not be looked for again.
+A place that was found stays true as long as the topic lives.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ _HALVED = 2  # of so many steps one halves, so that no history of a partition ma
 
 @dataclass(slots=True)
 class KnownPartition:
-    """What was found of a partition: an end, before which everything is decided, and the keys of
-    the first messages of some blocks, by their offsets."""
+    """What earlier reads of a partition know: an end before which every message is decided, and
+    the keys of the first messages of some blocks, by offset."""
 
     end: End = _NOTHING
     places: dict[int, BlockKey] = field(default_factory=dict)

@@ -7,8 +7,9 @@ Invariants
 * What changes something in the master is not tried again by itself: its outcome is looked up.
 """
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -117,8 +118,6 @@ class Admin:
 
     def create_namespace(self) -> bool:
         """Make the namespace; False when it was there."""
-        if self.place.namespace in self.namespaces():
-            return False
         wanted = types().TNamespaceDescriptor(name=self.place.namespace)
         return self._change(
             "createNamespace", wanted, done=lambda: self.place.namespace in self.namespaces()
@@ -158,8 +157,6 @@ class Admin:
     def modify_table(self, table: HBaseTable) -> bool:
         """Make a table's attributes as described (one that is not named is taken away), and those
         of its family that are named; its regions reopen. False when it was so already."""
-        if _fits(self.table(table.name), table):
-            return False
         found = self._read("getTableDescriptor", self._name(table.name))
         own = {name.encode() for name in _OWN}
         kept = {name: value for name, value in found.attributes.items() if name in own}
@@ -178,14 +175,10 @@ class Admin:
 
     def drop_table(self, name: str) -> bool:
         """Delete a table that rests, with everything in it; False when there was none."""
-        if name not in self.tables():
-            return False
         return self._change("deleteTable", self._name(name), done=lambda: name not in self.tables())
 
     def drop_namespace(self) -> bool:
         """Delete the namespace, which must be empty; False when there was none."""
-        if self.place.namespace not in self.namespaces():
-            return False
         return self._change(
             "deleteNamespace",
             self.place.namespace,
@@ -281,24 +274,23 @@ class Admin:
     def _read(self, method: str, *arguments: Any) -> Any:
         return self._pool.call(method, *arguments, repeatable=True)
 
-    def _change(self, method: str, *arguments: Any, done: Any) -> bool:
-        """Have the master do something; when its answer is lost, `done` says whether it did."""
+    def _change(self, method: str, *arguments: Any, done: Callable[[], Any]) -> bool:
+        """Have the master do something; False when it is done already. When the master's answer is
+        lost, `done` says whether it did it."""
+        if done():
+            return False
         try:
             self._pool.call(method, *arguments, repeatable=False, call_s=ADMIN_S)
         except StorageUnavailable as error:
-            try:
+            with contextlib.suppress(TMSError):
                 if done():
                     return True
-            except TMSError:
-                pass
             raise error
         return True
 
     def _toggle(self, change: str, state: str, name: str) -> bool:
-        def done() -> bool:
-            return bool(self._read(state, self._name(name)))
-
-        return False if done() else self._change(change, self._name(name), done=done)
+        named = self._name(name)
+        return self._change(change, named, done=lambda: self._read(state, named))
 
     def _name(self, name: str) -> Any:
         return types().TTableName(ns=self.place.namespace.encode(), qualifier=name.encode())

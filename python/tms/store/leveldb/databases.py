@@ -67,8 +67,7 @@ class Databases:
         self.clock = clock
         self.large_bytes = limits.large_bytes
         self.directory = directory
-        self._write_buffer_bytes = limits.write_buffer_bytes
-        self._maps_open_max = limits.maps_open_max
+        self._limits = limits
         self.ticks = count(1)  # one more with every use of any map
         self._lock = threading.Lock()  # guards _open
         self._open: set[_Map] = set()
@@ -99,13 +98,13 @@ class Databases:
 
     def _write_buffer_size(self) -> int:
         share = WRITE_BUFFERS_BYTES // (len(self._open) + 1)
-        return min(self._write_buffer_bytes, max(WRITE_BUFFER_BYTES_MIN, share))
+        return min(self._limits.write_buffer_bytes, max(WRITE_BUFFER_BYTES_MIN, share))
 
     def opened(self, one: _Map) -> None:
         """Count a map as open, and let others rest if there are too many."""
         with self._lock:
             self._open.add(one)
-            excess = len(self._open) - self._maps_open_max
+            excess = len(self._open) - self._limits.maps_open_max
             by_age = sorted(self._open, key=lambda each: each.used) if excess > 0 else []
         for each in by_age:
             excess -= each.rest()
@@ -137,7 +136,7 @@ class Databases:
                 self._probe_again_s = now_s + RETRY_S
                 self._probe_error = None
                 try:
-                    self.directory.probe(min(2 * self._write_buffer_bytes, PROBE_BYTES_MAX))
+                    self.directory.probe(min(2 * self._limits.write_buffer_bytes, PROBE_BYTES_MAX))
                 except OSError as exc:
                     self._probe_error = refused(exc)
             if self._probe_error is not None:

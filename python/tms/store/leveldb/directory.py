@@ -121,14 +121,9 @@ class DataDirectory:
         """Write and sync a file of this size, and remove it. Raises OSError when the disk does not
         take it."""
         path = self._temporary_path()
-        chunk = bytes(1 << 20)
         try:
-            with path.open("wb", buffering=0) as file:
-                for start in range(0, size, len(chunk)):
-                    part = memoryview(chunk)[: size - start]
-                    while part:
-                        part = part[file.write(part) :]
-                os.fsync(file.fileno())
+            path.write_bytes(bytes(size))
+            sync_path(path)
         finally:
             with contextlib.suppress(OSError):
                 path.unlink()

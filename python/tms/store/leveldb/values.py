@@ -75,10 +75,7 @@ class ValueFile:
 
     def __init__(self, path: Path, mark: bytes | None) -> None:
         self._path = path / VALUES
-        end: int = 0
-        self.synced: int = 0
-        if mark is not None:
-            end, self.synced = _MARK.unpack(mark)
+        end, self.synced = (0, 0) if mark is None else _MARK.unpack(mark)
         self._fd = _open(self._path)
         try:
             size = os.fstat(self._fd).st_size

@@ -1,4 +1,4 @@
-"""Reading what is there, carrying out steps, asking every region what it runs.
+"""Reads the state of the tables, carries out steps, asks every region what it runs.
 
 Invariants
 
@@ -68,7 +68,7 @@ class Deployment:
         return self.admin.place.namespace
 
     def state(self) -> plan.TablesState:
-        """What is there."""
+        """The namespace as it is."""
         exists = self.namespace in self.admin.namespaces()
         tables: dict[str, plan.FoundTable] = {}
         foreign = []

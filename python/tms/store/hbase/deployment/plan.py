@@ -1,4 +1,4 @@
-"""From what is there and what is wanted to the steps between. Values only: nothing is called here.
+"""The steps from the tables as they are to the tables as they should be. Values only, no calls.
 
     install     jar → namespace → metadata → messages, payloads (with the coprocessor) → note, asked
     upgrade     jar → note (new, former) → messages, asked → payloads, asked
@@ -55,7 +55,7 @@ class Installed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table that is there."""
+    """An existing table."""
 
     table: HBaseTable
     enabled: bool = True
@@ -63,7 +63,7 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True)
 class TablesState:
-    """What is there. `foreign` are tables of the namespace that are none of TMS's."""
+    """A namespace as it is. `foreign` are its tables that are not TMS's."""
 
     namespace: str
     namespace_exists: bool = False
@@ -132,7 +132,7 @@ class Note(Step, frozen=True):
 def install(
     state: TablesState, build: Build | None, tuning: Tuning, regions: int, tms: str, now_ms: int
 ) -> list[Step]:
-    """What is left to do until everything is there. Raises `Conflict`."""
+    """The steps that an installation still needs. Raises `Conflict`."""
     _refuse_foreign(state)
     _refuse_other_build(state, build)
     path = None if build is None else build.path
