@@ -29,13 +29,13 @@ from tms.client.group_options import DeliveryMode, Told, member_options
 from tms.client.known import Lone, PublishMemory, as_compression, as_durability, ids_in_order
 from tms.client.preconditions import Expect, packed
 from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, SendPace, check_options
-from tms.client.queue_calls import QueueCalls
+from tms.client.queue import QueueCalls
 from tms.client.standing import CommittedPositions
 from tms.client.table import Table
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
 from tms.client.transport import LocalTransport, RemoteTransport, open_lane
-from tms.client.view_calls import ViewCalls
+from tms.client.view import ViewCalls
 from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound
 from tms.model.filter import Filter, as_filter

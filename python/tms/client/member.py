@@ -41,12 +41,10 @@ COMING_S = 0.05  # between two looks while partitions are on their way to this m
 COMMIT_S = 1.0
 _ANY = tuple(PositionKind)
 _TRIES = 3  # to move positions, while partitions are lost meanwhile
-
-
-_BY_ITSELF = {
-    DeliveryMode.AT_MOST_ONCE: "With at-most-once the position moved before the messages were "
-    "handed out: there is nothing to ack.",
-}
+_NOTHING_TO_ACK = (
+    "With at-most-once the position moved before the messages were handed out: there is nothing to "
+    "ack."
+)
 
 
 class Member:
@@ -97,7 +95,8 @@ class Member:
         self.cursor = cursor
         self._standing = standing
         self._starts = dict(starts)
-        standing.by_itself = _BY_ITSELF.get(self.options.delivery, "")
+        if self.options.delivery is DeliveryMode.AT_MOST_ONCE:
+            standing.by_itself = _NOTHING_TO_ACK
         forks.in_child(self._forked)
 
     # -- looking ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ Invariants
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Unpack
 
@@ -22,9 +22,10 @@ from tms.api.operations import QueuesApi
 from tms.api.queues import FETCH_BYTES_MAX, REDRIVE_MAX
 from tms.block import MESSAGES_MAX
 from tms.block.received import Delivered, Received
-from tms.client.leases import Leases, Pace
+from tms.client.calls import BusCalls
+from tms.client.leases import HeldMessage, Leases, Pace
 from tms.clock import Clock
-from tms.errors import Fenced, Invalid, TMSError
+from tms.errors import Fenced, Invalid, QueueNotFound, TMSError
 from tms.model.quantity import Duration, seconds, whole
 from tms.model.queue import (
     DELAY_S_MAX,
@@ -42,8 +43,10 @@ from tms.model.queue import (
     join_tokens,
 )
 from tms.model.topic import TopicName
+from tms.model.transaction import check_group
 
 Messages = Delivered | Received | str | Iterable[Delivered | str]
+Ahead = deque[tuple[Delivered, HeldMessage]]  # messages that are leased, and not handled yet
 WAIT_S = 20.0  # of an iteration, before it asks again
 
 
@@ -95,29 +98,14 @@ class Queue:
         `Fenced` when the lease of a message was lost and its handler has not settled it."""
         pace = Pace(self.settings.lease_s, self.settings.deliveries_max)
         while True:
-            yield from self._handled(self.receive(pace.limit, WAIT_S), pace)
-
-    def _handled(self, messages: Sequence[Delivered], pace: Pace) -> Iterator[Delivered]:
-        ahead = deque(zip(messages, self.leases.keep(messages), strict=True))
-        try:
-            while ahead:
-                message, kept = ahead.popleft()
-                began_s = self.clock.monotonic_s()
+            messages = self.receive(pace.limit, WAIT_S)
+            with leased(self, messages) as ahead:
                 try:
-                    if kept.lost:  # others have it
-                        continue
-                    yield message
+                    yield from handled(self, ahead, pace)
                 finally:
-                    self.leases.release(kept)
-                if kept.lost and not kept.settled:
-                    raise lease_lost(self, message)
-                pace.took(self.clock.monotonic_s() - began_s)
-        finally:
-            if rest := [message for message, kept in ahead if not kept.lost]:
-                with suppress(TMSError):  # then the leases end
-                    self.nack(rest, delay_s=0)
-            for _, kept in ahead:
-                self.leases.release(kept)
+                    if rest := unhandled(ahead):
+                        with suppress(TMSError):  # then the leases end
+                            self.nack(rest, delay_s=0)
 
     @contextmanager
     def settling(self, message: Delivered) -> Iterator[Delivered]:
@@ -202,11 +190,65 @@ class Queue:
         self._port().delete(self.name, self.group)
 
 
+class QueueCalls(BusCalls):
+    """The part of a bus that makes and lists queues. Thread-safe."""
+
+    def queue(self, topic: str, *, group: str, **settings: Unpack[QueueOptions]) -> Queue:
+        """A queue over a topic, made if there is none: see `QueueSettings` for what can be said of
+        it. Without settings it is taken as it is; with some, one that exists has to have the same,
+        the others at their defaults. Raises `TopicNotFound`, `Conflict`, `Invalid`."""
+        name, port = TopicName.parse(topic), self._transport.queues
+        check_group(group)
+        info: QueueInfo | None = None
+        if not settings:
+            with suppress(QueueNotFound):
+                info = port.describe(name, group)
+        if info is None:
+            info = port.declare(name, group, QueueSettings.of(in_seconds(settings)))
+        return Queue(lambda: self._transport.queues, name, group, info.settings, self._clock)
+
+    def queues(self, topic: str) -> list[QueueInfo]:
+        """The queues of a topic, by name. Raises `TopicNotFound`."""
+        return self._transport.queues.list_queues(TopicName.parse(topic))
+
+
 def check_receive(limit: int, wait_s: Duration, bytes_max: int) -> float:
     """The wait in seconds. Raises `Invalid`."""
     whole("limit", limit, 1, RECEIVE_MAX)
     whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX)
     return seconds("wait_s", wait_s)
+
+
+@contextmanager
+def leased(queue: Queue, messages: Sequence[Delivered]) -> Iterator[Ahead]:
+    """Messages with what is known of their leases, which last while the block runs."""
+    ahead = deque(zip(messages, queue.leases.keep(messages), strict=True))
+    try:
+        yield ahead
+    finally:
+        for _, kept in ahead:
+            queue.leases.release(kept)
+
+
+def handled(queue: Queue, ahead: Ahead, pace: Pace) -> Generator[Delivered, None, None]:
+    """Messages one by one, each until the next is asked for. Raises `Fenced`."""
+    while ahead:
+        message, kept = ahead.popleft()
+        began_s = queue.clock.monotonic_s()
+        try:
+            if kept.lost:  # others have it
+                continue
+            yield message
+        finally:
+            queue.leases.release(kept)
+        if kept.lost and not kept.settled:
+            raise lease_lost(queue, message)
+        pace.took(queue.clock.monotonic_s() - began_s)
+
+
+def unhandled(ahead: Ahead) -> list[Delivered]:
+    """The messages to be given back."""
+    return [message for message, kept in ahead if not kept.lost]
 
 
 def lease_lost(queue: Queue, message: Delivered) -> Fenced:

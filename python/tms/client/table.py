@@ -17,6 +17,8 @@ Invariants
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import merge
+from operator import itemgetter
 from typing import Protocol
 
 from tms.client.participants import Transacted
@@ -166,19 +168,9 @@ class TableWrites:
 def _over(
     below: Iterator[tuple[bytes, bytes]], own: list[tuple[bytes, bytes | None]]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Committed rows with a transaction's own over them."""
-    at = 0
-    for key, value in below:
-        while at < len(own) and own[at][0] < key:
-            if (new := own[at][1]) is not None:
-                yield own[at][0], new
-            at += 1
-        if at < len(own) and own[at][0] == key:
-            if (new := own[at][1]) is not None:
-                yield key, new
-            at += 1
-        else:
+    """Committed rows with a transaction's own over them, which come first where keys are equal."""
+    last: bytes | None = None
+    for key, value in merge(own, below, key=itemgetter(0)):
+        if key != last and value is not None:
             yield key, value
-    for key, rest in own[at:]:
-        if rest is not None:
-            yield key, rest
+        last = key

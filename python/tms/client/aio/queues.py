@@ -9,9 +9,9 @@ Invariants
   back, or, if a service leased it, comes again when the leases end.
 """
 
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 from tms.block.received import Delivered, Received
 from tms.client.aio.channels import AsyncLane
@@ -19,7 +19,7 @@ from tms.client.aio.derived import in_thread
 from tms.client.aio.pool import LanePool
 from tms.client.http.exchange import WAIT_S_MAX, explained, surely_not_done
 from tms.client.leases import Pace
-from tms.client.queue import WAIT_S, Queue, check_receive, lease_lost
+from tms.client.queue import WAIT_S, Queue, check_receive, handled, leased, unhandled
 from tms.clock import Clock
 from tms.errors import TMSError
 from tms.model.quantity import Duration
@@ -89,53 +89,32 @@ class AsyncQueue:
 
     async def __aiter__(self) -> AsyncIterator[Delivered]:
         """See `Queue.__iter__`."""
-        pace = Pace(self._sync.settings.lease_s, self._sync.settings.deliveries_max)
+        queue = self._sync
+        pace = Pace(queue.settings.lease_s, queue.settings.deliveries_max)
         while True:
             messages = await self.receive(pace.limit, WAIT_S)
-            async with aclosing(self._handled(messages, pace)) as handled:
-                async for message in handled:
-                    yield message
-
-    async def _handled(
-        self, messages: Sequence[Delivered], pace: Pace
-    ) -> AsyncGenerator[Delivered, None]:
-        leases = self._sync.leases
-        ahead = deque(zip(messages, leases.keep(messages), strict=True))
-        try:
-            while ahead:
-                message, kept = ahead.popleft()
-                began_s = self._clock.monotonic_s()
+            with leased(queue, messages) as ahead:
+                turns = handled(queue, ahead, pace)
                 try:
-                    if kept.lost:  # others have it
-                        continue
-                    yield message
+                    for message in turns:
+                        yield message
                 finally:
-                    leases.release(kept)
-                if kept.lost and not kept.settled:
-                    raise lease_lost(self._sync, message)
-                pace.took(self._clock.monotonic_s() - began_s)
-        finally:
-            if rest := [message for message, kept in ahead if not kept.lost]:
-                with suppress(TMSError):  # then the leases end
-                    await self.nack(rest, delay_s=0)
-            for _, kept in ahead:
-                leases.release(kept)
+                    turns.close()
+                    if rest := unhandled(ahead):
+                        with suppress(TMSError):  # then the leases end
+                            await self.nack(rest, delay_s=0)
 
     @asynccontextmanager
     async def settling(self, message: Delivered) -> AsyncIterator[Delivered]:
         """See `Queue.settling`."""
-        (kept,) = self._sync.leases.keep((message,))
+        handling = self._sync.settling(message)
+        handling.__enter__()
         try:
             yield message
         except BaseException as error:
-            if not kept.settled and (await self.nack(message)).fenced:
-                error.add_note(lease_lost(self._sync, message).message)
+            await asyncio.to_thread(handling.__exit__, type(error), error, error.__traceback__)
             raise
-        else:
-            if not kept.settled and (await self.ack(message)).fenced:
-                raise lease_lost(self._sync, message)
-        finally:
-            self._sync.leases.release(kept)
+        await asyncio.to_thread(handling.__exit__, None, None, None)
 
     # -- what the queue does, in a thread ----------------------------------------------------------
 
