@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple, cast
 
+from msgspec import structs
+
 from tms.block import (
     HEADER_VALUE_BYTES_MAX,
     HEADERS_MAX,
@@ -23,8 +25,10 @@ from tms.block import (
 )
 from tms.client.delivery import Numbering
 from tms.errors import Invalid, PartitionNotFound, TooLarge
+from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock
+from tms.model.preconditions import ONE_BLOCK, as_expected
 from tms.model.topic import TopicName
 
 MESSAGE_OVERHEAD_BYTES = 8
@@ -33,6 +37,7 @@ _SLICE_MAX = 4_096
 _BYTES_ONLY = {bytes}
 
 Headers = Mapping[str, bytes]
+Expect = MessageId | str  # the last message that the caller knows, or "nothing"
 
 
 class _Filling:
@@ -182,6 +187,28 @@ class Batcher:
             error.details["index"] = at
             raise error
         return part[:index]
+
+    def requests(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[Headers | None] | None,
+        partition: int | None,
+        expect: Expect | None = None,
+    ) -> Iterator[list[NewBlock]]:
+        """The blocks of messages, request by request; with an expectation it is one block. Raises
+        like `add_many`."""
+        for _ in self.add_many(values, keys, headers, partition):
+            if expect is not None:
+                raise Invalid(ONE_BLOCK, field="expect")
+            yield self.pack()
+        if self.fillings:
+            blocks = self.pack()
+            if expect is not None:
+                if len(blocks) > 1:
+                    raise Invalid(ONE_BLOCK, field="expect")
+                blocks = [structs.replace(blocks[0], expect=as_expected(expect))]
+            yield blocks
 
     def pack(self) -> list[NewBlock]:
         """Everything that waits, as blocks; nothing waits any more."""

@@ -17,7 +17,7 @@ from typing import Literal, Self
 from tms.api.parameters import TIMEOUT_S
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
-from tms.client.batching import REQUEST_BYTES, Headers, KnownTopic
+from tms.client.batching import REQUEST_BYTES, Expect, Headers, KnownTopic
 from tms.client.coalescing import Coalescing
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer, ConsumerSettings
 from tms.client.cursor import Cursor, Page, Start, check_flag, start_positions
@@ -27,7 +27,6 @@ from tms.client.group_calls import GroupCalls
 from tms.client.group_consumer import MemberConsumer
 from tms.client.group_options import DeliveryMode, Told, member_options
 from tms.client.known import Lone, PublishMemory, as_compression, as_durability, ids_in_order
-from tms.client.preconditions import Expect, packed
 from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, SendPace, check_options
 from tms.client.queue import QueueCalls
 from tms.client.standing import CommittedPositions
@@ -43,9 +42,10 @@ from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
 from tms.model.message import Appended
 from tms.model.position import Position, PositionKind
+from tms.model.preconditions import ANSWERED
 from tms.model.quantity import Duration, seconds, timeout, whole
-from tms.model.snapshot import Isolation, as_view
-from tms.model.topic import TopicName, parse_durability
+from tms.model.snapshot import Isolation
+from tms.model.topic import Durability, TopicName, parse_durability
 
 
 class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
@@ -131,6 +131,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         request was sent, unless it is larger than that.
         """
         packing, publishing = as_compression(compression), self._publishing
+        if expect is not None and durability == Durability.NONE:
+            raise Invalid(ANSWERED, field="expect")
         known = publishing.known(topic) or self.refresh_topic(topic)
         numbering = publishing.take_numbering()
         batcher = publishing.batcher(
@@ -143,11 +145,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         delivery = self._delivery(known, durability, numbering, timeout_s, packing)
         appended: list[Appended] = []
         try:
-            for _ in batcher.add_many(values, keys, headers, partition):
-                blocks = packed(batcher, expect, durability, full=True)
-                appended += delivery.append(blocks)
-            if batcher.fillings:
-                blocks = packed(batcher, expect, durability, full=False)
+            for blocks in batcher.requests(values, keys, headers, partition, expect):
                 appended += delivery.append(blocks)
         except NotFound:
             publishing.forget(topic)
@@ -225,16 +223,13 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        stored = self.positions(topic, group=group) if group and options is None else {}
-        positions = self._starts(topic, start, partitions, stored)
+        standing = CommittedPositions(name, group, self.mover())
+        known = standing if options is None else None
+        positions = self.starts(topic, start, partitions, known)
         cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)
-        settings = ConsumerSettings(
-            seconds("wait_s", wait_s),
-            whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX),
-            timeout(timeout_s, self._timeout_s),
-            as_view(isolation),
+        settings = ConsumerSettings.of(
+            wait_s, bytes_max, timeout(timeout_s, self._timeout_s), isolation
         )
-        standing = CommittedPositions(name, group, stored, self.mover())
         place = (name, open_lane(self._transport), cursor, self._clock, settings, standing)
         if options is None:
             made = Consumer(*place)
@@ -320,17 +315,21 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def _starts(
+    def starts(
         self,
         topic: str,
         start: Start | Mapping[int, Start],
         partitions: Sequence[int] | Literal["all"] | None,
-        stored: Mapping[int, Position],
+        standing: CommittedPositions | None,
     ) -> dict[int, Position]:
-        """Where a consumer begins; `latest` is meant as of now."""
+        """Where a consumer begins: where its group stands, if it has one; `latest` is meant as of
+        now."""
         wanted = None if partitions == "all" else partitions
         positions = start_positions(start, wanted, lambda: self.refresh_topic(topic).partitions)
-        positions.update({p: there for p, there in stored.items() if p in positions})
+        if standing is not None and standing.group:
+            stored = self.positions(topic, group=standing.group)
+            standing.learn(stored)
+            positions.update({p: there for p, there in stored.items() if p in positions})
         latest = {p: there for p, there in positions.items() if there.kind is PositionKind.LATEST}
         if latest:
             positions.update(self._fetch(TopicName.parse(topic), latest, 1, 0).next)

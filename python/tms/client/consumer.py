@@ -9,6 +9,7 @@ answers of `bytes_max` are in memory, and the buffer of a third.
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
+from tms.api.queues import FETCH_BYTES_MAX
 from tms.client.cursor import Batch, Cursor
 from tms.client.standing import CommittedPositions
 from tms.client.transport import Channel, FetchRequest, PendingAnswer
@@ -16,7 +17,8 @@ from tms.clock import Clock
 from tms.errors import Closed, TimedOut, TMSError
 from tms.model.message import Fetched, Message
 from tms.model.position import Position
-from tms.model.snapshot import View
+from tms.model.quantity import Duration, seconds, whole
+from tms.model.snapshot import View, as_view
 from tms.model.topic import TopicName
 from tms.retrying import retrying
 
@@ -33,6 +35,13 @@ class ConsumerSettings(NamedTuple):
     bytes_max: int
     timeout_s: float
     isolation: View
+
+    @classmethod
+    def of(cls, wait_s: Duration, bytes_max: int, timeout_s: float, isolation: str | bytes) -> Self:
+        """What a caller gave. Raises `Invalid`."""
+        waiting_s = seconds("wait_s", wait_s)
+        whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX)
+        return cls(waiting_s, bytes_max, timeout_s, as_view(isolation))
 
 
 class Consumer:

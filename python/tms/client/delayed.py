@@ -7,14 +7,14 @@ Invariants
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tms.block import Compression
 from tms.client.batching import REQUEST_BYTES, Headers
 from tms.client.calls import BusCalls
 from tms.client.delivery import Numbering
-from tms.client.known import as_compression, as_durability
+from tms.client.known import as_compression, as_durability, ids_in_order
 from tms.errors import Invalid, NotFound
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
 from tms.model.ids import TIME_MS_MAX
@@ -103,14 +103,12 @@ class DelayedCalls(BusCalls):
             )
 
         try:
-            for _ in batcher.add_many(values, keys, headers, partition):
-                deferred += store(batcher.pack())
-            if batcher.fillings:
-                deferred += store(batcher.pack())
+            for blocks in batcher.requests(values, keys, headers, partition):
+                deferred += store(blocks)
         except NotFound:
             publishing.forget(topic)
             raise
-        return _in_order(deferred, batcher.partitions_of(len(values), keys, partition))
+        return ids_in_order(deferred, batcher.partitions_of(len(values), keys, partition))
 
     def cancel(self, topic: str, id: DelayedId | str, timeout_s: Duration | None = None) -> bool:
         """Whether a delayed message is cancelled: it is never delivered. False when it is delivered
@@ -167,12 +165,3 @@ def _at_ms(at: At) -> int:
             )
         return max(0, -(-(at - _EPOCH) // _MS))
     return whole("at", at, 0, TIME_MS_MAX)
-
-
-def _in_order(deferred: Sequence[Deferred], partitions: Iterator[int]) -> list[DelayedId]:
-    """The ids of messages that went to these partitions, in this order."""
-    ids: dict[int, list[DelayedId]] = {}
-    for one in deferred:
-        ids.setdefault(one.partition, []).extend(one.ids())
-    following: Mapping[int, Iterator[DelayedId]] = {p: iter(found) for p, found in ids.items()}
-    return [next(following[partition]) for partition in partitions]

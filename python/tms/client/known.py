@@ -9,8 +9,9 @@ Invariants
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -19,14 +20,14 @@ from tms.client.batching import Batcher, Headers, KnownTopic, check_partition, m
 from tms.client.delivery import Numbering
 from tms.clock import Clock
 from tms.errors import Invalid
-from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
-from tms.model.message import Appended, NewBlock
+from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicInfo, parse_durability
 
 REFRESH_S = 60.0
 _TOPICS_MAX = 16_384
 _NUMBERINGS_MAX = 256
+Id = TypeVar("Id", covariant=True)
 
 
 class Lone(Struct, frozen=True):
@@ -125,11 +126,20 @@ class PublishMemory:
         )
 
 
-def ids_in_order(appended: Iterable[Appended], partitions: Iterable[int]) -> list[MessageId]:
+class Stored(Protocol[Id]):
+    """Where messages were stored, in one partition."""
+
+    @property
+    def partition(self) -> int: ...
+
+    def ids(self) -> Sequence[Id]: ...
+
+
+def ids_in_order(stored: Iterable[Stored[Id]], partitions: Iterable[int]) -> list[Id]:
     """The ids of messages that went to these partitions, in this order; none with durability
     `none`."""
-    ids: dict[int, list[MessageId]] = {}
-    for place in appended:
+    ids: dict[int, list[Id]] = {}
+    for place in stored:
         ids.setdefault(place.partition, []).extend(place.ids())
     following = {partition: iter(found) for partition, found in ids.items()}
     return [next(following[partition]) for partition in partitions] if any(ids.values()) else []

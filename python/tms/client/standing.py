@@ -33,13 +33,12 @@ class CommittedPositions:
         self,
         name: TopicName,
         group: str,
-        positions: Mapping[int, Position],
         move: Callable[[Sequence[PositionChange]], None],
     ) -> None:
         self.group = group
         self.move = move
         self.name = name
-        self._positions = {partition: str(at) for partition, at in positions.items()}
+        self._positions: dict[int, str] = {}
         self.owners: dict[int, Owner] = {}
         self.owed: dict[int, PositionChange] = {}
         self.by_itself = ""

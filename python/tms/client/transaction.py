@@ -23,6 +23,7 @@ from typing import Protocol, Self, TypeVar, overload
 from tms import forks
 from tms.client.batches import Batches, parts_of
 from tms.client.batching import (
+    Expect,
     Headers,
     KnownTopic,
     check_partition,
@@ -32,7 +33,6 @@ from tms.client.batching import (
 from tms.client.delivery import Numbering
 from tms.client.known import PublishMemory
 from tms.client.participants import COMMITTED, Participant, Participants
-from tms.client.preconditions import Expect
 from tms.client.queue import Messages, Queue
 from tms.client.standing import Acknowledgement, CommittedPositions
 from tms.client.transport import Transport

@@ -24,28 +24,28 @@ from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable
 from tms.client.aio.transaction import AsyncTransaction
-from tms.client.batching import REQUEST_BYTES, Batcher, Headers, KnownTopic
+from tms.client.batching import REQUEST_BYTES, Batcher, Expect, Headers, KnownTopic
 from tms.client.client import Bus
 from tms.client.consumer import FETCH_BYTES, WAIT_S, ConsumerSettings
 from tms.client.cursor import Cursor, Page, Start, asks, check_flag, page, start_positions
 from tms.client.delivery import DeliveryOptions, Numbering
 from tms.client.group_options import DeliveryMode, member_options
 from tms.client.known import Lone, as_compression, as_durability, ids_in_order
-from tms.client.preconditions import Expect, packed
 from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, SendPace, check_options
 from tms.client.standing import CommittedPositions
 from tms.client.transport import FetchRequest
 from tms.clock import Clock, SystemClock
-from tms.errors import NotFound
+from tms.errors import Invalid, NotFound
 from tms.model.filter import Filter, as_filter
 from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
-from tms.model.position import Position, PositionKind
+from tms.model.position import Position
+from tms.model.preconditions import ANSWERED
 from tms.model.quantity import Duration, seconds, timeout, whole
 from tms.model.queue import QueueOptions
-from tms.model.snapshot import Isolation, as_view
-from tms.model.topic import TopicName
+from tms.model.snapshot import Isolation
+from tms.model.topic import Durability, TopicName
 from tms.retrying import retrying_async
 
 T = TypeVar("T")
@@ -122,6 +122,8 @@ class AsyncBus:
     ) -> list[MessageId]:
         """See `Bus.publish_many`."""
         packing, publishing = as_compression(compression), self._publishing
+        if expect is not None and durability == Durability.NONE:
+            raise Invalid(ANSWERED, field="expect")
         known = publishing.known(topic) or await self._refresh_topic(topic)
         numbering = publishing.take_numbering()
         batcher = publishing.batcher(
@@ -135,11 +137,7 @@ class AsyncBus:
         appended: list[Appended] = []
         try:
             async with self._lanes.lane() as lane:
-                for _ in batcher.add_many(values, keys, headers, partition):
-                    blocks = packed(batcher, expect, durability, full=True)
-                    appended += await delivery.append(lane, blocks)
-                if batcher.fillings:
-                    blocks = packed(batcher, expect, durability, full=False)
+                for blocks in batcher.requests(values, keys, headers, partition, expect):
                     appended += await delivery.append(lane, blocks)
         except NotFound:
             publishing.forget(topic)
@@ -206,18 +204,16 @@ class AsyncBus:
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        standing = CommittedPositions(name, group, {}, self._sync.mover())
+        standing = CommittedPositions(name, group, self._sync.mover())
 
         async def cursor() -> Cursor:
-            alone = standing if group and options is None else None
-            positions = await self._starts(topic, start, partitions, alone)
+            known = standing if options is None else None
+            starts = self._sync.starts
+            positions = await asyncio.to_thread(starts, topic, start, partitions, known)
             return Cursor(str(name), positions, stop_at_end, wanted)
 
-        fetching = ConsumerSettings(
-            seconds("wait_s", wait_s),
-            whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX),
-            timeout(timeout_s, self._timeout_s),
-            as_view(isolation),
+        fetching = ConsumerSettings.of(
+            wait_s, bytes_max, timeout(timeout_s, self._timeout_s), isolation
         )
         place = (name, self._open_lane(), cursor, self._clock, fetching, standing)
         if options is None:
@@ -259,15 +255,20 @@ class AsyncBus:
         """See `Bus.fetch`."""
         whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX)
         waiting_s = seconds("wait_s", wait_s)
-        known = self._publishing.known(topic)
-        if known is not None and partitions is None and not isinstance(start, Mapping):
+        name, counted = (
+            TopicName.parse(topic),
+            partitions is None and not isinstance(start, Mapping),
+        )
+        known = self._publishing.known(topic) if counted else None
+        if known is not None:
             positions = start_positions(start, None, lambda: known.partitions)
             try:
-                return await self._fetch(known.name, positions, bytes_max, waiting_s)
+                return await self._fetch(name, positions, bytes_max, waiting_s)
             except NotFound:  # the topic may have changed since it was remembered
                 pass
-        positions = await self._positions(topic, start, partitions)
-        return await self._fetch(TopicName.parse(topic), positions, bytes_max, waiting_s)
+        partition_count = (await self._refresh_topic(topic)).partitions if counted else 0
+        positions = start_positions(start, partitions, lambda: partition_count)
+        return await self._fetch(name, positions, bytes_max, waiting_s)
 
     # --- administration: what the bus does, in a thread -------------------------------------------
 
@@ -342,36 +343,6 @@ class AsyncBus:
                 fetch = partial(lane.fetch, FetchRequest(name, turn, each, wait_s))
                 answers.append(await retrying_async(fetch, self._clock, self._timeout_s))
         return page(str(name), positions, answers)
-
-    async def _starts(
-        self,
-        topic: str,
-        start: Start | Mapping[int, Start],
-        partitions: Sequence[int] | Literal["all"] | None,
-        standing: CommittedPositions | None,
-    ) -> dict[int, Position]:
-        """Where a consumer begins, who goes on where its group stands if it has one; `latest` is
-        meant as of now."""
-        positions = await self._positions(topic, start, partitions)
-        if standing is not None:
-            stored = await self.positions(topic, group=standing.group)
-            standing.learn(stored)
-            positions.update({p: there for p, there in stored.items() if p in positions})
-        latest = {p: there for p, there in positions.items() if there.kind is PositionKind.LATEST}
-        if latest:
-            positions.update((await self._fetch(TopicName.parse(topic), latest, 1, 0)).next)
-        return positions
-
-    async def _positions(
-        self,
-        topic: str,
-        start: Start | Mapping[int, Start],
-        partitions: Sequence[int] | Literal["all"] | None,
-    ) -> dict[int, Position]:
-        partitions = None if partitions == "all" else partitions
-        needed = partitions is None and not isinstance(start, Mapping)
-        known = await self._refresh_topic(topic) if needed else None
-        return start_positions(start, partitions, lambda: known.partitions if known else 0)
 
     def _delivery(
         self,
