@@ -7,7 +7,6 @@ part comes to those who are left.
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +25,6 @@ class MemberConsumer(Consumer):
         super().__init__(*place)
         self._wait_s = min(self._wait_s, LOOK_S)
         self._member = member
-        self._waiting: deque[Batch] = deque()  # fetched, not handed out
         self._ahead: PendingAnswer[Fetched] | None = None
         self._ended = threading.Event()
 
@@ -81,8 +79,6 @@ class MemberConsumer(Consumer):
     def _fetched(self) -> Iterator[Batch]:
         member, cursor, done = self._member, self._cursor, False
         member.rewind()
-        member.reading = cursor.stop_at_end
-        self._waiting.clear()
         try:
             while not self._closed and not self._is_complete():
                 if member.due:
@@ -94,10 +90,9 @@ class MemberConsumer(Consumer):
                 batches = cursor.accept(self._answer(ahead))
                 if cursor.asks:
                     self._ahead = self._begin()
-                self._waiting.extend(batches)
-                self._forget(member.claim(batches))
-                while self._waiting:
-                    yield self._waiting.popleft()
+                self._drop_touched(member.claim(batches))
+                while member.waiting:
+                    yield member.waiting.popleft()
                 cursor.settle()
             done = True
         except Closed:
@@ -112,31 +107,20 @@ class MemberConsumer(Consumer):
 
     def _is_complete(self) -> bool:
         """Whether everything was read that had to be."""
-        member, cursor = self._member, self._cursor
-        if not cursor.stop_at_end:
+        if not self._cursor.stop_at_end:
             return False
-        looked = member.due
-        if looked:
-            self._tend()
-        if cursor.asks:
-            member.reading = True
-            return False
-        if member.reading or not looked:
-            member.reading = False
-            self._tend()
-        return not cursor.asks and member.complete
+        complete, touched = self._member.is_complete()
+        self._drop_touched(touched)
+        return complete
 
     def _tend(self) -> set[int]:
-        touched = self._member.tend()
-        self._forget(touched)
-        return touched
+        return self._drop_touched(self._member.tend())
 
-    def _forget(self, touched: set[int]) -> None:
-        """Messages in hand of these partitions are void, and so may be those on their way."""
+    def _drop_touched(self, touched: set[int]) -> set[int]:
+        """Of these partitions the messages that are on their way may be void."""
         if touched:
-            self._waiting = deque(b for b in self._waiting if b.partition not in touched)
-            self._cursor.unsettle(touched)
             self._drop_ahead()
+        return touched
 
     def _drop_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None

@@ -80,6 +80,7 @@ class Member:
         self._told = GroupStanding(0, {}, frozenset(), 0)
         self._joined = False
         self.out: Message | Batch | None = None  # handed out, and the next was not asked for
+        self.waiting: deque[Batch] = deque()  # fetched, not handed out
 
     def _forked(self) -> None:
         self._join_anew()
@@ -111,15 +112,34 @@ class Member:
         """How long until then."""
         return max(0.0, self._look_at_s - self._clock.monotonic_s())
 
-    @property
-    def complete(self) -> bool:
-        """Whether nothing more will come for a member who reads up to the end, as far as the last
-        look says."""
-        return bool(self._releasing) or not (self._told.coming or self._told.reading)
+    def is_complete(self) -> tuple[bool, set[int]]:
+        """Whether everything was read that had to be, of a member that reads up to the end; and
+        what `tend` says, which this may call."""
+        looked, touched = self.due, set[int]()
+        if looked:
+            touched = self.tend()
+        if self.cursor.asks:
+            self.reading = True
+            return False, touched
+        if self.reading or not looked:
+            self.reading = False
+            touched = touched | self.tend()
+        coming = self._told.coming or self._told.reading
+        return not self.cursor.asks and (bool(self._releasing) or not coming), touched
 
     def tend(self) -> set[int]:
         """Commit if it is time, and look; partitions of which messages that are not handed out yet
         are void."""
+        return self._forget(self._tend())
+
+    def _forget(self, touched: set[int]) -> set[int]:
+        """Messages in hand of these partitions are void."""
+        if touched:
+            self.waiting = deque(b for b in self.waiting if b.partition not in touched)
+            self.cursor.unsettle(touched)
+        return touched
+
+    def _tend(self) -> set[int]:
         while self._leavers:
             with contextlib.suppress(TMSError, IndexError):  # another thread was faster
                 self._leavers.popleft().finish()
@@ -240,13 +260,14 @@ class Member:
         return self.options.delivery in modes
 
     def claim(self, batches: Sequence[Batch]) -> set[int]:
-        """With at-most-once: move the group behind these, before they are handed out; partitions of
-        which they are void."""
+        """These are to be handed out. With at-most-once the group moves behind them before that;
+        partitions of which they are void."""
+        self.waiting.extend(batches)
         if self.options.delivery is not DeliveryMode.AT_MOST_ONCE:
             return set()
         ends = {batch.partition: Position.after(batch.last_id) for batch in batches}
         with self._lock:
-            return self._move(ends) | (ends.keys() - self._holding.keys())
+            return self._forget(self._move(ends) | (ends.keys() - self._holding.keys()))
 
     def handled(self) -> dict[int, Position]:
         """Behind what was handed out, but for the last, if no other was asked for since."""
@@ -310,6 +331,8 @@ class Member:
     def rewind(self) -> None:
         """Forget what was fetched but not handed out."""
         self.out = None  # the next is asked for
+        self.waiting.clear()
+        self.reading = self.cursor.stop_at_end
         with contextlib.suppress(ValueError):
             self._leavers.remove(self)
         self.cursor.rewind(p for p in self._holding if p not in self._releasing)

@@ -255,10 +255,8 @@ class AsyncBus:
         """See `Bus.fetch`."""
         whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX)
         waiting_s = seconds("wait_s", wait_s)
-        name, counted = (
-            TopicName.parse(topic),
-            partitions is None and not isinstance(start, Mapping),
-        )
+        name = TopicName.parse(topic)
+        counted = partitions is None and not isinstance(start, Mapping)
         known = self._publishing.known(topic) if counted else None
         if known is not None:
             positions = start_positions(start, None, lambda: known.partitions)

@@ -4,7 +4,6 @@ the member asks the service runs in a thread; the callbacks run on the event loo
 
 import asyncio
 import inspect
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -53,7 +52,6 @@ class AsyncMemberConsumer(AsyncConsumer):
         self._cursor_made = None
         self.standing.forget()
         self._member_made: Member | None = None
-        self._waiting: deque[Batch] = deque()  # fetched, not handed out
         self._ended = asyncio.Event()
 
     async def __aiter__(self) -> AsyncIterator[Message]:
@@ -128,8 +126,6 @@ class AsyncMemberConsumer(AsyncConsumer):
         await self._begin()
         member, cursor, done = self._member, self._cursor, False
         member.rewind()
-        member.reading = cursor.stop_at_end
-        self._waiting.clear()
         try:
             while not self._closed and not await self._is_complete():
                 if member.due:
@@ -141,10 +137,9 @@ class AsyncMemberConsumer(AsyncConsumer):
                 batches = cursor.accept(await self._answer(ahead))
                 if cursor.asks:
                     self._ahead = asyncio.create_task(self._fetch(self._timeout_s))
-                self._waiting.extend(batches)
-                self._forget(await asyncio.to_thread(member.claim, batches))
-                while self._waiting:
-                    yield self._waiting.popleft()
+                self._drop_touched(await asyncio.to_thread(member.claim, batches))
+                while member.waiting:
+                    yield member.waiting.popleft()
                 cursor.settle()
             done = True
         except Closed:
@@ -159,31 +154,20 @@ class AsyncMemberConsumer(AsyncConsumer):
 
     async def _is_complete(self) -> bool:
         """Whether everything was read that had to be."""
-        member, cursor = self._member, self._cursor
-        if not cursor.stop_at_end:
+        if not self._cursor.stop_at_end:
             return False
-        looked = member.due
-        if looked:
-            await self._tend()
-        if cursor.asks:
-            member.reading = True
-            return False
-        if member.reading or not looked:
-            member.reading = False
-            await self._tend()
-        return not cursor.asks and member.complete
+        complete, touched = await asyncio.to_thread(self._member.is_complete)
+        self._drop_touched(touched)
+        return complete
 
     async def _tend(self) -> set[int]:
-        touched = await asyncio.to_thread(self._member.tend)
-        self._forget(touched)
-        return touched
+        return self._drop_touched(await asyncio.to_thread(self._member.tend))
 
-    def _forget(self, touched: set[int]) -> None:
-        """Messages in hand of these partitions are void, and so may be those on their way."""
+    def _drop_touched(self, touched: set[int]) -> set[int]:
+        """Of these partitions the messages that are on their way may be void."""
         if touched:
-            self._waiting = deque(b for b in self._waiting if b.partition not in touched)
-            self._cursor.unsettle(touched)
             self._abandon(self._ahead)
+        return touched
 
     async def _sleep(self, seconds: float) -> None:
         try:
