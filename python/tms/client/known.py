@@ -126,7 +126,7 @@ class PublishMemory:
         )
 
 
-class Stored(Protocol[Id]):
+class PlacedIds(Protocol[Id]):
     """Where messages were stored, in one partition."""
 
     @property
@@ -135,7 +135,7 @@ class Stored(Protocol[Id]):
     def ids(self) -> Sequence[Id]: ...
 
 
-def ids_in_order(stored: Iterable[Stored[Id]], partitions: Iterable[int]) -> list[Id]:
+def ids_in_order(stored: Iterable[PlacedIds[Id]], partitions: Iterable[int]) -> list[Id]:
     """The ids of messages that went to these partitions, in this order; none with durability
     `none`."""
     ids: dict[int, list[Id]] = {}
