@@ -114,7 +114,7 @@ class Ownership:
                 self._wait(self._limits.beat_s / 4)
 
     def _claim(self, raw: bytes | None, found: OwnerRecord | None) -> None:
-        """Try to become the owner after the one that was found; the next look tells."""
+        """Try to become the owner after `found`; the next look tells whether it worked."""
         epoch = 1 if found is None else found.epoch + 1
         record = msgspec.structs.replace(self._record, epoch=epoch)
         try:

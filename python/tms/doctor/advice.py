@@ -1,4 +1,4 @@
-"""What to do about a check that is not fine, where it is the same whatever was found."""
+"""Advice by check, for checks whose advice does not depend on the finding."""
 
 ADVICE = {
     "libraries": "install the locked ones: pip install --require-hashes -r requirements.lock",

@@ -1,4 +1,4 @@
-"""What a check finds."""
+"""The outcome of a check."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +16,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found, and how to mend it."""
+    """The outcome of one check, and how to mend it."""
 
     check: str
     status: Status

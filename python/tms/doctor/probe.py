@@ -32,7 +32,7 @@ _TLS_COMPLAINTS = (b"HTTP request was sent to HTTPS", b"HTTP request to an HTTPS
 
 
 class Who(Enum):
-    """Who was found at an address: a sentence on it, and what to do next."""
+    """Who answers at an address: a sentence about it, and what to do next."""
 
     def __init__(self, found: str, next: str) -> None:
         self.found, self.next = found, next

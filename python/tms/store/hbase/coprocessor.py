@@ -54,7 +54,7 @@ class CoprocessorWatch:
         self._looking = False
 
     def warnings(self) -> list[str]:
-        """What the last look found, in sentences; begins another one when that is long ago."""
+        """The warnings of the last look, as sentences; starts another look if that is long ago."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             if not self._looking and now_s >= self._look_at_s:
@@ -63,7 +63,7 @@ class CoprocessorWatch:
             return list(self._found)
 
     def look(self) -> list[str]:
-        """What is wrong in the regions, in sentences. Raises when they cannot be asked."""
+        """The faults of all regions, as sentences. Raises when a region does not answer."""
         probes = [
             (region, self._admin.probe(region))
             for table in CLEANED_TABLES
@@ -113,7 +113,7 @@ def verdict(probe: Probe | None, version: str) -> str:
 def judge(
     probes: Iterable[tuple[Region, Probe | None]], namespace: str, young: bool = False
 ) -> list[str]:
-    """What these answers say is wrong, in sentences. `young`: old records are to be expected."""
+    """The faults that these answers show, as sentences. `young`: old records are expected."""
     asked: Counter[str] = Counter()
     wrong: Counter[tuple[str, str]] = Counter()
     for region, probe in probes:

@@ -131,7 +131,7 @@ class RecordMap:
         self._require_open()
 
     def stored_bytes(self) -> int:
-        """The bytes of all rows when this was asked first, and what was written since."""
+        """The bytes of all rows: read at the first call, counted from then on."""
         self._require_open()
         if self._stored_bytes is None:
             stored = sum(len(row) + size for row, size in self._lengths(b""))

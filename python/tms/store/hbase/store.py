@@ -133,7 +133,7 @@ class HBaseStore:
             return sum(one.foreign_rows for one in self._maps.values() if isinstance(one, BlockMap))
 
     def warnings(self) -> list[str]:
-        """What the last look at the coprocessor found, and rows that are not TMS's."""
+        """The warnings of the last look at the coprocessor, and rows that are not TMS's."""
         found = self._coprocessor.warnings()
         foreign = self.foreign_rows
         if foreign:

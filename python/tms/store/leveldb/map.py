@@ -79,12 +79,12 @@ class LevelDBMap:
         synced = durability is Durability.SYNCED
         if rows or synced:  # an empty batch is a write to LevelDB's log too, and syncs it
             with self._writing:
-                found = self._open
-                if found is None or self._failure is not None:
-                    found = self._writable()
+                opened = self._open
+                if opened is None or self._failure is not None:
+                    opened = self._writable()
                 else:
                     self.used = next(self._databases.ticks)
-                self._commit(found, rows, synced)
+                self._commit(opened, rows, synced)
 
     def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
         """The same as `write`."""
@@ -103,21 +103,21 @@ class LevelDBMap:
         """Set or remove `key` if it is `expected` now; synced."""
         check_row(key, value or b"")
         with self._writing:
-            found = self._writable()
-            if self._get(found, key) != expected:
+            opened = self._writable()
+            if self._get(opened, key) != expected:
                 return False
             if value is not None or expected is not None:
-                self._commit(found, [(key, value)], sync=True)
+                self._commit(opened, [(key, value)], sync=True)
             return True
 
     def get(self, key: bytes) -> bytes | None:
         """The value of `key`, None when there is none."""
         check_key(key)
-        found = self._pin()
+        opened = self._pin()
         try:
-            return self._get(found, key)
+            return self._get(opened, key)
         finally:
-            self._unpin(found)
+            self._unpin(opened)
 
     def scan(
         self, start: bytes | None, stop: bytes | None, bytes_max: int, reverse: bool = False
@@ -125,23 +125,23 @@ class LevelDBMap:
         """Rows of [start, stop) until `bytes_max` is reached."""
         if start is not None and stop is not None and start >= stop:
             return []
-        found = self._pin()
+        opened = self._pin()
         try:
-            with contextlib.closing(found.db.raw_iterator(verify_checksums=True)) as rows:
+            with contextlib.closing(opened.db.raw_iterator(verify_checksums=True)) as rows:
                 stored = collect(rows, start or FIRST_KEY, stop, bytes_max, reverse)
-            return [(key, value_of(found.values, row)) for key, row in stored]
+            return [(key, value_of(opened.values, row)) for key, row in stored]
         except (plyvel.Error, OSError) as exc:
             raise translate(exc, self._path) from exc
         finally:
-            self._unpin(found)
+            self._unpin(opened)
 
     def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
         """Copy the rows that there are to new files, and put these in the place of the old ones.
         Readers go on meanwhile, but for the moment of the change."""
         with self._writing:
-            found, directory = self._writable(), self._databases.directory
+            opened, directory = self._writable(), self._databases.directory
             with refusing():
-                beside = directory.prepare(self._path, lambda path: self._copy(found, path, pause))
+                beside = directory.prepare(self._path, lambda path: self._copy(opened, path, pause))
                 try:
                     self._close()
                     directory.replace(self._path, beside)
@@ -211,23 +211,23 @@ class LevelDBMap:
             self._close()
 
     def _commit(
-        self, found: _Open, rows: Sequence[tuple[bytes, Buffer | None]], sync: bool
+        self, opened: _Open, rows: Sequence[tuple[bytes, Buffer | None]], sync: bool
     ) -> None:
         """Put rows, or delete those whose value is None, in one step."""
-        values, large = found.values, self._large_bytes
+        values, large = opened.values, self._large_bytes
         try:
             for _, value in rows:
                 if value is not None and len(value) >= large:
-                    self._put_apart(found, cast(Sequence[Row], rows), sync)
+                    self._put_apart(opened, cast(Sequence[Row], rows), sync)
                     return
             marked = sync and values.end > values.synced
             if marked:
                 values.sync()
             before = self._tail.size() if sync else 0
             if len(rows) == 1 and rows[0][1] is not None and not marked:
-                found.db.put(rows[0][0], SMALL + rows[0][1], sync=sync)
+                opened.db.put(rows[0][0], SMALL + rows[0][1], sync=sync)
             else:
-                batch = found.db.write_batch(sync=sync)
+                batch = opened.db.write_batch(sync=sync)
                 for key, value in rows:
                     if value is None:
                         batch.delete(key)
@@ -243,9 +243,9 @@ class LevelDBMap:
             self._failure, self._recovery_failed = translate(exc, self._path), False
             raise again(self._failure) from exc
 
-    def _put_apart(self, found: _Open, rows: Sequence[Row], sync: bool) -> None:
+    def _put_apart(self, opened: _Open, rows: Sequence[Row], sync: bool) -> None:
         """Put rows into the file, and pointers to them into the database."""
-        db, values = found
+        db, values = opened
         pointers = values.append(rows)
         if sync:
             values.sync()
@@ -258,16 +258,16 @@ class LevelDBMap:
                 self._tail.sync()
         self._databases.sync_behind(values)
 
-    def _copy(self, found: _Open, path: Path, pause: Callable[[], None]) -> None:
+    def _copy(self, opened: _Open, path: Path, pause: Callable[[], None]) -> None:
         """Make a map of the rows that there are now."""
         write_empty(path)
         copy = LevelDBMap(self._databases, path, self._large_bytes)
         try:
-            with contextlib.closing(found.db.raw_iterator(verify_checksums=True)) as rows:
+            with contextlib.closing(opened.db.raw_iterator(verify_checksums=True)) as rows:
                 start = FIRST_KEY
                 while some := collect(rows, start, None, _COPY_BYTES, reverse=False):
                     copy.write(
-                        [(key, value_of(found.values, row)) for key, row in some],
+                        [(key, value_of(opened.values, row)) for key, row in some],
                         Durability.WRITTEN,
                     )
                     start = some[-1][0] + b"\0"
@@ -278,14 +278,14 @@ class LevelDBMap:
         finally:
             copy.end(Closed("The copy of a map is used in its place."))
 
-    def _get(self, found: _Open, key: bytes) -> bytes | None:
+    def _get(self, opened: _Open, key: bytes) -> bytes | None:
         try:
-            row: bytes | None = found.db.get(key, verify_checksums=True)
+            row: bytes | None = opened.db.get(key, verify_checksums=True)
             if row is None:
-                with contextlib.closing(found.db.raw_iterator(verify_checksums=True)) as rows:
+                with contextlib.closing(opened.db.raw_iterator(verify_checksums=True)) as rows:
                     rows.seek(key)
                     row = rows.value() if rows.valid() and rows.key() == key else None
-            return None if row is None else value_of(found.values, row)
+            return None if row is None else value_of(opened.values, row)
         except (plyvel.Error, OSError) as exc:
             raise translate(exc, self._path) from exc
 
@@ -308,15 +308,15 @@ class LevelDBMap:
                 self.used = next(self._databases.ticks)
                 return self._open
         with self._writing:
-            found = self._opened()
+            opened = self._opened()
             with self._gate:
                 self._pins += 1
-            return found
+            return opened
 
-    def _unpin(self, found: _Open) -> None:
+    def _unpin(self, opened: _Open) -> None:
         with self._gate:
             self._pins -= 1
-            if self._open is not found:
+            if self._open is not opened:
                 self._unpinned.notify_all()
 
     def _opened(self) -> _Open:
@@ -326,16 +326,16 @@ class LevelDBMap:
         if self._open is None:
             db = self._databases.open(self._path)
             try:
-                found = self._aligned(db)
+                opened = self._aligned(db)
             except BaseException:
                 db.close()
                 raise
             self._log_dirty = False  # LevelDB has made synced tables of its logs
             self.used = next(self._databases.ticks)
             with self._gate:
-                self._open = found
+                self._open = opened
             self._databases.opened(self)
-            return found
+            return opened
         return self._open
 
     def _aligned(self, db: plyvel.DB) -> _Open:
@@ -372,11 +372,11 @@ class LevelDBMap:
     def _close(self) -> None:
         """Close both once the readers that are in it are out; needs `_writing`."""
         with self._gate:
-            found, self._open = self._open, None
+            opened, self._open = self._open, None
             if not self._unpinned.wait_for(lambda: not self._pins, _DRAIN_S):
-                self._open = found
+                self._open = opened
                 raise StorageUnavailable(f"Reads of {self._path} do not end, so it stays open.")
-        if found is not None:
-            found.db.close()
-            found.values.close()
+        if opened is not None:
+            opened.db.close()
+            opened.values.close()
             self._databases.closed(self)

@@ -46,16 +46,16 @@ def collect(
     else:
         rows.seek(start)
     step = rows.prev if reverse else rows.next
-    found: list[PointerRow] = []
+    collected: list[PointerRow] = []
     size = 0
     while rows.valid():
         row = rows.item()
         key = row[0]
         if (stop is not None and key >= stop) or key < start:
             break
-        found.append(row)
+        collected.append(row)
         size += len(key) + length(row[1])
         if size >= bytes_max:
             break
         step()
-    return found
+    return collected

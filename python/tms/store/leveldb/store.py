@@ -65,28 +65,28 @@ class LevelDBStore:
         path = self._directory.map_path(name)
         with self._lock:
             self._require_open()
-            found = self._maps.get(name)
+            map = self._maps.get(name)
             if create:
-                if found is not None or path.exists():
+                if map is not None or path.exists():
                     raise Conflict(f"The map {name} exists already.")
                 with refusing():
                     self._directory.add(name, write_empty)
-            elif found is None and not path.exists():
+            elif map is None and not path.exists():
                 raise NotFound(f"There is no map {name} in {self._directory.path}.")
-            if found is None:
+            if map is None:
                 apart = None if _COME_AND_GO.fullmatch(name) else self._databases.large_bytes
-                found = self._maps[name] = LevelDBMap(self._databases, path, apart)
-        found.load()
-        return found
+                map = self._maps[name] = LevelDBMap(self._databases, path, apart)
+        map.load()
+        return map
 
     def drop(self, name: str) -> None:
         """Remove the map and its files."""
         check_name(name)
         with self._lock:
             self._require_open()
-            found = self._maps.pop(name, None)
-            if found is not None:
-                found.end(NotFound(f"The map {name} was dropped."))
+            map = self._maps.pop(name, None)
+            if map is not None:
+                map.end(NotFound(f"The map {name} was dropped."))
             with refusing():
                 away = self._directory.discard(name)
         if away is not None:
@@ -128,8 +128,8 @@ class LevelDBStore:
                 return
             self._closed = True
             try:
-                for one in self._maps.values():
-                    one.end(self._closed_error())
+                for map in self._maps.values():
+                    map.end(self._closed_error())
             finally:
                 self._databases.close()
                 self._directory.close()

@@ -181,8 +181,8 @@ class Deployment:
         return [one for one in found if not one.runs(version)], len(found)
 
     def _leave_nothing(self) -> None:
-        """Take back what was made before the first table with a coprocessor, which was refused: all
-        of it is empty."""
+        """Remove the tables that this run created before HBase refused the first coprocessor: all
+        are empty."""
         made = [step for step in self._made if isinstance(step, plan.CreateTable)]
         if any(step.table.name in WATCHED for step in made):
             return

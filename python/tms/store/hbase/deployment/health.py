@@ -54,7 +54,7 @@ class HealthFinding:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was found: answers by table, bounds by `TABLE/ENCODED`, tables whose jar is gone."""
+    """A deployment: answers by table, bounds by `TABLE/ENCODED`, tables whose jar is gone."""
 
     state: TablesState
     answers: Mapping[str, Sequence[RegionAnswer]]

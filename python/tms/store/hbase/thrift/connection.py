@@ -96,7 +96,7 @@ class ThriftConnection:
         self._service = types().THBaseService
         left_s = max(0.001, min(connect_s, until_s - clock.monotonic_s()))
         try:
-            made = socket.create_connection((host, port), timeout=left_s)
+            connected = socket.create_connection((host, port), timeout=left_s)
         except OSError as exc:
             raise Failure(
                 StorageUnavailable(
@@ -106,9 +106,9 @@ class ThriftConnection:
                 done=False,
                 again=True,
             ) from exc
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._stream = _Stream(made, clock)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._stream = _Stream(connected, clock)
         forks.in_child(self.let_go)
 
     def call(self, method: str, arguments: tuple[Any, ...], until_s: float) -> Any:
@@ -169,11 +169,11 @@ class ThriftConnection:
     @property
     def alive(self) -> bool:
         """Whether nothing was received while idle: neither an end nor bytes nobody asked for."""
-        made = self._stream.socket
-        if made is None:
+        connected = self._stream.socket
+        if connected is None:
             return False
         poll = select.poll()
-        poll.register(made, select.POLLIN)
+        poll.register(connected, select.POLLIN)
         return not poll.poll(0)
 
     def close(self) -> None:
@@ -211,8 +211,8 @@ class ThriftConnection:
 class _Stream:
     """A socket with one deadline for all reads and writes of a call, as thriftpy2 uses it."""
 
-    def __init__(self, made: socket.socket, clock: Clock) -> None:
-        self.socket: socket.socket | None = made
+    def __init__(self, connected: socket.socket, clock: Clock) -> None:
+        self.socket: socket.socket | None = connected
         self.until_s = 0.0
         self.sent = False
         self._clock = clock
@@ -224,20 +224,20 @@ class _Stream:
         return received
 
     def write(self, raw: bytes) -> None:
-        made = self._ready()
+        connected = self._ready()
         self.sent = True
-        made.sendall(raw)
+        connected.sendall(raw)
 
     def flush(self) -> None:
         """Nothing is kept back."""
 
     def close(self, shared: bool = False) -> None:
-        made, self.socket = self.socket, None
-        if made is not None:
+        connected, self.socket = self.socket, None
+        if connected is not None:
             with contextlib.suppress(OSError):
                 if not shared:
-                    made.shutdown(socket.SHUT_RDWR)
-            made.close()
+                    connected.shutdown(socket.SHUT_RDWR)
+            connected.close()
 
     def _ready(self) -> socket.socket:
         if self.socket is None:

@@ -152,16 +152,16 @@ class Pool:
             one.close()
 
     def _once(self, method: str, arguments: tuple[Any, ...], until_s: float) -> Any:
-        found = self._connection(until_s)
+        connection = self._connection(until_s)
         try:
-            return found.call(method, arguments, until_s)
+            return connection.call(method, arguments, until_s)
         finally:
             with self._changed:
-                kept = found.alive and not self._closed
+                kept = connection.alive and not self._closed
                 if kept:
-                    self._idle.append(found)
+                    self._idle.append(connection)
             if not kept:
-                found.close()
+                connection.close()
 
     def _connection(self, until_s: float) -> ThriftConnection:
         """One that rested, or a new one. Raises `Failure`."""
@@ -169,22 +169,22 @@ class Pool:
             with self._changed:
                 if self._closed:
                     raise Failure(self._closed_error(), done=False, again=False)
-                found = self._idle.pop() if self._idle else None
-            if found is None:
-                return self._made(until_s)
-            rested_s = self._clock.monotonic_s() - found.used_s
-            if rested_s < IDLE_S and found.alive:
-                return found
-            found.close()
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return self._connect(until_s)
+            rested_s = self._clock.monotonic_s() - connection.used_s
+            if rested_s < IDLE_S and connection.alive:
+                return connection
+            connection.close()
 
-    def _made(self, until_s: float) -> ThriftConnection:
+    def _connect(self, until_s: float) -> ThriftConnection:
         failure: Failure | None = None
         for address in self._servers():
             try:
-                made = ThriftConnection(*address, self._clock, self.limits.connect_s, until_s)
-                made.check(min(until_s, self._clock.monotonic_s() + self.limits.connect_s))
+                connection = ThriftConnection(*address, self._clock, self.limits.connect_s, until_s)
+                connection.check(min(until_s, self._clock.monotonic_s() + self.limits.connect_s))
                 self.connections_made += 1
-                return made
+                return connection
             except Failure as one:
                 failure = one
                 with self._changed:
