@@ -43,8 +43,8 @@ class Mover:
             delays = self._world.engine.delayed
             if self._life != self._world.life:
                 self._life = self._world.life
-                delays._mover.look()
-            delays._mover.move_some()
+                delays._scheduler.look()
+            delays._scheduler.move_some()
             if self._world.random.random() < 0.2:
                 delays.tidy()
         finally:
@@ -69,7 +69,7 @@ class Mover:
             return False
         engine = self._world.engine
         waiting = _waiting(engine.delayed)
-        if waiting is None or waiting._lent is None or not waiting.shelf.trusted:
+        if waiting is None or waiting._lent is None or not waiting.stored.trusted:
             return False
         held = (waiting.writing, engine.topics.registry._lock, engine.topics.partitions._lock)
         return not waiting._changes.busy and not any(lock.locked() for lock in held)
@@ -254,10 +254,10 @@ def look(world: World) -> None:
         after = page[-1].id
     waiting = delays.info(TOPIC).waiting
     there = _waiting(delays)
-    owned = not world.store.shared or (there is not None and there.shelf.trusted)
+    owned = not world.store.shared or (there is not None and there.stored.trusted)
     history.add(Listed(began, LATER[0][0], tuple(values), waiting, history.now(), owned))
 
 
 def _waiting(delays: DelayedMessages) -> DelayQueue | None:
     """What waits for the topic, if anything was asked of it in this life."""
-    return next((one for one in delays._waiting.values() if one.shelf.name == TOPIC), None)
+    return next((one for one in delays._waiting.values() if one.stored.name == TOPIC), None)

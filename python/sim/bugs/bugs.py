@@ -40,23 +40,23 @@ def _skip_deduplication() -> list[Replacement]:
 
 def _read_uncommitted() -> list[Replacement]:
     """Whoever wants committed messages gets all."""
-    return [(Fetcher, "_judge", lambda self, isolation: None)]
+    return [(Fetcher, "_fate_of", lambda self, isolation: None)]
 
 
 def _pass_open_transactions() -> list[Replacement]:
     """A committed reader goes past what may still commit."""
-    right = visibility.admit
+    right = visibility.visible_blocks
 
-    def admit(blocks: Any, judge: Any) -> Any:
+    def visible_blocks(blocks: Any, fate_of: Any) -> Any:
         def passing(pointer: int, issued: bool) -> Fate:
-            fate = judge(pointer, issued)
+            fate = fate_of(pointer, issued)
             return Fate.SKIPPED if fate is Fate.OPEN else fate
 
         return right(blocks, passing)
 
     from tms.topics import fetching
 
-    return [(fetching, "admit", admit)]
+    return [(fetching, "visible_blocks", visible_blocks)]
 
 
 def _prune_early() -> list[Replacement]:
@@ -106,7 +106,7 @@ def _apply_before_journal() -> list[Replacement]:
 
 def _trust_after_failure() -> list[Replacement]:
     """After a failed write of the log its end is believed to be where it was."""
-    return [(PartitionState, "distrust", lambda self: None)]
+    return [(PartitionState, "invalidate", lambda self: None)]
 
 
 def _read_journal_without_barrier() -> list[Replacement]:
@@ -169,7 +169,7 @@ def _expect_at_first_only() -> list[Replacement]:
     """What comes between the look and the place is not seen."""
     from tms.log.writer import PartitionWriter
 
-    return [(PartitionWriter, "_unexpected", lambda self, expecting, *_: expecting.refusal)]
+    return [(PartitionWriter, "_unexpected", lambda self, precondition, *_: precondition.refusal)]
 
 
 def _expect_nothing() -> list[Replacement]:
@@ -261,7 +261,7 @@ def _delete_before_commit() -> list[Replacement]:
     right = Scheduler._commit
 
     def commit(self: Scheduler, waiting: Any, taken: Any) -> int:
-        waiting.shelf.delete([entry_key(entry.id) for entry in taken.entries])
+        waiting.stored.delete([entry_key(entry.id) for entry in taken.entries])
         return right(self, waiting, taken)
 
     return [(Scheduler, "_commit", commit)]

@@ -88,7 +88,7 @@ class Later:
             yield from self._lost()
             yield from self._torn()
             yield from self._ids()
-            yield from self._early()
+            yield from self._uncommitted()
             yield from self._order()
             yield from self._cancelled()
             yield from self._refused()
@@ -142,7 +142,7 @@ class Later:
             return sent.due_ms or 0
         return self.times.least(sent.at, until) + sent.delay_ms
 
-    def _early(self) -> Iterator[Finding]:
+    def _uncommitted(self) -> Iterator[Finding]:
         for one in self.deferred:
             for due_ms, _, value in one.messages:
                 if value in self.asked and due_ms < self._due_ms(value, one.at):

@@ -410,7 +410,7 @@ def test_a_transaction_whose_staged_blocks_are_gone_is_damage_unless_nobody_is_s
         world.engine.erase(NAME, key=KEY)
     monkeypatch.setattr(
         world.engine.compaction,
-        "_judge",
+        "_fate_of",
         lambda pointer, issued: Fate.SKIPPED if pointer else Fate.VISIBLE,
     )
     assert world.engine.erase(NAME, key=KEY) == 1

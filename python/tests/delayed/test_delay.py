@@ -102,7 +102,7 @@ def test_many_are_moved_in_several_batches(world: World, monkeypatch: pytest.Mon
     for number in range(40):
         world.later(b"%d" % number, delay_ms=1)
     world.clock.pass_ms(1)
-    assert 0 < world.delayed._mover.move_some() < 40
+    assert 0 < world.delayed._scheduler.move_some() < 40
     world.kill()
     world.delayed.move()
     assert world.read() == [b"%d" % number for number in range(40)]
@@ -118,7 +118,7 @@ def test_a_topic_with_much_to_do_does_not_keep_others_waiting(
         world.later(bytes(100), delay_ms=1)
     world.later(b"other", delay_ms=1, name=other)
     world.clock.pass_ms(1)
-    world.delayed._mover.move_some()
+    world.delayed._scheduler.move_some()
     assert world.read(name=other) == [b"other"] and len(world.read()) < 40
 
 
@@ -377,7 +377,7 @@ def test_what_is_due_does_not_wait_for_the_requests_of_an_earlier_life(
     world, _ = _with_requests(monkeypatch)
     world.clock.pass_ms(1_000)
     assert world.delayed.move() == 20
-    requests = world.delayed._of(A).shelf.requests
+    requests = world.delayed._of(A).stored.requests
     assert not requests._known
     assert [world.delayed._of(A).learn() for _ in range(21)] == [True] * 20 + [False]
     assert len(requests._known) == 20
@@ -386,7 +386,7 @@ def test_what_is_due_does_not_wait_for_the_requests_of_an_earlier_life(
 def test_the_thread_reads_the_requests_of_an_earlier_life(monkeypatch: pytest.MonkeyPatch) -> None:
     world, _ = _with_requests(monkeypatch)
     world.delayed.start()
-    until(lambda: len(world.delayed._of(A).shelf.requests._known) == 20)
+    until(lambda: len(world.delayed._of(A).stored.requests._known) == 20)
     world.engine.close()
 
 
@@ -408,14 +408,14 @@ def test_requests_that_could_not_be_read_are_not_taken_for_unknown(
 ) -> None:
     world, ids = _with_requests(monkeypatch)
     world.delayed.info(A)
-    right, reads = world.delayed._of(A).shelf.requests._stored, count()
+    right, reads = world.delayed._of(A).stored.requests._stored, count()
 
     def failing(after: bytes) -> Sequence[tuple[bytes, bytes]]:
         if next(reads) == 3:
             raise StorageUnavailable("The disk is away.")
         return right(after)
 
-    world.delayed._of(A).shelf.requests._stored = failing
+    world.delayed._of(A).stored.requests._stored = failing
     with pytest.raises(StorageUnavailable):
         world.later(b"1", delay_ms=1_000, token="19")
     assert world.later(b"1", delay_ms=1_000, token="19") == ids[19]
@@ -470,7 +470,7 @@ def test_what_is_remembered_no_longer_goes_though_something_is_due_all_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, tidied = World(), threading.Event()
-    mover = world.delayed._mover
+    mover = world.delayed._scheduler
     monkeypatch.setattr(mover, "_tidy", tidied.set)
     monkeypatch.setattr(mover, "move_some", lambda: 1)
     world.clock.pass_ms(31_000)

@@ -382,14 +382,14 @@ def test_who_lost_a_topic_takes_it_back_when_nobody_moves_its_messages() -> None
     two.one.later(b"1", delay_ms=1_000)
     two.other.later(b"2", delay_ms=1_000)
     two.clock.pass_ms(1_000)
-    two.one.delayed._mover.move()  # as the one that does not know yet
+    two.one.delayed._scheduler.move()  # as the one that does not know yet
     assert two.read() == []
     two.clock.pass_ms(4_000)
-    two.one.delayed._mover.move()
+    two.one.delayed._scheduler.move()
     assert two.read() == []
     assert two.one.delayed._of(A).next_due_ms == START_MS + 6_000
     two.clock.pass_ms(1_001)
-    two.one.delayed._mover.move()
+    two.one.delayed._scheduler.move()
     assert two.read() == [b"1", b"2"]
 
 
@@ -551,7 +551,7 @@ def test_what_was_counted_as_everything_was_read_again_is_not_counted_twice(
     done = waiting.done
 
     def read_again(taken: Taken, messages: int, committed: bool) -> None:
-        waiting.shelf.distrust()
+        waiting.stored.invalidate()
         assert waiting.info().waiting == 2
         done(taken, messages, committed)
 

@@ -56,10 +56,10 @@ def test_what_was_synced_before_a_move_is_not_synced_again() -> None:
     for _ in range(2):
         world.later(b"1", delay_ms=1)
     world.clock.pass_ms(1)
-    shelf = world.delayed._of(A).shelf
+    stored = world.delayed._of(A).stored
     for expected in ([(b"n", Durability.SYNCED)], []):
         store.noted.clear()
-        shelf.make_durable()
+        stored.make_durable()
         assert store.noted == expected
 
 

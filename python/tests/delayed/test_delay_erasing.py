@@ -206,7 +206,7 @@ def test_the_mover_passes_over_what_is_gone(world: World) -> None:
     later(world, (OTHER, b"1"))
     world.engine.erase(A, key=KEY)
     world.clock.pass_ms(1)
-    assert world.delayed._mover.move() == (1 if world.store.shared else 0)
+    assert world.delayed._scheduler.move() == (1 if world.store.shared else 0)
     assert world.engine.warnings() == []
     assert world.delayed.info(A) == DelayedInfo(1, START_MS + HOUR_MS)
     assert deliver(world) == [b"1"]
@@ -237,7 +237,7 @@ def test_large_entries_are_written_anew_however_they_are_packed(
     block = encode(values, names, compression=compression)
     world.delayed.publish(A, [NewBlock(0, block)], Due(delay_ms=1))
     assert world.engine.erase(A, key=b"3") == 200
-    (entry,) = world.delayed._of(A).shelf.scan(DelayedId(0, 0), None, 1 << 20)
+    (entry,) = world.delayed._of(A).stored.scan(DelayedId(0, 0), None, 1 << 20)
     assert decode(entry.block).compression is compression
     world.clock.pass_ms(1)
     world.delayed.move()
@@ -350,7 +350,7 @@ def test_what_the_mover_takes_at_the_last_moment_is_left_to_it(
         if next(waits) == 0:
             assert waiting.take(START_MS, 1 << 20) is not None
         else:
-            waiting.give_back()
+            waiting.release()
 
     monkeypatch.setattr(waiting, "wait_returned", wait_returned)
     assert world.delayed.erase(A, KEY) == 1
@@ -368,7 +368,7 @@ def test_erasing_waits_for_a_move_and_says_so_when_it_does_not_end() -> None:
     assert taken is not None
     with pytest.raises(TimedOut):
         world.delayed.erase(A, KEY, timeout_s=0.01)
-    waiting.give_back()
+    waiting.release()
     assert world.delayed.erase(A, KEY) == 1
     world.delayed.move()
     assert world.read() == [b"1"]

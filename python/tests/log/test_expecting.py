@@ -339,9 +339,9 @@ def test_a_block_that_was_rolled_back_does_not_count_whatever_its_transaction_is
     block = encode([b"1"], [KEY])
     place(block, 0, Flags.TRANSACTIONAL | Flags.ISSUED | Flags.ROLLED_BACK, 5)
     keys = frozenset([KEY])
-    expecting = Precondition(keys, NOTHING, 0, lambda *_: fate, lambda one: one, FIRST_KEY)
-    expecting.look([StoredBlock(0, START_MS, 0, block)])
-    assert expecting.refusal is None
+    precondition = Precondition(keys, NOTHING, 0, lambda *_: fate, lambda one: one, FIRST_KEY)
+    precondition.look([StoredBlock(0, START_MS, 0, block)])
+    assert precondition.refusal is None
 
 
 def keyed(value: bytes, expect: MessageId | None = None) -> NewBlock:

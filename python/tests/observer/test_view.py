@@ -106,7 +106,7 @@ def test_a_view_shows_what_the_engine_shows_of_any_history(seed: int) -> None:
                 world.tx.stage(NAME, [NewBlock(0, block(value, value))], chance.choice(open_))
             elif what < 0.85 and open_:
                 id = open_.pop(chance.randrange(len(open_)))
-                staged = len(world.tx._early.references(NAME, 0, id))
+                staged = len(world.tx._uncommitted.references(NAME, 0, id))
                 extra = (TopicStaged(NAME, 0, staged),) if staged else ()
                 world.tx.commit(
                     Commit(id, "", (TopicBlock(NAME, NewBlock(0, block(value))),), staged=extra)

@@ -205,7 +205,7 @@ class Agreement(RuleBasedStateMachine):
     def nack(self, offset: int, delay_ms: int) -> None:
         self.look()
         number = self.delivery_of(offset)
-        decision = self.queue.give_back(
+        decision = self.queue.nack(
             [Token(0, offset, number, EPOCH)], delay_ms, self.now_ms, Random(1)
         )
         assert decision.done == self.is_good(offset, number, dying=False)

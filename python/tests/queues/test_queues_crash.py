@@ -49,7 +49,7 @@ class World:
         self.dies_at = self.writes = 0
         self.store = FaultyStore(self.inner, self._before)
         self.engine = Engine(self.store, self.clock)
-        self.engine.queues._mover._stop.set()  # only when it is told
+        self.engine.queues._upkeep._stop.set()  # only when it is told
 
     def _before(self, operation: str, name: str) -> None:
         if operation in _WRITES and not self.dead:

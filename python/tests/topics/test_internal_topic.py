@@ -9,7 +9,7 @@ from tests.log_kit import SEGMENTS, SYNCED, Bench, until
 from tms.block import Flags
 from tms.errors import StorageUnavailable, TimedOut
 from tms.log.groups import Stamp
-from tms.log.visibility import Judge
+from tms.log.visibility import FateOf
 from tms.model.position import Position
 from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
@@ -22,8 +22,8 @@ def bench() -> Iterator[Bench]:
         yield made
 
 
-def _open(bench: Bench, judge: Judge | None = None) -> InternalTopic:
-    return bench.engine.topics.journal(TopicName("system", "_test"), judge)
+def _open(bench: Bench, fate_of: FateOf | None = None) -> InternalTopic:
+    return bench.engine.topics.journal(TopicName("system", "_test"), fate_of)
 
 
 def _write(topic: InternalTopic, *values: bytes) -> None:
@@ -111,11 +111,11 @@ def test_of_transactions_those_entries_count_that_a_judge_admits(bench: Bench) -
     judged = list[tuple[int, bool]]()
     fates = {5: Fate.VISIBLE, 6: Fate.SKIPPED, 7: Fate.OPEN, 8: Fate.VISIBLE}
 
-    def judge(pointer: int, issued: bool) -> Fate:
+    def fate_of(pointer: int, issued: bool) -> Fate:
         judged.append((pointer, issued))
         return fates[pointer]
 
-    topic = _open(bench, judge)
+    topic = _open(bench, fate_of)
     _write(topic, b"0")
     for pointer in fates:
         flags = Flags.TRANSACTIONAL | (Flags.ISSUED if pointer == 8 else 0)

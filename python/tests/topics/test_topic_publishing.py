@@ -38,9 +38,9 @@ def test_those_blocks_are_counted_that_their_partitions_have(bench: Bench) -> No
 def test_a_commit_that_expects_something_of_a_partition_that_is_not_is_told_of_which_topic(
     bench: Bench,
 ) -> None:
-    expecting = NewBlock(2, block(b"v"), NOTHING)
+    precondition = NewBlock(2, block(b"v"), NOTHING)
     with pytest.raises(PartitionNotFound, match=f"The topic {NAME} has partitions 0 to 1"):
-        bench.engine.transactions.commit(Commit(blocks=(TopicBlock(NAME, expecting),)))
+        bench.engine.transactions.commit(Commit(blocks=(TopicBlock(NAME, precondition),)))
 
 
 def test_who_asks_for_a_partition_at_the_same_time_gets_the_same(bench: Bench) -> None:

@@ -397,7 +397,7 @@ def test_attempts_that_are_refused_are_not_remembered_for_ever(world: World) -> 
     world.tx.commit(Commit(changes=(b"k",)))
     with pytest.raises(TransactionConflict):
         world.tx.commit(Commit(id, changes=(b"k",)))
-    assert not world.tx._early.published._writes
+    assert not world.tx._uncommitted.writes._writes
 
 
 def test_a_commit_cut_off_by_a_crash_is_never_seen(world: World) -> None:

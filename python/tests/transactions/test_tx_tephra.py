@@ -236,7 +236,7 @@ def test_an_abort_takes_back_what_was_published_in_it_and_its_checkpoints(
     world.abort(last)
     assert world.read() == [b"3"]
     assert world.listed() == ()
-    assert not world.tx._early.published._writes
+    assert not world.tx._uncommitted.writes._writes
     world.abort(last)
     with pytest.raises(TransactionEnded):
         world.publish_in(last.write_pointer, b"late")
@@ -253,7 +253,7 @@ def test_an_abort_after_the_time_out_leaves_nothing_listed_and_nothing_seen(
     world.abort(last)
     assert world.listed() == ()
     assert world.read() == []
-    assert not world.tx._early.published._writes
+    assert not world.tx._uncommitted.writes._writes
 
 
 @pytest.mark.parametrize("end", ["in progress", "invalid"])
@@ -362,15 +362,15 @@ def test_a_commit_waits_for_what_is_being_published_and_nothing_comes_after(
 ) -> None:
     seen = world.start()
     id = seen.transaction_id
-    world.tx._early.published.enter(id)  # as an append that is under way
+    world.tx._uncommitted.writes.enter(id)  # as an append that is under way
     thread = threading.Thread(target=world.commit, args=(seen,))
     thread.start()
-    while not world.tx._early.published._is_ending(id):
+    while not world.tx._uncommitted.writes._is_ending(id):
         pass
     with pytest.raises(Conflict):
         world.publish_in(id, b"late")
     assert world.tx.describe(id).outcome == "open"
-    world.tx._early.published.leave(id, (), (), True)
+    world.tx._uncommitted.writes.leave(id, (), (), True)
     thread.join(5)
     assert world.tx.describe(id).outcome == "committed"
 
@@ -380,7 +380,7 @@ def test_an_append_that_fails_makes_its_transaction_invalid(
 ) -> None:
     seen = world.start()
     failing = PendingAppend(1)
-    monkeypatch.setattr(world.tx._early._publisher, "submit", lambda *_, **__: failing)
+    monkeypatch.setattr(world.tx._uncommitted._publisher, "submit", lambda *_, **__: failing)
     pending = world.tx.submit(A, [NewBlock(0, encode([b"x"]))], seen.transaction_id)
     monkeypatch.undo()
     failing.fail(1, Conflict("no"))
@@ -398,13 +398,13 @@ def test_of_more_than_is_remembered_nothing_is_sure(
     begun = [world.start() for _ in range(4)]
     for each in begun:
         world.publish_in(each.transaction_id, b"x")
-    assert len(world.tx._early.published._writes) == 2
+    assert len(world.tx._uncommitted.writes._writes) == 2
     for _ in range(3):
         world.publish_in(begun[3].transaction_id, b"x")
     for each in reversed(begun):
         world.abort(each)
     assert world.read() == [] and world.listed() == ()
-    assert not world.tx._early.published._writes and world.tx._early.published._ranges == 0
+    assert not world.tx._uncommitted.writes._writes and world.tx._uncommitted.writes._ranges == 0
     forgotten = world.tx.manager.state.forgotten
     assert forgotten == {each.transaction_id for each in (begun[0], begun[1], begun[3])}
 
@@ -431,7 +431,7 @@ def test_a_native_commit_includes_what_was_published_before(world: TephraWorld) 
     world.publish_in(id, b"1")
     world.tx.commit(commit(b"2", id=id))
     assert world.read() == [b"1", b"2"]
-    assert not world.tx._early.published._writes
+    assert not world.tx._uncommitted.writes._writes
     named = world.tx.manager.committed_blocks(id)
     assert [one.end_offset for one in named] == [1, 2], "what a power loss may take"
 

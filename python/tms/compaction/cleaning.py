@@ -26,7 +26,7 @@ from tms.log.partition_log import PartitionLog
 from tms.log.records import BlockKey, SegmentRecord, key_after
 from tms.log.recovery import header_of
 from tms.log.staging import is_reference
-from tms.log.visibility import Judge
+from tms.log.visibility import FateOf
 from tms.model.message import StoredBlock
 from tms.model.snapshot import Fate
 from tms.store.base import Map
@@ -48,14 +48,14 @@ class Pass:
         self,
         log: PartitionLog,
         metadata: Map,
-        judge: Judge,
+        fate_of: FateOf,
         bounds: PassBounds,
         pause: Callable[[], None],
     ) -> None:
         log.load()
         self.progress = Progress(metadata, log.uid, log.partition)
         self._log = log
-        self._judge = judge
+        self._fate_of = fate_of
         self._now_ms = bounds.now_ms
         self._pause = pause
         self._newest = Newest(bounds.keys_max)
@@ -133,7 +133,7 @@ class Pass:
         if header.flags & Flags.ROLLED_BACK:
             return Fate.SKIPPED
         if header.flags & Flags.TRANSACTIONAL:
-            return self._judge(header.write_pointer, bool(header.flags & Flags.ISSUED))
+            return self._fate_of(header.write_pointer, bool(header.flags & Flags.ISSUED))
         return Fate.VISIBLE
 
     def _decide(self, stored: StoredBlock, unpack: Callable[[], Columns]) -> Verdict:

@@ -67,7 +67,7 @@ class Compaction:
         self._clock = topics.clock
         self._registry = topics.registry
         self._partitions = topics.partitions
-        self._judge = topics.fate
+        self._fate_of = topics.fate
         self._now_ms = topics.retention.now_ms  # which never runs ahead
         self._limits = limits
         self._erase_waiting = erase_waiting
@@ -140,7 +140,7 @@ class Compaction:
         for number in numbers:
             log, now_ms = self._partitions.get(name, topic, number), self._clock.now_ms()
             with self._working_on(log):
-                erasing = Erasing(log, self._metadata, self._judge, wanted, now_ms, also)
+                erasing = Erasing(log, self._metadata, self._fate_of, wanted, now_ms, also)
                 erased += erasing.run().messages
                 self._merge(log)
             also = []
@@ -223,7 +223,7 @@ class Compaction:
         return Pass(
             log,
             self._metadata,
-            self._judge,
+            self._fate_of,
             PassBounds(self._now_ms(), topic.tombstone_retention_ms, self._limits.keys_max),
             pause,
         )

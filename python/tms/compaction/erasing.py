@@ -25,7 +25,7 @@ from tms.log.records import FIRST_KEY, BlockKey, key_after
 from tms.log.recovery import header_of
 from tms.log.segments import KEY_END
 from tms.log.staging import is_reference
-from tms.log.visibility import Judge
+from tms.log.visibility import FateOf
 from tms.model.ids import MessageId
 from tms.model.message import StoredBlock
 from tms.model.snapshot import Fate
@@ -68,13 +68,13 @@ class Erasing:
         self,
         log: PartitionLog,
         metadata: Map,
-        judge: Judge,
+        fate_of: FateOf,
         wanted: EraseTarget,
         now_ms: int,
         also: Sequence[str] = (),
     ) -> None:
         self._log = log
-        self._judge = judge
+        self._fate_of = fate_of
         self._wanted = wanted
         self._now_ms = now_ms
         log.load()
@@ -137,5 +137,5 @@ class Erasing:
 
     def _is_never_seen(self, stored: StoredBlock) -> bool:
         header = header_of(stored)
-        fate = self._judge(header.write_pointer, bool(header.flags & Flags.ISSUED))
+        fate = self._fate_of(header.write_pointer, bool(header.flags & Flags.ISSUED))
         return fate is Fate.SKIPPED

@@ -1,7 +1,7 @@
 """The newest offset of each key in a range of a partition, in bounded memory.
 
 A short key stands for itself, a longer one for 17 bytes of its BLAKE2b hash: no short key has as
-many, and two keys with the same hash are not to be expected in the life of a planet.
+many, and two keys with the same hash are not to be expected in the generation of a planet.
 """
 
 from collections.abc import Iterable

@@ -34,10 +34,10 @@ class CheckedBlock(NamedTuple):
 class ChangeDecider(Protocol):
     """Who decides: the topic's delayed messages."""
 
-    shelf: StoredDelayQueue
+    stored: StoredDelayQueue
 
     def lends(self, id: DelayedId) -> bool:
-        """Whether the mover has this entry."""
+        """Whether the scheduler has this entry."""
         ...
 
     def note_cancelled(self, id: DelayedId, together: int) -> None:
@@ -80,10 +80,10 @@ class Addition:
 
     def decide(self, to: ChangeDecider, now_ms: int, writes: RowWrites) -> Callable[[], None]:
         """Give it a place, or the one that it has already."""
-        shelf = to.shelf
-        known = shelf.requests.find(self.token, self.digest) if self.token else None
+        stored = to.stored
+        known = stored.requests.find(self.token, self.digest) if self.token else None
         if known is None:
-            known = self._place(shelf, now_ms, writes)
+            known = self._place(stored, now_ms, writes)
         entries, cancelled = known.entries, known.ids()
         placed = [
             Deferred(partition, id.due_ms, id.sequence, count)
@@ -91,16 +91,16 @@ class Addition:
         ]
         return lambda: self.answer.settle(0, placed)
 
-    def _place(self, shelf: StoredDelayQueue, now_ms: int, writes: RowWrites) -> Request:
+    def _place(self, stored: StoredDelayQueue, now_ms: int, writes: RowWrites) -> Request:
         due_ms = self.due.after(now_ms)
         values = [entry_value(block.partition, block.block) for block in self.blocks]
-        if max(map(len, values)) > shelf.value_bytes_max:
+        if max(map(len, values)) > stored.value_bytes_max:
             raise TooLarge(
-                f"Delayed messages are stored in at most {shelf.value_bytes_max} bytes together, "
+                f"Delayed messages are stored in at most {stored.value_bytes_max} bytes together, "
                 f"these take {max(map(len, values))}. Publish fewer at once."
             )
         messages = sum(block.messages for block in self.blocks)
-        first = shelf.sequences(messages)
+        first = stored.sequences(messages)
         group = writes.first_sequence = min(writes.first_sequence, first)
         request = Request(
             due_ms,
@@ -113,7 +113,7 @@ class Addition:
             writes.rows.append((entry_key(id), value))
         if self.token:
             raw = encode(request)
-            shelf.requests.add(now_ms, self.token, raw)
+            stored.requests.add(now_ms, self.token, raw)
             writes.requests.append((request_key(now_ms, self.token), raw))
         id = DelayedId(due_ms, first)
         writes.first = id if writes.first is None else min(writes.first, id)
@@ -145,15 +145,15 @@ class Cancellation:
         return lambda: self.answer.settle(0, (cancelled,))
 
     def _decide(self, to: ChangeDecider, writes: RowWrites) -> bool | None:
-        shelf, key = to.shelf, cancelled_key(self.id)
+        stored, key = to.stored, cancelled_key(self.id)
         if key in writes.marks:
             return True
-        entry, epoch = shelf.holding(self.id), shelf.mark(self.id)
+        entry, epoch = stored.holding(self.id), stored.mark(self.id)
         if entry is not None and to.lends(entry.id):
             return None
-        late = entry is None or shelf.moved.covers(entry.id)
+        late = entry is None or stored.moved.covers(entry.id)
         if epoch is not None:
-            if late and shelf.shared and epoch != shelf.head.epoch:
+            if late and stored.shared and epoch != stored.head.epoch:
                 raise Conflict(
                     f"Whether {self.id} was cancelled before it was delivered is not known any "
                     "more: another process has taken over since. Look into the topic."
@@ -161,7 +161,7 @@ class Cancellation:
             return True
         if entry is None or late:
             return False
-        writes.rows.append((key, shelf.head.mark()))
+        writes.rows.append((key, stored.head.mark()))
         writes.marks.add(key)
         writes.waiting -= 1
         writes.durability = max(writes.durability, self.durability, key=_rank)

@@ -49,7 +49,7 @@ class DelayedMessages:
         self._waiting: dict[int, DelayQueue] = {}  # by topic uid
         self._gone: TMSError | None = None
         self._deleted: set[int] = set()
-        self._mover = Scheduler(
+        self._scheduler = Scheduler(
             topics.registry, transactions, topics.clock, self._time.now_ms, self._topics, self.tidy
         )
         self.find(at_start=True)
@@ -57,16 +57,16 @@ class DelayedMessages:
     @property
     def lateness(self) -> Lateness:
         """How late messages were."""
-        return self._mover.lateness
+        return self._scheduler.lateness
 
     @property
     def waiting(self) -> int:
         """How many messages wait, in all topics that were looked at."""
-        return sum(queue.shelf.waiting for queue in self._topics())
+        return sum(queue.stored.waiting for queue in self._topics())
 
     def warnings(self) -> list[str]:
         """What keeps messages that are due from being delivered, in sentences."""
-        return self._mover.warnings()
+        return self._scheduler.warnings()
 
     # -- publishing and cancelling -----------------------------------------------------------------
 
@@ -144,19 +144,19 @@ class DelayedMessages:
         messages: list[DelayedMessage] = []
         if waiting.info().next_due_ms is None:
             return messages
-        shelf, start = waiting.shelf, after or DelayedId(0, 0)
-        held = shelf.holding(start) if after is not None else None
+        stored, start = waiting.stored, after or DelayedId(0, 0)
+        held = stored.holding(start) if after is not None else None
         start = start if held is None else held.id
         left = LIST_BYTES
         while len(messages) < limit and (left > 0 or not messages):
-            entries = shelf.scan(start, None, _SCAN_BYTES)
+            entries = stored.scan(start, None, _SCAN_BYTES)
             if not entries:
                 break
             last = entries[-1]
             start = DelayedId(last.id.due_ms, last.id.sequence + last.messages)
-            cancelled = shelf.cancelled(entries[0].id, start)
+            cancelled = stored.cancelled(entries[0].id, start)
             for entry in entries:
-                if shelf.moved.covers(entry.id):
+                if stored.moved.covers(entry.id):
                     continue
                 if left <= 0 and messages:
                     return messages[:limit]
@@ -171,16 +171,16 @@ class DelayedMessages:
                 ]
         return messages[:limit]
 
-    # -- the mover, and the end --------------------------------------------------------------------
+    # -- the scheduler, and the end ----------------------------------------------------------------
 
     def start(self) -> None:
         """Begin moving what is due in the background."""
-        self._mover.start()
+        self._scheduler.start()
 
     def move(self) -> int:
         """Move what is due now; how many messages."""
-        self._mover.look()
-        return self._mover.move()
+        self._scheduler.look()
+        return self._scheduler.move()
 
     def find(self, at_start: bool = False) -> None:
         """Know the topics of which something may wait. What others have begun since the start is
@@ -193,14 +193,14 @@ class DelayedMessages:
                 if record.uid in uids - self._waiting.keys() - self._deleted:
                     queue = self._waiting[record.uid] = self._make(name, record.uid)
                     if at_start:
-                        queue.shelf.lost = False
+                        queue.stored.lost = False
 
     def tidy(self) -> None:
         """Delete what is remembered no longer; in a store of several, look what others began."""
-        self._mover.tidy()
+        self._scheduler.tidy()
         if self._store.shared:
             self.find()
-            self._mover.look()
+            self._scheduler.look()
 
     def confirm_clock(self) -> None:
         """Believe the wall clock after a jump."""
@@ -213,14 +213,14 @@ class DelayedMessages:
             gone = self._waiting.pop(uid, None)
         if gone is not None:
             gone.retire(TopicNotFound("The topic was deleted."))
-            self._mover.forget(uid)
+            self._scheduler.forget(uid)
 
     def close(self) -> None:
         """Stop moving, and let nothing new in."""
         reason = Closed("The engine is closed; open it again.")
         with self._lock:
             self._gone = reason
-        self._mover.stop()
+        self._scheduler.stop()
         for waiting in self._topics():
             waiting.retire(reason)
 
@@ -270,7 +270,7 @@ class DelayedMessages:
             self._clock,
             self._time.now_ms,
             self._run_in_background,
-            self._mover.wake,
+            self._scheduler.wake,
         )
 
     def _topics(self) -> list[DelayQueue]:

@@ -24,8 +24,8 @@
     key      0  1  n                        how many wait
     value       …  JSON: the position at which that is so, how many
 
-Where the mover stands is the position of the group `system:delayed` in partition 0, an id whose 20
-bytes are read as
+Where the scheduler stands is the position of the group `system:delayed` in partition 0, an id whose
+20 bytes are read as
 
     0   8  due of the last entry that was moved
     8   6  its sequence
@@ -33,8 +33,8 @@ bytes are read as
 
 Invariants
 
-* A sequence is given once in a topic's life. So an entry that comes after a move is never taken for
-  one that was moved, whenever it is due: a clock that goes back does no harm.
+* A sequence is given once in a topic's generation. So an entry that comes after a move is never
+  taken for one that was moved, whenever it is due: a clock that goes back does no harm.
 * Requests sort before entries: of a write that is cut off they are rather there than the entries.
 """
 
@@ -98,7 +98,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True):
-    """How many messages wait when the mover stands at a position."""
+    """How many messages wait when the scheduler stands at a position."""
 
     moved: tuple[int, int, int]
     waiting: int

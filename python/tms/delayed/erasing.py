@@ -42,16 +42,16 @@ class DelayedErasing:
 
     def __init__(self, waiting: DelayQueue, wanted: DelayedEraseTarget, timeout_s: float) -> None:
         self._waiting = waiting
-        self._shelf = waiting.shelf
+        self._stored = waiting.stored
         self._wanted = wanted
         self._timeout_s = timeout_s
         self._erased = 0
 
     def run(self) -> int:
         """Erase what waits now; how many messages. Raises `TimedOut` when a move does not end."""
-        start = self._shelf.peek()[1]
+        start = self._stored.peek()[1]
         while start is not None:
-            page = self._shelf.scan(start, None, PAGE_BYTES)
+            page = self._stored.scan(start, None, PAGE_BYTES)
             first = next((entry.id for entry in page if self._wanted.places(entry)), None)
             if first is not None:
                 self._waiting.wait_returned(first, self._timeout_s)
@@ -62,12 +62,12 @@ class DelayedErasing:
 
     def _page(self, start: DelayedId) -> DelayedId | None:
         """Erase from a page; where to go on."""
-        page = self._shelf.scan(start, None, PAGE_BYTES)
+        page = self._stored.scan(start, None, PAGE_BYTES)
         if not page:
             return None
         following = _behind(page[-1])
-        cancelled = self._shelf.cancelled(start, following)
-        mark = self._shelf.head.mark()
+        cancelled = self._stored.cancelled(start, following)
+        mark = self._stored.head.mark()
         writes, changed = (
             RowWrites(durability=Durability.SYNCED),
             list[tuple[DelayedEntry, set[int]]](),
@@ -85,7 +85,7 @@ class DelayedErasing:
             changed.append((entry, places | gone))
         writes.waiting = -len(writes.rows)
         if writes.rows:
-            self._shelf.put(writes)
+            self._stored.put(writes)
             self._erased -= writes.waiting
         self._change(changed)
         return following
@@ -96,7 +96,7 @@ class DelayedErasing:
         nothing_left: list[DelayedId] = []
         for entry, gone in changed:
             whole = len(gone) == entry.messages
-            if whole and not self._shelf.shared:
+            if whole and not self._stored.shared:
                 nothing_left.append(entry.id)
                 continue
             # Whoever takes over would hold a request whose entry is missing for one that never
@@ -104,7 +104,7 @@ class DelayedErasing:
             if whole:
                 self._waiting.note_cancelled(entry.id, together=1)
             anew.append((entry, _emptied(entry, gone)))
-        self._shelf.rewrite(anew, nothing_left)
+        self._stored.rewrite(anew, nothing_left)
 
 
 def _emptied(entry: DelayedEntry, gone: set[int]) -> bytes:

@@ -62,7 +62,7 @@ class Lateness:
 
 
 class Scheduler:
-    """The mover of one engine. `start` runs it in a thread, `move` does what is due now."""
+    """Moves what is due in one engine. `start` runs it in a thread, `move` does what is due now."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Scheduler:
 
     def warnings(self) -> list[str]:
         """What keeps messages that are due from being delivered, in sentences."""
-        troubles = (self._troubles.get(waiting.shelf.uid) for waiting in self._topics())
+        troubles = (self._troubles.get(waiting.stored.uid) for waiting in self._topics())
         return [said for said in troubles if said is not None]
 
     def wake(self, due_ms: int) -> None:
@@ -123,7 +123,7 @@ class Scheduler:
             try:
                 waiting.look()
             except TMSError as error:
-                _log.warning("looking_failed", topic=str(waiting.shelf.name), error=error.message)
+                _log.warning("looking_failed", topic=str(waiting.stored.name), error=error.message)
 
     def move(self) -> int:
         """Move everything that is due now; how many messages, and how many that were cancelled in
@@ -143,40 +143,40 @@ class Scheduler:
             try:
                 waiting.tidy()
             except TMSError as error:
-                _log.warning("tidying_failed", topic=str(waiting.shelf.name), error=error.message)
+                _log.warning("tidying_failed", topic=str(waiting.stored.name), error=error.message)
 
     def _move_of(self, waiting: DelayQueue) -> int:
-        shelf, now_ms = waiting.shelf, self._now_ms()
+        stored, now_ms = waiting.stored, self._now_ms()
         due_ms = waiting.next_due_ms
-        if due_ms is None or due_ms > now_ms or self._is_early(shelf.uid):
+        if due_ms is None or due_ms > now_ms or self._is_early(stored.uid):
             return 0
         try:
             taken = waiting.take(now_ms, BATCH_BYTES)
             moved = 0 if taken is None else self._commit(waiting, taken)
-            self._troubles.pop(shelf.uid, None)
+            self._troubles.pop(stored.uid, None)
             return moved
         except TopicNotFound:
             return 0  # it was deleted meanwhile
         except TMSError as error:
-            _log.warning("moving_failed", topic=str(shelf.name), error=error.message)
+            _log.warning("moving_failed", topic=str(stored.name), error=error.message)
             rest_s = _DAMAGED_S if error.kind is ErrorKind.CORRUPT else _AGAIN_S
             said = error.message
         except Exception as error:
-            _log.exception("moving_failed", topic=str(shelf.name))
+            _log.exception("moving_failed", topic=str(stored.name))
             rest_s, said = _AGAIN_S, type(error).__name__
-        self._resting[shelf.uid] = self._clock.monotonic_s() + rest_s
-        self._troubles[shelf.uid] = f"Delayed messages of {shelf.name} are not delivered: {said}"
+        self._resting[stored.uid] = self._clock.monotonic_s() + rest_s
+        self._troubles[stored.uid] = f"Delayed messages of {stored.name} are not delivered: {said}"
         return 0
 
     def _commit(self, waiting: DelayQueue, taken: Taken) -> int:
-        name = waiting.shelf.name
+        name = waiting.stored.name
         try:
             blocks, counts = blocks_of(taken.entries, taken.cancelled)
             taken = taken.first(len(counts))
             messages = sum(count for _, count in counts)
             # Where others may take over, the position says also of what was cancelled that it is
             # done with: its request must not be taken for half of one.
-            counted = bool(blocks) or waiting.shelf.shared
+            counted = bool(blocks) or waiting.stored.shared
             if counted:
                 before = taken.before
                 change = PositionChange(
@@ -191,7 +191,7 @@ class Scheduler:
                 )
                 self._carry_out(waiting, request)
         except BaseException:
-            waiting.give_back()
+            waiting.release()
             raise
         now_ms = self._clock.now_ms()
         for due_ms, count in counts:
@@ -205,7 +205,7 @@ class Scheduler:
 
         def begun() -> None:
             self._require_alive(waiting)
-            waiting.shelf.require_owned()
+            waiting.stored.require_owned()
 
         pending = self._transactions.submit_commit(request, Durability.SYNCED, begun)
         while True:
@@ -218,7 +218,7 @@ class Scheduler:
 
     def _require_alive(self, waiting: DelayQueue) -> None:
         """Raises `TopicNotFound` when the name stands for another topic now."""
-        name, uid = waiting.shelf.name, waiting.shelf.uid
+        name, uid = waiting.stored.name, waiting.stored.uid
         if waiting.retired is not None or self._registry.find(name).uid != uid:
             raise TopicNotFound(f"The topic {name} was deleted.", topic=str(name))
 
@@ -258,7 +258,7 @@ class Scheduler:
         """When something is due, but of topics that rest after a failure."""
         for waiting in self._topics():
             due_ms = waiting.next_due_ms
-            if due_ms is not None and waiting.shelf.uid not in self._resting:
+            if due_ms is not None and waiting.stored.uid not in self._resting:
                 yield due_ms
 
     def _sleep(self) -> None:

@@ -46,7 +46,7 @@ from tms.transactions.transactions import Transactions
 
 RESERVED = 1 << 20  # sequences given away with one write
 SCAN_BYTES = 4 << 20
-REQUEST_BYTES = 256 << 10  # read at once while the mover waits
+REQUEST_BYTES = 256 << 10  # read at once while the scheduler waits
 _DELETED_MAX = 10_000  # keys of one call
 
 
@@ -93,7 +93,7 @@ class StoredDelayQueue:
             self._load(map_)
         return True
 
-    def distrust(self) -> None:
+    def invalidate(self) -> None:
         """Something failed: read everything again before anything else."""
         self.trusted = False
 
@@ -120,7 +120,7 @@ class StoredDelayQueue:
             try:
                 done = self._there.compare_and_set(HEAD, encode(self.head), encode(head))
             except BaseException:
-                self.distrust()
+                self.invalidate()
                 raise
             if not done:
                 self.require_owned()
@@ -144,7 +144,7 @@ class StoredDelayQueue:
             self.waiting = waiting
             self._unsynced = writes.durability is not Durability.SYNCED
         except BaseException:
-            self.distrust()
+            self.invalidate()
             raise
 
     def make_durable(self) -> None:
@@ -155,7 +155,7 @@ class StoredDelayQueue:
                 self._there.write([(TALLY, tally)], Durability.SYNCED)
                 self._unsynced = False
             except BaseException:
-                self.distrust()
+                self.invalidate()
                 raise
 
     def set_moved(self, moved: Moved, messages: int, entries: Sequence[DelayedId]) -> None:
@@ -167,7 +167,7 @@ class StoredDelayQueue:
             self._there.write([(TALLY, tally)], Durability.WRITTEN)
             self.delete([entry_key(id) for id in entries])
         except BaseException:
-            self.distrust()
+            self.invalidate()
             raise
 
     def rewrite(
@@ -186,7 +186,7 @@ class StoredDelayQueue:
                         self.require_owned()
             self.delete([entry_key(id) for id in gone])
         except BaseException:
-            self.distrust()
+            self.invalidate()
             raise
 
     def set_empty(self) -> None:

@@ -1,8 +1,8 @@
 """The delayed messages of one topic: publishing and cancelling, and lending what is due to the
-mover.
+scheduler.
 
     publish, cancel ─▶ queue ─▶ take all that wait ─▶ decide ─▶ write, once ─▶ answer
-    take ─▶ (the mover commits) ─▶ done
+    take ─▶ (the scheduler commits) ─▶ done
 
 Two locks: `writing` is held by whoever decides and writes; `state` guards what is lent, and is held
 for microseconds only. Who takes both takes `writing` first.
@@ -38,8 +38,8 @@ LOST_MS = 5_000  # so much too late, a topic's messages have lost their owner
 
 
 class Taken(NamedTuple):
-    """Entries that are due, lent to the mover: at least one. `moved` is where it stands once they
-    are committed, `before` where it stands now."""
+    """Entries that are due, lent to the scheduler: at least one. `moved` is where it stands once
+    they are committed, `before` where it stands now."""
 
     entries: list[DelayedEntry]
     cancelled: set[DelayedId]
@@ -58,13 +58,13 @@ class DelayQueue:
 
     def __init__(
         self,
-        shelf: StoredDelayQueue,
+        stored: StoredDelayQueue,
         clock: Clock,
         now_ms: Callable[[], int],
         run_in_background: Callable[[Callable[[], None]], object],
         woken: Callable[[int], None],
     ) -> None:
-        self.shelf = shelf
+        self.stored = stored
         self._clock = clock
         self._now_ms = now_ms
         self._woken = woken
@@ -113,13 +113,13 @@ class DelayQueue:
                 return cancelled
 
     def wait_returned(self, id: DelayedId, timeout_s: float) -> None:
-        """If the mover may have this entry, wait until it has moved it or given it back."""
+        """If the scheduler may have this entry, wait until it has moved it or returned it."""
         with self._state:
             if (lent := self._lent) is None or not lent.covers(id):
                 return
             done = self._state.wait_for(lambda: self._lent is not lent, timeout_s)
         if not done:
-            raise TimedOut(f"Delayed messages of {self.shelf.name} are still being moved. Repeat.")
+            raise TimedOut(f"Delayed messages of {self.stored.name} are still being moved. Repeat.")
 
     def alone(self, do: Callable[[], T]) -> T:
         """Let somebody who has seen an entry change what is stored while nobody else does."""
@@ -130,7 +130,7 @@ class DelayQueue:
             return do()
 
     def lends(self, id: DelayedId) -> bool:
-        """Whether the mover has this entry. The caller holds `writing`."""
+        """Whether the scheduler has this entry. The caller holds `writing`."""
         return self._lent is not None and self._lent.covers(id)
 
     def note_cancelled(self, id: DelayedId, together: int) -> None:
@@ -144,7 +144,7 @@ class DelayQueue:
         try:
             answers = self._written(group)
         except BaseException as error:
-            self._distrust()
+            self._invalidate()
             for change in group:
                 change.fail(_as_error(error))
             if not isinstance(error, Exception):
@@ -170,18 +170,18 @@ class DelayQueue:
             try:
                 answers.append((change, change.decide(self, now_ms, writes)))
             except TMSError as error:
-                if not self.shelf.trusted:
+                if not self.stored.trusted:
                     raise
                 refused.append((change, error))
         if writes.rows:
-            self.shelf.put(writes)
+            self.stored.put(writes)
             if writes.first is not None:
                 self._note(writes.first)
         for change, why in refused:
             change.fail(why)
         return answers
 
-    # -- the mover's -------------------------------------------------------------------------------
+    # -- the scheduler's ---------------------------------------------------------------------------
 
     def look(self) -> None:
         """Know how everything stands, if that is not known."""
@@ -198,7 +198,7 @@ class DelayQueue:
             return None if self._next is None else self._next.due_ms
 
     def take(self, now_ms: int, bytes_max: int) -> Taken | None:
-        """Borrow some entries that are due, the first ones; `done` or `give_back` must follow."""
+        """Borrow some entries that are due, the first ones; `done` or `release` must follow."""
         with self.writing:
             if self.retired is not None or not self._may_move(now_ms):
                 return None
@@ -207,19 +207,19 @@ class DelayQueue:
             if start is None or start.due_ms > now_ms:
                 return None
             try:
-                self.shelf.make_durable()
+                self.stored.make_durable()
             except BaseException:
-                self._distrust()
+                self._invalidate()
                 raise
-            before = self.shelf.next_sequence
+            before = self.stored.next_sequence
             with self._state:
                 self._lent, self._new = Moved(now_ms, SEQUENCE_MAX, before), None
-            stands = self.shelf.moved
+            stands = self.stored.moved
         try:
-            entries_ = self.shelf.scan(start, now_ms, bytes_max)
+            entries_ = self.stored.scan(start, now_ms, bytes_max)
             entries = [entry for entry in entries_ if entry.id.sequence < before]
             if not entries:
-                self._give_back(entries_[0].id if entries_ else self.shelf.first(start))
+                self._release(entries_[0].id if entries_ else self.stored.first(start))
                 return None
             last = entries[-1].id
             moved = Moved(last.due_ms, last.sequence, before)
@@ -227,9 +227,9 @@ class DelayQueue:
                 self._lent = moved
                 self._state.notify_all()
             end = DelayedId(last.due_ms, last.sequence + entries[-1].messages)
-            return Taken(entries, self.shelf.cancelled(entries[0].id, end), moved, stands)
+            return Taken(entries, self.stored.cancelled(entries[0].id, end), moved, stands)
         except BaseException:
-            self.give_back()
+            self.release()
             raise
 
     def done(self, taken: Taken, messages: int, committed: bool = True) -> None:
@@ -238,40 +238,40 @@ class DelayQueue:
         ids = [entry.id for entry in taken.entries]
         try:
             with self.writing:
-                moved = taken.moved if committed else self.shelf.moved
-                self.shelf.set_moved(moved, messages, ids)
-            following = self.shelf.first(ids[0])
-            self._give_back(following)
+                moved = taken.moved if committed else self.stored.moved
+                self.stored.set_moved(moved, messages, ids)
+            following = self.stored.first(ids[0])
+            self._release(following)
         except BaseException:
-            self.give_back()
+            self.release()
             raise
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Nobody knows what became of what was taken: all is read again before anything else."""
         with self.writing:
-            self._distrust()
-            self._give_back(None)
+            self._invalidate()
+            self._release(None)
 
     def learn(self) -> bool:
         """Read a little of what publishers will ask for; whether there is more."""
         with self.writing:
-            known = self.retired is None and self.shelf.trusted
-            return known and self.shelf.requests.read_some()
+            known = self.retired is None and self.stored.trusted
+            return known and self.stored.requests.read_some()
 
     def tidy(self) -> None:
         """Delete what is remembered no longer."""
         with self.writing:
-            if self.retired is not None or not self.shelf.trusted:
+            if self.retired is not None or not self.stored.trusted:
                 return
-            shelf, now_ms = self.shelf, self._now_ms()
+            stored, now_ms = self.stored, self._now_ms()
             with self._state:
                 end_ms = now_ms if self._next is None else min(now_ms, self._next.due_ms)
-            requests, entries = shelf.requests.old(now_ms), list[bytes]()
+            requests, entries = stored.requests.old(now_ms), list[bytes]()
             old_s = self._clock.monotonic_s() - CANCELLED_KEPT_S
             marks: list[bytes] = []
             if self._known_s <= old_s:  # else some may have been cancelled shortly before
                 recent = {cancelled_key(id) for when_s, id, _ in self._cancelled if when_s > old_s}
-                old_marks = shelf.marks_before(max(0, end_ms - MARKS_KEPT_MS))
+                old_marks = stored.marks_before(max(0, end_ms - MARKS_KEPT_MS))
                 marks = [mark for mark in old_marks if mark not in recent]
             while self._cancelled and self._cancelled[0][0] <= old_s:
                 _, id, alone = self._cancelled.popleft()
@@ -279,13 +279,13 @@ class DelayQueue:
                     entries.append(entry_key(id))
                     marks.append(cancelled_key(id))
             try:
-                shelf.delete(requests)
-                shelf.delete(entries)  # when no request that is remembered names them
-                shelf.delete(marks)  # when their messages are gone
+                stored.delete(requests)
+                stored.delete(entries)  # when no request that is remembered names them
+                stored.delete(marks)  # when their messages are gone
             except BaseException:
-                self._distrust()
+                self._invalidate()
                 raise
-            shelf.requests.dropped(len(requests))
+            stored.requests.dropped(len(requests))
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -294,13 +294,13 @@ class DelayQueue:
         with self.writing:
             if self.retired is not None:
                 raise again(self.retired)
-            if not self.shelf.shared:
+            if not self.stored.shared:
                 self._ready(create=False)
-            if self.shelf.trusted:
+            if self.stored.trusted:
                 with self._state:
                     following = self._next
-                return DelayedInfo(self.shelf.waiting, following and following.due_ms)
-            waiting, following = self.shelf.peek()
+                return DelayedInfo(self.stored.waiting, following and following.due_ms)
+            waiting, following = self.stored.peek()
             return DelayedInfo(waiting, following and following.due_ms)
 
     def retire(self, reason: TMSError) -> None:
@@ -311,34 +311,34 @@ class DelayQueue:
     # -- parts -------------------------------------------------------------------------------------
 
     def _ready(self, create: bool) -> bool:
-        """The shelf is ready; whether it has a map. The caller holds `writing`."""
-        known = self.shelf.trusted
+        """Read what is stored unless it is known; whether a map exists. Holds `writing`."""
+        known = self.stored.trusted
         try:
-            exists = self.shelf.ready(create)
+            exists = self.stored.ready(create)
         except BaseException:
             self._failed = True
             raise
         self._failed = False
         if exists and not known:
             self._known_s = self._clock.monotonic_s()
-            following = self.shelf.first(self.shelf.begin)
+            following = self.stored.first(self.stored.begin)
             if following is None:
-                self.shelf.set_empty()
+                self.stored.set_empty()
             with self._state:
                 self._next = self._new = following
             if following is not None:
                 self._woken(following.due_ms)
         return exists
 
-    def _distrust(self) -> None:
-        self.shelf.distrust()
+    def _invalidate(self) -> None:
+        self.stored.invalidate()
         self._failed = True
 
     def _may_move(self, now_ms: int) -> bool:
         """Whether this one is to move. Where another process took over, it is left to that, as
         long as it does."""
-        if self.shelf.lost:
-            first = self.shelf.peek()[1]
+        if self.stored.lost:
+            first = self.stored.peek()[1]
             again_ms = now_ms if first is None else min(first.due_ms, now_ms)
             if first is None or first.due_ms + LOST_MS > now_ms:
                 with self._state:
@@ -357,7 +357,7 @@ class DelayQueue:
         if sooner:
             self._woken(first.due_ms)
 
-    def _give_back(self, following: DelayedId | None) -> None:
+    def _release(self, following: DelayedId | None) -> None:
         """Nothing is lent any more; what waits begins at `following`, or with what came
         meanwhile."""
         with self._state:

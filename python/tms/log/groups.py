@@ -40,7 +40,7 @@ class Ticket(Struct, eq=False):
     durability: Durability
     stamp: Stamp = PLAIN
     entries: list[Entry] = []
-    expecting: dict[int, Precondition] = {}  # by place in the pending append
+    preconditions: dict[int, Precondition] = {}  # by place in the pending append
     bytes: int = 0
     reserved: bool = False  # whether room was made for it
 

@@ -64,7 +64,7 @@ class PartitionCounters:
 
 
 class PartitionState:
-    """One partition of one topic's life."""
+    """One partition of one generation of a topic."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class PartitionState:
             try:
                 yield
             except BaseException:
-                self.distrust()
+                self.invalidate()
                 raise
 
     def load(self) -> None:
@@ -166,7 +166,7 @@ class PartitionState:
         if self.chain.active is None:
             self.chain.roll(now_ms, self.end_offset, self.last)
 
-    def distrust(self) -> None:
+    def invalidate(self) -> None:
         """A change failed: the end and the record have to be read again. The caller holds
         `owner`."""
         self.loaded, self.failed = False, True

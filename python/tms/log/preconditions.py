@@ -23,7 +23,7 @@ from tms.errors import WrongLastId
 from tms.log.records import BlockKey
 from tms.log.recovery import header_of
 from tms.log.staging import is_reference
-from tms.log.visibility import Judge
+from tms.log.visibility import FateOf
 from tms.model.ids import MessageId
 from tms.model.message import StoredBlock
 from tms.model.preconditions import expected_text
@@ -38,7 +38,7 @@ class Precondition:
     keys: frozenset[bytes]
     after: MessageId
     pointer: int  # of its own transaction, 0: none
-    judge: Judge
+    fate_of: FateOf
     resolve: Callable[[StoredBlock], StoredBlock]
     checked: BlockKey
     refusal: WrongLastId | None = None  # unless the block is a repetition
@@ -73,7 +73,10 @@ class Precondition:
         if header.flags & Flags.TRANSACTIONAL:
             if self.pointer and header.write_pointer == self.pointer:
                 return None
-            if self.judge(header.write_pointer, bool(header.flags & Flags.ISSUED)) is Fate.SKIPPED:
+            if (
+                self.fate_of(header.write_pointer, bool(header.flags & Flags.ISSUED))
+                is Fate.SKIPPED
+            ):
                 return None
         if not self.keys:
             return MessageId(stored.time_ms, stored.last_sequence)

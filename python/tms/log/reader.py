@@ -23,7 +23,7 @@ from tms.log.records import FIRST_KEY, BlockKey, key_after
 from tms.log.recovery import header_of
 from tms.log.staging import StagedBlocks, is_reference
 from tms.log.trimming import trimmed
-from tms.log.visibility import Judge, admit
+from tms.log.visibility import FateOf, visible_blocks
 from tms.model.ids import MessageId
 from tms.model.message import StoredBlock
 from tms.model.position import Position, PositionKind
@@ -233,8 +233,8 @@ class PartitionReader:
             return min(max(position.number, self.start(floor)), end)
         return self.start(max(_start(position, last), floor))
 
-    def decided_end(self, judge: Judge, since_ms: int, floor: BlockKey) -> int:
-        """The offset up to which every message is decided by this judge, who never changes a
+    def decided_end(self, fate_of: FateOf, since_ms: int, floor: BlockKey) -> int:
+        """The offset up to which every message is decided by `fate_of`, which never changes a
         decision. What was published before `since_ms` is taken as decided."""
         self.load()
         last, end = self._end()
@@ -243,10 +243,10 @@ class PartitionReader:
             blocks := self._state.tail.read(start, _LOOK_BYTES)
             or self._scan(start, key_after(last), _LOOK_BYTES)
         ):
-            admitted = admit(blocks, judge)
-            if admitted.stop is not None:
-                end = admitted.end_offset
-                start = _start(admitted.stop, last)
+            visible = visible_blocks(blocks, fate_of)
+            if visible.stop is not None:
+                end = visible.end_offset
+                start = _start(visible.stop, last)
                 break
             start = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))
         self._decided = max(self._decided, min(start, key_after(last)))

@@ -70,8 +70,8 @@ class OwnerCheck(Protocol):
         ...
 
     def require_topic(self) -> None:
-        """Raise `TopicNotFound` if the partition's topic, in this life of it, is gone from the
-        store."""
+        """Raise `TopicNotFound` if the partition's topic, in this generation of it, is gone from
+        the store."""
         ...
 
 

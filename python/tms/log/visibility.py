@@ -21,10 +21,10 @@ from tms.model.message import StoredBlock
 from tms.model.position import Position
 from tms.model.snapshot import Fate
 
-Judge = Callable[[int, bool], Fate]  # write pointer, whether it was issued here
+FateOf = Callable[[int, bool], Fate]  # write pointer, whether it was issued here
 
 
-class Admitted(NamedTuple):
+class VisibleBlocks(NamedTuple):
     """The blocks to show; where the reader stops, at which offset, and for which transaction."""
 
     blocks: list[StoredBlock]
@@ -33,10 +33,10 @@ class Admitted(NamedTuple):
     held_by: int = 0
 
 
-def admit(blocks: list[StoredBlock], judge: Judge) -> Admitted:
-    """The blocks of a partition as a reader with this judge sees them."""
+def visible_blocks(blocks: list[StoredBlock], fate_of: FateOf) -> VisibleBlocks:
+    """The visibility filter: what a reader sees of these blocks of a partition."""
     if are_plain(blocks):
-        return Admitted(blocks)
+        return VisibleBlocks(blocks)
     shown: list[StoredBlock] = []
     for stored in blocks:
         flags = stored.block[FLAGS_AT]
@@ -44,14 +44,16 @@ def admit(blocks: list[StoredBlock], judge: Judge) -> Admitted:
             continue
         if flags & Flags.TRANSACTIONAL:
             header = header_of(stored)
-            fate = judge(header.write_pointer, bool(flags & Flags.ISSUED))
+            fate = fate_of(header.write_pointer, bool(flags & Flags.ISSUED))
             if fate is Fate.SKIPPED:
                 continue
             if fate is Fate.OPEN:
                 first = MessageId(stored.time_ms, stored.last_sequence - header.count + 1)
-                return Admitted(shown, Position.at(first), header.base_offset, header.write_pointer)
+                return VisibleBlocks(
+                    shown, Position.at(first), header.base_offset, header.write_pointer
+                )
         shown.append(stored)
-    return Admitted(shown)
+    return VisibleBlocks(shown)
 
 
 def are_plain(blocks: Iterable[StoredBlock]) -> bool:

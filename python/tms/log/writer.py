@@ -139,7 +139,7 @@ class PartitionWriter:
                 break
             before = self._write(batch, before, go_on=True)
         if before is not None and not self._join(before):
-            self._state.distrust()
+            self._state.invalidate()
 
     def _write(
         self, batch: Sequence[Ticket], before: WriteGroup | None = None, go_on: bool = False
@@ -167,7 +167,7 @@ class PartitionWriter:
             if before is not None and not confirmed:
                 raise again(before.error or StorageUnavailable("The write before it failed."))
         except BaseException as error:
-            state.distrust()
+            state.invalidate()
             self._fail(batch, self._failure(error))
             if not isinstance(error, Exception):  # e.g. a control-C while this thread led
                 raise
@@ -179,7 +179,7 @@ class PartitionWriter:
             return group
         self._conclude(group)
         if group.error is not None:
-            state.distrust()
+            state.invalidate()
         return None
 
     def _join(self, group: WriteGroup) -> bool:
@@ -268,8 +268,8 @@ class PartitionWriter:
                     known = producers.find(header)
                 except TMSError as error:
                     refused = error
-            if known is None and number in ticket.expecting and refused is None:
-                refused = self._unexpected(ticket.expecting[number], group, before)
+            if known is None and number in ticket.preconditions and refused is None:
+                refused = self._unexpected(ticket.preconditions[number], group, before)
             if refused is not None:  # what follows in the same request came after a missing block
                 group.refused.append((ticket.pending, refused))
                 continue
@@ -293,12 +293,12 @@ class PartitionWriter:
             group.durability = ticket.durability
 
     def _unexpected(
-        self, expecting: Precondition, group: WriteGroup, before: WriteGroup | None
+        self, precondition: Precondition, group: WriteGroup, before: WriteGroup | None
     ) -> TMSError | None:
         """Why the next block of a group may not be stored."""
-        for blocks in self._state.published_after(expecting.checked):
-            expecting.look(blocks)
+        for blocks in self._state.published_after(precondition.checked):
+            precondition.look(blocks)
         if before is not None:
-            expecting.look(before.stored)
-        expecting.look(group.stored)
-        return expecting.refusal
+            precondition.look(before.stored)
+        precondition.look(group.stored)
+        return precondition.refusal

@@ -1,6 +1,7 @@
 """How places in the store are spelled, and which partition a key belongs to.
 
-Maps, which the store opens by name; a uid names one life of a topic and is never given out again:
+Maps, which the store opens by name; a uid names one generation of a topic and is never given out
+again:
 
     metadata                         small records, changed by compare-and-set
     t0000002a/p00003/s00000001       segment 1 of partition 3 of the topic with uid 42 (2a in hex)
@@ -137,7 +138,7 @@ def partition_prefix(topic_uid: int, partition: int) -> str:
 
 
 def topic_prefix(topic_uid: int) -> str:
-    """What the names of all maps of a topic's life begin with."""
+    """What the names of all maps of a topic's generation begin with."""
     assert topic_uid <= TOPIC_UID_MAX, "topic uids have 8 hexadecimal digits"
     return f"t{topic_uid:08x}/"
 

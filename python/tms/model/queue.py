@@ -9,7 +9,7 @@ it by the token that came with it. A token names one delivery:
 Invariants
 
 * A token is good until its message is delivered again, settled, or part of a commit under way:
-  the number of deliveries changes with each delivery, the epoch with each life of the queue.
+  the number of deliveries changes with each delivery, the epoch when the queue is made anew.
 * A default never hides a limit: everything that bounds a queue is in its settings.
 """
 

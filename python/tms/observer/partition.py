@@ -3,7 +3,7 @@
     segment 0 (sealed)    segment 1 (sealed)    segment 2 (open)
     up to its seal        up to its seal        up to where its owner cannot take it back: `ending`
 
-    scan a page ─▶ is all of it still kept? ─▶ judge ─▶ staged blocks in their places
+    scan a page ─▶ is all of it still kept? ─▶ fate_of ─▶ staged blocks in their places
 
 Invariants
 
@@ -14,7 +14,7 @@ Invariants
 * The end never goes back within one `View`.
 * Rows go when a topic is deleted, truncated or expires, at any time. So after each page the records
   are read again, and it is shown only if nothing between the last one and its end may have gone:
-  whoever gets blocks gets all of them, of one life of the topic, or an error.
+  whoever gets blocks gets all of them, of one generation of the topic, or an error.
 * Where the search for what is not decided begins is told by clocks, which may be wrong. So what is
   shown is judged once more, and an undecided message there is an error.
 """
@@ -31,7 +31,7 @@ from tms.errors import Closed, DataCorrupt, NotFound, OffsetOutOfRange, StorageU
 from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after
 from tms.log.staging import StagedBlocks, is_reference
 from tms.log.trimming import trimmed
-from tms.log.visibility import admit
+from tms.log.visibility import visible_blocks
 from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.message import StoredBlock
 from tms.model.position import Position, PositionKind
@@ -275,9 +275,9 @@ class ObservedPartition:
         since_ms = self._fates.undecided_since_ms(self._has_foreign) - CLOCK_SLACK_MS
         start = max(self.floor, (max(0, since_ms), 0), known.key)
         for found in self._scanned(start, end.key):
-            admitted = admit(found, self._fates.of)
-            if admitted.stop is not None:
-                end = End(admitted.end_offset, _first_key(admitted.stop))
+            visible = visible_blocks(found, self._fates.of)
+            if visible.stop is not None:
+                end = End(visible.end_offset, _first_key(visible.stop))
                 break
         self._known.end = end = max(end, self._known.end)
         return end
@@ -326,15 +326,15 @@ def shown(
 ) -> list[StoredBlock]:
     """Of stored blocks of a partition, those that are committed, from `floor` on, and staged ones
     in place of references to them. Raises `StorageUnavailable` at one that is not decided."""
-    admitted = admit(trimmed(found, floor), fates.of)
-    if admitted.stop is not None:
+    visible = visible_blocks(trimmed(found, floor), fates.of)
+    if visible.stop is not None:
         raise StorageUnavailable(
-            f"A message of transaction {admitted.held_by} stands before the time at which it "
-            f"began, at {admitted.stop} of partition {found[0].partition}: the clock of the "
+            f"A message of transaction {visible.held_by} stands before the time at which it "
+            f"began, at {visible.stop} of partition {found[0].partition}: the clock of the "
             "service went back. Try again when the transaction has ended."
         )
     page: list[StoredBlock] = []
-    for stored in admitted.blocks:
+    for stored in visible.blocks:
         page += trimmed([resolve(stored)], floor) if is_reference(stored) else [stored]
     return page
 

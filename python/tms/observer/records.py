@@ -5,7 +5,7 @@ Invariants
 
 * The image is read before the partitions: of a transaction that is committed in it everything is
   found, in every partition.
-* A view of a topic is of one life of it; of the next one it shows nothing.
+* A view of a topic is of one generation of it; of the next one it shows nothing.
 """
 
 import re
@@ -103,8 +103,8 @@ class ObservedTopic:
         self._view = view
 
     def floor_now(self) -> BlockKey:
-        """The smallest key that is not expired now. Raises `TopicNotFound` when this life of the
-        topic has ended."""
+        """The smallest key that is not expired now. Raises `TopicNotFound` when this generation of
+        the topic has ended."""
         record = self._view.record(self.name)
         if record.uid != self.record.uid:
             raise TopicNotFound(

@@ -40,7 +40,7 @@ def observed(stored: StoredBlock) -> ObservedBlock:
 
 class PartitionRows:
     """The maps of one partition. `floor_now` is the smallest key of its topic that is not expired
-    now, and raises `TopicNotFound` when this life of the topic has ended."""
+    now, and raises `TopicNotFound` when this generation of the topic has ended."""
 
     def __init__(
         self,

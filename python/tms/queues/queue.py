@@ -364,7 +364,7 @@ class OpenQueue:
         """These are to be delivered again."""
         when_ms, random = self._clock.now_ms(), self._random
         return self._do(
-            tokens, lambda state: state.give_back(tokens, delay_ms, when_ms, random), durability
+            tokens, lambda state: state.nack(tokens, delay_ms, when_ms, random), durability
         )
 
     def extend(
@@ -465,7 +465,7 @@ class OpenQueue:
             return self._scanner.find(partition, offsets, bytes_max)
 
     def settle_gone(self, epoch: int, partition: int, offsets: Sequence[int]) -> None:
-        """Settle what is no longer in the log of this life of the queue."""
+        """Settle what is no longer in the log of this generation of the queue."""
         with self.lock:
             if self.state.epoch != epoch:
                 return

@@ -1,11 +1,11 @@
-"""All queues of an engine: the door for everybody above.
+"""All queues of an engine: the facade for the rooms above.
 
 Invariants
 
 * The journal `system:_queues` is the truth; it is read when it is first needed, and again after a
   write of it failed.
-* A queue belongs to one life of its topic: of a topic that was created anew it begins anew, at the
-  first message and with another epoch, and keeps its settings.
+* A queue belongs to one generation of its topic: of a topic that was created anew it begins anew,
+  at the first message and with another epoch, and keeps its settings.
 """
 
 import threading
@@ -77,9 +77,9 @@ class Queues:
         )
         transactions.join(self._settling)
         self._dead = DeadLetters(topics, transactions)
-        self._mover = QueueUpkeep(self._dead, self._known_queues, topics.clock)
+        self._upkeep = QueueUpkeep(self._dead, self._known_queues, topics.clock)
         self._services = QueueServices(
-            self._log, self._journal, self._clock, random, self._mover.kick
+            self._log, self._journal, self._clock, random, self._upkeep.kick
         )
 
     # -- queues ------------------------------------------------------------------------------------
@@ -293,11 +293,11 @@ class Queues:
 
     def start(self) -> None:
         """Begin to move dead letters, and to notice ends of leases, in the background."""
-        self._mover.start()
+        self._upkeep.start()
 
     def tidy(self) -> int:
         """Do what the background does: let leases end, move what is dying; how many."""
-        return self._mover.tidy()
+        return self._upkeep.tidy()
 
     def shorten_journal(self, entries_max: int | None = None, bytes_max: int | None = None) -> None:
         """Keep the state in the journal if a start would have to read more than so many entries, or
@@ -310,7 +310,7 @@ class Queues:
 
     def close(self) -> None:
         """End the background's work."""
-        self._mover.stop()
+        self._upkeep.stop()
 
     # -- which there are ---------------------------------------------------------------------------
 

@@ -132,7 +132,7 @@ class QueueState:
                 edits.append((number, Settled(runs_of(left))))
         return edits
 
-    def give_back(
+    def nack(
         self, tokens: Iterable[Token], delay_ms: int | None, when_ms: int, random: Random
     ) -> Decision:
         """These are to be delivered again, after a delay or their back-off, unless they were

@@ -18,7 +18,7 @@ from tms.log.partition import again
 from tms.log.reader import PartitionReader, Read
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.staging import is_reference
-from tms.log.visibility import Judge, admit, are_plain
+from tms.log.visibility import FateOf, are_plain, visible_blocks
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.message import Fetched, PartitionPosition, Readable
@@ -92,16 +92,16 @@ class Fetcher:
         Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
         if self._require_owner is not None:
             self._require_owner()
-        judge = self._judge(isolation)
+        fate_of = self._fate_of(isolation)
         bytes_max = max(1, bytes_max)
         deadline_s = self._clock.monotonic_s() + wait_s
         in_time = True
         while True:
             fetched: Fetched | None = None
             if where is None:
-                fetched = self._read_cached(name, positions, bytes_max, judge)
+                fetched = self._read_cached(name, positions, bytes_max, fate_of)
             if fetched is None:
-                fetched = self._read(name, positions, bytes_max, judge, where)
+                fetched = self._read(name, positions, bytes_max, fate_of, where)
             if fetched.blocks or not fetched.ended or not in_time:
                 return fetched
             left_s = deadline_s - self._clock.monotonic_s()
@@ -122,9 +122,9 @@ class Fetcher:
     ) -> Fetched | None:
         """Like `fetch` without waiting and without touching the store; None when that is not
         possible."""
-        return self._read_cached(name, positions, bytes_max, self._judge(isolation))
+        return self._read_cached(name, positions, bytes_max, self._fate_of(isolation))
 
-    def _judge(self, isolation: Isolation | Snapshot) -> Judge | None:
+    def _fate_of(self, isolation: Isolation | Snapshot) -> FateOf | None:
         if isolation is Isolation.COMMITTED:
             return self.decisions.fate
         if isinstance(isolation, Snapshot):
@@ -138,7 +138,7 @@ class Fetcher:
         name: TopicName,
         positions: Sequence[PartitionPosition],
         bytes_max: int,
-        judge: Judge | None,
+        fate_of: FateOf | None,
     ) -> Fetched | None:
         topic = self._registry.known.get(name)
         if topic is None or self._closed is not None:
@@ -152,7 +152,7 @@ class Fetcher:
             if bytes_max <= 0:
                 read = log.reader.skip(position)
             else:
-                cached = _shown_cached(log.reader, position, bytes_max, floor, judge)
+                cached = _shown_cached(log.reader, position, bytes_max, floor, fate_of)
                 if cached is None:
                     return None
                 read = cached
@@ -165,7 +165,7 @@ class Fetcher:
         name: TopicName,
         positions: Sequence[PartitionPosition],
         bytes_max: int,
-        judge: Judge | None,
+        fate_of: FateOf | None,
         where: Filter | None,
     ) -> Fetched:
         if self._closed is not None:
@@ -182,9 +182,9 @@ class Fetcher:
             if bytes_max <= 0:
                 read = reader.skip(position)
             elif selection is None:
-                read = _shown(reader, position, bytes_max, floor, judge)
+                read = _shown(reader, position, bytes_max, floor, fate_of)
             else:
-                show = partial(_shown, reader, floor=floor, judge=judge)
+                show = partial(_shown, reader, floor=floor, fate_of=fate_of)
                 read = selection.of(show, position, bytes_max)
             bytes_max -= _add(fetched, partition, read)
         return fetched
@@ -200,7 +200,7 @@ class Fetcher:
             raise Invalid("Offsets are of committed or uncommitted messages.", field="isolation")
         if self._require_owner is not None:
             self._require_owner()
-        judge = self._judge(isolation)
+        fate_of = self._fate_of(isolation)
         if self._closed is not None:
             raise again(self._closed)
         topic = self._registry.find(name)
@@ -209,10 +209,10 @@ class Fetcher:
         offsets = {}
         for partition in range(topic.partitions):
             reader = self._partitions.get(name, topic, partition).reader
-            if judge is not None:
-                end = reader.decided_end(judge, since_ms, floor)
+            if fate_of is not None:
+                end = reader.decided_end(fate_of, since_ms, floor)
             offset = reader.offset_at(at, floor)
-            offsets[partition] = min(offset, end) if judge else offset
+            offsets[partition] = min(offset, end) if fate_of else offset
         return offsets
 
     def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
@@ -267,12 +267,12 @@ def _shown(
     position: Position,
     bytes_max: int,
     floor: BlockKey,
-    judge: Judge | None,
+    fate_of: FateOf | None,
 ) -> Read:
     """What a partition shows from `position` on, with what transactions staged; reads on while
     everything is to be skipped."""
     while True:
-        read = _admitted(reader.read(position, floor, bytes_max), judge)
+        read = _visible(reader.read(position, floor, bytes_max), fate_of)
         if any(map(is_reference, read.blocks)):
             read = reader.resolved(read, bytes_max)
         if read.blocks or read.ended:
@@ -285,13 +285,13 @@ def _shown_cached(
     position: Position,
     bytes_max: int,
     floor: BlockKey,
-    judge: Judge | None,
+    fate_of: FateOf | None,
 ) -> Read | None:
     """The same, None when that takes the store."""
     while (cached := reader.read_cached(position, floor, bytes_max)) is not None:
         if cached.blocks and are_plain(cached.blocks):
             return cached
-        read = _admitted(cached, judge)
+        read = _visible(cached, fate_of)
         if any(map(is_reference, read.blocks)):
             return None
         if read.blocks or read.ended:
@@ -300,11 +300,11 @@ def _shown_cached(
     return None
 
 
-def _admitted(read: Read, judge: Judge | None) -> Read:
+def _visible(read: Read, fate_of: FateOf | None) -> Read:
     """What is shown of what was read."""
-    if judge is None or not read.blocks:
+    if fate_of is None or not read.blocks:
         return read
-    shown, stop, end_offset, held_by = admit(read.blocks, judge)
+    shown, stop, end_offset, held_by = visible_blocks(read.blocks, fate_of)
     if stop is not None:  # for this reader, the partition ends here
         return Read(shown, stop, end_offset, end_offset, read.start, held_by)
     return read if shown is read.blocks else read._replace(blocks=shown)

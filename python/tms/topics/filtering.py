@@ -1,6 +1,6 @@
 """What a reader with a filter is shown of a partition, and how far one look goes.
 
-    read ─▶ judge ─▶ keep what matches ─▶ enough, nothing more, or looked at too much
+    read ─▶ fate_of ─▶ keep what matches ─▶ enough, nothing more, or looked at too much
 
 Invariants
 

@@ -18,7 +18,7 @@ from tms.log.groups import PLAIN, Stamp
 from tms.log.pending import PendingAppend
 from tms.log.records import FIRST_KEY
 from tms.log.recovery import header_of
-from tms.log.visibility import Judge
+from tms.log.visibility import FateOf
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.position import Position
@@ -35,7 +35,7 @@ _SETTINGS = TopicSettings(1, None, None, Durability.SYNCED, MESSAGE_BYTES_MAX)
 
 class InternalTopic:
     """The journal of one state machine. Thread-safe. Of entries that transactions wrote `replay`
-    gives those that `judge` admits, without one all."""
+    gives those that are visible by `fate_of`, without it all."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class InternalTopic:
         registry: Registry,
         partitions: Partitions,
         publisher: Publisher,
-        judge: Judge | None = None,
+        fate_of: FateOf | None = None,
     ) -> None:
         self.name = name
         self.length = 0  # in entries, of what the next replay reads
@@ -51,7 +51,7 @@ class InternalTopic:
         self._registry = registry
         self._partitions = partitions
         self._publisher = publisher
-        self._judge = judge
+        self._fate_of = fate_of
         self._exists = False
         self._failed: list[PendingAppend] = []  # writes without an answer in time
 
@@ -140,21 +140,21 @@ class InternalTopic:
             position, ended = read.next, read.ended
             for stored in read.blocks:
                 header = header_of(stored)
-                if self._judge is not None and not _counts(header, self._judge):
+                if self._fate_of is not None and not _counts(header, self._fate_of):
                     continue
                 columns = decode(stored.block)
                 for key, value in zip(columns.keys(), columns.values(), strict=True):
                     yield JournalEntry(key, value, header.write_pointer)
 
 
-def _counts(header: BlockHeader, judge: Judge) -> bool:
+def _counts(header: BlockHeader, fate_of: FateOf) -> bool:
     """Whether an entry is true by now. One in progress is not, and holds nothing back: whoever
     commits it tells it to those who replayed before."""
     if header.flags & Flags.ROLLED_BACK:
         return False
     if not header.flags & Flags.TRANSACTIONAL:
         return True
-    return judge(header.write_pointer, bool(header.flags & Flags.ISSUED)) is Fate.VISIBLE
+    return fate_of(header.write_pointer, bool(header.flags & Flags.ISSUED)) is Fate.VISIBLE
 
 
 def end_of(place: Appended) -> int:

@@ -17,7 +17,7 @@ from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
 from tms.log.preconditions import Precondition
 from tms.log.records import FIRST_KEY, key_after
-from tms.log.visibility import Judge
+from tms.log.visibility import FateOf
 from tms.model.ids import MessageId
 from tms.model.message import NOTHING, Appended, Buffer, NewBlock
 from tms.model.position import Position
@@ -32,7 +32,7 @@ _log = EventLog(__name__)
 class Publisher:
     """The way in. Thread-safe."""
 
-    judge: Judge  # what became of a transaction; once `Topics.decide_by` has said it
+    fate_of: FateOf  # what became of a transaction; once `Topics.decide_by` has said it
 
     def __init__(self, registry: Registry, partitions: Partitions, block_bytes: int) -> None:
         self._registry = registry
@@ -82,8 +82,8 @@ class Publisher:
             ticket.entries.append((number, block, header))
             ticket.bytes += len(block)
             if new.expect is not None:
-                expecting = self._expecting(log, block, new.expect, stamp.write_pointer)
-                ticket.expecting[number] = expecting
+                precondition = self._precondition(log, block, new.expect, stamp.write_pointer)
+                ticket.preconditions[number] = precondition
         if len(tickets) > 1:
             _reserve(tickets)
         strongest = None if durability is Durability.NONE else inline
@@ -99,11 +99,11 @@ class Publisher:
             topic = self._registry.find(name)
             log = self._partitions.get(name, topic, new.partition)
             self._checked(new.block, topic)
-            refusal = self._expecting(log, new.block, new.expect, pointer).refusal
+            refusal = self._precondition(log, new.block, new.expect, pointer).refusal
             if refusal is not None:
                 raise refusal
 
-    def _expecting(
+    def _precondition(
         self, log: PartitionLog, block: Buffer, after: MessageId, pointer: int
     ) -> Precondition:
         """What a checked block expects, looked at as far as the log goes now. Raises `Invalid`."""
@@ -115,15 +115,17 @@ class Publisher:
                 field="expect",
             )
         own = frozenset(key for key in keys if key is not None)
-        expecting = Precondition(own, after, pointer, self.judge, log.staged.resolve, after[:2])
+        precondition = Precondition(
+            own, after, pointer, self.fate_of, log.staged.resolve, after[:2]
+        )
         if after != NOTHING and key_after(after[:2]) < log.reader.floor():
-            expecting.refuse_to_tell(log.partition)
+            precondition.refuse_to_tell(log.partition)
         position, ended = Position.after(after), False
-        while expecting.refusal is None and not ended:
+        while precondition.refusal is None and not ended:
             read = log.reader.read(position, FIRST_KEY, LOOK_BYTES)
-            expecting.look(read.blocks)
+            precondition.look(read.blocks)
             position, ended = read.next, read.ended
-        return expecting
+        return precondition
 
     def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
         """How many of these blocks their partitions have, by producer id and sequence."""

@@ -4,8 +4,8 @@ Invariants
 
 * A topic exists exactly while its record does: writing the record creates it, removing the record
   deletes it, each in one compare-and-set. A crash before or after leaves a whole topic or none.
-* A uid names the maps of one life of a topic and is never given twice, so a re-created topic can
-  never show anything of an older one. The generation counts the lives of a name.
+* A uid names the maps of one generation of a topic and is never given twice, so a re-created topic
+  can never show anything of an older one. `generation` counts them.
 * In a store that others may write to, a topic's record goes first, then those of its partitions,
   and then the deletion is acknowledged: whoever still writes to a partition is refused by then.
   Records that are remembered are compared with the store now and then (`refresh`), and at once
@@ -232,7 +232,7 @@ class Registry:
             return self.known[name]
 
     def require_life(self, name: TopicName, uid: int) -> None:
-        """Raise `TopicNotFound` unless this life of a topic is there in the store."""
+        """Raise `TopicNotFound` unless this generation of a topic is there in the store."""
         record = self._read(name)
         if record is not None and record.uid == uid:
             return

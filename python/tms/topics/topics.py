@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 
 from tms.clock import Clock
 from tms.log.partition_log import PartitionLog
-from tms.log.visibility import Judge
+from tms.log.visibility import FateOf
 from tms.model import keys
 from tms.model.topic import TopicName
 from tms.store.base import Store
@@ -52,13 +52,13 @@ class Topics:
     def decide_by(self, decisions: Decisions) -> None:
         """Ask these what became of transactions."""
         self.fate = decisions.fate
-        self.publisher.judge = decisions.fate
+        self.publisher.fate_of = decisions.fate
         self.fetcher.decisions = decisions
 
     def log(self, name: TopicName, partition: int) -> PartitionLog:
         """The log of one partition. Raises `TopicNotFound`, `PartitionNotFound`."""
         return self.partitions.get(name, self.registry.find(name), partition)
 
-    def journal(self, name: TopicName, judge: Judge | None = None) -> InternalTopic:
-        """An internal topic; what is replayed of transactions `judge` says, None: all."""
-        return InternalTopic(name, self.registry, self.partitions, self.publisher, judge)
+    def journal(self, name: TopicName, fate_of: FateOf | None = None) -> InternalTopic:
+        """An internal topic, which replays the transactions that `fate_of` shows; None: all."""
+        return InternalTopic(name, self.registry, self.partitions, self.publisher, fate_of)

@@ -42,7 +42,7 @@ class Parts(NamedTuple):
     manager: TransactionManager
     publisher: Publisher
     registry: Registry
-    early: UncommittedMessages
+    uncommitted: UncommittedMessages
     run_in_background: Callable[[Callable[[], None]], object]
     remember: Callable[[CommitResult], None]  # what to answer if it is, or was, committed
 
@@ -100,7 +100,7 @@ class CommitUnderWay:
             if attempt.begun is not None:
                 attempt.begun()
             if request.staged:
-                self._unnamed = parts.early.unnamed(self._id, request.staged)
+                self._unnamed = parts.uncommitted.unnamed(self._id, request.staged)
             for staged in request.staged:
                 self._refer(staged, stamp)
             for topic, blocks in by_topic.items():
@@ -134,7 +134,9 @@ class CommitUnderWay:
     def _refer(self, staged: TopicStaged, stamp: Stamp) -> None:
         """Store references to what was staged in a partition."""
         parts = self._parts
-        blocks = parts.early.references(staged.topic, staged.partition, self._id, staged.producers)
+        blocks = parts.uncommitted.references(
+            staged.topic, staged.partition, self._id, staged.producers
+        )
         if len(blocks) != staged.blocks:
             whose = " by the producers that its commit names" if staged.producers else ""
             raise Conflict(
@@ -189,7 +191,7 @@ class CommitUnderWay:
     def _applied(self) -> None:
         for part in self._others:
             part.committed(self._request, self._id)
-        self._parts.early.forget(self._id, committed=True)
+        self._parts.uncommitted.forget(self._id, committed=True)
 
     def _finished(self, error: TMSError | None) -> None:
         if error is not None:
@@ -203,7 +205,7 @@ class CommitUnderWay:
         attempt.answer.settle(0, self._result)
         if self._unnamed:
             with contextlib.suppress(RuntimeError):  # the engine is closing: they cost room only
-                parts.run_in_background(lambda: parts.early.drop(self._unnamed))
+                parts.run_in_background(lambda: parts.uncommitted.drop(self._unnamed))
 
     def _ended(self) -> None:
         for part in self._others:

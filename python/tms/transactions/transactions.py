@@ -79,15 +79,18 @@ class Transactions:
             lifetime_ms,
         )
         topics.decide_by(self.manager)
-        self._early = UncommittedMessages(self.manager, topics)
+        self._uncommitted = UncommittedMessages(self.manager, topics)
         self.tephra = TephraOperations(
-            self.manager, self._early.published, self._early.take_back, topics.run_in_background
+            self.manager,
+            self._uncommitted.writes,
+            self._uncommitted.take_back,
+            topics.run_in_background,
         )
         self._parts = Parts(
             self.manager,
             topics.publisher,
             registry,
-            self._early,
+            self._uncommitted,
             topics.run_in_background,
             self._note,
         )
@@ -140,7 +143,7 @@ class Transactions:
         """Abort a transaction; one that was aborted or is invalid stays so. What it published
         before is rolled back; where that is not known, because the engine was started since, or
         fails, it becomes invalid. Raises `TransactionNotFound`, `TransactionEnded`."""
-        with self._early.published.ending(id) as writes:
+        with self._uncommitted.writes.ending(id) as writes:
             outcome = self.manager.outcome(id)
             if outcome is Outcome.COMMITTED:
                 raise self.manager.why_not_open(id)
@@ -150,10 +153,10 @@ class Transactions:
                 clean = writes.sure and not writes.ranges
                 if not clean:
                     self.manager.invalidate(id)  # nobody can commit what is taken back from now on
-                if clean or (self._early.take_back(writes) and not long):
+                if clean or (self._uncommitted.take_back(writes) and not long):
                     self.manager.abort(id)
                     writes.settle()
-                self._early.forget(id, committed=False)
+                self._uncommitted.forget(id, committed=False)
         return self.describe(id)
 
     def invalidate(self, id: int) -> TransactionInfo:
@@ -231,7 +234,7 @@ class Transactions:
         ending = contextlib.ExitStack()
         ending.callback(attempt.close)
         attempt.close = ending.close
-        writes = attempt.writes = ending.enter_context(self._early.published.ending(id))
+        writes = attempt.writes = ending.enter_context(self._uncommitted.writes.ending(id))
         if writes.failed:
             self.manager.invalidate(id)  # which failed as well when the append did
         done = self._done(id)
@@ -338,7 +341,7 @@ class Transactions:
             len(state.open),
             age_ms,
             len(state.invalid),
-            self._early.published.places(),
+            self._uncommitted.writes.places(),
             self.manager.committed,
         )
 
@@ -350,22 +353,22 @@ class Transactions:
         """Store blocks of a transaction that may still commit: synced, whatever the topic says,
         because the commit may be. Raises `TransactionEnded` when it was given here and has
         ended."""
-        return self._early.submit(name, blocks, write_pointer)
+        return self._uncommitted.submit(name, blocks, write_pointer)
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
         """Store blocks of a transaction where nobody sees them, synced, until `refer` or its commit
         names them; a block that is repeated by producer id and sequence is stored once. Raises
         like `submit`."""
-        self._early.stage(name, blocks, write_pointer)
+        self._uncommitted.stage(name, blocks, write_pointer)
 
     def refer(self, name: TopicName, partition: int, write_pointer: int) -> list[Appended]:
         """Publish what was staged since the last time, like `submit`; where it went."""
-        return self._early.refer(name, partition, write_pointer)
+        return self._uncommitted.refer(name, partition, write_pointer)
 
     def roll_back(self, range: StoredRange) -> int:
         """Take back the messages of a transaction in a range, synced; how many blocks there
         were."""
-        return self._early.roll_back(range)
+        return self._uncommitted.roll_back(range)
 
     # -- positions ---------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class UncommittedMessages:
         self._referring: set[_Referring] = set()
         self._refers = threading.Condition(self._lock)
         self._first = manager.state.next_pointer(topics.clock.now_ms())  # that is given from now on
-        self.published: UncommittedWrites[StoredRange] = UncommittedWrites(self._first)
+        self.writes: UncommittedWrites[StoredRange] = UncommittedWrites(self._first)
 
     def submit(
         self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int
@@ -297,32 +297,36 @@ class UncommittedMessages:
             with contextlib.suppress(TMSError):
                 self._manager.invalidate(id)
         finally:
-            self.published.leave(id, ranges, stored, sure)
+            self.writes.leave(id, ranges, stored, sure)
 
 
 class _Storing:
     """Something is being stored under a pointer: until it is, nobody ends its transaction."""
 
     def __init__(
-        self, early: UncommittedMessages, manager: TransactionManager, pointer: int, id: int | None
+        self,
+        uncommitted: UncommittedMessages,
+        manager: TransactionManager,
+        pointer: int,
+        id: int | None,
     ) -> None:
         self.id = id  # of the transaction, if it was given here
-        self._early = early
+        self._uncommitted = uncommitted
         self._manager = manager
         self.pointer = pointer
         self._followed = False
 
     def __enter__(self) -> Self:
         if self.id is not None:
-            self._early.published.enter(self.id)
+            self._uncommitted.writes.enter(self.id)
             if not self._manager.is_open(self.pointer):
-                self._early.published.leave(self.id, (), (), True)
+                self._uncommitted.writes.leave(self.id, (), (), True)
                 raise _too_late(self.pointer)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.id is not None and not self._followed:
-            self._early.published.leave(self.id, (), (), True)
+            self._uncommitted.writes.leave(self.id, (), (), True)
 
     def stamp(self, more: int = 0) -> Stamp:
         """What goes on the blocks."""
@@ -334,7 +338,9 @@ class _Storing:
         id = self.id
         if id is not None:
             self._followed = True
-            pending.add_done_callback(lambda: self._early.note(id, name, self.pointer, pending))
+            pending.add_done_callback(
+                lambda: self._uncommitted.note(id, name, self.pointer, pending)
+            )
 
 
 def _too_late(pointer: int) -> TransactionEnded:

@@ -5,8 +5,8 @@
 
 Invariants
 
-* A row that is not of this life of the topic, lies behind its segment's seal, or has a key that is
-  none, is not shown.
+* A row that is not of this generation of the topic, lies behind its segment's seal, or has a key
+  that is none, is not shown.
 * What a transaction staged is fetched from HBase's Thrift server, by the task that meets it.
 """
 

@@ -5,9 +5,9 @@
 
 Invariants
 
-* A split names the life of the topic, up to where the partition was decided when it was planned,
-  and the keys at its own ends as far as planning met them. All that stays so: an executor need not
-  look for them, and judges by an image that is as new or newer.
+* A split names the generation of the topic, up to where the partition was decided when it was
+  planned, and the keys at its own ends as far as planning met them. All that stays so: an executor
+  need not look for them, and judges by an image that is as new or newer.
 * Only the rows of a split are read, and a few probes to find them.
 * What a task opens it closes; nothing of it is pickled.
 """
@@ -58,7 +58,7 @@ class HBaseReader:
         return self._view.topics(pattern)
 
     def generation(self, topic: str) -> int:
-        """Which life of its name the topic is in."""
+        """The topic's generation."""
         return self._view.topic(topic).record.generation
 
     def offsets(self, topic: str, at: Position) -> Mapping[int, int]:

@@ -7,8 +7,8 @@ Invariants
 * A task has one connection, which fetches its split; it is closed with the task.
 * While Spark works on the blocks of one answer, the next is under way. How much a fetch asks for
   follows from how large the messages have been, so that a short split does not fetch a long one.
-* What is read belongs to the life of the topic that the split was planned in: generations only
-  grow, so it is enough that it is still the same when the last answer has come.
+* What is read belongs to the generation of the topic that the split was planned in: generations
+  only grow, so it is enough that it is still the same when the last answer has come.
 """
 
 import re
@@ -71,7 +71,7 @@ class ServiceReader:
             after = page[-1].topic
 
     def generation(self, topic: str) -> int:
-        """Which life of its name the topic is in."""
+        """The topic's generation."""
         return self._transport.describe_topic(TopicName.parse(topic)).generation
 
     def offsets(self, topic: str, at: Position) -> Mapping[int, int]:

@@ -28,7 +28,7 @@ Places = Mapping[str, Mapping[int, int]]
 
 
 class SourceTopic(NamedTuple):
-    """A topic from its creation to its deletion; `generation` counts the lives of a name from 1."""
+    """A topic from its creation to its deletion; `generation` counts from 1."""
 
     topic: str
     generation: int = 1

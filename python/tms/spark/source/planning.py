@@ -3,8 +3,8 @@ divided into tasks.
 
 Invariants
 
-* Offsets are those of one life of a topic: its generation is known before them, and is the same
-  when it is asked for after them. Generations only grow.
+* Offsets are those of one generation of a topic: its generation is known before them, and is the
+  same when it is asked for after them. Generations only grow.
 * How far topics go is found out first, and every other place is within that: what comes in between
   is of a later batch.
 """

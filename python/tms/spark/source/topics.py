@@ -31,7 +31,7 @@ class TopicReader(Protocol):
         ...
 
     def generation(self, topic: str) -> int:
-        """Which life of its name the topic is in. Raises `TopicNotFound`."""
+        """The topic's generation. Raises `TopicNotFound`."""
         ...
 
     def offsets(self, topic: str, at: Position) -> Mapping[int, int]:

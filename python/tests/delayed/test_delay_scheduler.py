@@ -1,4 +1,4 @@
-"""The mover of delayed messages: what a failure keeps waiting and for how long, how late messages
+"""The scheduler of delayed messages: what waits for a failure and how long, how late messages
 were, the blocks it makes, and its thread."""
 
 import logging
@@ -59,7 +59,7 @@ def test_a_topic_that_fails_rests_for_half_a_second_and_keeps_no_other_waiting(
     world.later(b"other", delay_ms=1, name=B)
     world.clock.pass_ms(1)
     world.store.fail_write(1, stored=False, prefix="t00000001/delayed")
-    world.delayed._waiting[1].shelf._unsynced = True  # so that it has to write before
+    world.delayed._waiting[1].stored._unsynced = True  # so that it has to write before
     with caplog.at_level(logging.WARNING):
         assert world.delayed.move() == 1
     assert world.read() == [] and world.read(name=B) == [b"other"]
@@ -165,7 +165,7 @@ def test_a_topic_that_cannot_be_looked_into_or_tidied_keeps_no_other_from_it(
         monkeypatch.setattr(first, what, fail)
         monkeypatch.setattr(second, what, lambda what=what: done.append(what))
     with caplog.at_level(logging.WARNING):
-        world.delayed._mover.look()
+        world.delayed._scheduler.look()
         world.delayed.tidy()
     assert done == ["look", "tidy"]
     assert [record.getMessage() for record in caplog.records] == [
@@ -180,10 +180,10 @@ def test_a_topic_that_could_not_be_looked_into_at_the_start_is_moved_later(world
     world.kill()
     world.clock.pass_ms(1)
     world.store.corrupt_value(name, HEAD)
-    mover = world.delayed._mover
-    mover.look()
+    scheduler = world.delayed._scheduler
+    scheduler.look()
     world.store.corrupt.clear()
-    assert mover.move() == 1 and world.read() == [b"1"]
+    assert scheduler.move() == 1 and world.read() == [b"1"]
 
 
 @pytest.mark.parametrize(
@@ -204,16 +204,16 @@ def test_who_publishes_is_answered_whatever_fails(
 ) -> None:
     world.later(b"1", delay_ms=1)
 
-    shelf, behind = world.delayed._of(A).shelf, list[Pending[list[Deferred]]]()
-    put = shelf.put
+    stored, behind = world.delayed._of(A).stored, list[Pending[list[Deferred]]]()
+    put = stored.put
 
     def fail(_: RowWrites) -> None:
-        monkeypatch.setattr(shelf, "put", put)
+        monkeypatch.setattr(stored, "put", put)
         block = NewBlock(0, encode([b"behind"]))
         behind.append(world.delayed.submit(A, [block], Due(delay_ms=1)))
         raise error
 
-    monkeypatch.setattr(shelf, "put", fail)
+    monkeypatch.setattr(stored, "put", fail)
     with pytest.raises(told, match=f"^{said}$"):
         world.later(b"-", delay_ms=1)
     behind[0].result(5)
@@ -341,7 +341,7 @@ def test_who_cancels_waits_for_a_move_and_is_told_when_it_does_not_end(world: Wo
     assert waiting.take(START_MS, 1 << 20) is not None
     with pytest.raises(TimedOut, match=f"Whether {id} can be cancelled is not known yet"):
         world.delayed.cancel(A, id, timeout_s=0.01)
-    waiting.give_back()
+    waiting.release()
     with waiting.writing:  # as by a store that does not answer
         other = world.delayed.submit(A, [NewBlock(0, encode([b"2"]))], Due(delay_ms=HOUR_MS))
         with pytest.raises(TimedOut):
@@ -366,7 +366,7 @@ def test_what_comes_while_others_are_taken_is_not_among_them(world: World) -> No
     taken = waiting.take(START_MS, 1 << 20)
     assert taken is not None and len(ids) == 2
     assert [entry.id for entry in taken.entries] == ids[:1]
-    assert world.delayed._mover._commit(waiting, taken) == 1
+    assert world.delayed._scheduler._commit(waiting, taken) == 1
     assert waiting.next_due_ms == START_MS
     assert world.delayed.move() == 1 and world.read() == [b"1", b"2"]
 
@@ -382,7 +382,7 @@ def test_nothing_is_moved_by_one_who_is_wrong_about_what_was_moved(
     taken = waiting.take(START_MS, 1 << 20)
     assert taken is not None and taken.before != stood
     with pytest.raises(Conflict):
-        world.delayed._mover._commit(waiting, taken._replace(before=stood))
+        world.delayed._scheduler._commit(waiting, taken._replace(before=stood))
     assert world.read() == [b"1"]
     assert world.delayed.move() == 1 and world.read() == [b"1", b"2"]
 
@@ -447,7 +447,7 @@ def test_the_thread_rests_for_a_moment_when_everything_that_is_due_was_moved(
             rests.append((timeout, len(world.read())))
             return super().wait(timeout)
 
-    world.delayed._mover._stop = Stop()
+    world.delayed._scheduler._stop = Stop()
     world.later(b"far", delay_ms=HOUR_MS)
     for number in range(5):
         world.later(b"%d" % number, delay_ms=0)
@@ -460,7 +460,7 @@ def test_the_thread_rests_for_a_moment_when_everything_that_is_due_was_moved(
 def test_the_thread_tidies_twice_a_minute_and_goes_on_after_whatever_fails(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mover = world.delayed._mover
+    scheduler = world.delayed._scheduler
     rounds = list[int]()
 
     def tidy() -> None:
@@ -470,9 +470,9 @@ def test_the_thread_tidies_twice_a_minute_and_goes_on_after_whatever_fails(
         if len(rounds) == 2:
             raise ZeroDivisionError
 
-    monkeypatch.setattr(mover, "_tidy", tidy)
+    monkeypatch.setattr(scheduler, "_tidy", tidy)
     world.delayed.start()
-    thread = mover._thread
+    thread = scheduler._thread
     assert thread is not None and thread.name == "tms-delayed" and thread.daemon
     for number in range(1, 4):
         before = len(rounds)
@@ -487,7 +487,7 @@ def test_the_thread_tidies_twice_a_minute_and_goes_on_after_whatever_fails(
 
 def test_what_is_due_wakes_the_thread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tms.delayed.scheduler._SLEEP_S_MAX", 3_600.0)
-    mover, slept, woken = world.delayed._mover, list[float | None](), list[bool]()
+    scheduler, slept, woken = world.delayed._scheduler, list[float | None](), list[bool]()
 
     class Wake(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
@@ -498,7 +498,7 @@ def test_what_is_due_wakes_the_thread(world: World, monkeypatch: pytest.MonkeyPa
             woken.append(True)
             super().set()
 
-    mover._wake = Wake()
+    scheduler._wake = Wake()
     world.delayed.start()
     until(lambda: slept == [3_600.0])
     world.later(b"as it wakes anyway", delay_ms=3_600_000)
@@ -535,7 +535,7 @@ def test_what_comes_as_a_clock_goes_back_is_not_early(world: World) -> None:
     world.clock.jump_ms(-400)
     found = taken.take(now_ms() + 400, 1 << 20)
     assert found is not None
-    assert world.delayed._mover._commit(taken, found) == 1
+    assert world.delayed._scheduler._commit(taken, found) == 1
     assert (world.delayed.lateness.seconds, world.delayed.lateness.messages) == (0.0, 1)
 
 
