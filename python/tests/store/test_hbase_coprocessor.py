@@ -33,7 +33,7 @@ def test_missing_other_old_and_switched_off_coprocessors_are_named_and_counted()
     missing = said(FRESH, None, None)
     assert len(missing) == 1 and "missing in 2 of 3 regions of tms:messages" in missing[0]
     other = said(Probe("0.0.9", True, "tms:messages", 1, 1), FRESH)
-    assert "0.0.9 instead of 0.1.0 in 1 of 2 regions of tms:messages" in other[0]
+    assert "version 0.0.9 instead of 0.1.0 in 1 of 2 regions of tms:messages" in other[0]
     assert "tms hbase upgrade" in other[0]
     off = said(Probe(VERSION, False, "tms:messages", 1, 1))
     assert "switched off in 1 of 1 regions" in off[0]

@@ -52,20 +52,18 @@ def open_end(rows: Map, segment: SegmentRecord, before: BlockKey, settled: bool)
     end: End | None = None  # before the earliest hole, or group that is left out, so far
     after: ObservedBlock | None = None
     for row in _backwards(rows):
-        if after is None:
-            end = End(row.end_offset, key_after(row.key))
-        elif row.end_offset > after.base_offset:
+        behind = End(row.end_offset, key_after(row.key))
+        if after is not None and row.end_offset > after.base_offset:
             raise DataCorrupt(
                 f"The blocks at {row.key} and {after.key} of segment {segment.number} have the "
                 "same offsets. Run `tms fsck`."
             )
-        elif row.end_offset < after.base_offset:
-            end = End(row.end_offset, key_after(row.key))
+        if after is None or row.end_offset < after.base_offset:
+            end = behind
         elif after.key[0] - row.key[0] > _SAME_GROUP_MS:
             if beginnings == 0:
-                return end or End(row.end_offset, key_after(row.key))
-            beginnings -= 1
-            end = End(row.end_offset, key_after(row.key))
+                return end or behind
+            end, beginnings = behind, beginnings - 1
             if beginnings == 0:
                 return end
         after = row

@@ -124,9 +124,9 @@ def judge(
         if found != VERSION:
             wrong[found, region.table] += 1
     return [
-        _WRONG.get(found, f"The coprocessor is {found} in {{}}: run `tms hbase upgrade`.").format(
-            f"{count} of {asked[table]} regions of {namespace}:{table}"
-        )
+        _WRONG.get(
+            found, f"The coprocessor has version {found} in {{}}: run `tms hbase upgrade`."
+        ).format(f"{count} of {asked[table]} regions of {namespace}:{table}")
         for (found, table), count in wrong.items()
     ]
 

@@ -106,14 +106,16 @@ class Deployment:
         `StorageUnavailable` when that does not come in time."""
         deadline_s = self._clock.monotonic_s() + self._wait_s
         while True:
-            wrong, total = self._wrong(name, version)
+            answers = self.answers(name)
+            wrong = [one for one in answers if not one.runs(version)]
             if not wrong:
                 return
             if self._clock.monotonic_s() >= deadline_s:
                 wanted = f"the coprocessor {version}" if version else "no coprocessor"
+                regions = f"{len(wrong)} of {len(answers)} regions of {self.namespace}:{name}"
                 raise StorageUnavailable(
-                    f"{len(wrong)} of {total} regions of {self.namespace}:{name} do not answer as "
-                    f"{wanted} after {self._wait_s:g} s: {_named(wrong)}.",
+                    f"{regions} do not answer as {wanted} after {self._wait_s:g} s: "
+                    f"{_named(wrong)}.",
                     next="the logs of these region servers say why; `tms hbase status` asks again",
                 )
             Event().wait(_POLL_S)
@@ -174,11 +176,6 @@ class Deployment:
             return RegionAnswer(region, self.admin.probe(region))
         except TMSError as error:
             return RegionAnswer(region, error=error.message)
-
-    def _wrong(self, name: str, version: str | None) -> tuple[list[RegionAnswer], int]:
-        """The regions that do not answer so, and how many there are."""
-        found = self.answers(name)
-        return [one for one in found if not one.runs(version)], len(found)
 
     def _leave_nothing(self) -> None:
         """Remove the tables that this run created before HBase refused the first coprocessor: all
