@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Unpack
 
 from tms import open_engine
 from tms.client.aio.bus import AsyncBus
-from tms.client.aio.channels import AsyncLocalLane
+from tms.client.aio.channels import AsyncLocalChannel
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable, AsyncTableWrites
 from tms.client.aio.transaction import AsyncTransaction
 from tms.client.client import Bus
-from tms.client.http.aio import AsyncHttpLane
+from tms.client.http.aio import AsyncHttpChannel
 from tms.client.http.transport import HttpTransport
 from tms.model.quantity import Duration, seconds
 from tms.options import named_options
@@ -50,7 +50,7 @@ def open(
     limit_s = seconds("timeout_s", timeout_s)
     engine = open_engine(path, create, take_over, **config)
     bus = Bus(engine, timeout_s=limit_s, place=str(path))
-    return AsyncBus(bus, lambda: AsyncLocalLane(engine), timeout_s=limit_s)
+    return AsyncBus(bus, lambda: AsyncLocalChannel(engine), timeout_s=limit_s)
 
 
 @named_options
@@ -60,5 +60,5 @@ def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0) -
     transport = HttpTransport(url, timeout_s=limit_s)
     bus = Bus(transport, timeout_s=limit_s, place=transport.target.url)
     return AsyncBus(
-        bus, lambda: AsyncHttpLane(transport.target, transport.calls), timeout_s=limit_s
+        bus, lambda: AsyncHttpChannel(transport.target, transport.calls), timeout_s=limit_s
     )

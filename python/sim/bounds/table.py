@@ -316,7 +316,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "log.reader._DAMAGED_ROWS_MAX",
         "cluster.ownership.OwnerLimits.*",
         "server.service.RequestLimits.budget_wait_s",
-        "client.aio.bus.LANES_MAX",
+        "client.aio.bus.CHANNELS_MAX",
         "client.delayed.PAGE",
         "client.http.answers.*",
         "client.delivery.PLACES_MAX",

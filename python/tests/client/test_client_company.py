@@ -73,7 +73,7 @@ def publish_behind(
 
 
 def waiting(bus: Coalescing) -> int:
-    return sum(map(len, bus._company._waiting.values()))
+    return sum(map(len, bus._publishes._waiting.values()))
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -108,7 +108,7 @@ def test_what_gathers_behind_a_publish_goes_in_one_request_in_order() -> None:
         assert first.result(10) == MessageId(1, 0)
         assert [one.result(10) for one in others] == [MessageId(2, i) for i in range(3)]
     assert service.requests == [[b"first"], [b"a", b"b", b"c"]]
-    assert not bus._company._waiting
+    assert not bus._publishes._waiting
 
 
 def test_a_bad_message_fails_alone() -> None:
@@ -160,7 +160,7 @@ def test_who_gave_up_waiting_is_neither_sent_nor_made_to_lead() -> None:
         service.gate.set()
         assert first.result(10) and patient.result(10)
     assert b"patient" in service.requests[1]
-    assert not bus._company._waiting
+    assert not bus._publishes._waiting
 
 
 def test_each_durability_has_a_company_of_its_own() -> None:

@@ -21,7 +21,7 @@ WARM_UP = 50
 PUBLISH_CALLS = 42
 FETCH_CALLS = 37
 COMMIT_CALLS = 130
-PUBLISH_CALLS_HTTP = 100  # of the client and of the service
+PUBLISH_CALLS_HTTP = 98  # of the client and of the service
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from tests.proxy import Fault, Proxy
 from tests.spark_topics_kit import Topics, consumed, in_order, world
 from tms.api.operations import OPERATIONS
 from tms.block import encode, place, read_header
+from tms.client.http.channel import HttpChannel
 from tms.client.http.exchange import Calls
-from tms.client.http.lane import HttpLane
 from tms.client.transport import FetchRequest
 from tms.errors import Invalid, OffsetOutOfRange, TopicNotFound, Unavailable
 from tms.model.message import StoredBlock
@@ -96,13 +96,13 @@ def test_a_short_split_does_not_fetch_a_long_one(
     for _ in range(24):
         world.bus.publish("short", bytes(1_000_000), durability="written")
     asked: list[int] = []
-    begin = HttpLane.begin_fetch
+    begin = HttpChannel.begin_fetch
 
-    def counted(self: HttpLane, request: FetchRequest) -> object:
+    def counted(self: HttpChannel, request: FetchRequest) -> object:
         asked.append(request.bytes_max)
         return begin(self, request)
 
-    monkeypatch.setattr(HttpLane, "begin_fetch", counted)
+    monkeypatch.setattr(HttpChannel, "begin_fetch", counted)
     reader = ServiceReader(world.url)
     assert len(rows(reader, reader.splits("short", {0: (3, 5)}, 1))) == 2
     assert sum(asked) <= 3 * FIRST_FETCH_BYTES
@@ -115,18 +115,18 @@ def test_a_short_split_does_not_fetch_a_long_one(
 def test_a_task_leaves_no_connection_open(world: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     world.bus.create_topic("leaves")
     world.publish("leaves", 0, 3)
-    lanes: list[HttpLane] = []
-    made = HttpLane.__init__
+    channels: list[HttpChannel] = []
+    made = HttpChannel.__init__
 
-    def noted(self: HttpLane, *place: Any) -> None:
-        lanes.append(self)
+    def noted(self: HttpChannel, *place: Any) -> None:
+        channels.append(self)
         made(self, *place)
 
-    monkeypatch.setattr(HttpLane, "__init__", noted)
+    monkeypatch.setattr(HttpChannel, "__init__", noted)
     reader = ServiceReader(world.url)
     (split,) = reader.splits("leaves", {0: (0, 3)}, 1)
     next(reader.read(split))  # and no more: the rest is not wanted
-    assert [lane._closed for lane in lanes] == [True]
+    assert [channel._closed for channel in channels] == [True]
 
 
 def test_a_beginning_that_is_gone_and_an_end_that_is_not_there_are_errors(world: Topics) -> None:

@@ -33,7 +33,7 @@ from tms.client.standing import CommittedPositions
 from tms.client.table import Table
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
-from tms.client.transport import LocalTransport, RemoteTransport, open_lane
+from tms.client.transport import LocalTransport, RemoteTransport, open_channel
 from tms.client.view import ViewCalls
 from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound
@@ -64,7 +64,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         super().__init__(transport, PublishMemory(clock), clock, timeout_s)
         self._place = place
         self._closed = False
-        self._together = Coalescing(
+        self._coalescing = Coalescing(
             self._publishing, transport, self._delivery, timeout_s, self._clock
         )
 
@@ -105,10 +105,10 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         known = self._publishing.known(topic) or self.refresh_topic(topic)
         message = Lone(value, key, headers, partition)
         try:
-            return self._together.publish(known, message, durability, timeout_s)
+            return self._coalescing.publish(known, message, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored
             known = self.refresh_topic(topic)
-            return self._together.publish(known, message, durability, timeout_s)
+            return self._coalescing.publish(known, message, durability, timeout_s)
 
     def publish_many(
         self,
@@ -180,7 +180,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         )
         delivery = self._delivery(known, durability, numbering, timeout_s, packing)
         made = Producer(
-            open_lane(self._transport),
+            open_channel(self._transport),
             batcher,
             delivery,
             self._clock,
@@ -230,7 +230,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         settings = ConsumerSettings.of(
             wait_s, bytes_max, timeout(timeout_s, self._timeout_s), isolation
         )
-        place = (name, open_lane(self._transport), cursor, self._clock, settings, standing)
+        place = (name, open_channel(self._transport), cursor, self._clock, settings, standing)
         if options is None:
             made = Consumer(*place)
         else:

@@ -1,5 +1,5 @@
-"""Single publishes in company: those that come while another one to the same topic is under way go
-together in the next request. A publish that is alone waits for nobody.
+"""Coalescing of single publishes: those that come while another one to the same topic is under way
+go together in the next request. A publish that is alone waits for nobody.
 
     publish ─ nobody under way ─▶ its own request ─▶ then: what has gathered, as one request ─▶ …
        └─ somebody under way ──▶ waits for its group's answer
@@ -157,7 +157,7 @@ class Coalescing:
         forks.in_child(self._begin)  # those who were under way, or waited, are the parent's threads
 
     def _begin(self) -> None:
-        self._company: Underway[_Outcome] = Underway()
+        self._publishes: Underway[_Outcome] = Underway()
         self._lock = threading.Lock()
 
     def publish(
@@ -166,7 +166,7 @@ class Coalescing:
         """Publish one message; its id, or None with durability `none`."""
         place = (known.name, durability)
         with self._lock:
-            alone = self._company.go(place)
+            alone = self._publishes.go(place)
         if not alone:
             return self._with_others(known, place, message, timeout_s)
         try:
@@ -186,7 +186,7 @@ class Coalescing:
             return MessageId(stored.time_ms, stored.sequence) if stored.time_ms >= 0 else None
         finally:
             with self._lock:
-                group = self._company.next_group(place)
+                group = self._publishes.next_group(place)
             if group:
                 self._hand_over(known, place, group)
 
@@ -195,10 +195,10 @@ class Coalescing:
     ) -> MessageId | None:
         waiting = WaitingPublish(message, message.check(known), _Outcome())
         with self._lock:
-            if self._company.go(place):  # they have just finished
+            if self._publishes.go(place):  # they have just finished
                 waiting.answer.group = [waiting]
             else:
-                self._company.wait(place, waiting)
+                self._publishes.wait(place, waiting)
         answer = waiting.answer
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if answer.group is None and not answer.wait(timeout_s):
@@ -221,7 +221,7 @@ class Coalescing:
                 one.answer.group = None
             # Nobody waits any more: what they sent may be stored or not, so it is not.
             with self._lock:
-                group = self._company.next_group(place)
+                group = self._publishes.next_group(place)
 
     def _lead(self, known: KnownTopic, place: Place, group: list[WaitingPublish[_Outcome]]) -> None:
         leader = next(one.answer for one in group if one.answer.group is not None)
@@ -242,7 +242,7 @@ class Coalescing:
                 if one.answer is not leader:
                     one.answer.tell()
             with self._lock:
-                following = self._company.next_group(place)
+                following = self._publishes.next_group(place)
             self._hand_over(known, place, following)
 
 

@@ -54,7 +54,7 @@ class Consumer:
     def __init__(
         self,
         name: TopicName,
-        lane: Channel,
+        channel: Channel,
         cursor: Cursor,
         clock: Clock,
         settings: ConsumerSettings,
@@ -62,7 +62,7 @@ class Consumer:
     ) -> None:
         self.standing = standing
         self._name = name
-        self._lane = lane
+        self._channel = channel
         self._cursor = cursor
         self._clock = clock
         self._settings = settings
@@ -101,7 +101,7 @@ class Consumer:
     def close(self) -> None:
         """End the iteration, also one that waits in another thread. A second call does nothing."""
         self._closed = True
-        self._lane.close()
+        self._channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -125,7 +125,7 @@ class Consumer:
                 raise
         finally:
             if ahead is not None:
-                self._lane.reset()
+                self._channel.reset()
 
     def _begin(self) -> PendingAnswer[Fetched] | None:
         """Begin the next fetch; when that fails, the next answer is asked for with retries."""
@@ -137,7 +137,7 @@ class Consumer:
     def _ask(self) -> PendingAnswer[Fetched]:
         positions, wait_s = self._cursor.ask(self._wait_s)
         settings = self._settings
-        return self._lane.begin_fetch(
+        return self._channel.begin_fetch(
             FetchRequest(
                 self._name,
                 positions,
@@ -158,7 +158,7 @@ class Consumer:
             try:
                 return pending.result(self._wait_s + left_s)
             except TimedOut:
-                self._lane.reset()
+                self._channel.reset()
                 raise
 
         return retrying(attempt, self._clock, self._settings.timeout_s)

@@ -126,4 +126,4 @@ class MemberConsumer(Consumer):
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             with contextlib.suppress(Closed):
-                self._lane.reset()
+                self._channel.reset()

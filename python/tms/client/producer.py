@@ -65,14 +65,14 @@ class Producer:
 
     def __init__(
         self,
-        lane: Channel,
+        channel: Channel,
         batcher: Batcher,
         delivery: Delivery,
         clock: Clock,
         count_partitions: Callable[[], int],
         pace: SendPace,
     ) -> None:
-        self._lane = lane
+        self._channel = channel
         self._batcher = batcher
         self._delivery = delivery
         self._clock = clock
@@ -168,7 +168,7 @@ class Producer:
             finally:
                 self._closed = True
                 self._wake.notify_all()
-        self._lane.close()
+        self._channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -216,7 +216,7 @@ class Producer:
             self._fail(error)
         self._batcher.next_partition()
         try:
-            pending = self._lane.submit(
+            pending = self._channel.submit(
                 self._delivery.name, blocks, self._delivery.options.durability
             )
         except TMSError as error:
@@ -272,7 +272,7 @@ class Producer:
         if not is_retriable(error):
             self._fail(error)
         if isinstance(error, TimedOut):
-            self._lane.reset()
+            self._channel.reset()
         left = list(self._flights[0].blocks)
         for flight in list(self._flights)[1:]:
             try:
@@ -281,7 +281,7 @@ class Producer:
                 if not is_retriable(later):
                     self._fail(later)
                 left += flight.blocks
-        self._lane.reset()
+        self._channel.reset()
         left_s = deadline_s - self._clock.monotonic_s()
         if left_s <= 0:
             self._fail(error)

@@ -1,9 +1,9 @@
-"""What the client needs from below: a transport, and lanes on it.
+"""What the client needs from below: a transport, and channels on it.
 
 * A `Transport` has the engine's methods; the engine itself is one, `client.http.HttpTransport` the
   other.
 * A `Channel` carries the appends or fetches of one producer or consumer in order, several at once.
-  `LocalLane` makes one of an engine; HTTP has its own, a connection with pipelined requests.
+  `LocalChannel` makes one of an engine; HTTP has its own, a connection with pipelined requests.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from tms.model.topic import Durability, TopicName
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-_LOCAL_WAIT_S = 0.2  # how soon a waiting local fetch notices that its lane was closed
+_LOCAL_WAIT_S = 0.2  # how soon a waiting local fetch notices that its channel was closed
 
 
 class PendingAnswer(Protocol[T_co]):
@@ -91,7 +91,7 @@ class Channel(Protocol):
         ...
 
     def reset(self) -> None:
-        """Give up on everything under way; its outcome is unknown. The lane stays usable."""
+        """Give up on everything under way; its outcome is unknown. The channel stays usable."""
         ...
 
     def close(self) -> None:
@@ -131,18 +131,22 @@ class LocalTransport(Transport, Protocol):
 
 @runtime_checkable
 class RemoteTransport(Transport, Protocol):
-    """A transport with a network below, where a lane is a connection of its own."""
+    """A transport with a network below, where a channel is a connection of its own."""
 
-    def open_lane(self) -> Channel: ...
-
-
-def open_lane(transport: LocalTransport | RemoteTransport) -> Channel:
-    """A lane on this transport."""
-    return transport.open_lane() if isinstance(transport, RemoteTransport) else LocalLane(transport)
+    def open_channel(self) -> Channel: ...
 
 
-class LocalLane:
-    """A lane on an engine in this process."""
+def open_channel(transport: LocalTransport | RemoteTransport) -> Channel:
+    """A channel on this transport."""
+    return (
+        transport.open_channel()
+        if isinstance(transport, RemoteTransport)
+        else LocalChannel(transport)
+    )
+
+
+class LocalChannel:
+    """A channel on an engine in this process."""
 
     def __init__(self, transport: LocalTransport) -> None:
         self._transport = transport
@@ -167,8 +171,8 @@ class _LocalFetch:
     """A fetch that runs when its result is asked for: within one process there is nothing to win by
     asking ahead."""
 
-    def __init__(self, lane: LocalLane, transport: Transport, request: FetchRequest) -> None:
-        self._lane = lane
+    def __init__(self, channel: LocalChannel, transport: Transport, request: FetchRequest) -> None:
+        self._channel = channel
         self._transport = transport
         self._request = request
 
@@ -178,7 +182,7 @@ class _LocalFetch:
     def result(self, timeout_s: float | None = None) -> Fetched:
         request = self._request
         while True:
-            if self._lane.closed:
+            if self._channel.closed:
                 raise Closed("The consumer was closed while it waited.")
             name, positions, bytes_max, left_s, isolation, where = request
             slice_s = min(left_s, _LOCAL_WAIT_S)

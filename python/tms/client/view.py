@@ -18,7 +18,13 @@ from tms import forks
 from tms.client.batching import KnownTopic
 from tms.client.calls import BusCalls
 from tms.client.cursor import Start, as_position, asks, page
-from tms.client.transport import Channel, FetchRequest, LocalTransport, RemoteTransport, open_lane
+from tms.client.transport import (
+    Channel,
+    FetchRequest,
+    LocalTransport,
+    RemoteTransport,
+    open_channel,
+)
 from tms.client.view_state import Apply, ViewSnapshot, ViewState
 from tms.clock import Clock
 from tms.errors import Closed, Conflict, Invalid, OffsetOutOfRange, TMSError, ViewFailed
@@ -76,7 +82,7 @@ class View(Mapping[bytes, V]):
         self._generation = 0
         self._lock = threading.RLock()
         self._error: TMSError | None = None
-        self._lane: Channel | None = None
+        self._channel: Channel | None = None
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self._rounds = count()
@@ -160,8 +166,8 @@ class View(Mapping[bytes, V]):
     def close(self) -> None:
         """Follow no more; what was read stays readable. A second call does nothing."""
         self._closed.set()
-        if self._lane is not None:
-            self._lane.close()
+        if self._channel is not None:
+            self._channel.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -191,7 +197,7 @@ class View(Mapping[bytes, V]):
 
     def follow(self) -> None:
         """Keep it current from now on."""
-        self._lane = open_lane(self._transport)
+        self._channel = open_channel(self._transport)
         self._thread = threading.Thread(target=self._run, name="tms-view", daemon=True)
         self._thread.start()
         forks.in_child(self._forked)
@@ -301,17 +307,17 @@ class View(Mapping[bytes, V]):
                 return
 
     def _await(self, turn: list[PartitionPosition], wait_s: float) -> Fetched:
-        lane = self._lane
-        assert lane is not None, "follow has not begun"
+        channel = self._channel
+        assert channel is not None, "follow has not begun"
 
         def attempt(left_s: float) -> Fetched:
-            pending = lane.begin_fetch(FetchRequest(self._name, turn, FETCH_BYTES, wait_s))
+            pending = channel.begin_fetch(FetchRequest(self._name, turn, FETCH_BYTES, wait_s))
             try:
                 return pending.result(wait_s + left_s)
             except Closed:
                 raise
             except TMSError:
-                lane.reset()
+                channel.reset()
                 raise
 
         return retrying(attempt, self._clock, self._timeout_s)

@@ -14,12 +14,12 @@ from weakref import WeakSet
 from tms.api.parameters import TIMEOUT_S
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
-from tms.client.aio.channels import AsyncDelivery, AsyncLane
+from tms.client.aio.channels import AsyncChannel, AsyncDelivery
 from tms.client.aio.coalescing import AsyncCoalescing
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.derived import in_thread, iterated_in_thread
 from tms.client.aio.member import AsyncMemberConsumer, AsyncTold
-from tms.client.aio.pool import LanePool
+from tms.client.aio.pool import ChannelPool
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable
@@ -50,7 +50,7 @@ from tms.retrying import retrying_async
 
 T = TypeVar("T")
 
-LANES_MAX = 64
+CHANNELS_MAX = 64
 
 
 class AsyncBus:
@@ -60,7 +60,7 @@ class AsyncBus:
     def __init__(
         self,
         bus: Bus,
-        open_lane: Callable[[], AsyncLane],
+        open_channel: Callable[[], AsyncChannel],
         *,
         timeout_s: float = TIMEOUT_S,
         clock: Clock | None = None,
@@ -68,11 +68,11 @@ class AsyncBus:
         clock = clock or SystemClock()
         self._sync = bus
         self._publishing = bus.publishing
-        self._open_lane = open_lane
+        self._open_lane = open_channel
         self._timeout_s = timeout_s
         self._clock = clock
-        self._together = AsyncCoalescing(self._publishing, self._send, timeout_s)
-        self._lanes = LanePool(open_lane, LANES_MAX)
+        self._coalescing = AsyncCoalescing(self._publishing, self._send, timeout_s)
+        self._channels = ChannelPool(open_channel, CHANNELS_MAX)
         self._open: WeakSet[AsyncProducer | AsyncConsumer | AsyncQueue] = WeakSet()
 
     def __repr__(self) -> str:
@@ -103,10 +103,10 @@ class AsyncBus:
         known = self._publishing.known(topic) or await self._refresh_topic(topic)
         message = Lone(value, key, headers, partition)
         try:
-            return await self._together.publish(known, message, durability, timeout_s)
+            return await self._coalescing.publish(known, message, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored
             known = await self._refresh_topic(topic)
-            return await self._together.publish(known, message, durability, timeout_s)
+            return await self._coalescing.publish(known, message, durability, timeout_s)
 
     async def publish_many(
         self,
@@ -136,9 +136,9 @@ class AsyncBus:
         delivery = self._delivery(known.name, durability, numbering, timeout_s, packing)
         appended: list[Appended] = []
         try:
-            async with self._lanes.lane() as lane:
+            async with self._channels.channel() as channel:
                 for blocks in batcher.requests(values, keys, headers, partition, expect):
-                    appended += await delivery.append(lane, blocks)
+                    appended += await delivery.append(channel, blocks)
         except NotFound:
             publishing.forget(topic)
             raise
@@ -299,10 +299,10 @@ class AsyncBus:
 
     async def close(self) -> None:
         """Close what is still open of its producers and consumers, then the bus."""
-        self._lanes.end()
+        self._channels.end()
         async with AsyncExitStack() as last_first:
             last_first.push_async_callback(asyncio.to_thread, self._sync.close)
-            last_first.callback(self._lanes.close)
+            last_first.callback(self._channels.close)
             for opened in list(self._open):
                 last_first.push_async_callback(opened.close)
 
@@ -327,8 +327,8 @@ class AsyncBus:
         blocks: list[NewBlock],
     ) -> list[Appended]:
         delivery = self._delivery(known.name, durability, numbering, timeout_s)
-        async with self._lanes.lane() as lane:
-            return await delivery.append(lane, blocks)
+        async with self._channels.channel() as channel:
+            return await delivery.append(channel, blocks)
 
     async def _fetch(
         self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float
@@ -336,9 +336,9 @@ class AsyncBus:
         turns = asks(positions)
         each, wait_s = max(1, bytes_max // max(1, len(turns))), wait_s / max(1, len(turns))
         answers = []
-        async with self._lanes.lane() as lane:
+        async with self._channels.channel() as channel:
             for turn in turns:
-                fetch = partial(lane.fetch, FetchRequest(name, turn, each, wait_s))
+                fetch = partial(channel.fetch, FetchRequest(name, turn, each, wait_s))
                 answers.append(await retrying_async(fetch, self._clock, self._timeout_s))
         return page(str(name), positions, answers)
 

@@ -1,4 +1,4 @@
-"""Lanes for asyncio: what the asyncio client needs from below, and the one of an engine in this
+"""Channels for asyncio: what the asyncio client needs from below, and the one of an engine in this
 process.
 
 Nothing here blocks the event loop for longer than an append that needs no sync: what may touch the
@@ -25,7 +25,7 @@ T = TypeVar("T")
 DUE_S_MIN = 0.02  # leases that end within this time end together
 
 
-class AsyncLane(Protocol):
+class AsyncChannel(Protocol):
     """The requests of one caller, handled in the order in which they were begun."""
 
     async def append(
@@ -49,7 +49,7 @@ class AsyncLane(Protocol):
     ) -> Received: ...
 
     def reset(self) -> None:
-        """Give up on everything under way; its outcome is unknown. The lane stays usable."""
+        """Give up on everything under way; its outcome is unknown. The channel stays usable."""
         ...
 
     def close(self) -> None:
@@ -72,8 +72,8 @@ class AsyncLocalTransport(LocalTransport, Protocol):
     def queues(self) -> LocalQueues: ...
 
 
-class AsyncLocalLane:
-    """A lane on an engine in this process."""
+class AsyncLocalChannel:
+    """A channel on an engine in this process."""
 
     def __init__(self, engine: AsyncLocalTransport) -> None:
         self._engine = engine
@@ -179,7 +179,7 @@ class _Wake:
             self._loop.call_soon_threadsafe(self._set)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether it was fired in time. Raises `Closed` when the lane is closed meanwhile."""
+        """Whether it was fired in time. Raises `Closed` when the channel is closed meanwhile."""
         self._waiting.add(self._fired)
         try:
             async with asyncio.timeout(timeout_s):
@@ -221,15 +221,15 @@ class AsyncDelivery:
         self._numbering = numbering
         self._clock = clock
 
-    async def append(self, lane: AsyncLane, blocks: Sequence[NewBlock]) -> list[Appended]:
+    async def append(self, channel: AsyncChannel, blocks: Sequence[NewBlock]) -> list[Appended]:
         """Append in one request, or block by block where that fails. Raises the last error."""
         try:
-            return await self._repeat(lane, blocks, self.options.timeout_s)
+            return await self._repeat(channel, blocks, self.options.timeout_s)
         except OutOfOrderSequence:
-            return await self.repeat(lane, blocks, self.options.timeout_s)
+            return await self.repeat(channel, blocks, self.options.timeout_s)
 
     async def repeat(
-        self, lane: AsyncLane, blocks: Sequence[NewBlock], timeout_s: float
+        self, channel: AsyncChannel, blocks: Sequence[NewBlock], timeout_s: float
     ) -> list[Appended]:
         """Append what an earlier attempt may have stored, block by block."""
         deadline_s = self._clock.monotonic_s() + timeout_s
@@ -238,7 +238,7 @@ class AsyncDelivery:
         while work.left:
             left_s = deadline_s - self._clock.monotonic_s()
             try:
-                appended += await self._repeat(lane, work.left[:1], left_s)
+                appended += await self._repeat(channel, work.left[:1], left_s)
             except OutOfOrderSequence as error:
                 work.begin_anew(error)
             else:
@@ -246,10 +246,10 @@ class AsyncDelivery:
         return appended
 
     async def _repeat(
-        self, lane: AsyncLane, blocks: Sequence[NewBlock], timeout_s: float
+        self, channel: AsyncChannel, blocks: Sequence[NewBlock], timeout_s: float
     ) -> list[Appended]:
         return await retrying_async(
-            lambda left_s: lane.append(self._name, blocks, self.options.durability, left_s),
+            lambda left_s: channel.append(self._name, blocks, self.options.durability, left_s),
             self._clock,
             max(0.001, timeout_s),
             is_retriable_as_it_is,

@@ -1,4 +1,4 @@
-"""Single publishes in company, on an event loop; see `tms.client.coalescing`."""
+"""Coalescing of single publishes on an event loop; see `tms.client.coalescing`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ class AsyncCoalescing:
         forks.in_child(self._begin)  # those who were under way, or waited, are the parent's tasks
 
     def _begin(self) -> None:
-        self._company: Underway[Answer] = Underway()
+        self._publishes: Underway[Answer] = Underway()
         self._groups: set[asyncio.Task[None]] = set()
 
     async def publish(
@@ -37,7 +37,7 @@ class AsyncCoalescing:
     ) -> MessageId | None:
         """Publish one message; its id, or None with durability `none`."""
         place = (known.name, durability)
-        if self._company.go(place):
+        if self._publishes.go(place):
             try:
                 (id,) = await self._publish(known, place, [message], timeout_s)
                 return id
@@ -45,7 +45,7 @@ class AsyncCoalescing:
                 self._hand_over(known, place)
         size = message.check(known)
         answer: Answer = asyncio.get_running_loop().create_future()
-        self._company.wait(place, WaitingPublish(message, size, answer))
+        self._publishes.wait(place, WaitingPublish(message, size, answer))
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -63,7 +63,7 @@ class AsyncCoalescing:
         return packed.ids(appended)
 
     def _hand_over(self, known: KnownTopic, place: Place) -> None:
-        group = self._company.next_group(place)
+        group = self._publishes.next_group(place)
         if group:
             task = asyncio.get_running_loop().create_task(self._lead(known, place, group))
             self._groups.add(task)

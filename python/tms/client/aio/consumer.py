@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self
 
 from tms import forks
-from tms.client.aio.channels import AsyncLane
+from tms.client.aio.channels import AsyncChannel
 from tms.client.consumer import ConsumerSettings, consumer_text
 from tms.client.cursor import Batch, Cursor
 from tms.client.standing import CommittedPositions
@@ -29,7 +29,7 @@ class AsyncConsumer:
     def __init__(
         self,
         name: TopicName,
-        lane: AsyncLane,
+        channel: AsyncChannel,
         make_cursor: Callable[[], Awaitable[Cursor]],
         clock: Clock,
         settings: ConsumerSettings,
@@ -37,7 +37,7 @@ class AsyncConsumer:
     ) -> None:
         self.standing = standing
         self._name = name
-        self._lane = lane
+        self._channel = channel
         self._make_cursor = make_cursor
         self._cursor_made: Cursor | None = None
         self._clock = clock
@@ -86,7 +86,7 @@ class AsyncConsumer:
     async def close(self) -> None:
         """End the iteration, also one that waits in another task. A second call does nothing."""
         self._closed = True
-        self._lane.close()
+        self._channel.close()
         if self._ahead is not None:
             self._ahead.add_done_callback(_forget)
 
@@ -136,7 +136,7 @@ class AsyncConsumer:
             return
         self._ahead = None
         if not ahead.done():
-            self._lane.reset()
+            self._channel.reset()
         ahead.cancel()
         ahead.add_done_callback(_forget)
 
@@ -164,7 +164,7 @@ class AsyncConsumer:
             settings.isolation,
             self._cursor.where,
         )
-        return await self._lane.fetch(request, left_s)
+        return await self._channel.fetch(request, left_s)
 
 
 def _forget(task: asyncio.Task[Fetched]) -> None:

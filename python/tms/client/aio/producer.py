@@ -1,6 +1,6 @@
 """The asyncio producer: the same batching and the same promises as `tms.client.producer`.
 
-Requests are tasks on one lane. When the oldest is done, the next block leaves: the event loop is
+Requests are tasks on one channel. When the oldest is done, the next block leaves: the event loop is
 what the driver thread is for the synchronous producer.
 
 Invariants
@@ -20,7 +20,7 @@ from typing import Self
 
 from tms import forks
 from tms.block import read_header
-from tms.client.aio.channels import AsyncDelivery, AsyncLane
+from tms.client.aio.channels import AsyncChannel, AsyncDelivery
 from tms.client.batching import Batcher, Headers
 from tms.client.producer import SendPace
 from tms.errors import Closed, TimedOut, TMSError
@@ -38,13 +38,13 @@ class AsyncProducer:
     def __init__(
         self,
         name: TopicName,
-        lane: AsyncLane,
+        channel: AsyncChannel,
         make_batcher: Callable[[], Awaitable[Batcher]],
         delivery: AsyncDelivery,
         pace: SendPace,
     ) -> None:
         self._name = name
-        self._lane = lane
+        self._channel = channel
         self._make_batcher = make_batcher
         self._delivery = delivery
         self._durability, _, self._timeout_s = delivery.options
@@ -127,7 +127,7 @@ class AsyncProducer:
                 await self.flush()
         finally:
             self._closed = True
-            self._lane.close()
+            self._channel.close()
 
     async def __aenter__(self) -> Self:
         if self._batcher_made is None:
@@ -194,7 +194,7 @@ class AsyncProducer:
         blocks = self._batcher.pack()
         self._batcher.next_partition()
         task = asyncio.create_task(
-            self._lane.append(self._name, blocks, self._durability, attempt_s(self._timeout_s))
+            self._channel.append(self._name, blocks, self._durability, attempt_s(self._timeout_s))
         )
         self._flights.append((task, blocks))
         task.add_done_callback(self._landed)
@@ -220,8 +220,8 @@ class AsyncProducer:
                     if not is_retriable(error):
                         raise
                     left += blocks
-            self._lane.reset()
-            await self._delivery.repeat(self._lane, left, self._timeout_s)
+            self._channel.reset()
+            await self._delivery.repeat(self._channel, left, self._timeout_s)
             self._flights.clear()
         except TMSError as error:
             self._fail(error)

@@ -3,7 +3,7 @@ a thread.
 
 Invariants
 
-* Each receive under way has a lane of its own, so none waits behind another one's wait.
+* Each receive under way has a channel of its own, so none waits behind another one's wait.
 * Leases are extended by the thread of `Queue`, also while a handler keeps the event loop busy.
 * A receive that is cancelled leases nothing from then on; what was leased at that moment is given
   back, or, if a service leased it, comes again when the leases end.
@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from tms.block.received import Delivered, Received
-from tms.client.aio.channels import AsyncLane
+from tms.client.aio.channels import AsyncChannel
 from tms.client.aio.derived import in_thread
-from tms.client.aio.pool import LanePool
+from tms.client.aio.pool import ChannelPool
 from tms.client.http.exchange import WAIT_S_MAX, explained, surely_not_done
 from tms.client.leases import Pace
 from tms.client.queue import WAIT_S, Queue, check_receive, handled, leased, unhandled
@@ -33,12 +33,12 @@ class AsyncQueue:
     """Made by `AsyncBus.queue`; see `Queue`. For one event loop, and any number of its tasks."""
 
     def __init__(
-        self, queue: Queue, open_lane: Callable[[], AsyncLane], clock: Clock, timeout_s: float
+        self, queue: Queue, open_channel: Callable[[], AsyncChannel], clock: Clock, timeout_s: float
     ) -> None:
         self._sync = queue
         self._clock = clock
         self._timeout_s = timeout_s
-        self._lanes = LanePool(open_lane, RECEIVES_MAX)
+        self._channels = ChannelPool(open_channel, RECEIVES_MAX)
 
     @property
     def queue(self) -> Queue:
@@ -67,20 +67,20 @@ class AsyncQueue:
     ) -> Received:
         """See `Queue.receive_slices`."""
         until_s = self._clock.monotonic_s() + check_receive(limit, wait_s, bytes_max)
-        async with self._lanes.lane() as lane:
+        async with self._channels.channel() as channel:
             while True:
                 left_s = max(0.0, min(WAIT_S_MAX, until_s - self._clock.monotonic_s()))
-                found = await self._receive(lane, limit, left_s, bytes_max)
+                found = await self._receive(channel, limit, left_s, bytes_max)
                 if found.slices or self._clock.monotonic_s() >= until_s:
                     return found
 
     async def _receive(
-        self, lane: AsyncLane, limit: int, wait_s: float, bytes_max: int
+        self, channel: AsyncChannel, limit: int, wait_s: float, bytes_max: int
     ) -> Received:
         group, name = self._sync.group, self._sync.name
 
         async def attempt(timeout_s: float) -> Received:
-            return await lane.receive(name, group, limit, wait_s, bytes_max, timeout_s)
+            return await channel.receive(name, group, limit, wait_s, bytes_max, timeout_s)
 
         try:
             return await retrying_async(attempt, self._clock, self._timeout_s, surely_not_done)
@@ -129,4 +129,4 @@ class AsyncQueue:
 
     async def close(self) -> None:
         """End the receives that wait, with `Closed`; the bus does it, too. The queue stays."""
-        self._lanes.close()
+        self._channels.close()

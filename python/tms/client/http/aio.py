@@ -1,4 +1,4 @@
-"""HTTP lanes for asyncio: one connection, requests pipelined, answers in order.
+"""HTTP channels for asyncio: one connection, requests pipelined, answers in order.
 
 Invariants
 
@@ -37,9 +37,9 @@ from tms.model.topic import Durability, TopicName
 T = TypeVar("T")
 
 
-class AsyncHttpLane:
-    """A lane to the service at `target`. For one event loop, which keeps connections open: one that
-    nobody has any more is closed with its lane."""
+class AsyncHttpChannel:
+    """A channel to the service at `target`. For one event loop, which keeps connections open: one
+    that nobody has any more is closed with its channel."""
 
     def __init__(self, target: ServiceAddress, calls: Calls) -> None:
         self._target = target

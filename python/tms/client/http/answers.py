@@ -17,8 +17,9 @@ from tms.errors import ConfigError, Malformed, TMSError
 
 HEAD_BYTES_MAX = 64 << 10
 BODY_BYTES_MAX = 1 << 30
-BODIES_KEPT = 3  # by a lane: one being received, one handed out, one that was just done with
+BODIES_KEPT = 3  # by a channel: one being received, one handed out, one that was just done with
 _CONTENT_LENGTH, _TRANSFER_ENCODING = b"content-length", b"transfer-encoding"
+_CONNECTION = b"connection"
 _INFORMATIONAL = range(100, 200)
 _SPEAKERS = (
     (b"\x15\x03", "it speaks TLS; write https:// instead of http://"),
@@ -75,13 +76,13 @@ class AnswerReader:
         """The connection ended; the answer that this completes, if any."""
         parsed = self._parsed
         if parsed.begun and parsed.ends_with_connection:
-            return Response(parsed.status, parsed.headers, parsed.body)
+            return Response(parsed.status, parsed.headers, parsed.body, parsed.keeps_open)
         return None
 
     def _finish(self, body: bytearray) -> Response:
         parsed, self._parsed = self._parsed, _Parsed(self._peer)
         # While the view lives, the body is not used again.
-        answer = Response(parsed.status, parsed.headers, memoryview(body))
+        answer = Response(parsed.status, parsed.headers, memoryview(body), parsed.keeps_open)
         self._kept.append(body)
         self._body = None
         return answer
@@ -115,6 +116,7 @@ class _Parsed:
         self.headers: dict[bytes, bytes] = {}
         self.length = 0  # of the body; 0 when it has none or does not say
         self.ends_with_connection = False
+        self.keeps_open = True
         self.body: bytes | bytearray = b""
 
     def feed(self, received: memoryview) -> list[Response]:
@@ -144,6 +146,7 @@ class _Parsed:
         self.status = self._parser.get_status_code()
         coding = self.headers.get(_TRANSFER_ENCODING)
         length = self.headers.get(_CONTENT_LENGTH)
+        self.keeps_open = self.headers.get(_CONNECTION, b"").lower() != b"close"
         if coding is not None:
             if coding.lower() != b"chunked":
                 raise Malformed(f"{self._peer} uses the transfer encoding {coding[:40]!r}.")
@@ -169,7 +172,7 @@ class _Parsed:
         self._quiet_bytes = 0
         self.begun = False
         if self.status not in _INFORMATIONAL:
-            self._answers.append(Response(self.status, self.headers, self.body))
+            self._answers.append(Response(self.status, self.headers, self.body, self.keeps_open))
 
     def _reason(self, exc: Exception, begin: bytes) -> TMSError:
         if isinstance(exc.__context__, TMSError):

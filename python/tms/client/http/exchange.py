@@ -43,7 +43,7 @@ WAIT_S_MAX = 20.0  # of one request; who waits for longer asks again
 T = TypeVar("T")
 
 _FETCH, _COMMIT = OPERATIONS["fetch"], OPERATIONS["commit"]
-_CONTENT_TYPE, _CONNECTION = b"content-type", b"connection"
+_CONTENT_TYPE = b"content-type"
 _GOOD = frozenset((routes.OK, routes.CREATED, routes.NO_CONTENT))
 _UNSURE = (TimedOut, StorageUnavailable)  # also said by the service: it may have been done
 _UNAVAILABLE = frozenset(
@@ -57,11 +57,7 @@ class Response(msgspec.Struct):
     status: int
     headers: dict[bytes, bytes]
     body: Buffer
-
-    @property
-    def keeps_open(self) -> bool:
-        """Whether the connection may carry further requests."""
-        return self.headers.get(_CONNECTION, b"").lower() != b"close"
+    keeps_open: bool = True  # whether the connection may carry further requests
 
 
 class Call(msgspec.Struct, Generic[T]):

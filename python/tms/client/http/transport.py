@@ -39,9 +39,9 @@ from tms.api.operations import (
 )
 from tms.api.parameters import TIMEOUT_S
 from tms.block.received import Received
+from tms.client.http.channel import HttpChannel
 from tms.client.http.connection import HttpConnection, ServiceAddress
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, explained, surely_not_done
-from tms.client.http.lane import HttpLane
 from tms.client.transport import Channel, FetchRequest
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, Conflict, NotFound, TMSError
@@ -207,9 +207,9 @@ class HttpTransport(TopicsApi):
             if not (any(unsure[:-1]) and is_done(error)):
                 raise
 
-    def open_lane(self) -> Channel:
+    def open_channel(self) -> Channel:
         """A connection of its own for one producer or consumer."""
-        return HttpLane(self.target, self.calls, self.clock, self.timeout_s)
+        return HttpChannel(self.target, self.calls, self.clock, self.timeout_s)
 
     def close(self) -> None:
         """Close the idle connections; calls under way finish. A second call does nothing."""

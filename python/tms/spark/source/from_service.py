@@ -125,7 +125,7 @@ class _Fetching:
         self._split = split
         self._clock = transport.clock
         self._timeout_s = timeout_s
-        self._lane: Channel = transport.open_lane()
+        self._channel: Channel = transport.open_channel()
         self._position = Position.offset(split.start)
         self._at = split.start  # the offset before which everything was looked at
         self._bytes = self._offsets = 0  # that have come
@@ -141,7 +141,7 @@ class _Fetching:
             yield blocks
 
     def close(self) -> None:
-        self._lane.close()
+        self._channel.close()
 
     def _accept(self, fetched: Fetched) -> list[StoredBlock]:
         """The blocks of an answer that are of the split. Raises `OffsetOutOfRange` when there are
@@ -176,7 +176,7 @@ class _Fetching:
 
     def _ask(self) -> PendingAnswer[Fetched]:
         there = [PartitionPosition(self._split.partition, self._position)]
-        return self._lane.begin_fetch(FetchRequest(self._name, there, self._bytes_wanted(), 0))
+        return self._channel.begin_fetch(FetchRequest(self._name, there, self._bytes_wanted(), 0))
 
     def _bytes_wanted(self) -> int:
         if not self._offsets:
@@ -194,7 +194,7 @@ class _Fetching:
             try:
                 return pending.result(left_s)
             except TimedOut:
-                self._lane.reset()
+                self._channel.reset()
                 raise
 
         return retrying(attempt, self._clock, self._timeout_s)

@@ -1,4 +1,4 @@
-"""The synchronous HTTP lane: request k+1 leaves before answer k is read; answers come in order.
+"""The synchronous HTTP channel: request k+1 leaves before answer k is read; answers come in order.
 
 Invariants
 
@@ -29,14 +29,14 @@ _CLOSED = "The producer or consumer was closed."
 
 
 class HttpPending(Generic[T]):
-    """An answer on its way over a lane."""
+    """An answer on its way over a channel."""
 
-    __slots__ = ("_answer", "_error", "_lane", "_read", "line", "settled")
+    __slots__ = ("_answer", "_channel", "_error", "_read", "line", "settled")
 
     def __init__(
-        self, lane: "HttpLane", line: "_ChannelLine", read: Callable[[Response], T]
+        self, channel: "HttpChannel", line: "_ChannelConnection", read: Callable[[Response], T]
     ) -> None:
-        self._lane = lane
+        self._channel = channel
         self._read = read
         self._answer: Response | None = None
         self._error: TMSError | None = None
@@ -45,30 +45,30 @@ class HttpPending(Generic[T]):
 
     def done(self) -> bool:
         if not self.settled:
-            self._lane.look(self)
+            self._channel.look(self)
         return self.settled
 
     def result(self, timeout_s: float | None = None) -> T:
         if not self.settled:
-            self._lane.wait(self, TIMEOUT_S if timeout_s is None else timeout_s)
+            self._channel.wait(self, TIMEOUT_S if timeout_s is None else timeout_s)
         if self._error is not None:
             raise self._error
         assert self._answer is not None, "a settled request has an answer or an error"
         return self._read(self._answer)
 
     def settle(self, answer: Response) -> None:
-        """The lane's: the answer came."""
+        """The channel's: the answer came."""
         self._answer = answer
         self.settled = True
 
     def fail(self, error: TMSError) -> None:
-        """The lane's: no answer will come."""
+        """The channel's: no answer will come."""
         self._error = error
         self.settled = True
 
 
-class _ChannelLine:
-    """A lane's present connection, and what waits for its answers."""
+class _ChannelConnection:
+    """A channel's present connection, and what waits for its answers."""
 
     __slots__ = ("connection", "failed", "waiting")
 
@@ -78,7 +78,7 @@ class _ChannelLine:
         self.failed = False
 
 
-class HttpLane:
+class HttpChannel:
     """One connection with several requests under way. One thread begins requests; any may wait for
     their answers."""
 
@@ -89,7 +89,7 @@ class HttpLane:
         self._calls = calls
         self._clock = clock
         self._send_s_max = attempt_s(timeout_s)
-        self._line: _ChannelLine | None = None
+        self._line: _ChannelConnection | None = None
         self._reading = threading.Lock()
         self._closed = False
         forks.in_child(self._forked)
@@ -149,7 +149,7 @@ class HttpLane:
         if line is None or line.failed or (not line.waiting and not line.connection.usable):
             if line is not None and not line.failed:
                 line.connection.close()
-            line = self._line = _ChannelLine(
+            line = self._line = _ChannelConnection(
                 HttpConnection(self._target, self._clock, self._send_s_max, BODIES_KEPT)
             )
         pending = HttpPending(self, line, call.read)
@@ -159,14 +159,14 @@ class HttpLane:
             self._drop(Closed(_CLOSED))
         return pending
 
-    def _settle(self, line: _ChannelLine, answer: Response) -> None:
+    def _settle(self, line: _ChannelConnection, answer: Response) -> None:
         line.waiting[0].settle(answer)  # it waits until it is settled: see `_forked`
         line.waiting.popleft()
         if not answer.keeps_open:
             url = self._target.url
             self._fail(line, Unavailable(f"{url} closed the connection.", outcome="unknown"))
 
-    def _fail(self, line: _ChannelLine, error: TMSError) -> None:
+    def _fail(self, line: _ChannelConnection, error: TMSError) -> None:
         """Everything under way on the line fails. The caller reads: it holds `_reading`."""
         line.failed = True
         line.connection.close()
