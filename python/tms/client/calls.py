@@ -37,7 +37,7 @@ class BusCalls:
         self._publishing = publishing
         self._clock = clock
         self._timeout_s = timeout_s
-        self._open: WeakSet[Closing] = WeakSet()  # what was made and is to be closed
+        self._open: WeakSet[Closing] = WeakSet()  # producers, consumers and views to close
         self._leavers: deque[Member] = deque()  # of groups, whose consumers were dropped
 
     @property
@@ -62,8 +62,8 @@ class BusCalls:
     def refresh_topic(self, topic: str) -> KnownTopic:
         """Ask for a topic's partitions and limits, and remember them. Raises `TopicNotFound`."""
         self._publishing.forget(topic)
-        found = self._transport.describe_topic(TopicName.parse(topic))
-        return self._publishing.learn(topic, found)
+        info = self._transport.describe_topic(TopicName.parse(topic))
+        return self._publishing.learn(topic, info)
 
     def _fetch(
         self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float

@@ -179,7 +179,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
             known, numbering, batch_bytes=batch_bytes, compression=packing
         )
         delivery = self._delivery(known, durability, numbering, timeout_s, packing)
-        made = Producer(
+        producer = Producer(
             open_channel(self._transport),
             batcher,
             delivery,
@@ -187,8 +187,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
             lambda: self.refresh_topic(topic).partitions,
             SendPace(linger_s, in_flight_max),
         )
-        self._open.add(made)
-        return made
+        self._open.add(producer)
+        return producer
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -217,8 +217,9 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         (by `ack`), `at-most-once`, `at-least-once` or `exactly-once` (in a transaction).
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
-        with time zone, any position's text, or a mapping of partitions to these. `stop_at_end`:
-        behind what was there when it began. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
+        with time zone, any position's text, or a mapping of partitions to these. With `stop_at_end`
+        it ends where each partition ended when it was first read. Raises `TopicNotFound`,
+        `PartitionNotFound`, `Invalid`.
         """
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
@@ -232,13 +233,13 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         )
         place = (name, open_channel(self._transport), cursor, self._clock, settings, standing)
         if options is None:
-            made = Consumer(*place)
+            consumer = Consumer(*place)
         else:
             member = self.member(name, options)
             member.begin(cursor, standing, positions)
-            made = MemberConsumer(*place, member=member)
-        self._open.add(made)
-        return made
+            consumer = MemberConsumer(*place, member=member)
+        self._open.add(consumer)
+        return consumer
 
     def transaction(
         self, *, durability: str | None = None, timeout_s: Duration | None = None
@@ -275,8 +276,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         bytes_max: int = FETCH_BYTES,
         wait_s: Duration = 0,
     ) -> Page:
-        """One fetch: batches from `start` on, about `bytes_max` bytes of them, at least one if
-        there is one.
+        """One fetch: batches from `start` on, about `bytes_max` bytes of them, at least one unless
+        there is none.
 
         Waits up to `wait_s` for the first. Go on at the answer's `next`. Raises like `consumer`,
         and `OffsetOutOfRange`.
@@ -329,8 +330,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         if standing is not None and standing.group:
             stored = self.positions(topic, group=standing.group)
             standing.learn(stored)
-            positions.update({p: there for p, there in stored.items() if p in positions})
-        latest = {p: there for p, there in positions.items() if there.kind is PositionKind.LATEST}
+            positions.update({p: position for p, position in stored.items() if p in positions})
+        latest = {p: at for p, at in positions.items() if at.kind is PositionKind.LATEST}
         if latest:
             positions.update(self._fetch(TopicName.parse(topic), latest, 1, 0).next)
         return positions

@@ -86,8 +86,8 @@ class PackedGroup(NamedTuple):
 
     def ids(self, appended: Sequence[Appended]) -> list[MessageId | None]:
         """The messages' ids; None with durability `none`."""
-        found = ids_in_order(appended, self.partitions)
-        return list(found) if found else [None] * len(self.partitions)
+        ids = ids_in_order(appended, self.partitions)
+        return list(ids) if ids else [None] * len(self.partitions)
 
 
 def pack(
@@ -100,8 +100,8 @@ def pack(
     partitions = []
     for message in messages:
         batcher.add(message.value, message.key, message.headers, message.partition)
-        there = message.partition
-        partitions.append(batcher.partition_of(message.key) if there is None else there)
+        partition = message.partition
+        partitions.append(batcher.partition_of(message.key) if partition is None else partition)
     return PackedGroup(batcher.pack(), partitions)
 
 

@@ -42,8 +42,8 @@ class GroupCalls(BusCalls):
 
     def positions(self, topic: str, *, group: str) -> dict[int, Position]:
         """Where a group stands in a topic, by partition."""
-        found = self._transport.transactions.positions(TopicName.parse(topic), check_group(group))
-        return dict(found)
+        name = TopicName.parse(topic)
+        return dict(self._transport.transactions.positions(name, check_group(group)))
 
     def set_positions(self, topic: str, positions: Mapping[int, Start], *, group: str) -> None:
         """Move a group, whatever its consumers do. Raises `TopicNotFound`."""

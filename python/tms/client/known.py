@@ -60,13 +60,13 @@ class PublishMemory:
         known = self._topics.get(topic)
         return known if known is not None and known.until_s > self._clock.monotonic_s() else None
 
-    def learn(self, topic: str, found: TopicInfo) -> KnownTopic:
+    def learn(self, topic: str, info: TopicInfo) -> KnownTopic:
         """Remember what was looked up."""
         if len(self._topics) >= _TOPICS_MAX:
             self._topics.clear()
-        settings = found.settings
+        settings = info.settings
         until_s = self._clock.monotonic_s() + REFRESH_S
-        known = KnownTopic(found.name, settings.partitions, settings.message_bytes_max, until_s)
+        known = KnownTopic(info.name, settings.partitions, settings.message_bytes_max, until_s)
         self._topics[topic] = known
         return known
 
@@ -141,7 +141,7 @@ def ids_in_order(stored: Iterable[PlacedIds[Id]], partitions: Iterable[int]) -> 
     ids: dict[int, list[Id]] = {}
     for place in stored:
         ids.setdefault(place.partition, []).extend(place.ids())
-    following = {partition: iter(found) for partition, found in ids.items()}
+    following = {partition: iter(of_it) for partition, of_it in ids.items()}
     return [next(following[partition]) for partition in partitions] if any(ids.values()) else []
 
 

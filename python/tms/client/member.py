@@ -316,11 +316,11 @@ class Member:
         stored = self._transactions.positions(self._topic, self._group)
         moved = []
         for partition in (change.key.partition for change in changes):
-            there = stored.get(partition)
-            if self._standing.known(partition) != _text(there):
-                self._standing.know(partition, there)
+            position = stored.get(partition)
+            if self._standing.known(partition) != _text(position):
+                self._standing.know(partition, position)
                 start = self._starts.get(partition, Position.earliest())
-                self.cursor.give(partition, there or start)
+                self.cursor.give(partition, position or start)
                 moved.append(partition)
                 if partition in self._releasing:
                     self.cursor.pause(partition)

@@ -119,8 +119,6 @@ class Participants:
     def commit(self, request: Commit, send: Callable[[Commit], CommitResult]) -> CommitResult:
         """Persist everything, and commit. When this raises nothing of it is ever visible, but for
         `CommitUnfinished`, and while `unknown`: then it may be called again."""
-        if not self.all:
-            return send(request)
         id = request.transaction_id
         if self._sent is None:
             self._sent = self._persist(request)

@@ -68,7 +68,7 @@ class AsyncBus:
         clock = clock or SystemClock()
         self._sync = bus
         self._publishing = bus.publishing
-        self._open_lane = open_channel
+        self._open_channel = open_channel
         self._timeout_s = timeout_s
         self._clock = clock
         self._coalescing = AsyncCoalescing(self._publishing, self._send, timeout_s)
@@ -169,15 +169,15 @@ class AsyncBus:
                 compression=packing,
             )
 
-        made = AsyncProducer(
+        producer = AsyncProducer(
             name,
-            self._open_lane(),
+            self._open_channel(),
             batcher,
             self._delivery(name, durability, numbering, timeout_s, packing),
             SendPace(linger_s, in_flight_max),
         )
-        self._open.add(made)
-        return made
+        self._open.add(producer)
+        return producer
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -215,14 +215,14 @@ class AsyncBus:
         fetching = ConsumerSettings.of(
             wait_s, bytes_max, timeout(timeout_s, self._timeout_s), isolation
         )
-        place = (name, self._open_lane(), cursor, self._clock, fetching, standing)
+        place = (name, self._open_channel(), cursor, self._clock, fetching, standing)
         if options is None:
-            made = AsyncConsumer(*place)
+            consumer = AsyncConsumer(*place)
         else:
             member = partial(self._sync.member, name, options)
-            made = AsyncMemberConsumer(*place, make_member=member)
-        self._open.add(made)
-        return made
+            consumer = AsyncMemberConsumer(*place, make_member=member)
+        self._open.add(consumer)
+        return consumer
 
     def transaction(
         self, *, durability: str | None = None, timeout_s: Duration | None = None
@@ -239,9 +239,9 @@ class AsyncBus:
     ) -> AsyncQueue:
         """See `Bus.queue`."""
         queue = await asyncio.to_thread(self._sync.queue, topic, group=group, **settings)
-        made = AsyncQueue(queue, self._open_lane, self._clock, self._timeout_s)
-        self._open.add(made)
-        return made
+        async_queue = AsyncQueue(queue, self._open_channel, self._clock, self._timeout_s)
+        self._open.add(async_queue)
+        return async_queue
 
     async def fetch(
         self,

@@ -20,14 +20,14 @@ class ChannelPool:
     """Up to `channels_max` channels; further callers wait for their turn."""
 
     def __init__(self, open_channel: Callable[[], AsyncChannel], channels_max: int) -> None:
-        self._open_lane = open_channel
-        self._lanes_max = channels_max
+        self._open_channel = open_channel
+        self._channels_max = channels_max
         self._closed = False
         self._begin()
         forks.in_child(self._begin)  # whoever has a channel is a task of the parent
 
     def _begin(self) -> None:
-        self._places = asyncio.Semaphore(self._lanes_max)
+        self._places = asyncio.Semaphore(self._channels_max)
         self._channels: set[AsyncChannel] = set()
         self._idle: deque[AsyncChannel] = deque()
 
@@ -37,7 +37,7 @@ class ChannelPool:
         async with self._places:
             if self._closed:
                 raise Closed("The bus was closed; open or connect a new one.")
-            channel = self._idle.pop() if self._idle else self._open_lane()
+            channel = self._idle.pop() if self._idle else self._open_channel()
             self._channels.add(channel)
             try:
                 yield channel
