@@ -20,7 +20,7 @@ from tms.store.leveldb import LevelDBStore
 WARM_UP = 50
 PUBLISH_CALLS = 42
 FETCH_CALLS = 37
-COMMIT_CALLS = 130
+COMMIT_CALLS = 129
 PUBLISH_CALLS_HTTP = 98  # of the client and of the service
 
 

@@ -186,7 +186,7 @@ class JournaledStates(RuleBasedStateMachine):
             self.journal.during = self.journaled.invalidate
         applied = []
         try:
-            self.journaled.write(events, WRITTEN, lambda: applied.append(True))
+            self.journaled.write(events, WRITTEN, [lambda: applied.append(True)])
         except (Failed, Interrupted):
             assert not self.journaled.known and not applied
         else:

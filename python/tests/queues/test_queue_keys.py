@@ -49,15 +49,15 @@ def test_a_key_goes_on_after_a_start_when_a_commit_settled_its_first_while_the_n
     world.publish(b"x", keys=[b"a"])
     (first,) = world.receive()
     held, go_on = threading.Event(), threading.Event()
-    manager = world.engine.transactions.manager
-    commit = manager.commit
+    commits = world.engine.transactions.manager.commits
+    commit = commits.submit
 
     def late(*args: object) -> None:
         held.set()
         go_on.wait(5)
         commit(*args)  # type: ignore[arg-type]
 
-    manager.commit = late  # type: ignore[assignment]
+    commits.submit = late  # type: ignore[assignment, method-assign]
     request = world.settle(first, out=b"done")
     thread = threading.Thread(target=world.engine.transactions.commit, args=(request,))
     thread.start()

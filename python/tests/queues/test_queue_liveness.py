@@ -196,7 +196,7 @@ class Work(World):
     def commit_while_others_work(self) -> None:
         """Between what it stores and its decision, others publish and receive. Where the thread
         that decides writes the journal that they need, they go on after it."""
-        manager = self.engine.transactions.manager
+        commits = self.engine.transactions.manager.commits
         errors: list[BaseException] = []
         threads: list[threading.Thread] = []
 
@@ -210,18 +210,18 @@ class Work(World):
                 errors.append(error)
 
         def commit(*args: object) -> None:
-            del manager.commit  # type: ignore[misc]  # the class's again
+            del commits.submit  # type: ignore[misc]  # the class's again
             others = threading.Thread(target=work)
             threads.append(others)
             others.start()
             others.join(WORK_S)
-            manager.commit(*args)  # type: ignore[arg-type]
+            commits.submit(*args)  # type: ignore[arg-type]
 
-        manager.commit = commit  # type: ignore[method-assign, assignment]
+        commits.submit = commit  # type: ignore[method-assign, assignment]
         try:
             self.commit_some()
         finally:
-            vars(manager).pop("commit", None)
+            vars(commits).pop("submit", None)
             for others in threads:
                 others.join()
         if errors:

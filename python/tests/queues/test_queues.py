@@ -725,15 +725,15 @@ def under_way(world: World, request: Commit) -> Iterator[None]:
     """Meanwhile this commit is about to be journaled; afterwards it is done."""
     held = threading.Event()
     go_on = threading.Event()
-    manager = world.engine.transactions.manager
-    commit = manager.commit
+    commits = world.engine.transactions.manager.commits
+    commit = commits.submit
 
     def late(*args: object) -> None:
         held.set()
         go_on.wait(5)
         commit(*args)  # type: ignore[arg-type]
 
-    manager.commit = late  # type: ignore[assignment]
+    commits.submit = late  # type: ignore[assignment, method-assign]
     thread = threading.Thread(target=lambda: world.engine.transactions.commit(request))
     thread.start()
     assert held.wait(5)

@@ -186,15 +186,15 @@ def test_what_was_lost_with_the_power_is_never_seen() -> None:
 def test_a_commit_that_takes_long_is_not_torn(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first attempt times out, the next one meets it under way; its values stay there."""
     bus.create_topic("out")
-    manager = bus._transport.transactions.manager  # type: ignore[attr-defined]
-    right, go = manager.commit, threading.Event()
+    commits = bus._transport.transactions.manager.commits  # type: ignore[attr-defined]
+    right, go = commits.submit, threading.Event()
     late: list[threading.Thread] = []
 
     def commit(*args: object) -> None:
         late.append(threading.Thread(target=lambda: (go.wait(20), right(*args))))
         late[0].start()
 
-    monkeypatch.setattr(manager, "commit", commit)
+    monkeypatch.setattr(commits, "submit", commit)
     real = bus._transport.transactions.commit
     attempts: list[object] = []
 

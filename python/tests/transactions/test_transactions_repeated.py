@@ -340,7 +340,7 @@ def together(world: World, tokens: list[str], nth: int) -> dict[str, "Future[Com
         for number, token in enumerate(tokens):
             request = commit(token.encode(), token=token)
             attempts[token] = in_thread(lambda request=request: world.tx.commit(request))
-            until(lambda: len(world.tx.manager._commits) == number + 1)  # noqa: B023
+            until(lambda: len(world.tx.manager.commits) == number + 1)  # noqa: B023
         world.store.before = count
     for one in (begun, *attempts.values()):
         one.exception(WAIT_S)
@@ -531,7 +531,7 @@ def test_who_is_interrupted_while_it_writes_for_others_leaves_nobody_waiting(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.tx.commit(commit(b"0"))
-    commits, behind = world.tx.manager._commits, list[Pending[CommitResult]]()
+    commits, behind = world.tx.manager.commits, list[Pending[CommitResult]]()
     decide = commits._decide
 
     def interrupt(*_: object) -> list[Edit]:

@@ -134,7 +134,7 @@ def test_of_those_that_are_written_together_with_the_same_change_the_first_wins(
     begun = [world.start(client=name) for name in ("first", "second", "other")]
     for seen, change in zip(begun, (b"k", b"k", b"l"), strict=True):
         world.tx.tephra.can_commit(seen.transaction_id, [change])
-    commits = world.tx.manager._commits
+    commits = world.tx.manager.commits
     attempts = []
     with world.tx.manager._journal.writing:
         for number, seen in enumerate(begun):

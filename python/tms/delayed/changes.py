@@ -18,7 +18,7 @@ from tms.log.pending import Pending
 from tms.log.records import encode
 from tms.model.delayed import Deferred, DelayedId, Due
 from tms.model.message import Buffer
-from tms.model.topic import Durability
+from tms.model.topic import Durability, strongest
 
 _MARK_BYTES = 32
 
@@ -118,7 +118,7 @@ class Addition:
         id = DelayedId(due_ms, first)
         writes.first = id if writes.first is None else min(writes.first, id)
         writes.waiting += messages
-        writes.durability = max(writes.durability, self.durability, key=_rank)
+        writes.durability = strongest(writes.durability, self.durability)
         return request
 
     def fail(self, error: TMSError) -> None:
@@ -164,14 +164,10 @@ class Cancellation:
         writes.rows.append((key, stored.head.mark()))
         writes.marks.add(key)
         writes.waiting -= 1
-        writes.durability = max(writes.durability, self.durability, key=_rank)
+        writes.durability = strongest(writes.durability, self.durability)
         to.note_cancelled(self.id, entry.messages)
         return True
 
     def fail(self, error: TMSError) -> None:
         """It was not cancelled, or nobody knows."""
         self.answer.fail(1, error)
-
-
-def _rank(durability: Durability) -> int:
-    return durability.rank

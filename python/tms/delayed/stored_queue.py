@@ -15,6 +15,7 @@ Invariants
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -117,11 +118,8 @@ class StoredDelayQueue:
             if wanted > SEQUENCE_MAX:
                 raise TooLarge(f"The topic {self.name} has had too many delayed messages.")
             head = Head(self.head.epoch, wanted)
-            try:
+            with self._writing():
                 done = self._there.compare_and_set(HEAD, encode(self.head), encode(head))
-            except BaseException:
-                self.invalidate()
-                raise
             if not done:
                 self.require_owned()
             self.head = head
@@ -130,7 +128,7 @@ class StoredDelayQueue:
 
     def put(self, writes: RowWrites) -> None:
         """Store what was decided; it counts if this does not raise."""
-        try:
+        with self._writing():
             waiting = self.waiting + writes.waiting
             rows = [*writes.rows, (TALLY, encode(Tally(self.moved, waiting)))]
             if not self.shared:
@@ -143,32 +141,23 @@ class StoredDelayQueue:
                 self.require_owned()
             self.waiting = waiting
             self._unsynced = writes.durability is not Durability.SYNCED
-        except BaseException:
-            self.invalidate()
-            raise
 
     def make_durable(self) -> None:
         """Let everything so far survive a power loss."""
         if self._unsynced:
-            try:
+            with self._writing():
                 tally = encode(Tally(self.moved, self.waiting))
                 self._there.write([(TALLY, tally)], Durability.SYNCED)
                 self._unsynced = False
-            except BaseException:
-                self.invalidate()
-                raise
 
     def set_moved(self, moved: Moved, messages: int, entries: Sequence[DelayedId]) -> None:
         """The move of these entries was committed: delete them."""
-        try:
+        with self._writing():
             if moved != self.moved:  # else it was counted when everything was read again
                 self.moved, self.waiting = moved, max(0, self.waiting - messages)
             tally = encode(Tally(moved, self.waiting))
             self._there.write([(TALLY, tally)], Durability.WRITTEN)
             self.delete([entry_key(id) for id in entries])
-        except BaseException:
-            self.invalidate()
-            raise
 
     def rewrite(
         self, anew: Sequence[tuple[DelayedEntry, bytes]], gone: Sequence[DelayedId]
@@ -176,7 +165,7 @@ class StoredDelayQueue:
         """Give entries new values, and delete others, durably. Of all of them the messages that
         are missing then are cancelled already."""
         rows = [(entry_key(entry.id), value) for entry, value in anew]
-        try:
+        with self._writing():
             if not self.shared:
                 self._there.overwrite(rows, Durability.SYNCED)
             else:  # who was taken over must not bring back what was moved meanwhile
@@ -185,9 +174,6 @@ class StoredDelayQueue:
                     if not self._there.compare_and_set(key, old, value):
                         self.require_owned()
             self.delete([entry_key(id) for id in gone])
-        except BaseException:
-            self.invalidate()
-            raise
 
     def set_empty(self) -> None:
         """Nothing waits, whatever was counted."""
@@ -259,6 +245,15 @@ class StoredDelayQueue:
         return waiting, self.first(DelayedId(0, 0))
 
     # -- parts -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A write that fails may have been stored: everything is read again then."""
+        try:
+            yield
+        except BaseException:
+            self.invalidate()
+            raise
 
     @property
     def _there(self) -> Map:

@@ -85,10 +85,6 @@ class StateMachine(Protocol[S, Event]):
         ...
 
 
-def _nothing() -> None:
-    return None
-
-
 class Journaled(Generic[S, E]):
     """A state, and the journal that it follows from. `known`, `term`, `state` and `invalidate` are
     for everybody, `note` for who holds the lock, the rest for who holds the turn."""
@@ -142,9 +138,12 @@ class Journaled(Generic[S, E]):
         self._unwritten.append(event)
 
     def write(
-        self, events: Sequence[E], durability: Durability, applied: Callable[[], None] = _nothing
+        self,
+        events: Sequence[E],
+        durability: Durability,
+        applied: Sequence[Callable[[], None]] = (),
     ) -> None:
-        """Journal and apply; `applied` is called at the same moment."""
+        """Journal and apply; each of `applied` is called at the same moment."""
         if self._loaded is not self.term:
             raise unreadable()
         try:
@@ -154,7 +153,8 @@ class Journaled(Generic[S, E]):
             with self._lock:
                 for event in events:
                     self._machine.apply(self.state, event)
-                applied()
+                for callback in applied:
+                    callback()
         except BaseException:  # it may have been stored all the same
             self.invalidate()
             raise

@@ -7,6 +7,7 @@ Names stay what they are: they are compared byte by byte, so `Orders` and `order
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import NamedTuple, Self
 
 from tms.errors import Forbidden, Invalid
@@ -42,6 +43,11 @@ class Durability(StrEnum):
         member._value_ = text
         member.rank = rank
         return member
+
+
+def strongest(*levels: Durability) -> Durability:
+    """What all of these durabilities need."""
+    return max(levels, key=attrgetter("rank"))
 
 
 class Cleanup(StrEnum):

@@ -23,7 +23,7 @@ from tms.journal.journaled import Cells, Journaled, JournalEntry, together, unre
 from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
 from tms.model.ids import MessageId
-from tms.model.topic import Durability, TopicName
+from tms.model.topic import Durability, TopicName, strongest
 from tms.topics.internal_topic import InternalTopic
 
 WRITE_TIMEOUT_S = 60.0
@@ -127,8 +127,8 @@ class QueueJournal:
         try:
             entries = [entry for request in valid for entry in request.entries]
             if entries:
-                strongest = max((request.durability for request in valid), key=_rank)
-                self._journaled.write(entries, strongest)
+                levels = (request.durability for request in valid)
+                self._journaled.write(entries, strongest(*levels))
         except BaseException as error:
             for request in valid:
                 request.error = error if isinstance(error, TMSError) else unreadable()
@@ -152,7 +152,3 @@ class QueueJournal:
     def begin_at(self, first: MessageId) -> None:
         """Everything that is needed stands from there on; what was written since is little."""
         self._topic.begin_at(first)
-
-
-def _rank(durability: Durability) -> int:
-    return durability.rank

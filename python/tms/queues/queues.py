@@ -30,7 +30,7 @@ from tms.model.queue import (
     check_cause,
     check_seconds,
 )
-from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
+from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName, strongest
 from tms.model.transaction import check_group
 from tms.queues.checks import check_dead_letter, differences, not_found, parsed
 from tms.queues.dead_letters import DeadLetters
@@ -350,7 +350,7 @@ class Queues:
 
     def _durability(self, queue: OpenQueue) -> Durability:
         chosen = queue.state.settings.durability or self._registry.find(queue.topic).durability
-        return chosen if chosen.rank > Durability.WRITTEN.rank else Durability.WRITTEN
+        return strongest(chosen, Durability.WRITTEN)
 
     def rewind(self) -> None:
         """Go back to where the log ends, where a power loss took messages that a queue had seen:

@@ -38,11 +38,6 @@ def offsets_in(runs: Runs) -> Iterator[int]:
         yield from run
 
 
-def count_in(runs: Runs) -> int:
-    """How many offsets there are."""
-    return sum(runs[1::2])
-
-
 def add_range(runs: Runs, first: int, count: int) -> None:
     """Add a range behind the others."""
     if count <= 0:

@@ -19,7 +19,7 @@ from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
 from tms.model.queue import Settlement, Token
 from tms.model.snapshot import Fate
-from tms.model.topic import Durability, TopicName
+from tms.model.topic import Durability, TopicName, strongest
 from tms.model.transaction import Commit
 from tms.queues.checks import parsed
 from tms.queues.entries import Settled, encode
@@ -66,11 +66,12 @@ class Settling:
         return bool(request.settlements)
 
     def durability_of(self, request: Commit) -> Durability:
-        levels = [
-            self._durability(self._find(settlement.group, settlement.topic))
-            for settlement in request.settlements
-        ]
-        return max(levels, key=lambda durability: durability.rank)
+        return strongest(
+            *(
+                self._durability(self._find(settlement.group, settlement.topic))
+                for settlement in request.settlements
+            )
+        )
 
     def keys_of(self, request: Commit) -> Iterable[bytes]:
         return ()  # holding keeps others out

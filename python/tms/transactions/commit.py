@@ -182,7 +182,7 @@ class CommitUnderWay:
             finish.check = self._verify
         if self._others or writes is not None:  # else it began with this request
             finish.applied = self._applied
-        parts.manager.commit(finish, inline)
+        parts.manager.commits.submit(finish, inline)
 
     def _verify(self) -> None:
         for part in self._others:

@@ -10,7 +10,6 @@ Invariants
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 
 from msgspec import Struct
 
@@ -78,10 +77,13 @@ class CommitQueue:
             edits = self._decide(group, done)
             if edits:
                 strongest = Durability.WRITTEN
+                applied: list[Callable[[], None]] = []
                 for finish in done:
                     if finish.durability is Durability.SYNCED:
                         strongest = Durability.SYNCED
-                self._journal.write(edits, strongest, partial(_applied, done))
+                    if finish.applied is not None:
+                        applied.append(finish.applied)
+                self._journal.write(edits, strongest, applied)
                 self.done += len(done)
         except BaseException as error:
             for finish in group:
@@ -116,12 +118,6 @@ class CommitQueue:
                 edits.append(edit)
                 done.append(finish)
         return edits
-
-
-def _applied(done: Iterable[Finish]) -> None:
-    for finish in done:
-        if finish.applied is not None:
-            finish.applied()
 
 
 def _require_free(

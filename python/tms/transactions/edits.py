@@ -129,13 +129,23 @@ class Reset(_Edit, frozen=True):
     """Nothing is in progress, invalid or a conflict any more. What was is never seen."""
 
 
-class KeptOpen(msgspec.Struct, frozen=True, array_like=True):
-    """A transaction in progress, in `Kept`."""
+class Open(msgspec.Struct, array_like=True):
+    """A transaction in progress."""
 
     began: Began
-    checkpoints: tuple[int, ...]
-    changes: tuple[bytes, ...] | None
-    intended: bool
+    checkpoints: tuple[int, ...] = ()
+    changes: tuple[bytes, ...] | None = None  # once prepared
+    intended: bool = False  # its messages are being stored
+
+    @property
+    def pointers(self) -> tuple[int, ...]:
+        """Its id and those of its checkpoints."""
+        return (self.began.id, *self.checkpoints)
+
+    @property
+    def write_pointer(self) -> int:
+        """What it writes with now."""
+        return self.checkpoints[-1] if self.checkpoints else self.began.id
 
 
 class Kept(_Edit, frozen=True):
@@ -149,7 +159,7 @@ class Kept(_Edit, frozen=True):
     ended: tuple[tuple[int, str, int], ...] = ()
     tokens: tuple[tuple[str, int], ...] = ()
     changes: tuple[tuple[bytes, int, str | None], ...] = ()
-    open: KeptOpen | None = None
+    open: Open | None = None
     last: bool = False
 
 

@@ -1,28 +1,7 @@
-"""One transaction in progress, and what to say of one that is not."""
-
-from msgspec import Struct
+"""The errors for a transaction that is not in progress."""
 
 from tms.errors import TransactionEnded, TransactionNotFound, TransactionTimedOut
-from tms.transactions.edits import Began, Outcome
-
-
-class Open(Struct, eq=False):
-    """A transaction in progress."""
-
-    began: Began
-    intended: bool  # its messages are being stored
-    checkpoints: tuple[int, ...] = ()
-    changes: tuple[bytes, ...] | None = None  # once prepared
-
-    @property
-    def pointers(self) -> tuple[int, ...]:
-        """Its id and those of its checkpoints."""
-        return (self.began.id, *self.checkpoints)
-
-    @property
-    def write_pointer(self) -> int:
-        """What it writes with now."""
-        return self.checkpoints[-1] if self.checkpoints else self.began.id
+from tms.transactions.edits import Outcome
 
 
 def unknown(id: int) -> TransactionNotFound:

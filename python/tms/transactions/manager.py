@@ -56,7 +56,7 @@ class TransactionManager:
         self._lifetime_ms = lifetime_ms  # of a foreign transaction
         self._watchers = Watchers()
         self._journal = TransactionJournal(topic, clock, places, reloaded)
-        self._commits = CommitQueue(self._journal, self._watchers, run_in_background)
+        self.commits = CommitQueue(self._journal, self._watchers, run_in_background)
         self._committing: set[int] = set()  # intended, and not ended yet
 
     @property
@@ -156,10 +156,6 @@ class TransactionManager:
             with journal.writing:
                 journal.reserve(now_ms)
 
-    def commit(self, finish: Finish, inline: Durability = _SYNCED) -> None:
-        """Commit; see `CommitQueue.submit`."""
-        self._commits.submit(finish, inline)
-
     def commit_and_wait(self, id: int, blocks: Sequence[Stored]) -> None:
         """Commit, synced, with the changes that were prepared; `blocks` have to be there. Raises
         `TransactionConflict`, `TransactionEnded`."""
@@ -170,7 +166,7 @@ class TransactionManager:
             errors.append(error)
             done.set()
 
-        self._commits.submit(Finish(id, answer, None, blocks), _SYNCED)
+        self.commits.submit(Finish(id, answer, None, blocks), _SYNCED)
         if not done.wait(WRITE_TIMEOUT_S):
             raise TimedOut(f"The commit of {id} takes too long; ask for its outcome.")
         if errors[0] is not None:
@@ -275,11 +271,6 @@ class TransactionManager:
         with journal.lock:
             id = state.tokens.get(token, 0)
         return id if id and self.outcome(id) in (Outcome.OPEN, Outcome.COMMITTED) else 0
-
-    @property
-    def committed(self) -> int:
-        """How many were committed since the start."""
-        return self._commits.done
 
     # -- readers ---------------------------------------------------------------------------------
 

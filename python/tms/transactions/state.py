@@ -47,13 +47,14 @@ from tms.transactions.edits import (
     Intended,
     Invalidated,
     Lost,
+    Open,
     Outcome,
     Prepared,
     Reserved,
     Reset,
     Stored,
 )
-from tms.transactions.in_progress import Open, not_open, unknown
+from tms.transactions.in_progress import not_open, unknown
 
 TIMEOUT_S_DEFAULT = 30
 TIMEOUT_S_MAX = 3_600
@@ -306,7 +307,7 @@ class TransactionState:
         if not self.last_pointer:
             self.read_pointer = edit.bound
         self.last_pointer = edit.id
-        self.open[edit.id] = Open(edit, edit.intended)
+        self.open[edit.id] = Open(edit, intended=edit.intended)
         self.in_progress[edit.id] = edit.id
         if edit.type is TransactionType.SHORT:
             self.shorts[edit.id] = None
@@ -359,9 +360,8 @@ class TransactionState:
         transaction = self.open.get(id)
         if transaction is None:
             return
-        self.invalid.update(
-            transaction.pointers
-        )  # before it leaves what is in progress: readers look
+        # before it leaves what is in progress: readers look
+        self.invalid.update(transaction.pointers)
         self.sorted_invalid = None
         self._close(transaction)
         if transaction.began.type is TransactionType.SHORT:

@@ -10,9 +10,10 @@ Invariants
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from tms.model.snapshot import TransactionType
-from tms.transactions.edits import Kept, KeptOpen, Outcome
-from tms.transactions.in_progress import Open
+from tms.transactions.edits import Kept, Outcome
 from tms.transactions.state import TransactionState
 
 PART_ITEMS = 20_000
@@ -34,14 +35,7 @@ def parts(state: TransactionState) -> Iterator[Kept]:
     for some_changes in _chunks(changes, lambda transaction: len(transaction[0])):
         yield Kept(changes=some_changes)
     for transaction in state.open.values():
-        yield Kept(
-            open=KeptOpen(
-                transaction.began,
-                transaction.checkpoints,
-                transaction.changes,
-                transaction.intended,
-            )
-        )
+        yield Kept(open=replace(transaction))  # a copy: encoded later, it is as it was now
     yield Kept(
         pointers=(state.read_pointer, state.last_pointer, state.reserved),
         lost=tuple(state.lost),
@@ -59,21 +53,11 @@ def restore(state: TransactionState, part: Kept) -> None:
     for change, at, who in part.changes:
         state.winner[change] = (at, who)
     if part.open is not None:
-        _restore_open(state, part.open)
+        state.open[part.open.began.id] = part.open
     if part.last:
         state.read_pointer, state.last_pointer, state.reserved = part.pointers
         state.lost = list(part.lost)
         _finish(state)
-
-
-def _restore_open(state: TransactionState, kept: KeptOpen) -> None:
-    transaction = Open(kept.began, kept.began.intended)
-    transaction.checkpoints, transaction.changes, transaction.intended = (
-        kept.checkpoints,
-        kept.changes,
-        kept.intended,
-    )
-    state.open[kept.began.id] = transaction
 
 
 def _finish(state: TransactionState) -> None:

@@ -342,7 +342,7 @@ class Transactions:
             age_ms,
             len(state.invalid),
             self._uncommitted.writes.places(),
-            self.manager.committed,
+            self.manager.commits.done,
         )
 
     # -- publishing before the commit --------------------------------------------------------------
