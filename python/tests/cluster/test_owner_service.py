@@ -58,6 +58,9 @@ def refused(served: Served, method: str, path: str, body: bytes | None = None) -
     with Client(served.address) as client:
         answer = client.request(method, path, body, media="application/json" if body else None)
     assert answer.status == UNAVAILABLE, answer
+    if path.startswith("/v1/"):  # CDAP's errors are sentences
+        assert b"second has taken it over" in answer.body
+        return
     assert (answer.problem, answer.json["details"]["owner"]) == ("not-owner", "second")
     assert "second has taken it over" in answer.json["detail"]
 

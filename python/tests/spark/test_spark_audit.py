@@ -1,6 +1,7 @@
 """What an audit must find in the blocks of a range, without Spark."""
 
 import pytest
+from msgspec import structs
 
 from tms.block import encode, place
 from tms.model.message import StoredBlock
@@ -76,7 +77,7 @@ def test_a_flipped_byte_is_found_and_the_blocks_beside_it_are_checked(at: int) -
     raw = bytearray(bad.block)
     raw[at] ^= 0x40
     together = Checker("t", 0, 0, 30, True)
-    together.add([stored(0), bad._replace(block=raw), stored(20)])
+    together.add([stored(0), structs.replace(bad, block=raw), stored(20)])
     part = together.ended()
     assert part.wrong >= 1
     assert (10, 20) in [(one.start, one.stop) for one in part.findings]

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.block_kit import batch_of, block_of, body_of
 from tms.block import Compression, decode, encode, place, thin
@@ -88,7 +89,7 @@ def partitions(draw: st.DrawFn) -> list[StoredBlock]:
         )
         if draw(st.booleans()):
             kept = sorted(draw(st.sets(st.integers(0, len(content) - 1), min_size=1)))
-            one = one._replace(block=thin(one.block, kept))
+            one = structs.replace(one, block=thin(one.block, kept))
         made.append(one)
         offset += len(content) + draw(st.sampled_from([0, 0, 17]))
     return made
@@ -150,7 +151,7 @@ def test_a_block_of_another_writer_with_null_maps_and_repeated_names_is_read() -
 @pytest.mark.parametrize("count", [3, 300])
 def test_a_staged_message_has_the_id_that_clients_show(count: int) -> None:
     block = stored(encode([b"v"] * count), 5, last=count + 40)
-    staged = block._replace(payload=(TIME_MS - 5, 17))
+    staged = structs.replace(block, payload=(TIME_MS - 5, 17))
     ids = [row["id"] for row in rows([staged])]
     assert ids == [str(id) for id in Batch("t", staged).ids()]
     assert ids[0] == f"{TIME_MS:016x}" + f"{41:04x}" + 20 * "0"
@@ -177,10 +178,12 @@ def test_cells_of_a_block_are_not_copied() -> None:
 def test_a_view_of_a_larger_answer_is_read_in_place() -> None:
     block = stored(encode([b"%d" % i for i in range(500)]), 3)
     answer = memoryview(b"prefix" + bytes(block.block) + b"next")
-    view = block._replace(block=answer[6:-4])
+    view = structs.replace(block, block=answer[6:-4])
     assert rows([view]) == as_rows([block], 0, EVERYTHING)
     lone = stored(encode([b"one"]), 3)
-    assert rows([lone._replace(block=memoryview(lone.block))]) == as_rows([lone], 0, EVERYTHING)
+    assert rows([structs.replace(lone, block=memoryview(lone.block))]) == as_rows(
+        [lone], 0, EVERYTHING
+    )
 
 
 def test_nothing_gives_no_batches() -> None:
@@ -229,7 +232,7 @@ def test_every_damaged_block_is_found(count: int, compression: Compression) -> N
         bit = random.randrange(8 * 48, 8 * len(block.block))
         damaged = bytearray(block.block)
         damaged[bit >> 3] ^= 1 << (bit & 7)
-        found = batches([good, block._replace(block=damaged)], "t", 0, EVERYTHING, ALL)
+        found = batches([good, structs.replace(block, block=damaged)], "t", 0, EVERYTHING, ALL)
         assert next(found).column("value").to_pylist() == [b"before"]
         with pytest.raises(DataCorrupt, match=f"t, partition 0, {TIME_MS}:{count}"):
             next(found)
@@ -239,7 +242,7 @@ def test_a_truncated_block_is_found() -> None:
     block = stored(encode([b"v" * 99] * 40))
     for size in (0, 5, 47, 48, 60, 200, len(block.block) - 1):
         with pytest.raises(DataCorrupt):
-            rows([block._replace(block=block.block[:size])])
+            rows([structs.replace(block, block=block.block[:size])])
 
 
 def test_a_place_that_cannot_be_is_found() -> None:

@@ -66,7 +66,8 @@ def write(
     blocks += filler.finish()
     written: Written = {}
     numbers: dict[tuple[str, int], int] = {}
-    for name, (partition, block, _) in blocks:
+    for name, new in blocks:
+        partition, block = new.partition, new.block
         header = check(block, message_bytes_max=LIMIT, decompressed_bytes_max=1 << 24)
         place = (str(name), partition)
         assert (header.producer_id, header.producer_sequence) == (7, numbers.get(place, 0))
