@@ -15,10 +15,10 @@ from tms.log.partition import PartitionState
 from tms.log.partition_log import PartitionLog
 from tms.log.producers import ProducerWindow
 from tms.log.segments import SegmentChain
-from tms.model.snapshot import Fate
+from tms.model.snapshot import POINTERS_PER_MS, Fate
 from tms.model.topic import Durability
 from tms.topics.fetching import Fetcher
-from tms.transactions.journal import TransactionJournal, TransactionsMachine
+from tms.transactions.journal import RESERVE_MS, TransactionJournal, TransactionsMachine
 from tms.transactions.manager import TransactionManager
 from tms.transactions.state import TransactionState
 
@@ -79,7 +79,9 @@ def _no_fence() -> list[Replacement]:
         return []
 
     def reserve(self: TransactionJournal, now_ms: int, room_ms: int = 1) -> TransactionState:
-        return self.ready()
+        state = self.ready()
+        state.reserved = state.next_pointer(now_ms) + RESERVE_MS * POINTERS_PER_MS
+        return state
 
     return [(TransactionState, "recovered", recovered), (TransactionJournal, "reserve", reserve)]
 

@@ -132,6 +132,20 @@ def test_what_is_given_back_comes_again_and_its_old_token_ends_with_4(cli: Tms) 
     assert cli("ack", "jobs", "workers", "nonsense").code == 2
 
 
+def test_the_dead_letters_of_another_queue_in_the_same_topic_are_not_shown(
+    cli: Tms, bus: tms.Bus
+) -> None:
+    for topic in ("first", "second"):
+        bus.create_topic(topic)
+        queue = bus.queue(topic, group="g", dead_letter="morgue")
+        bus.publish(topic, topic.encode())
+        [message] = queue.receive(1)
+        queue.reject(message)
+        until(lambda: queue.describe().dead > 0)  # noqa: B023 - of all queues of the topic
+    for topic in ("first", "second"):
+        assert [letter["value"] for letter in cli("dead", topic, "g", "--json").lines] == [topic]
+
+
 def test_dead_letters_are_shown_and_moved_back(cli: Tms, bus: tms.Bus) -> None:
     assert "No dead letters" in cli("dead", "jobs", "workers").err
     [one] = cli("receive", "jobs", "workers", "--json").lines

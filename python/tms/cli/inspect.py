@@ -25,7 +25,7 @@ _FLAGS = ((1, "transactional"), (2, "staged"), (4, "rolled back"), (8, "sparse")
 @click.command("inspect", cls=Shared)
 @click.argument("topic", type=TOPIC)
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Only this one. [all]")
-@click.option("-n", "--limit", type=click.IntRange(0, 10_000), default=5, help="Blocks. [5]")
+@click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=5, help="Blocks. [5]")
 @click.pass_obj
 def command(session: Session, topic: str, partition: int | None, limit: int) -> None:
     """Show segments and the newest blocks of TOPIC, as they are stored."""

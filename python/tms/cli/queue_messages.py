@@ -5,7 +5,7 @@ Tokens that came too late end a command with 4, as a conflict does; it was done 
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from tms.cli.rendering import FIELDS, Fields, facts_of, renderer, write_bytes
 from tms.cli.session import SECONDS, TOPIC, Session, Shared
 from tms.client.cursor import Start
 from tms.errors import TopicNotFound
-from tms.model.queue import RECEIVE_MAX, TokenResult, redrive_group
+from tms.model.queue import RECEIVE_MAX, TokenResult, partition_of_origin, redrive_group
 from tms.model.topic import TopicName
 
 if TYPE_CHECKING:
@@ -177,13 +177,12 @@ def dead(session: Session, topic: str, group: str, limit: int | None, template: 
             return
         start |= bus.positions(letters, group=redrive_group(group, name))
         with closing(bus.consumer(letters, start, stop_at_end=True)) as consumer:
-            ours = (letter for letter in consumer if _is_of(letter.headers, group, name))
+            ours = (
+                letter
+                for letter in consumer
+                if partition_of_origin(letter.headers, name, group) is not None
+            )
             for message in islice(ours, limit):
                 write_bytes(render(message))
                 printed += 1
     session.say(f"{printed:,} dead letters")
-
-
-def _is_of(headers: Mapping[str, bytes], group: str, topic: TopicName) -> bool:
-    """Whether a dead letter is of this queue: a topic may take those of several."""
-    return headers.get("tms-dead-group", b"").decode(errors="replace") == group

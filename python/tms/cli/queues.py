@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from tms.api.queues import REDRIVE_MAX
 from tms.cli import queue_messages as messages
 from tms.cli.output import Format, Row, table_text, write
 from tms.cli.queue_options import GROUP
@@ -111,7 +112,7 @@ def show(session: Session, topic: str, group: str) -> None:
 @command.command("redrive", cls=Shared)
 @click.argument("topic", type=TOPIC)
 @click.argument("group", type=GROUP)
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=1_000, help="[1,000]")
+@click.option("-n", "--limit", type=click.IntRange(1, REDRIVE_MAX), default=1_000, help="[1,000]")
 @click.pass_obj
 def redrive(session: Session, topic: str, group: str, limit: int) -> None:
     """Move dead letters of a queue back to TOPIC."""

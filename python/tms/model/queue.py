@@ -25,6 +25,8 @@ from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
 from tms.model.topic import Durability, TopicName, parse_durability
 
+DEAD_PREFIX = "tms-dead-"  # of the headers of dead letters
+DEAD_ORIGIN, DEAD_GROUP = DEAD_PREFIX + "origin", DEAD_PREFIX + "group"
 LEASE_S_MIN, LEASE_S_MAX = 0.001, 12 * 3_600.0
 DELAY_S_MAX = 12 * 3_600.0
 DELIVERIES_MAX = 255
@@ -256,6 +258,18 @@ def redrive_group(group: str, topic: TopicName) -> str:
     """The group whose positions in the dead letters say what was moved back."""
     name = f"redrive:{topic.namespace}:{topic.topic}:{group}"
     return name if len(name) <= _NAME_CHARS_MAX else f"redrive:{_digest(name)}"
+
+
+def partition_of_origin(headers: Mapping[str, bytes], topic: TopicName, group: str) -> int | None:
+    """The partition from which a dead letter of this queue came; None for one of another queue,
+    with which it may share the topic of its dead letters."""
+    if headers.get(DEAD_GROUP) != group.encode():
+        return None
+    name, _, rest = headers.get(DEAD_ORIGIN, b"").partition(b"/")
+    if name != f"{topic.namespace}:{topic.topic}".encode():
+        return None
+    number = rest.partition(b"/")[0]
+    return int(number) if number.isdigit() else None
 
 
 def check_seconds(name: str, value: float, low: float, high: float) -> float:

@@ -24,7 +24,17 @@ from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
-from tms.model.queue import Settlement, Token, dead_letter_topic, join_tokens, redrive_group
+from tms.model.queue import (
+    DEAD_GROUP,
+    DEAD_ORIGIN,
+    DEAD_PREFIX,
+    Settlement,
+    Token,
+    dead_letter_topic,
+    join_tokens,
+    partition_of_origin,
+    redrive_group,
+)
 from tms.model.topic import (
     MESSAGE_BYTES_MAX,
     Durability,
@@ -45,9 +55,7 @@ from tms.topics.topics import Topics
 LETTERS, LETTER_BYTES = 1_000, 4 << 20
 COMMIT_TIMEOUT_S = 30.0
 _AT_ONCE = 16  # messages that are read together: each may be large
-PREFIX = "tms-dead-"
-CAUSE, DELIVERIES = PREFIX + "cause", PREFIX + "deliveries"
-ORIGIN, GROUP = PREFIX + "origin", PREFIX + "group"
+CAUSE, DELIVERIES = DEAD_PREFIX + "cause", DEAD_PREFIX + "deliveries"
 _SETTINGS = TopicSettings(1, None, None, message_bytes_max=MESSAGE_BYTES_MAX)
 _log = EventLog(__name__)
 
@@ -178,8 +186,8 @@ class DeadLetters:
             **headers,
             CAUSE: queue.cause_of(token).encode(),
             DELIVERIES: str(token.deliveries).encode(),
-            ORIGIN: f"{name}/{token.partition}/{token.offset}/{id}".encode(),
-            GROUP: queue.group.encode(),
+            DEAD_ORIGIN: f"{name}/{token.partition}/{token.offset}/{id}".encode(),
+            DEAD_GROUP: queue.group.encode(),
         }
 
     def _partitions(self, name: TopicName) -> int:
@@ -258,7 +266,7 @@ class DeadLetters:
                 if len(letters) == limit:
                     break
                 behind = Position.after(id)
-                origin = _origin(queue, headers)
+                origin = partition_of_origin(headers, queue.topic, queue.group)
                 if origin is not None:
                     letters.append(Letter(origin, message_key, value, _without(headers)))
         if behind is None:
@@ -283,19 +291,8 @@ def _unchecked() -> None:
     """That it has begun: there is nothing to be done."""
 
 
-def _origin(queue: OpenQueue, headers: Mapping[str, bytes]) -> int | None:
-    """The partition from which a dead letter of this queue came; None if it is another's."""
-    if headers.get(GROUP) != queue.group.encode():
-        return None
-    name, _, rest = headers.get(ORIGIN, b"").partition(b"/")
-    if name != f"{queue.topic.namespace}:{queue.topic.topic}".encode():
-        return None
-    number = rest.partition(b"/")[0]
-    return int(number) if number.isdigit() else None
-
-
 def _without(headers: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    return {name: value for name, value in headers.items() if not name.startswith(PREFIX)}
+    return {name: value for name, value in headers.items() if not name.startswith(DEAD_PREFIX)}
 
 
 def _blocks(
