@@ -50,8 +50,7 @@ class Inherited:
 
 
 def leave(*objects: object) -> None:
-    """In the child: these stay with the parent, whoever still refers to them. Nothing that they
-    have is released."""
+    """In the child: these objects stay with the parent, and nothing of theirs is released."""
     for one in objects:
         object.__setattr__(one, "__class__", Inherited)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))

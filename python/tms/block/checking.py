@@ -84,7 +84,7 @@ def check_body(
 
 
 def _lone(block: Buffer, body: int, layout: Layout) -> _Ends:
-    """What `_small` does, for a message without headers that somebody waits for."""
+    """`_small` for a lone message without headers, which a caller waits for."""
     buffers, nulls, read = layout.buffers, layout.nulls, SMALL_ENDS[1].unpack_from
     if bytes(block[body + buffers[2 * HEADERS + 2] :]) != _NO_HEADERS:
         return _small(block, body, layout)

@@ -135,7 +135,7 @@ def index_of(block: Buffer, header: BlockHeader) -> Sequence[int]:
 
 
 def pack_index(index: Sequence[int]) -> bytes:
-    """What stands between header and body of a block that has these messages left."""
+    """The bytes between header and body of a block that has only these messages left."""
     left = len(index)
     return struct.pack(f"<II{left}H{-2 * left % 8}x", left, 0, *index)
 

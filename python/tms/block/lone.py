@@ -76,7 +76,7 @@ def lone_cells(block: Buffer) -> tuple[bytes | None, bytes] | None:
 
 @lru_cache(LONES_CACHED_MAX)
 def _pieces(key_bytes: int, value_bytes: int) -> tuple[bytes, bytes, bytes]:
-    """What stands before the key, between it and the value, and behind the value."""
+    """The bytes before the key, between key and value, and behind the value."""
     keys = None if key_bytes == _NO_KEY else [bytes(key_bytes)]
     block = bytes(pack([bytes(value_bytes)], keys, None, HEADER_BYTES))
     value_at = len(block) - _HEADERS_BYTES - padded(value_bytes)

@@ -221,5 +221,5 @@ def _say(text: str) -> None:
 
 
 def _forget_stdout() -> None:
-    """Whoever read standard output is gone: nothing may be written to it at exit either."""
+    """The reader of standard output is gone: write nothing more to it, not even at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

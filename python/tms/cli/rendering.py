@@ -66,7 +66,7 @@ def write_bytes(text: bytes) -> None:
 
 
 def facts_of(message: RenderedMessage) -> dict[str, Any]:
-    """What is known of a message besides what was published."""
+    """A message's place, id and time."""
     return {
         "partition": message.partition,
         "id": str(message.id),

@@ -139,7 +139,7 @@ def _typed(session: Session, topics: Sequence[str]) -> Iterator[str]:
 
 
 def _unique(names: list[str]) -> list[str]:
-    """The names of the columns, those that are there twice with a number."""
+    """The names of the columns; a repeated name gets a number."""
     found: list[str] = []
     for name in names:
         number, unique = 1, name

@@ -76,7 +76,7 @@ class Batches:
         return sorted(self.all, key=lambda batch: order[batch.name])
 
     def close(self) -> None:
-        """What comes next begins new batches."""
+        """Begin new batches with the next message."""
         self._newest.clear()
 
 

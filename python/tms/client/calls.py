@@ -42,7 +42,7 @@ class BusCalls:
 
     @property
     def publishing(self) -> PublishMemory:
-        """What is known of topics that were published to; for the asyncio bus."""
+        """The remembered topics, for the asyncio bus."""
         return self._publishing
 
     @property

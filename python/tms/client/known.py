@@ -56,7 +56,7 @@ class PublishMemory:
         self.give_back = self._numberings.append  # all of its blocks were acknowledged
 
     def known(self, topic: str) -> KnownTopic | None:
-        """What is known of the topic, None when it is to be looked up."""
+        """What is remembered of the topic; None when it has to be described."""
         known = self._topics.get(topic)
         return known if known is not None and known.until_s > self._clock.monotonic_s() else None
 

@@ -289,8 +289,8 @@ class Member:
     def _move(
         self, to: Mapping[int, Position], kinds: Collection[PositionKind] = (PositionKind.AFTER,)
     ) -> set[int]:
-        """Move the group to these positions, as far as this member may; partitions that it has
-        lost, or that somebody moved by hand: there it goes on where the group stands."""
+        """Move the group to these positions as far as this member may. In partitions that it has
+        lost, or that were moved by hand, it goes on at the group's position."""
         void: set[int] = set()
         for left in reversed(range(_TRIES)):
             here = {p: at for p, at in to.items() if p not in void and p in self._holding}
@@ -338,8 +338,8 @@ class Member:
         self.cursor.rewind(p for p in self._holding if p not in self._releasing)
 
     def abandon(self) -> None:
-        """Its consumer is not iterated over any more: leave when somebody of this bus looks. May be
-        called from anywhere, at any moment."""
+        """Leave the group at the bus's next look: the consumer was dropped. From any thread, at any
+        moment."""
         if self._joined:
             self._leavers.append(self)
 

@@ -185,7 +185,7 @@ class Participants:
         return any(isinstance(one, Decider) and one.decided for one in self.all)
 
     def _persist(self, request: Commit) -> Commit:
-        """Everything but the messages; what is left to send."""
+        """Send everything but the messages; what is left to send."""
         id = request.transaction_id
         try:
             for participant in self.all:

@@ -343,7 +343,7 @@ class Producer:
             self._push()
 
     def _sleep(self, pause_s: float | None) -> None:
-        """Until somebody has work for the driver."""
+        """Sleep until there is work for the driver."""
         self._driver_sleeps = True
         self._wake.wait(pause_s)
         self._driver_sleeps = False
@@ -363,7 +363,7 @@ class _RefusedAppend:
 
 
 def _await(pending: PendingAnswer[list[Appended]], timeout_s: float) -> None:
-    """Wait until it is done; its outcome is for whoever settles it."""
+    """Wait until the request is done; `_settle` takes its outcome."""
     try:
         pending.result(timeout_s)
     except TMSError:

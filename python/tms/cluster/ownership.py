@@ -155,7 +155,7 @@ class Ownership:
             self._raw, self._record = self._read_again()  # a beat whose answer was lost
 
     def release(self) -> None:
-        """Give the store back: whoever comes next need not wait. A second call does nothing."""
+        """Release the store, so that the next owner need not wait. A second call does nothing."""
         ended, self._ended = self._ended, True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():

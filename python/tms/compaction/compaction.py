@@ -195,8 +195,7 @@ class Compaction:
 
     @contextmanager
     def _working_on(self, log: PartitionLog) -> Iterator[None]:
-        """While somebody takes messages out of a partition, its segments stay the same ones for
-        everybody else who does."""
+        """While a compaction or an erasure works on a partition, no other changes its segments."""
         place = (log.uid, log.partition)
         with self._lock:
             self._working[place] += 1

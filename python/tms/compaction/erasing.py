@@ -86,7 +86,7 @@ class Erasing:
         )
 
     def run(self) -> Removed:
-        """Erase what is there now."""
+        """Erase every matching message that is stored now."""
         if self._in_open_segment():
             self._log.seal(self._now_ms)
         for segment in self._log.state.chain.record.segments:

@@ -26,8 +26,8 @@ MERGES_MAX = 8  # at once
 
 
 def merge_small(log: PartitionLog, metadata: Map) -> int:
-    """Merge sealed segments that are small and lie side by side; how many are fewer. For whoever
-    alone works on the partition."""
+    """Merge small sealed segments that are neighbours; by how many their number falls. Nobody else
+    may work on the partition."""
     merged = 0
     while not log.state.chain.shared and merged < MERGES_MAX and _pair(log) is not None:
         if not log.rewrite(lambda: log.change(lambda: _merge(log, metadata))):

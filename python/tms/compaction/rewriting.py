@@ -148,7 +148,7 @@ class Rewriter:
     def _page(
         self, segment: SegmentRecord, start: BlockKey, stop: BlockKey
     ) -> tuple[list[StoredBlock], _Page]:
-        """Rewrite the blocks of a page; which they were, and what became of them."""
+        """Rewrite the blocks of a page; the blocks, and the outcome of each."""
         blocks = self._chain.scan_segment(segment, start, PAGE_BYTES, stop)
         page = self._decided(blocks)
         if page.changes:

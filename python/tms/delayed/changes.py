@@ -79,7 +79,7 @@ class Addition:
         return sum(len(block.block) for block in self.blocks)
 
     def decide(self, to: ChangeDecider, now_ms: int, writes: RowWrites) -> Callable[[], None]:
-        """Give it a place, or the one that it has already."""
+        """Give the request its place, or the place that it has already."""
         stored = to.stored
         known = stored.requests.find(self.token, self.digest) if self.token else None
         if known is None:

@@ -94,7 +94,7 @@ class DelayedMessages:
         token: str = "",
         timeout_s: float = _TIMEOUT_S,
     ) -> list[Deferred]:
-        """The same, and wait; what became of each block, in the order given."""
+        """Publish later and wait; the outcome of each block, in the order given."""
         addition = self._asked(name, blocks, due, durability, token)
         self._of(name).submit(addition, may_wait=True)
         return addition.answer.result(timeout_s)[0]

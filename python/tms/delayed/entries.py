@@ -87,7 +87,7 @@ class Moved(NamedTuple):
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """Who may write: whoever raised the epoch last. He gives the sequences up to `reserved`."""
+    """Who may write: the owner that raised the epoch last. It gives sequences up to `reserved`."""
 
     epoch: int
     reserved: int
@@ -182,5 +182,5 @@ def entry_of(key: bytes, value: bytes) -> DelayedEntry:
 
 
 def hashed(token: str) -> bytes:
-    """What stands for a token in a key."""
+    """The digest of a token in a key."""
     return blake2b(token.encode(), digest_size=16, person=b"tms-delayed").digest()

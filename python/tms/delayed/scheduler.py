@@ -94,7 +94,7 @@ class Scheduler:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what it is moving is finished."""
+        """End the thread after the move that it is in."""
         self._stop.set()
         self._wake.set()
         if self._thread is not None:

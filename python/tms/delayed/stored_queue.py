@@ -306,8 +306,8 @@ class StoredDelayQueue:
         self.trusted, self.lost, self._unsynced = True, False, False
 
     def _cancel_halves(self) -> None:
-        """Whoever was owner before may still be writing the entries of the newest requests: those
-        that are not whole are nothing, whatever comes of them."""
+        """Cancel incomplete requests of the newest group: the former owner may still be writing
+        their entries."""
         for made_ms, token, request in self.requests.newest_group():
             if all(self._is_decided(id) for id in request.ids()):
                 continue

@@ -122,7 +122,8 @@ class DelayQueue:
             raise TimedOut(f"Delayed messages of {self.stored.name} are still being moved. Repeat.")
 
     def alone(self, do: Callable[[], T]) -> T:
-        """Let somebody who has seen an entry change what is stored while nobody else does."""
+        """Run `do` while nobody else changes what is stored; for a caller that has seen an
+        entry."""
         with self.writing:
             if self.retired is not None:
                 raise again(self.retired)
@@ -247,7 +248,8 @@ class DelayQueue:
             raise
 
     def release(self) -> None:
-        """Nobody knows what became of what was taken: all is read again before anything else."""
+        """Return the entries that were taken. The outcome of their move is unknown, so everything
+        is read again first."""
         with self.writing:
             self._invalidate()
             self._release(None)

@@ -135,7 +135,7 @@ def _libraries(machine: Machine) -> Finding:
 
 
 def outdated(requirements: Iterable[str], installed: Callable[[str], str]) -> Iterator[str]:
-    """Of requirements like `NAME>=VERSION`, those that are not installed, or are older."""
+    """The requirements like `NAME>=VERSION` that are not installed, or whose version is older."""
     for line in requirements:
         name, least = _REQUIREMENT.findall(line)[0]
         try:

@@ -85,7 +85,7 @@ class _MembersMachine:
             self._follow(event[0], groups.members.get(event[0]))
 
     def _follow(self, key: GroupKey, group: Membership | None) -> None:
-        """Whoever is new in a group has a session, whoever is gone has none."""
+        """Give new members of a group a session, and drop the sessions of members that left."""
         before = self.sessions.pop(key, {})
         if group is not None:
             now_s = self._clock.monotonic_s()
@@ -201,8 +201,8 @@ class Members:
     # -- the fence -------------------------------------------------------------------------------
 
     def check(self, changes: Iterable[PositionChange]) -> None:
-        """Raises `Fenced` for a change by somebody who has not the partition any more. Takes no
-        lock: who commits keeps owners from changing."""
+        """Raises `Fenced` for a change by a member that has lost the partition. Takes no lock: the
+        commit keeps owners from changing."""
         for change in changes:
             if change.owner is None:
                 continue

@@ -79,7 +79,7 @@ class GroupCommit(Generic[T]):
 
     @property
     def busy(self) -> bool:
-        """Whether somebody leads."""
+        """Whether there is a leader."""
         return self._leading
 
     def submit(self, request: T, lead: Lead) -> bool:
@@ -113,7 +113,7 @@ class GroupCommit(Generic[T]):
             return True
 
     def led(self) -> None:
-        """Give the turn back, and the lead to whoever is next."""
+        """Return the turn, and pass the lead to the next thread."""
         self._turn.release()
         with self._lock:
             left = self._leading = bool(self._queue)
@@ -135,15 +135,15 @@ class GroupCommit(Generic[T]):
             return group
 
     def join(self, request: T) -> None:
-        """Take a request under a lock under which nothing may be written: whoever brings it calls
-        `write_what_waits` without that lock."""
+        """Take a request from a caller that holds a lock under which nothing may be written: it
+        calls `write_what_waits` after it has released that lock."""
         with self._lock:
             self._queue.append(request)
 
     def write_what_waits(self, timeout_s: float, is_done: Callable[[], bool] = _no) -> bool:
-        """Write a group in this thread, for one who must not depend on a free thread, unless it is
-        done when the turn comes; whether that came in time. Whoever leads finds nothing to do
-        then."""
+        """Write a group in this thread, unless `is_done` by its turn; whether the turn came in
+        time. For a caller that must not depend on a free thread. The leader then finds nothing to
+        do."""
         if not self._turn.acquire(timeout=timeout_s):
             return False
         if is_done():

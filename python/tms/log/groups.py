@@ -46,8 +46,8 @@ class Ticket(Struct, eq=False):
 
 
 class WriteGroup(Struct, eq=False):
-    """Blocks that are written at once. `unclaimed` is free until somebody confirms them, `done`
-    from then on."""
+    """Blocks that are written in one step. A reader may see them once the next group, or the writer
+    itself, has confirmed them: `unclaimed` is free until then, `done` from then on."""
 
     batch: Sequence[Ticket]
     end_offset: int

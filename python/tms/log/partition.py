@@ -179,8 +179,8 @@ class PartitionState:
         last: BlockKey,
         durability: Durability,
     ) -> None:
-        """Let readers see what was written, if this is still its owner. Raises
-        `StorageUnavailable`. The caller holds `owner`, or does it for whoever does."""
+        """Show written blocks to readers, if this process still owns the partition. Raises
+        `StorageUnavailable`. The caller holds `owner`, or acts for the thread that holds it."""
         if rows and self.chain.shared:
             self.chain.require_owned()
         counters = self.counters
@@ -280,9 +280,9 @@ class PartitionState:
         self._segment_bytes = 0
 
     def raise_floor(self, floor: BlockKey) -> None:
-        """Make everything before `floor` that is there now unreadable for good and drop sealed
-        segments before it. Never what comes later, which may get earlier ids when the clock went
-        back. The caller holds `owner`."""
+        """Make every block that is stored before `floor` now unreadable for good, and drop the
+        sealed segments before it. Blocks that come later stay readable, also with earlier ids
+        (after a clock went back). The caller holds `owner`."""
         self.chain.raise_floor(min(floor, key_after(self.last)))
 
     def snapshot(self) -> None:

@@ -98,7 +98,7 @@ class PendingAppend(Pending[Appended]):
 
 
 def _passes(gate: threading.Lock, timeout_s: float | None) -> bool:
-    """Wait until the gate is open; it stays open for whoever else waits."""
+    """Wait until the gate is open, and leave it open for other waiters."""
     if not gate.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
         return False
     gate.release()

@@ -206,8 +206,8 @@ class PartitionReader:
         return None
 
     def _places(self, stored: StoredBlock) -> Iterable[tuple[int, MessageId]]:
-        """Offsets and ids of the messages that a block has. Those of a damaged one are taken to be
-        there: whoever reads it learns of the damage."""
+        """Offsets and ids of a block's messages. A damaged block counts as complete: its reader
+        meets the damage."""
         try:
             body = self._resolve(stored) if is_reference(stored) else stored
             return () if body is None else places(body)

@@ -465,8 +465,8 @@ class SegmentChain:
         self._take(raw, record)
 
     def _require_needed(self, raw: bytes) -> None:
-        """Take the first record back if the topic was deleted before it was there: whoever deletes
-        a topic removes its record first, then those of its partitions."""
+        """Remove the first record again if the topic was deleted before the record was written: a
+        deletion removes the topic's record first, then those of its partitions."""
         try:
             self._standing.require_topic()
         except TopicNotFound:

@@ -109,8 +109,8 @@ class PartitionWriter:
         self._fail([ticket], again(self._closed))
 
     def write_what_waits(self, timeout_s: float) -> None:
-        """Write what is queued, in this thread; whoever leads finds nothing to do then. For one who
-        would wait otherwise, and must not depend on a free thread."""
+        """Write the queued tickets in this thread, for a caller that must not depend on a free
+        thread. The leader then finds nothing to do."""
         self._tickets.write_what_waits(timeout_s)
 
     def close(self, timeout_s: float, reason: TMSError) -> None:

@@ -324,8 +324,8 @@ def shown(
     fates: Fates,
     resolve: Callable[[StoredBlock], StoredBlock],
 ) -> list[StoredBlock]:
-    """Of stored blocks of a partition, those that are committed, from `floor` on, and staged ones
-    in place of references to them. Raises `StorageUnavailable` at one that is not decided."""
+    """The committed blocks of these from `floor` on, with staged blocks in place of references.
+    Raises `StorageUnavailable` at a block whose transaction is not decided."""
     visible = visible_blocks(trimmed(found, floor), fates.of)
     if visible.stop is not None:
         raise StorageUnavailable(

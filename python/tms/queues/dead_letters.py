@@ -244,8 +244,8 @@ class DeadLetters:
         return moved
 
     def _redrive_some(self, queue: OpenQueue, key: PositionKey, limit: int) -> int | None:
-        """Move some in one transaction; None when nothing is left. Raises `Conflict` when somebody
-        else moves them, too."""
+        """Move some dead letters in one transaction; None when none is left. Raises `Conflict` when
+        another redrive runs at the same time."""
         stands = self._transactions.positions(key.topic, key.group).get(key.partition)
         start = stands or Position.earliest()
         positions = [PartitionPosition(key.partition, start)]

@@ -43,8 +43,8 @@ class QueueWrite:
 
 
 class _QueuesMachine:
-    """All queues as they follow from the journal. A replay sets them right by itself, and whoever
-    adds an entry has applied it."""
+    """All queues, as their journal gives them. A replay sets their state; entries that are added
+    later were applied by their caller."""
 
     def __init__(self, replay: Callable[[Iterator[JournalEntry]], None]) -> None:
         self.replay = replay

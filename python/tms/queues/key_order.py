@@ -87,8 +87,8 @@ class KeyOrder:
         return key not in self._heads
 
     def add_all(self, looked_at: Iterable[tuple[int, int]]) -> list[int]:
-        """Messages that were looked at, with the digests of their keys, after all that were
-        before. Returns those that are the first of their keys."""
+        """Add messages with the digests of their keys, behind all earlier ones. Returns those that
+        are the first of their keys."""
         heads, first = self._heads, []
         for offset, key in looked_at:
             if key == NO_KEY:

@@ -134,7 +134,7 @@ class QueuePartitionState:
     def split(
         self, token: Token, states: Sequence[int] = (LEASED, WAITING, DYING)
     ) -> tuple[list[int], list[int]]:
-        """The offsets of a token that are still its delivery's, and those that are not."""
+        """The offsets of a token that belong to its delivery still, and the offsets that do not."""
         out, held, number = self.out, self.held, token.deliveries
         good: list[int] = []
         late: list[int] = []
@@ -301,7 +301,7 @@ class QueuePartitionState:
         self.counts[state] += len(run)
 
     def _lease(self, run: range, until_ms: int, deliveries: int | None) -> None:
-        """Lease them with this number of deliveries, or the one that they have."""
+        """Lease messages with this number of deliveries, or with the number that each has."""
         out, counts = self.out, self.counts
         for offset in run:
             value = out.get(offset)

@@ -233,8 +233,8 @@ class Scanner:
         self.held.clear()
 
     def drop_gone(self, kept: Mapping[int, Readable]) -> bool:
-        """Forget what was read ahead of partitions of which some of it is gone by now; whether
-        there were any. Those that are not named were read later."""
+        """Forget what was read ahead of partitions that have lost messages since; whether there
+        were such partitions. Partitions that are not named were read later."""
         gone = [
             partition
             for partition, now in kept.items()
@@ -259,7 +259,7 @@ class Scanner:
         ]
 
     def read(self, positions: Sequence[PartitionPosition]) -> ReadAhead:
-        """What stands there."""
+        """Read blocks from these positions ahead."""
         kept = self._log.kept(self._name, [partition for partition, _ in positions])
         together = [position for position in positions if position.partition not in self.damaged]
         alone = [position for position in positions if position.partition in self.damaged]
@@ -284,7 +284,7 @@ class Scanner:
         return ReadAhead(blocks, fetched, kept, damaged)
 
     def _up_to_damage(self, position: PartitionPosition) -> tuple[list[ReadBlock], Fetched]:
-        """What stands in a partition, block by block when some of it is damaged."""
+        """The blocks of a partition up to the first damaged one, read one by one."""
         try:
             return self._page([position], AHEAD_BYTES)
         except DataCorrupt:

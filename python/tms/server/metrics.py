@@ -213,7 +213,7 @@ class Metrics(Collector):
 
 
 def of_queues(infos: Sequence[QueueInfo]) -> Iterator[Metric]:
-    """How queues stand, and what became of their messages."""
+    """Counts of messages in queues, and of their outcomes."""
     series: dict[tuple[str, str], list[int]] = {}
     oldest = sorted(infos, key=lambda info: (info.created_ms, info.topic, info.group))
     for number, info in enumerate(oldest):

@@ -121,7 +121,7 @@ class Receiving:
         return answer
 
     async def _look(self, exchange: Exchange, request: _ReceiveParameters) -> _LeasedBody:
-        """Lease what is there. Raises `Disconnected`, `Overloaded`."""
+        """Lease messages that are ready. Raises `Disconnected`, `Overloaded`."""
         budget = self._service.fetching
         factor = 1 if request.media == routes.BLOCKS else UNPACKED_FACTOR
 

@@ -143,7 +143,7 @@ def _is_submitted() -> bool:
 
 
 def _set_environment(master: str | None, asked: dict[str, str]) -> None:
-    """What Spark reads from the environment; what is there stays."""
+    """Set the environment variables that Spark reads, where they are not set already."""
     for name, option in _PYTHONS.items():
         if option not in asked:  # else workers take the first python3 on PATH
             os.environ.setdefault(name, sys.executable)

@@ -32,7 +32,7 @@ from tms.topics.retention import RetentionClock
 
 
 class Decisions(Protocol):
-    """What became of transactions."""
+    """The outcomes of transactions."""
 
     def fate(self, pointer: int, issued: bool) -> Fate:
         """What becomes of a message that was written with this pointer; `issued` by this engine."""

@@ -34,8 +34,8 @@ _SETTINGS = TopicSettings(1, None, None, Durability.SYNCED, MESSAGE_BYTES_MAX)
 
 
 class InternalTopic:
-    """The journal of one state machine. Thread-safe. Of entries that transactions wrote `replay`
-    gives those that are visible by `fate_of`, without it all."""
+    """The journal of one state machine. Thread-safe. With `fate_of`, `replay` gives only visible
+    entries of transactions; without it, all entries."""
 
     def __init__(
         self,
@@ -148,8 +148,8 @@ class InternalTopic:
 
 
 def _counts(header: BlockHeader, fate_of: FateOf) -> bool:
-    """Whether an entry is true by now. One in progress is not, and holds nothing back: whoever
-    commits it tells it to those who replayed before."""
+    """Whether an entry is committed. An entry of a transaction in progress is not, and holds
+    nothing back: its commit tells those that replayed before."""
     if header.flags & Flags.ROLLED_BACK:
         return False
     if not header.flags & Flags.TRANSACTIONAL:

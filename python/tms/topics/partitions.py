@@ -30,7 +30,7 @@ class TopicLimits:
 
 
 class _OwnerCheck:
-    """What has to hold of whoever owns a partition of a topic; see `log.segments.OwnerCheck`."""
+    """What the owner of a partition has to check; see `log.segments.OwnerCheck`."""
 
     def __init__(
         self, registry: Registry, name: TopicName, uid: int, require_owner: Callable[[], None]
@@ -147,4 +147,4 @@ class Partitions:
 
 
 def _undisputed() -> None:
-    """Nobody else can own the store, or whoever made the engine sees to it."""
+    """No check: nobody else can own the store, or the maker of the engine guarantees it."""

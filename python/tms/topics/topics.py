@@ -50,7 +50,7 @@ class Topics:
         self.fetcher = Fetcher(self.registry, self.partitions, self.retention, clock, require_owner)
 
     def decide_by(self, decisions: Decisions) -> None:
-        """Ask these what became of transactions."""
+        """Take the outcomes of transactions from these decisions."""
         self.fate = decisions.fate
         self.publisher.fate_of = decisions.fate
         self.fetcher.decisions = decisions

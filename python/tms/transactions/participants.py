@@ -67,7 +67,7 @@ class CommitParticipant(Protocol):
         ...
 
     def invalidate(self) -> None:
-        """What became of a commit was looked up: look up what it changed, too."""
+        """The outcome of a commit was looked up in the journal: look up its changes here, too."""
         ...
 
 

@@ -35,8 +35,8 @@ def forget_before(state: TransactionState, time_ms: int) -> list[Forgotten]:
 
 
 def checkpoints_of(state: TransactionState, id: int, claimed: Iterable[int]) -> tuple[int, ...]:
-    """Of pointers that are claimed to be checkpoints of an invalid transaction, those that are
-    invalid and can be."""
+    """The pointers among these that are invalid and can be checkpoints of an invalid
+    transaction."""
     return tuple(
         pointer
         for pointer in claimed

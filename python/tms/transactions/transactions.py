@@ -107,7 +107,7 @@ class Transactions:
         self._others.append(part)
 
     def join_positions(self, positions: PositionsParticipant) -> None:
-        """Let commits, and whoever asks here, move positions of groups; before the first one."""
+        """Let commits and `move` change positions of groups. Call it before the first commit."""
         self._positions = positions
         self.join(positions)
 
@@ -377,8 +377,8 @@ class Transactions:
         return self._positions.of(group, topic)
 
     def settle(self) -> None:
-        """Find out what became of every commit that came to its end: what is asked of positions
-        then is the truth."""
+        """Look up the outcome of every commit that has ended; positions asked for afterwards are
+        true."""
         self.manager.look(lambda _: None)
 
     def groups(self) -> list[tuple[str, TopicName]]:

@@ -198,7 +198,7 @@ class _Wake:
 async def _leased(
     queues: QueuesApi, name: TopicName, group: str, limit: int, bytes_max: int
 ) -> Received:
-    """What is there now. What was leased for a call that was cancelled is given back."""
+    """Messages that are ready now. Those leased for a cancelled call are released."""
     work = asyncio.create_task(asyncio.to_thread(queues.receive, name, group, limit, 0, bytes_max))
     try:
         return await asyncio.shield(work)

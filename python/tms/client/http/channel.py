@@ -110,8 +110,7 @@ class HttpChannel:
         self._drop(Closed(_CLOSED))
 
     def look(self, pending: HttpPending[Any]) -> None:
-        """Take in what has arrived, without waiting; somebody else who is reading does it as
-        well."""
+        """Take in arrived bytes without waiting; a thread that is reading does it as well."""
         if not self._reading.acquire(blocking=False):
             return
         try:

@@ -180,7 +180,7 @@ class HttpConnection:
             )
 
     def shut_down(self) -> None:
-        """Wake whoever waits; from any thread."""
+        """Wake waiting threads; from any thread."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -82,7 +82,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
             settle(self._news)
 
     def fail(self, failure: TMSError) -> None:
-        """Whoever reads the body meets this error."""
+        """Raise this error where the body is read."""
         self.failure = failure
         if self._news is not None:
             settle(self._news)

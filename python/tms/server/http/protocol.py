@@ -307,7 +307,8 @@ class ClientConnection(asyncio.Protocol):
         self.transport.write_eof()
 
     def eof_received(self) -> bool:
-        """The client sends no more; it may still read what it is owed, but will not wait."""
+        """The client sends no more. It may still read answers, but nothing waits for it any
+        more."""
         self._eof = True
         if self._running is None or self._progress.phase is not Phase.IDLE:
             return False  # closes

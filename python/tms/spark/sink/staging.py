@@ -75,7 +75,7 @@ class _Requests:
         self.transaction_id = 0
 
     def add(self, block: Filled) -> None:
-        """Take a block. Raises what became of an earlier one."""
+        """Take a block. Raises the error of an earlier one."""
         self._waiting.setdefault(block.topic, []).append(block.new)
         self._bytes += len(block.new.block)
         if self._bytes >= REQUEST_BYTES:

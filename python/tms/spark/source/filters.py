@@ -76,7 +76,7 @@ class Narrowing:
         self.time_ms = Interval()
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Take over what can be; what is left for Spark."""
+        """Take over the filters that the reader can apply; the others, for Spark."""
         return [one for one in filters if not self._takes(one)]
 
     def reads(self, topic: str, partition: int) -> bool:

@@ -115,7 +115,7 @@ def resolved(
 
 
 def _check_topics(bound: Bound, within: Ends) -> None:
-    """What an option says of topics is of those that are there, and of their present life."""
+    """Check that the topics of an option exist, in their current generation."""
     lives = {life.topic: life for life in within}
     for topic in bound.places:
         if topic not in lives:

@@ -174,7 +174,7 @@ def columns_of(options: ReadOptions) -> WantedColumns:
 
 
 def check_schema(schema: "StructType", options: ReadOptions) -> None:
-    """Raises `Invalid` unless the schema is the one that the options make."""
+    """Raises `Invalid` unless the schema is that of the options."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from tms.spark.rows import arrow_schema

@@ -68,7 +68,7 @@ def _cuts(pieces: Sequence[Piece], parts: int) -> Iterator[int]:
 
 
 def cut(splits: Iterable[Split], offsets_max: int | None) -> list[Split]:
-    """The same splits, those that are longer than `offsets_max` divided evenly."""
+    """The same splits; a split longer than `offsets_max` is divided evenly."""
     if offsets_max is None:
         return list(splits)
     return [

@@ -74,7 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is all that the query reads."""
+        """End the query at the messages that are stored now."""
         self._target = self._available(None)
 
     def latestOffset(self, start: Said, limit: ReadLimit) -> Said:

@@ -23,8 +23,8 @@ class Split(NamedTuple):
 
 
 class TopicReader(Protocol):
-    """Reads topics that somebody else owns. Picklable; connects when first used, and connections
-    are never pickled."""
+    """Reads topics that another process owns. Picklable; connects at the first use, and never
+    pickles a connection."""
 
     def topics(self, pattern: str) -> list[str]:
         """The topics whose `name` or `namespace:name` the pattern matches as a whole."""

@@ -224,7 +224,7 @@ class _Locks:
         forks.in_child(self._forked)
 
     def take(self, path: Path) -> int:
-        """Lock a directory; what it is released with. Raises `AlreadyRunning`."""
+        """Lock a directory; the lock, for `release`. Raises `AlreadyRunning`."""
         with self._guard:
             if str(path) in self._fds:
                 raise AlreadyRunning(
@@ -253,7 +253,7 @@ class _Locks:
             return fd
 
     def release(self, path: Path, fd: int) -> None:
-        """Unlock a directory, also where somebody has inherited the lock; once."""
+        """Unlock a directory once, also when a child has inherited the lock."""
         with self._guard:
             if self._fds.get(str(path)) == fd:
                 del self._fds[str(path)]

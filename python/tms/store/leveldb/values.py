@@ -131,8 +131,7 @@ class ValueFile:
             self._sync(self.end)
 
     def sync_behind(self) -> None:
-        """Sync what there is now, in whichever thread; the next `append` or `sync` raises its
-        error."""
+        """Sync what is written now, in any thread; the next `append` or `sync` raises its error."""
         end = self.end
         with self._syncing:
             if not self._closed and self._sync_error is None:

@@ -44,7 +44,7 @@ class Jar:
 
     @property
     def name(self) -> str:
-        """What it is called where region servers read it."""
+        """The jar's path as region servers read it."""
         return f"tms-coprocessor-{self.version}-{self.sha256[:8]}.jar"
 
 

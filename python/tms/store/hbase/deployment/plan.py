@@ -180,8 +180,8 @@ def roll_back(state: TablesState, tms: str, now_ms: int) -> tuple[Build, list[St
 def undo(
     state: TablesState, before: TablesState, build: Build, tms: str, now_ms: int
 ) -> list[Step]:
-    """Back to what was there before this build, whatever of its upgrade was done, now or in an
-    earlier run that was interrupted."""
+    """Steps back to the tables before this build, however far its upgrade came, in this run or in
+    an interrupted one."""
     note = before.note
     if note is not None and note.coprocessor == build:
         paths = dict.fromkeys(WATCHED, None if note.former is None else note.former.path)

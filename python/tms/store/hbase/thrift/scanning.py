@@ -144,7 +144,7 @@ def batches(rows: Iterable[T], size_of: Callable[[T], int]) -> Iterator[tuple[Se
 
 
 def _before(row: bytes) -> bytes:
-    """A row a little below this one: what is between them is left out by whoever asks."""
+    """A row a little below this one; the caller leaves out rows between them."""
     if not row or row[-1] == 0:
         return row[:-1]
     return row[:-1] + bytes((row[-1] - 1,)) + _BELOW
