@@ -46,8 +46,8 @@ class Ticket(Struct, eq=False):
 
 
 class WriteGroup(Struct, eq=False):
-    """Blocks that are written in one step. A reader may see them once the next group, or the writer
-    itself, has confirmed them: `unclaimed` is free until then, `done` from then on."""
+    """Blocks that are written in one step. The thread that concludes a group has taken `unclaimed`;
+    `done` is free once a group that was handed on is concluded."""
 
     batch: Sequence[Ticket]
     end_offset: int
