@@ -21,6 +21,7 @@ from tms.api import routes
 
 DISK_BYTES = 48 << 20
 TOPIC, OTHER = "load", "other"
+LARGE_BYTES = 64 << 10  # several pages: does not fit into what a file has already
 NOT_READY_S = 1.0
 RECOVERY_S = 5.0
 SLACK_S = 1.0  # for a machine that does other things too
@@ -43,14 +44,14 @@ def test_fault_4_a_full_disk_is_told_reads_go_on_and_publishing_recovers_by_itse
         within(20, lambda: load.acknowledged() > 100)
 
         disk.fill(left_bytes)
-        within(20, lambda: publish(service) == (507, "storage-full"))
+        within(20, lambda: publish(service, LARGE_BYTES) == (507, "storage-full"))
         within(NOT_READY_S + SLACK_S, lambda: not service.ready())
         before = dict(load.history.acknowledged)
         there = {str(message.id) for message in read_all(bus, TOPIC)}
         assert set(before.values()) <= there, "an acknowledged message cannot be read"
         time.sleep(1.5)
         assert not service.ready()
-        assert publish(service) == (507, "storage-full")
+        assert publish(service, LARGE_BYTES) == (507, "storage-full")
 
         disk.free()
         within(RECOVERY_S + SLACK_S, lambda: publish(service)[0] == routes.OK)
@@ -118,9 +119,10 @@ def failing(service: Service, call: str, files: list[Path]) -> Iterator[None]:
         tracer.communicate(timeout=10)
 
 
-def publish(service: Service) -> tuple[int, str]:
+def publish(service: Service, value_bytes: int = 1) -> tuple[int, str]:
     """Publish to `OTHER` without a client that repeats; status and code of the problem."""
     path = f"/v2/namespaces/default/topics/{OTHER}/messages"
     with Client(service.address) as client:
-        answer = client.request("POST", path, json.dumps({"messages": [{"value": "x"}]}).encode())
+        body = json.dumps({"messages": [{"value": "x" * value_bytes}]}).encode()
+        answer = client.request("POST", path, body)
         return answer.status, "" if answer.status == routes.OK else answer.problem
