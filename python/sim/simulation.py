@@ -47,7 +47,7 @@ from sim.history import (
 )
 from sim.rules.checker import check
 from sim.rules.findings import Finding
-from sim.world import World, quietly
+from sim.world import World, quietly, shorten
 from tms.errors import TopicNotFound
 from tms.model.message import PartitionPosition
 from tms.model.position import Position
@@ -209,7 +209,7 @@ class Simulation:
             case 4:
                 quietly(engine.maintenance.clean)
                 quietly(lambda: engine.transactions.shorten_journals(20, 5))
-                quietly(lambda: engine.queues.shorten_journal(10))
+                quietly(lambda: shorten(engine.queues, 10))
                 quietly(lambda: compact(world))
             case 5:
                 quietly(engine.maintenance.recover)

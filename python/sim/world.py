@@ -16,6 +16,7 @@ from contextlib import suppress
 from random import Random
 from threading import Lock
 from typing import Any
+from unittest.mock import patch
 
 from sim.bounds.drawing import Bounds
 from sim.disk import Disk
@@ -26,6 +27,7 @@ from tms.engine import Engine
 from tms.errors import TMSError
 from tms.log import pending
 from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.queues.queues import BYTES_MAX, Queues
 from tms.topics.filtering import FetchBounds as FilterBounds
 
 START_MS = 1_700_000_000_000
@@ -199,6 +201,12 @@ class World:
                 self.between()
             finally:
                 self._inside = False
+
+
+def shorten(queues: Queues, entries_max: int = 0, bytes_max: int = BYTES_MAX) -> None:
+    """Shorten the journal of queues if it is longer than this."""
+    with patch.multiple("tms.queues.queues", ENTRIES_MAX=entries_max, BYTES_MAX=bytes_max):
+        queues.shorten_journal()
 
 
 def quietly(work: Callable[[], object]) -> None:

@@ -293,7 +293,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "client.producer.*_BYTES",
         "client.producer.IN_FLIGHT_MAX",
         "client.topics.ERASE_S",
-        "queues.snapshots.RUNS_MAX",
+        "queues.partition.RUNS_MAX",
         "queues.queues.BYTES_MAX",
         "queues.queues.ENTRIES_MAX",
     ),

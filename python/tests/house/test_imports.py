@@ -114,7 +114,6 @@ PURE = {
     "queues/key_order.py",
     "queues/partition.py",
     "queues/runs.py",
-    "queues/snapshots.py",
     "queues/state.py",
 }
 IMPURE = {

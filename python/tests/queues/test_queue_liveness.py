@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from sim.faulty import FaultyStore
+from sim.world import shorten
 from tests.queue_liveness import drain, require_unblocked, require_woken
 from tests.queues.test_queues import DEAD, JOBS, World
 from tms.block import Compression, encode
@@ -24,7 +25,7 @@ BOUNDS = {
     "BLOCKED_MAX": ("queues.partition", "queues.delivering"),
     "EXPIRE_MAX": ("queues.partition",),
     "_STALE_MAX": ("queues.partition",),
-    "RUNS_MAX": ("queues.snapshots",),
+    "RUNS_MAX": ("queues.partition",),
     "SNAPSHOT_BYTES": ("journal.journaled",),
     "AHEAD_BYTES": ("queues.reading",),
     "AGAIN_BYTES": ("queues.reading",),
@@ -256,7 +257,7 @@ class Work(World):
         self.clock.pass_ms(round(log_uniform(self.random, 1, 60_000)))
 
     def maintain(self) -> None:
-        self.queues.shorten_journal(*self.random.choice(([], [0])))
+        self.random.choice((self.queues.shorten_journal, lambda: shorten(self.queues)))()
         self.queues.tidy()
 
     # -- what must be ------------------------------------------------------------------------------

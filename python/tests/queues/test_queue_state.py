@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from sys import getsizeof
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -36,7 +37,6 @@ from tms.queues.entries import (
 from tms.queues.key_order import NO_KEY, KeyOrder, key_hash, pack, unpack
 from tms.queues.partition import BLOCKED, DYING, LEASED, WAITING, QueuePartitionState
 from tms.queues.runs import add_range, offsets_in, runs_of
-from tms.queues.snapshots import chunks_of
 from tms.queues.state import QueueState, backoff_ms
 
 JOBS = TopicName("default", "jobs")
@@ -276,9 +276,9 @@ class Agreement(RuleBasedStateMachine):
     def restart(self, chunk: int, cut: bool) -> None:
         """As a start does it: the journal is replayed, or a snapshot of it, whole or cut."""
         held = dict(self.state.held)
-        kept = [
-            (self.now_ms, edit) for edit in chunks_of(self.state, self.now_ms, self.now_ms, chunk)
-        ]
+        with patch("tms.queues.partition.RUNS_MAX", chunk):
+            chunks = [*self.state.snapshot(self.now_ms, self.now_ms)]
+        kept = [(self.now_ms, edit) for edit in chunks]
         if cut and len(kept) > 1:
             self.journal += kept[:-1]
         else:
@@ -367,10 +367,11 @@ def test_an_entry_that_was_never_stored_costs_no_message() -> None:
     assert state.take_ready(0, 99) == [10, 11, 12, 13, 14]
 
 
+@patch("tms.queues.partition.RUNS_MAX", 1)
 def test_of_a_snapshot_that_was_cut_nothing_is_used() -> None:
     state, other = leased(30), leased(20)
     state.apply(Rejected([3, 1], "bad"), 0)
-    chunks = [*chunks_of(state, 0, 0, 1)]
+    chunks = [*state.snapshot(0, 0)]
     assert len(chunks) == 3 and chunks[1].causes == {3: "bad"}
     for chunk in (chunks[0], chunks[2], chunks[0], chunks[1]):
         other.apply(chunk, 0)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from sim.memory import MemoryStore
+from sim.world import shorten
 from tests.clocks import ManualClock
 from tests.log_kit import until
 from tms.block import encode
@@ -22,14 +23,14 @@ from tms.errors import (
     TMSError,
     TopicNotFound,
 )
-from tms.journal.journaled import JournalEntry
+from tms.journal.journaled import Cells, JournalEntry
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.queue import QueueInfo, QueuePartition, QueueSettings, Settlement, TokenResult
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
 from tms.queues import dead_letters as dead
-from tms.queues.queues import QUEUES
+from tms.queues.queues import ENTRIES_MAX, QUEUES
 
 JOBS, OUT = TopicName("default", "jobs"), TopicName("default", "out")
 DEAD = TopicName("default", "jobs-g-dead")
@@ -285,7 +286,7 @@ def test_who_begins_to_wait_for_a_queue_that_was_just_deleted_is_told_at_once(
     told = threading.Event()
     waiter, _ = queue.watch(1, told.set)
     assert told.is_set()
-    queue.unwatch(waiter, looked=True)
+    queue.waiters.remove(waiter, looked=True)
 
 
 # Queues
@@ -463,7 +464,7 @@ def test_the_journal_is_shortened_and_says_the_same() -> None:
     world.reject(messages[3], cause="no good")
     world.queues.tidy()
     before = world.info()
-    world.queues.shorten_journal(0)
+    shorten(world.queues)
     assert world.queues._journal.length < 5
     world.ack(messages[4])
     world.reopen(0)
@@ -749,7 +750,7 @@ def test_what_a_commit_under_way_settles_is_held(world: World) -> None:
         world.clock.pass_ms(30_000)
         assert world.values() == [b"2"]  # the other lease has ended, this one waits for its commit
         assert world.ack(one).fenced == (one.token,)
-        world.queues.shorten_journal(0)
+        shorten(world.queues)
     assert world.info().leased == 1
     world.reopen(20_000)
     assert world.values() == [b"2"]
@@ -830,12 +831,48 @@ def test_one_call_is_about_a_bounded_number_of_messages(world: World) -> None:
 def test_a_journal_of_many_bytes_is_shortened(world: World) -> None:
     world.publish(*[b"%d" % i for i in range(100)])
     world.receive()
-    world.queues.shorten_journal(bytes_max=10_000)
+    shorten(world.queues, ENTRIES_MAX, 10_000)
     assert 0 < world.queues._journal.bytes < 10_000
-    world.queues.shorten_journal(bytes_max=10)
+    shorten(world.queues, ENTRIES_MAX, 10)
     assert world.queues._journal.bytes == 0
     world.reopen()
     assert world.info().leased == 100
+
+
+def test_a_queue_whose_snapshot_could_not_be_stored_waits_for_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.publish(b"1")
+
+    def fail(*args: object) -> object:
+        raise TMSError("The store has failed.")
+
+    monkeypatch.setattr(world.queues._journal._topic, "write", fail)
+    with pytest.raises(TMSError, match="store has failed") as kept:
+        shorten(world.queues)
+    monkeypatch.undo()
+    (queue,) = world.queues.opened()
+    assert not queue.lock.locked() and kept.traceback
+    assert world.values() == [b"1"]
+
+
+def test_the_journal_does_not_begin_anew_while_it_has_to_be_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.publish(b"1")
+    world.receive()
+    (queue,) = world.queues.opened()
+    length, snapshot = world.queues._journal.length, queue.snapshot
+
+    def taken_meanwhile() -> Iterator[Cells]:
+        yield from snapshot()
+        world.queues._journal.invalidate()
+
+    monkeypatch.setattr(queue, "snapshot", taken_meanwhile)
+    with pytest.raises(StorageUnavailable, match="read again"):
+        shorten(world.queues)
+    assert world.queues._journal.length > length
+    assert world.info().leased == 1
 
 
 def test_after_a_failed_write_the_journal_is_read_again(

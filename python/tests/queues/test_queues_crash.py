@@ -8,6 +8,7 @@ import pytest
 
 from sim.faulty import FaultyStore
 from sim.memory import MemoryStore
+from sim.world import shorten
 from tests.clocks import ManualClock
 from tms.block import encode
 from tms.block.received import Delivered
@@ -120,7 +121,7 @@ class World:
         self.reject(first[4])
         queues.tidy()
         (again,) = self.receive(1)
-        queues.shorten_journal(0)
+        shorten(queues)
         self.commit(again)
         queues.extend(JOBS, "g", [one.token for one in self.receive(1)], 20)
         self.clock.pass_ms(11_000)
@@ -205,7 +206,7 @@ def test_a_shortened_journal_is_not_newer_than_the_commits_it_rests_on() -> None
     world.begin()
     world.engine.append(JOBS, [NewBlock(0, encode([b"synced"]))], Durability.SYNCED)
     world.commit(*world.receive())
-    world.engine.queues.shorten_journal(0)
+    shorten(world.engine.queues)
     world.reopen(power=True)
     out = world.read(OUT)
     assert sorted([*out, *(one.value or b"" for one in world.receive())]) == [*VALUES, b"synced"]
@@ -220,7 +221,7 @@ def test_a_service_that_dies_while_it_starts_loses_nothing() -> None:
         world.dies_at = number
         try:
             world.engine.queues.tidy()
-            world.engine.queues.shorten_journal(0)
+            shorten(world.engine.queues)
         except TMSError:
             assert world.dead
         world.reopen(power=False)

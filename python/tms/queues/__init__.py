@@ -7,12 +7,10 @@ pure
     key_order     of the messages with one key only the first is with a worker
     deadlines     when leases and delays end
     runs          runs of offsets
-    snapshots     the state of a partition in chunks that fit into the journal
 
 over the journal and the log
     journal       writing the journal `system:_queues`
     replay        reading it
-    shortening    beginning it anew with snapshots
     reading       reading the log, on and on and single messages again
     delivering    taking messages for a worker
     settling      messages that transactions settle

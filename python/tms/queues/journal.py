@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tms.errors import TimedOut, TMSError
 from tms.journal.group_commit import GroupCommit
-from tms.journal.journaled import Cells, Journaled, JournalEntry, together, unreadable
+from tms.journal.journaled import Cells, Journaled, JournalEntry, unreadable
 from tms.log.groups import Stamp
 from tms.log.pending import PendingAppend
-from tms.model.ids import MessageId
 from tms.model.topic import Durability, TopicName, strongest
 from tms.topics.internal_topic import InternalTopic
 
@@ -144,11 +143,6 @@ class QueueJournal:
         """Write entries of a transaction; the calling thread writes what needs at most `inline`."""
         return self._topic.append(entries, durability, stamp, inline)
 
-    def snapshot(self, entries: Iterable[Cells]) -> MessageId:
-        """Write a queue as it stands, synced; the id of the first entry."""
-        places = [self._topic.write(batch, Durability.SYNCED) for batch in together(entries)]
-        return MessageId(places[0].time_ms, places[0].sequence)
-
-    def begin_at(self, first: MessageId) -> None:
-        """Everything that is needed stands from there on; what was written since is little."""
-        self._topic.begin_at(first)
+    def snapshot(self, entries: Iterable[Sequence[Cells]]) -> None:
+        """Write entries, synced, each sequence whole; a start reads from the first of them on."""
+        self._topic.snapshot(entries)

@@ -47,7 +47,7 @@ from tms.queues.entries import (
     Rewound,
     Settled,
 )
-from tms.queues.key_order import KeyOrder, unpack
+from tms.queues.key_order import KeyOrder, pack, unpack
 from tms.queues.runs import Runs, offsets_in, ranges
 
 LEASED, WAITING, BLOCKED, DYING = range(4)
@@ -57,6 +57,7 @@ DELIVERIES_MASK = (1 << DELIVERIES_BITS) - 1
 STATE_MASK = (1 << STATE_BITS) - 1
 EXPIRE_MAX = 10_000  # entries of one look at the time
 BLOCKED_MAX = 10_000  # how far to look ahead for keys that are free
+RUNS_MAX = 20_000  # of a chunk of a snapshot
 _STALE_MAX = 4_096  # entries of `dues` beyond twice what is in `out`
 
 
@@ -222,6 +223,14 @@ class QueuePartitionState:
         """A commit under way settles these."""
         self.held.update((offset, pointer) for offset in offsets if offset in self.out)
 
+    def end(self, pointer: int, settle: bool, now_ms: int) -> None:
+        """That commit has ended, with what it settles, or without."""
+        held = [offset for offset, by in self.held.items() if by == pointer]
+        if settle:
+            self._settle(iter(held), now_ms)
+        else:
+            self.let_go(held, pointer)
+
     def let_go(self, offsets: Iterable[int], pointer: int) -> None:
         """That commit has failed: time counts again."""
         for offset in offsets:
@@ -367,6 +376,46 @@ class QueuePartitionState:
                 self._dues.add(value >> TIME_SHIFT, (offset,), 1)
 
     # -- snapshots ---------------------------------------------------------------------------------
+
+    def snapshot(self, now_ms: int, when_ms: int) -> Iterator[PartitionSnapshot]:
+        """The state as it is now, in chunks that fit into the journal; `when_ms` is the wall
+        time."""
+        runs, values = self._runs(now_ms)
+        chunks = max(1, -(-len(values) // RUNS_MAX))
+        held = [(pointer, offset, 1) for offset, pointer in self.held.items()]
+        for number in range(chunks):
+            start, stop = number * RUNS_MAX, (number + 1) * RUNS_MAX
+            part = runs[2 * start : 2 * stop]
+            hashes = b""
+            if self.order is not None:
+                hashes = pack(map(self.order.hash_of, offsets_in(part)))
+            yield PartitionSnapshot(
+                number,
+                chunks,
+                self.frontier,
+                self.at,
+                when_ms,
+                part,
+                values[start:stop],
+                hashes,
+                {at: self.causes[at] for at in offsets_in(part) if at in self.causes},
+                held if number == 0 else [],
+            )
+
+    def _runs(self, now_ms: int) -> tuple[Runs, list[int]]:
+        """Runs of what is not settled, and the value of each, with the time that is left."""
+        runs: Runs = []
+        values: list[int] = []
+        low_bits = (1 << TIME_SHIFT) - 1
+        for offset in sorted(self.out):
+            value = self.out[offset]
+            value = max(0, (value >> TIME_SHIFT) - now_ms) << TIME_SHIFT | value & low_bits
+            if runs and runs[-2] + runs[-1] == offset and values[-1] == value:
+                runs[-1] += 1
+            else:
+                runs += (offset, 1)
+                values.append(value)
+        return runs, values
 
     def _restore(self, edit: PartitionSnapshot, now_ms: int, passed_ms: int) -> None:
         """Take a chunk of a snapshot; with the last one the state is what they say."""

@@ -12,15 +12,18 @@ Invariants
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from random import Random
 from typing import NamedTuple
+
+import msgspec
 
 from tms.block.received import Received
 from tms.clock import Clock
 from tms.errors import DataCorrupt, TMSError
 from tms.events import EventLog
+from tms.journal.journaled import Cells
 from tms.model.ids import MessageId
 from tms.model.message import PartitionPosition, Readable
 from tms.model.queue import QueueInfo, QueuePartition, Token, TokenResult
@@ -91,6 +94,19 @@ class OpenQueue:
         self._unreadable.clear()
         self._recent.clear()
         self._recent_count = 0
+
+    def snapshot(self) -> Iterator[Cells]:
+        """Entries that make it what it is now. The caller holds the lock until they are stored."""
+        when_ms, partitions = self._clock.now_ms(), self.state.partitions
+        starts = [
+            (number, partition.frontier, partition.at)
+            for number, partition in partitions.items()
+            if partition.frontier
+        ]
+        yield self.key(), encode(msgspec.structs.replace(self.state.declared, starts=starts))
+        for number, partition in partitions.items():
+            for chunk in partition.snapshot(self.now_ms(), when_ms):
+                yield self.key(number), encode(chunk)
 
     def rewind(self, partitions: Iterable[int]) -> None:
         """Go back to where the log ends; what was behind is gone. A partition whose end is damaged
@@ -294,12 +310,13 @@ class OpenQueue:
 
     def watch(self, partitions: int, callback: Callable[[], None]) -> tuple[Waiter, float | None]:
         """Call back once when something may be there; and in how many seconds to look again in any
-        case, if a lease or a delay ends. `unwatch` must follow."""
+        case, if a lease or a delay ends. `waiters.remove` must follow."""
         waiter = self.waiters.add(callback)
         with self.lock:
             self._due_ms = next_ms = self.state.next_ms()
             left_ms = None if next_ms is None else next_ms - self.now_ms()
-            at_once = self.deleted or self.state.has_ready or self._may_take_ahead()
+            ahead = self._may_look_at(self._scanner.ahead)
+            at_once = self.deleted or self.state.has_ready or bool(ahead)
             damaged = {*self._scanner.damaged, *self._unknown_ends}  # else they wake at once
             open_ones = self._may_look_at(
                 number for number in range(partitions) if number not in damaged
@@ -332,10 +349,6 @@ class OpenQueue:
         self._armed = False
         self.waiters.wake()
 
-    def unwatch(self, waiter: Waiter, looked: bool) -> None:
-        """It waits no longer; see `Waiters.remove`."""
-        self.waiters.remove(waiter, looked)
-
     def _may_look_at(self, partitions: Iterable[int]) -> list[int]:
         """Those of the partitions in which more may be looked at now. The caller holds the lock."""
         state = self.state
@@ -348,9 +361,6 @@ class OpenQueue:
             for partition in partitions
             if partition not in known or not known[partition].is_stalled
         ]
-
-    def _may_take_ahead(self) -> bool:
-        return bool(self._may_look_at(self._scanner.ahead))
 
     # -- tokens ------------------------------------------------------------------------------------
 

@@ -9,14 +9,15 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from random import Random
 
 import msgspec
 
 from tms.block.received import Received
 from tms.errors import Conflict, DataCorrupt, Invalid, TopicNotFound
-from tms.journal.journaled import JournalEntry
+from tms.journal.journaled import Cells, JournalEntry, together, unreadable
 from tms.model.position import Position, PositionKind
 from tms.model.queue import (
     DELAY_S_MAX,
@@ -40,7 +41,6 @@ from tms.queues.queue import OpenQueue, QueueServices
 from tms.queues.reading import MessageLog, readable_ends
 from tms.queues.replay import replayed
 from tms.queues.settling import Settling
-from tms.queues.shortening import shorten
 from tms.queues.state import QueueState
 from tms.queues.upkeep import QueueUpkeep
 from tms.topics.registry import TopicRecord
@@ -214,7 +214,7 @@ class Queues:
                 woken.wait(min(left_s, LOOK_S if due_s is None else due_s))
                 looked = True
             finally:
-                queue.unwatch(waiter, looked)
+                queue.waiters.remove(waiter, looked)
 
     def _require_readable(self, queue: OpenQueue) -> None:
         """Nothing was found: raises `DataCorrupt` if some of it cannot be read."""
@@ -242,7 +242,7 @@ class Queues:
         due."""
         queue, record = self._find(group, topic)
         waiter, due_s = queue.watch(record.partitions, callback)
-        return lambda receives: queue.unwatch(waiter, receives), due_s
+        return lambda receives: queue.waiters.remove(waiter, receives), due_s
 
     def ack(self, topic: TopicName, group: str, tokens: Sequence[str]) -> TokenResult:
         """Settle messages: they are never delivered again."""
@@ -299,14 +299,25 @@ class Queues:
         """Do what the background does: let leases end, move what is dying; how many."""
         return self._upkeep.tidy()
 
-    def shorten_journal(self, entries_max: int | None = None, bytes_max: int | None = None) -> None:
-        """Keep the state in the journal if a start would have to read more than so many entries, or
-        bytes."""
+    def shorten_journal(self) -> None:
+        """Begin the journal anew with every queue as it stands if a start would have to read more
+        than `ENTRIES_MAX` entries, or `BYTES_MAX`. Cut anywhere, nothing is lost: a replay begins
+        where it began before until every queue is written."""
         journal = self._journal
-        entries_max = ENTRIES_MAX if entries_max is None else entries_max
-        bytes_max = BYTES_MAX if bytes_max is None else bytes_max
-        if (journal.length > entries_max or journal.bytes > bytes_max) and journal.known:
-            shorten(journal, self._manager, self.opened, self._clock)
+        if (journal.length > ENTRIES_MAX or journal.bytes > BYTES_MAX) and journal.known:
+            with closing(self._snapshots()) as snapshots:
+                journal.snapshot(snapshots)
+
+    def _snapshots(self) -> Generator[list[Cells], None, None]:
+        """Each queue as it stands, which waits until that is stored: no more than one does. A
+        snapshot is synced, so the commits that it rests on are synced before."""
+        term = self._journal.term
+        for queue in self.opened():
+            with self._manager.alone(durable=True), queue.lock:
+                if not queue.deleted:
+                    yield from together(queue.snapshot())
+        if self._journal.term is not term:
+            raise unreadable()
 
     def close(self) -> None:
         """End the background's work."""

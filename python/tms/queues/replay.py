@@ -25,7 +25,6 @@ from tms.queues.entries import (
     decode_queue,
 )
 from tms.queues.runs import offsets_in
-from tms.queues.settling import end
 from tms.queues.state import QueueState
 
 States = dict[tuple[str, TopicName], QueueState]
@@ -72,7 +71,7 @@ def _judged(states: States, fate: Callable[[int], Fate], now_ms: int) -> set[int
                 if outcome is Fate.OPEN:
                     open_ones.add(pointer)
                 else:
-                    end(state, pointer, outcome is Fate.VISIBLE, now_ms)
+                    state.end(pointer, outcome is Fate.VISIBLE, now_ms)
     return open_ones
 
 

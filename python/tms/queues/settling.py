@@ -26,7 +26,7 @@ from tms.queues.entries import Settled, encode
 from tms.queues.journal import QueueJournal
 from tms.queues.partition import QueuePartitionState
 from tms.queues.queue import OpenQueue
-from tms.queues.runs import offsets_in, runs_of
+from tms.queues.runs import offsets_in
 from tms.queues.state import Decision
 from tms.transactions.manager import TransactionManager
 
@@ -78,7 +78,7 @@ class Settling:
 
     def verify(self, request: Commit, id: int) -> None:
         for settlement in request.settlements:
-            tokens = _tokens(settlement)
+            tokens = parsed(settlement.tokens)
             if id:
                 self._require_held(settlement, tokens, id)
                 continue
@@ -104,7 +104,7 @@ class Settling:
         for settlement in request.settlements:
             queue = self._find(settlement.group, settlement.topic)
             with queue.lock:
-                decision = queue.state.settle(_tokens(settlement))
+                decision = queue.state.settle(parsed(settlement.tokens))
                 _require_all(settlement, decision)
                 for number, edit in decision.edits:
                     assert isinstance(edit, Settled)
@@ -138,23 +138,10 @@ class Settling:
     def _end(self, queue: OpenQueue, pointer: int, settle: bool) -> None:
         with queue.lock:
             for state in queue.state.partitions.values():
-                end(state, pointer, settle, queue.now_ms())
+                state.end(pointer, settle, queue.now_ms())
             ready = queue.state.has_ready
         if ready:
             queue.waiters.wake()
-
-
-def end(state: QueuePartitionState, pointer: int, settle: bool, now_ms: int) -> None:
-    """A transaction has ended, with what it settles, or without."""
-    held = [offset for offset, by in state.held.items() if by == pointer]
-    if held and settle:
-        state.apply(Settled(runs_of(held)), now_ms)
-    elif held:
-        state.let_go(held, pointer)
-
-
-def _tokens(settlement: Settlement) -> list[Token]:
-    return parsed(settlement.tokens)
 
 
 def _places(queue: OpenQueue, tokens: Iterable[Token]) -> Iterator[tuple[QueuePartitionState, int]]:

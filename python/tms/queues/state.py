@@ -116,9 +116,9 @@ class QueueState:
 
     def settle(self, tokens: Iterable[Token]) -> Decision:
         """These are done with."""
-        good, late = self._split(tokens, (LEASED, WAITING, DYING))
-        edits: Edits = [(number, Settled(runs_of(offsets))) for number, offsets in good.items()]
-        return Decision(edits, _count(good), late)
+        return self._each(
+            tokens, lambda offsets: Settled(runs_of(offsets)), (LEASED, WAITING, DYING)
+        )
 
     def settle_gone(self, gone: Iterable[tuple[int, Sequence[int]]]) -> Edits:
         """These are not in the log any more, but for what a commit under way settles anyway."""
@@ -162,17 +162,17 @@ class QueueState:
 
     def extend(self, tokens: Iterable[Token], lease_ms: int, when_ms: int) -> Decision:
         """The leases of these begin anew."""
-        return self._simple(
+        return self._each(
             tokens, lambda offsets: Extended(runs_of(offsets), lease_ms, when_ms), (LEASED, WAITING)
         )
 
     def reject(self, tokens: Iterable[Token], cause: str) -> Decision:
         """These go to the dead letters."""
-        return self._simple(
+        return self._each(
             tokens, lambda offsets: Rejected(runs_of(offsets), cause), (LEASED, WAITING, DYING)
         )
 
-    def _simple(
+    def _each(
         self,
         tokens: Iterable[Token],
         edit: Callable[[Sequence[int]], PartitionEdit],

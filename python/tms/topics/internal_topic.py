@@ -95,12 +95,9 @@ class InternalTopic:
         """Append entries, each sequence of them together, synced; from now on `replay` begins with
         them. What was before may be forgotten, with `before_ms` only what is older than that."""
         places = [self.write(batch, Durability.SYNCED) for batch in entries]
-        if places:
-            self.begin_at(MessageId(places[0].time_ms, places[0].sequence), before_ms)
-
-    def begin_at(self, first: MessageId, before_ms: int | None = None) -> None:
-        """Let `replay` begin here from now on: everything that it needs was appended from there on.
-        What was before may be forgotten, with `before_ms` only what is older than that."""
+        if not places:
+            return
+        first = MessageId(places[0].time_ms, places[0].sequence)
         record = self._registry.find(self.name)
         self._registry.set_journal_start(record.uid, str(first))
         self.length = self.bytes = 0
