@@ -47,7 +47,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark4]:
 def lived(random: Random, opened: Callable[[], Store]) -> Iterator[Topics]:
     """A topic whose name had other lives, of which a service published a part three hours ago, and
     another service the rest; expired, truncated, and with transactions of every fate."""
-    retention = random.choice([HOUR_MS, None])
+    retention = random.choice(["1h", None])
     with topics(opened(), LateClock(3 * HOUR_MS)) as past:
         past.relive(random, TOPIC, PARTITIONS, 10)
         past.bus.create_topic(
