@@ -313,7 +313,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "compat.cdap.publish._PACKED_BYTES",
     ),
     "What a process can lose by it is speed or a connection, and its own tests go to the edge.": (
-        "log.reader._DAMAGED_ROWS_MAX",
+        "log.search.DAMAGED_ROWS_MAX",
         "cluster.ownership.OwnerLimits.*",
         "server.service.RequestLimits.budget_wait_s",
         "client.aio.bus.CHANNELS_MAX",

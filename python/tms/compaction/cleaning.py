@@ -16,7 +16,7 @@ Invariants
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tms.block import BlockHeader, Flags, decode
+from tms.block import decode
 from tms.block.columns import Columns
 from tms.block.placing import offsets
 from tms.compaction.newest import Newest
@@ -25,8 +25,7 @@ from tms.compaction.rewriting import DROP_ALL, KEEP_ALL, PAGE_BYTES, Removed, Re
 from tms.log.partition_log import PartitionLog
 from tms.log.records import BlockKey, SegmentRecord, key_after
 from tms.log.recovery import header_of
-from tms.log.staging import is_reference
-from tms.log.visibility import FateOf
+from tms.log.visibility import FateOf, fate_of_block
 from tms.model.message import StoredBlock
 from tms.model.snapshot import Fate
 from tms.store.base import Map
@@ -116,12 +115,12 @@ class Pass:
         while blocks := chain.scan_segment(segment, start, PAGE_BYTES):
             for stored in blocks:
                 header = header_of(stored)
-                fate = self._fate(header)
+                fate = fate_of_block(header, self._fate_of)
                 if fate is Fate.OPEN:
                     return reached, False
                 reached = (stored.time_ms, stored.last_sequence)
                 if fate is Fate.VISIBLE:
-                    columns = decode((resolve(stored) if is_reference(stored) else stored).block)
+                    columns = decode(resolve(stored).block)
                     self._newest.add(columns.keys(), offsets(header.base_offset, columns.index))
                 if self._newest.full:
                     return reached, True
@@ -129,16 +128,9 @@ class Pass:
             self._pause()
         return reached, True
 
-    def _fate(self, header: BlockHeader) -> Fate:
-        if header.flags & Flags.ROLLED_BACK:
-            return Fate.SKIPPED
-        if header.flags & Flags.TRANSACTIONAL:
-            return self._fate_of(header.write_pointer, bool(header.flags & Flags.ISSUED))
-        return Fate.VISIBLE
-
     def _decide(self, stored: StoredBlock, unpack: Callable[[], Columns]) -> Verdict:
         header = header_of(stored)
-        fate = self._fate(header)
+        fate = fate_of_block(header, self._fate_of)
         if fate is Fate.OPEN:
             return KEEP_ALL
         if fate is Fate.SKIPPED:

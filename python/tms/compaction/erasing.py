@@ -14,6 +14,7 @@ Invariants
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tms.block import Flags, decode
 from tms.block.columns import Columns
@@ -25,7 +26,7 @@ from tms.log.records import FIRST_KEY, BlockKey, key_after
 from tms.log.recovery import header_of
 from tms.log.segments import KEY_END
 from tms.log.staging import is_reference
-from tms.log.visibility import FateOf
+from tms.log.visibility import FateOf, fate_of_block
 from tms.model.ids import MessageId
 from tms.model.message import StoredBlock
 from tms.model.snapshot import Fate
@@ -107,7 +108,8 @@ class Erasing:
             if not blocks:
                 return False
             if any(
-                self._decide(block, self._unpacking(block)).keep is not None for block in blocks
+                self._decide(block, partial(self._unpacked, block)).keep is not None
+                for block in blocks
             ):
                 return True
             start = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))
@@ -115,9 +117,8 @@ class Erasing:
                 return False
         return False
 
-    def _unpacking(self, stored: StoredBlock) -> Callable[[], Columns]:
-        resolve = self._log.staged.resolve
-        return lambda: decode((resolve(stored) if is_reference(stored) else stored).block)
+    def _unpacked(self, stored: StoredBlock) -> Columns:
+        return decode(self._log.staged.resolve(stored).block)
 
     def _decide(self, stored: StoredBlock, unpack: Callable[[], Columns]) -> Verdict:
         try:
@@ -127,15 +128,10 @@ class Erasing:
                 raise
             if header_of(stored).flags & Flags.ROLLED_BACK:
                 return DROP_ALL  # what was staged for it is gone: an erasing was interrupted
-            if self._is_never_seen(stored):
+            if fate_of_block(header_of(stored), self._fate_of) is Fate.SKIPPED:
                 return KEEP_ALL
             raise
         gone = self._wanted.places(stored, columns)
         if not gone:
             return KEEP_ALL
         return Verdict([at for at in range(columns.count) if at not in gone], columns)
-
-    def _is_never_seen(self, stored: StoredBlock) -> bool:
-        header = header_of(stored)
-        fate = self._fate_of(header.write_pointer, bool(header.flags & Flags.ISSUED))
-        return fate is Fate.SKIPPED

@@ -213,7 +213,7 @@ class Rewriter:
 
             def unpack(stored: StoredBlock = stored, bodies: list[StoredBlock] = bodies) -> Columns:
                 resolve = self._log.staged.resolve
-                bodies.append(resolve(stored) if is_reference(stored) else stored)
+                bodies.append(resolve(stored))
                 return decode(bodies[0].block)
 
             verdict = self._decide(stored, unpack)

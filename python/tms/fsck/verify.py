@@ -28,7 +28,7 @@ from tms.log.records import (
     SegmentRecord,
     decode,
 )
-from tms.log.staging import StagedBlocks, is_reference
+from tms.log.staging import StagedBlocks
 from tms.model import keys
 from tms.model.message import StoredBlock
 from tms.model.topic import TopicName
@@ -281,7 +281,7 @@ def read_block(key: bytes, raw: bytes, staged: StagedBlocks) -> tuple[BlockKey, 
     stored = StoredBlock(0, *keys.split_block_key(key), raw)
     header = read_header(raw)
     try:
-        named = staged.resolve(stored).block if is_reference(stored) else raw
+        named = staged.resolve(stored).block
     except DataCorrupt:
         if header.flags & Flags.ROLLED_BACK:  # then what it names may go before it
             return keys.split_block_key(key), header, 0

@@ -22,8 +22,7 @@ from tms.block import Flags, decode
 from tms.errors import WrongLastId
 from tms.log.records import BlockKey
 from tms.log.recovery import header_of
-from tms.log.staging import is_reference
-from tms.log.visibility import FateOf
+from tms.log.visibility import FateOf, fate_of_block
 from tms.model.ids import MessageId
 from tms.model.message import StoredBlock
 from tms.model.preconditions import expected_text
@@ -68,21 +67,13 @@ class Precondition:
     def _last(self, stored: StoredBlock) -> MessageId | None:
         """The last of a block's messages that should not be there."""
         header = header_of(stored)
-        if header.flags & Flags.ROLLED_BACK:
+        own = header.flags & Flags.TRANSACTIONAL and header.write_pointer == self.pointer != 0
+        if own or fate_of_block(header, self.fate_of) is Fate.SKIPPED:
             return None
-        if header.flags & Flags.TRANSACTIONAL:
-            if self.pointer and header.write_pointer == self.pointer:
-                return None
-            if (
-                self.fate_of(header.write_pointer, bool(header.flags & Flags.ISSUED))
-                is Fate.SKIPPED
-            ):
-                return None
         if not self.keys:
             return MessageId(stored.time_ms, stored.last_sequence)
         first = stored.last_sequence - header.count + 1
-        body = self.resolve(stored) if is_reference(stored) else stored
-        columns = decode(body.block)
+        columns = decode(self.resolve(stored).block)
         keys, index = columns.keys(), columns.index
         for at in range(len(keys) - 1, -1, -1):
             id = MessageId(stored.time_ms, first + index[at])

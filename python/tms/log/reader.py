@@ -19,8 +19,9 @@ from tms.block import Flags
 from tms.block.placing import ids, places
 from tms.errors import BadBlock, Closed, DataCorrupt, NotFound, OffsetOutOfRange
 from tms.log.partition import PartitionState, again
-from tms.log.records import FIRST_KEY, BlockKey, key_after
+from tms.log.records import FIRST_KEY, BlockKey, key_after, key_before
 from tms.log.recovery import header_of
+from tms.log.search import BlockPlace, place_of, search, start_key
 from tms.log.staging import StagedBlocks, is_reference
 from tms.log.trimming import trimmed
 from tms.log.visibility import FateOf, visible_blocks
@@ -29,7 +30,6 @@ from tms.model.message import StoredBlock
 from tms.model.position import Position, PositionKind
 
 _LOOK_BYTES = 4 << 20
-_DAMAGED_ROWS_MAX = 64  # are told apart when an offset is looked for
 _FEW = 8  # references beyond those that filled the last read
 
 
@@ -67,7 +67,7 @@ class PartitionReader:
             return None
         with state.lock:
             last, end = state.last, state.end_offset
-            start = max(_start(position, last), floor, state.chain.record.floor)
+            start = max(start_key(position, last), floor, state.chain.record.floor)
             if start > last:
                 return Read([], _beyond(position, last), end, end)
             blocks = state.tail.read(start, bytes_max)
@@ -85,7 +85,7 @@ class PartitionReader:
         if cached is not None:
             return cached
         last, end = self._end()
-        start = max(_start(position, last), floor, state.chain.record.floor)
+        start = max(start_key(position, last), floor, state.chain.record.floor)
         blocks = self._scan(start, key_after(last), bytes_max)
         return self._found(blocks, position, start, last, end)
 
@@ -100,7 +100,7 @@ class PartitionReader:
                 self._references = references + _FEW
                 last = blocks_[-1]
                 return read._replace(
-                    blocks=blocks_, next=_after(last), reached=_end_of(last), held_by=0
+                    blocks=blocks_, next=_after(last), reached=place_of(last).end_offset, held_by=0
                 )
             if is_reference(stored):
                 references += 1
@@ -117,13 +117,13 @@ class PartitionReader:
             self._references = max(self._references or 0, 2 * references)
         return read._replace(blocks=blocks_)
 
-    def _resolve(self, reference: StoredBlock) -> StoredBlock | None:
-        """What a reference names; None when it is gone, and so is the reference, or it was rolled
-        back."""
+    def _resolve(self, stored: StoredBlock) -> StoredBlock | None:
+        """See `StagedBlocks.resolve`; None when what a reference names is gone, and so is the
+        reference, or it was rolled back."""
         try:
-            return self._staged.resolve(reference)
+            return self._staged.resolve(stored)
         except DataCorrupt:
-            key = (reference.time_ms, reference.last_sequence)
+            key = (stored.time_ms, stored.last_sequence)
             rows = self._scan(key, key_after(key), 1)
             if rows and not header_of(rows[0]).flags & Flags.ROLLED_BACK:
                 raise
@@ -157,7 +157,7 @@ class PartitionReader:
         Returns a cancel."""
         last, end = self._end()
         if position.kind is not PositionKind.OFFSET:
-            last = _before(_start(position, last))
+            last = key_before(start_key(position, last))
         elif position.number < end:
             last = FIRST_KEY
         return self._state.watch(last, callback)
@@ -172,7 +172,7 @@ class PartitionReader:
             state.load()
             if not state.chain.record.segments:
                 return
-            floor = _start(before, state.last)
+            floor = start_key(before, state.last)
             if state.chain.active is not None and state.chain.record.last < state.last < floor:
                 state.roll(now_ms)
             state.raise_floor(floor)
@@ -186,12 +186,9 @@ class PartitionReader:
         gaps = self._state.chain.record.gaps
         if not blocks:
             return self._behind(start) if gaps and start <= last else end
-        header = header_of(blocks[0])
-        first = blocks[0].last_sequence - header.count + 1
-        skipped = max(0, start[1] - first) if start[0] == blocks[0].time_ms else 0
-        if gaps and not skipped:
-            return min(header.base_offset, self._behind(start))
-        return header.base_offset + skipped
+        place = place_of(blocks[0])
+        offset = place.offset_of(start)
+        return min(offset, self._behind(start)) if gaps and start <= place.first else offset
 
     def first_id(self, floor: BlockKey) -> MessageId | None:
         """The id of the first message that is there; None when there is none."""
@@ -209,7 +206,7 @@ class PartitionReader:
         """Offsets and ids of a block's messages. A damaged block counts as complete: its reader
         meets the damage."""
         try:
-            body = self._resolve(stored) if is_reference(stored) else stored
+            body = self._resolve(stored)
             return () if body is None else places(body)
         except (BadBlock, DataCorrupt):
             header = header_of(stored)
@@ -221,8 +218,7 @@ class PartitionReader:
         before = self._state.chain.before(key)
         if before is None:
             return self._state.chain.record.segments[0].base_offset
-        header = header_of(before)
-        return header.base_offset + header.count
+        return place_of(before).end_offset
 
     def offset_at(self, position: Position, floor: BlockKey) -> int:
         """The offset of the first readable message at or after a position; the end when there is
@@ -231,7 +227,7 @@ class PartitionReader:
         last, end = self._end()
         if position.kind is PositionKind.OFFSET:
             return min(max(position.number, self.start(floor)), end)
-        return self.start(max(_start(position, last), floor))
+        return self.start(max(start_key(position, last), floor))
 
     def decided_end(self, fate_of: FateOf, since_ms: int, floor: BlockKey) -> int:
         """The offset up to which every message is decided by `fate_of`, which never changes a
@@ -246,7 +242,7 @@ class PartitionReader:
             visible = visible_blocks(blocks, fate_of)
             if visible.stop is not None:
                 end = visible.end_offset
-                start = _start(visible.stop, last)
+                start = start_key(visible.stop, last)
                 break
             start = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))
         self._decided = max(self._decided, min(start, key_after(last)))
@@ -280,7 +276,7 @@ class PartitionReader:
             blocks = _with_few(blocks, self._references)
         newest = blocks[-1]
         ended = (newest.time_ms, newest.last_sequence) >= last
-        reached = end if ended else _end_of(newest)
+        reached = end if ended else place_of(newest).end_offset
         left = trimmed(blocks, self._state.chain.record.floor, start)
         behind = Position(PositionKind.AFTER, MessageId(newest.time_ms, newest.last_sequence))
         return Read(left, behind, reached, end, start)
@@ -295,7 +291,7 @@ class PartitionReader:
         except DataCorrupt:  # the first block; what stands behind it can be read
             earliest = self._behind(max(floor, self._state.chain.record.floor))
         if earliest <= offset < end:
-            located = self._locate(offset, last)
+            located = self._locate(offset, last, end)
             if located is not None:
                 return Position.at(located)
             if self._state.chain.record.gaps:
@@ -312,63 +308,19 @@ class PartitionReader:
         """The id at an offset, or where nothing is left behind it: the end as it is now, because
         what is published meanwhile is behind it."""
         last, end = self._end()
-        located = None if offset >= end else self._locate(offset, last)
+        located = None if offset >= end else self._locate(offset, last, end)
         return Position.after(MessageId(*last)) if located is None else Position.at(located)
 
-    def _locate(self, offset: int, last: BlockKey) -> MessageId | None:
-        """Halve the space of keys: offsets grow with keys. Where messages that nobody sees were
-        cleaned away, the next one. None when nothing is left there. Raises `DataCorrupt` when that
-        is a damaged row, and when it stands among so many that one cannot tell."""
-        low, high = 0, _number(last)
-        after: MessageId | None = None
-        damage: DataCorrupt | None = None  # of the row that follows on `high`
-        patience = _DAMAGED_ROWS_MAX
-        while low <= high:
-            middle = (low + high) // 2
-            try:
-                block = self._first(middle, high)
-            except DataCorrupt as error:
-                edge = self._behind_damage(middle, high)
-                block = self._first(edge, high)
-                if block is None or offset < header_of(block).base_offset:
-                    high = edge - 2 if patience else middle - 1  # the row before it is damaged
-                    after, damage, patience = None, error, max(0, patience - 1)
-                    continue
-                low = edge
-            if block is None:
-                high = middle - 1
-                continue
-            header = header_of(block)
-            if offset < header.base_offset:
-                high = middle - 1
-                after = MessageId(block.time_ms, block.last_sequence - header.count + 1)
-                damage = None
-            elif offset >= header.base_offset + header.count:
-                low = _number((block.time_ms, block.last_sequence)) + 1
-            else:
-                first = block.last_sequence - header.count + 1
-                return MessageId(block.time_ms, first + offset - header.base_offset)
-        if damage is not None:
-            raise damage
-        return after
+    def _locate(self, offset: int, last: BlockKey, end: int) -> MessageId | None:
+        """The id at an offset or, where messages that nobody sees were cleaned away, the next one.
+        None when nothing is left there. Raises `DataCorrupt`, see `search`."""
+        place = search(self._first, FIRST_KEY, last, end, offset)
+        return None if place is None else MessageId(*place.key_of(offset))
 
-    def _first(self, low: int, high: int) -> StoredBlock | None:
-        """The first block whose key is from `low` to `high`."""
-        blocks = self._scan(_key(low), key_after(_key(high)), 1) if low <= high else []
-        return blocks[0] if blocks else None
-
-    def _behind_damage(self, low: int, high: int) -> int:
-        """A key behind a damaged row from `low` on, which stands right before it, and from which on
-        no row, or one that can be read, is the first."""
-        high += 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            try:
-                self._first(middle, high)
-                high = middle
-            except DataCorrupt:
-                low = middle
-        return high
+    def _first(self, low: BlockKey, high: BlockKey) -> BlockPlace | None:
+        """The first block whose last message has a key from `low` to `high`."""
+        blocks = self._scan(low, key_after(high), 1) if low <= high else []
+        return place_of(blocks[0]) if blocks else None
 
 
 def _with_few(blocks: list[StoredBlock], references: int) -> list[StoredBlock]:
@@ -382,41 +334,13 @@ def _with_few(blocks: list[StoredBlock], references: int) -> list[StoredBlock]:
     return blocks
 
 
-def _start(position: Position, last: BlockKey) -> BlockKey:
-    if position.id is not None:
-        key = (position.id.time_ms, position.id.sequence)
-        return key_after(key) if position.kind is PositionKind.AFTER else key
-    if position.kind is PositionKind.TIME:
-        return (position.number, 0)
-    return key_after(last) if position.kind is PositionKind.LATEST else (0, 0)
-
-
 def _beyond(position: Position, last: BlockKey) -> Position:
     """Where to go on when nothing readable was there: after the end, or at the position if that
     lies beyond."""
-    if position.kind is PositionKind.LATEST or _start(position, last) <= last:
+    if position.kind is PositionKind.LATEST or start_key(position, last) <= last:
         return Position.after(MessageId(*last))
     return position
 
 
-def _end_of(block: StoredBlock) -> int:
-    """The offset behind a block."""
-    header = header_of(block)
-    return header.base_offset + header.count
-
-
 def _after(block: StoredBlock) -> Position:
     return Position.after(MessageId(block.time_ms, block.last_sequence))
-
-
-def _before(key: BlockKey) -> BlockKey:
-    """The greatest key smaller than this one."""
-    return _key(max(0, _number(key) - 1))
-
-
-def _number(key: BlockKey) -> int:
-    return key[0] << 16 | key[1]
-
-
-def _key(number: int) -> BlockKey:
-    return (number >> 16, number & 0xFFFF)

@@ -26,6 +26,21 @@ def key_after(key: BlockKey) -> BlockKey:
     return (key[0] + 1, 0)
 
 
+def key_before(key: BlockKey) -> BlockKey:
+    """The greatest key smaller than this one."""
+    return key_at(max(0, key_number(key) - 1))
+
+
+def key_number(key: BlockKey) -> int:
+    """A key as a number that grows with it, by one for each key."""
+    return key[0] * SEQUENCES_PER_MS + key[1]
+
+
+def key_at(number: int) -> BlockKey:
+    """The key that has a number."""
+    return divmod(number, SEQUENCES_PER_MS)
+
+
 class SegmentRecord(msgspec.Struct, frozen=True):
     """A segment; the fields after `base_offset` are set when it is sealed."""
 

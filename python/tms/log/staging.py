@@ -122,7 +122,10 @@ class StagedBlocks:
             return list(self._of(pointer).blocks)
 
     def resolve(self, reference: StoredBlock) -> StoredBlock:
-        """The block that a reference names, in its place. Raises `DataCorrupt`."""
+        """The block that a reference names, in its place; any other block as it is. Raises
+        `DataCorrupt`."""
+        if not is_reference(reference):
+            return reference
         header = header_of(reference)
         time_ms, last = keys.split_block_key(bytes(reference.block[HEADER_BYTES:]))
         name = keys.payload_map(self._uid, self._partition, header.write_pointer)

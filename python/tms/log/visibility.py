@@ -14,7 +14,7 @@ Invariants
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from tms.block import FLAGS_AT, Flags
+from tms.block import FLAGS_AT, BlockHeader, Flags
 from tms.log.recovery import header_of
 from tms.model.ids import MessageId
 from tms.model.message import StoredBlock
@@ -54,6 +54,15 @@ def visible_blocks(blocks: list[StoredBlock], fate_of: FateOf) -> VisibleBlocks:
                 )
         shown.append(stored)
     return VisibleBlocks(shown)
+
+
+def fate_of_block(header: BlockHeader, fate_of: FateOf) -> Fate:
+    """What becomes, as far as known, of the messages of a stored block."""
+    if header.flags & Flags.ROLLED_BACK:
+        return Fate.SKIPPED
+    if not header.flags & Flags.TRANSACTIONAL:
+        return Fate.VISIBLE
+    return fate_of(header.write_pointer, bool(header.flags & Flags.ISSUED))
 
 
 def are_plain(blocks: Iterable[StoredBlock]) -> bool:

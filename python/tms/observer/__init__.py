@@ -4,7 +4,6 @@ service.
     records      the topics there are; the image of transactions and retention, read once for each
     partition    one partition: where it begins and ends, and its committed blocks
     ending       where a segment ends that its owner may be writing to
-    search       which block has an offset
     rows         the rows of a partition, and its record
 
 Invariants

@@ -29,9 +29,9 @@ from typing import NamedTuple
 
 from tms.errors import DataCorrupt
 from tms.log.records import BlockKey, SegmentRecord, key_after
+from tms.log.search import BlockPlace, place_of
 from tms.model import keys
 from tms.model.message import StoredBlock
-from tms.observer.rows import ObservedBlock, observed
 from tms.store.base import Map
 
 _LOOK_BYTES_FIRST, _LOOK_BYTES_MAX = 4 << 10, 1 << 20  # each look is longer than the last
@@ -50,7 +50,7 @@ def open_end(rows: Map, segment: SegmentRecord, before: BlockKey, settled: bool)
     partition over when the record was read, which must be read again afterwards."""
     beginnings = 0 if settled else 2
     end: End | None = None  # before the earliest hole, or group that is left out, so far
-    after: ObservedBlock | None = None
+    after: BlockPlace | None = None
     for row in _backwards(rows):
         behind = End(row.end_offset, key_after(row.key))
         if after is not None and row.end_offset > after.base_offset:
@@ -73,12 +73,12 @@ def open_end(rows: Map, segment: SegmentRecord, before: BlockKey, settled: bool)
     return end or nothing
 
 
-def _backwards(rows: Map) -> Iterator[ObservedBlock]:
+def _backwards(rows: Map) -> Iterator[BlockPlace]:
     """The rows of a segment, newest first."""
     stop: bytes | None = None
     look_bytes = _LOOK_BYTES_FIRST
     while found := rows.scan(None, stop, look_bytes, reverse=True):
         for raw, value in found:
-            yield observed(StoredBlock(0, *keys.split_block_key(raw), value))
+            yield place_of(StoredBlock(0, *keys.split_block_key(raw), value))
         stop = found[-1][0]
         look_bytes = min(4 * look_bytes, _LOOK_BYTES_MAX)

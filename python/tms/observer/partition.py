@@ -21,6 +21,7 @@ Invariants
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -28,22 +29,42 @@ import msgspec
 
 from tms.block import Flags
 from tms.errors import Closed, DataCorrupt, NotFound, OffsetOutOfRange, StorageUnavailable, TMSError
-from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after
+from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after, key_before
+from tms.log.search import BlockPlace, place_of, search, start_key
 from tms.log.staging import StagedBlocks, is_reference
 from tms.log.trimming import trimmed
 from tms.log.visibility import visible_blocks
-from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.message import StoredBlock
 from tms.model.position import Position, PositionKind
 from tms.model.transaction_image import Fates
 from tms.observer.ending import End, open_end
-from tms.observer.rows import ObservedBlock, PartitionRows, observed
-from tms.observer.search import KnownPartition, search
+from tms.observer.rows import PartitionRows
 
 CLOCK_SLACK_MS = 10_000  # by which a clock may have gone back while a transaction was in progress
 READ_BYTES = 8 << 20
 _ATTEMPTS = 40
 _PAUSE_S = 0.05
+PLACES_MAX = 16
+_NOTHING = End(0, FIRST_KEY)
+
+
+@dataclass(slots=True)
+class KnownPartition:
+    """What earlier reads of a partition know: an end before which every message is decided, and
+    the keys of the first messages of some blocks, by offset. A place that was found stays true as
+    long as the topic lives."""
+
+    end: End = _NOTHING
+    places: dict[int, BlockKey] = field(default_factory=dict)
+
+    def note(self, offset: int, key: BlockKey) -> None:
+        """Keep a place, and the newest ones that were noted before."""
+        kept = [*self.places.items()][1 - PLACES_MAX :]
+        self.places = {**dict(kept), offset: key}
+
+    def place(self, offset: int) -> BlockKey | None:
+        """The key that parts what is before an offset from what is not, when it is known."""
+        return self.end.key if offset == self.end.offset else self.places.get(offset)
 
 
 class Piece(NamedTuple):
@@ -82,7 +103,7 @@ class ObservedPartition:
         stored, segments = self._stored_end, self._record.segments
         if not segments or segments[-1].sealed:
             return segments
-        last = _before(stored.key)
+        last = key_before(stored.key)
         sealed = msgspec.structs.replace(segments[-1], end_offset=stored.offset, last=last)
         return (*segments[:-1], sealed)
 
@@ -110,10 +131,10 @@ class ObservedPartition:
             return self.end().offset
         if position.kind is PositionKind.OFFSET:
             return max(self.start(), min(position.number, self.decided(position.number).offset))
-        found = self._offset_from(_first_key(position))
+        found = self._offset_from(start_key(position, FIRST_KEY))
         return min(found, self.decided(found).offset)
 
-    def find(self, offset: int) -> ObservedBlock | None:
+    def find(self, offset: int) -> BlockPlace | None:
         """The stored block that has an offset or, where it was cleaned away, the next one. Reads a
         few blocks."""
         begin = self.floor
@@ -125,7 +146,7 @@ class ObservedPartition:
                     return None
                 last, end = newest.key, newest.end_offset
             if offset < end and begin <= last:
-                first_from = partial(self._rows.first, segment.number, stop=key_after(last))
+                first_from = partial(self._rows.first, segment.number)
                 found = search(first_from, begin, last, end, offset)
                 if found is not None:
                     return found
@@ -138,8 +159,7 @@ class ObservedPartition:
         found = self.find(offset)
         if found is None:
             return self._stored_end.key
-        time_ms, sequence = found.first
-        return time_ms, sequence + max(0, offset - found.base_offset)
+        return found.key_of(offset)
 
     def span(self, start: int, stop: int) -> tuple[BlockKey, BlockKey]:
         """The keys, half open, between which the blocks stand that overlap a range of offsets."""
@@ -180,7 +200,7 @@ class ObservedPartition:
         unsure = start < self.floor  # whether there is anything at `begin`
         for found in self._scanned(begin, stop):
             if unsure:
-                begin, unsure = max(begin, observed(found[0]).first), False
+                begin, unsure = max(begin, place_of(found[0]).first), False
             self._require(begin)
             try:
                 page = shown(found, self.floor, self._fates, self._staged.resolve)
@@ -208,14 +228,15 @@ class ObservedPartition:
 
         return [one for one in found if not is_reference(one) or is_there(one)]
 
-    def block_at(self, key: BlockKey) -> ObservedBlock | None:
+    def block_at(self, key: BlockKey) -> BlockPlace | None:
         """The first stored block whose last message is at a key or behind it."""
         key = max(key, self.floor)
         for segment in self._record.segments:
             if segment.last is not None and segment.last < key:
                 continue
             for stop in self._stops(segment):
-                if (found := self._rows.first(segment.number, key, stop)) is not None:
+                found = self._rows.first(segment.number, key, key_before(stop))
+                if found is not None:
                     return found
         return None
 
@@ -277,7 +298,7 @@ class ObservedPartition:
         for found in self._scanned(start, end.key):
             visible = visible_blocks(found, self._fates.of)
             if visible.stop is not None:
-                end = End(visible.end_offset, _first_key(visible.stop))
+                end = End(visible.end_offset, start_key(visible.stop, FIRST_KEY))
                 break
         self._known.end = end = max(end, self._known.end)
         return end
@@ -301,8 +322,8 @@ class ObservedPartition:
         if found is None:
             end = self._stored_end
             return self._behind(start) if gaps and start < end.key else end.offset
-        if start[0] == found.key[0] and start[1] > found.first[1]:
-            return found.base_offset + start[1] - found.first[1]
+        if start > found.first:
+            return found.offset_of(start)
         self._known.note(found.base_offset, found.first)
         return min(found.base_offset, self._behind(start)) if gaps else found.base_offset
 
@@ -339,18 +360,5 @@ def shown(
     return page
 
 
-def _first_key(position: Position) -> BlockKey:
-    if position.id is not None:
-        key = (position.id.time_ms, position.id.sequence)
-        return key_after(key) if position.kind is PositionKind.AFTER else key
-    return (position.number, 0) if position.kind is PositionKind.TIME else FIRST_KEY
-
-
 def _key_of(stored: StoredBlock) -> BlockKey:
     return stored.time_ms, stored.last_sequence
-
-
-def _before(key: BlockKey) -> BlockKey:
-    """The greatest key smaller than this one."""
-    time_ms, sequence = key
-    return (time_ms, sequence - 1) if sequence else (max(0, time_ms - 1), SEQUENCES_PER_MS - 1)

@@ -18,9 +18,8 @@ from tms.log.staging import StagedBlocks
 from tms.model import keys
 from tms.model.topic import DEFAULT_NAMESPACE, TopicName
 from tms.model.transaction_image import Fates, TransactionImage, decode_image
-from tms.observer.partition import ObservedPartition
+from tms.observer.partition import KnownPartition, ObservedPartition
 from tms.observer.rows import PartitionRows
-from tms.observer.search import KnownPartition
 from tms.store.base import Store, pages
 from tms.topics.registry import TopicRecord
 from tms.topics.retention import RetentionClock, floor_by_time

@@ -7,35 +7,15 @@ Invariants
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tms.errors import Closed, DataCorrupt, NotFound
-from tms.log.records import BlockKey, PartitionRecord, decode
-from tms.log.recovery import header_of
+from tms.log.records import BlockKey, PartitionRecord, decode, key_after
+from tms.log.search import BlockPlace, place_of
 from tms.model import keys
 from tms.model.message import StoredBlock
 from tms.store.base import Map, Store
 
 _NOTHING = PartitionRecord(epoch=0, segments=())
-
-
-class ObservedBlock(NamedTuple):
-    """Where a stored block stands: the keys of its first and its last message, its offsets, half
-    open, and its flags."""
-
-    first: BlockKey
-    key: BlockKey
-    base_offset: int
-    end_offset: int
-    flags: int
-
-
-def observed(stored: StoredBlock) -> ObservedBlock:
-    """Where a stored block stands. Raises `DataCorrupt`."""
-    header, time_ms, last = header_of(stored), stored.time_ms, stored.last_sequence
-    first = (time_ms, last - header.count + 1)
-    end_offset = header.base_offset + header.count
-    return ObservedBlock(first, (time_ms, last), header.base_offset, end_offset, header.flags)
 
 
 class PartitionRows:
@@ -89,12 +69,12 @@ class PartitionRows:
             return []
         return [self._stored(*row) for row in found]
 
-    def first(self, number: int, start: BlockKey, stop: BlockKey) -> ObservedBlock | None:
-        """The first block of a segment whose last message is in [start, stop)."""
-        found = self.scan(number, start, stop, 1) if start < stop else []
-        return observed(found[0]) if found else None
+    def first(self, number: int, low: BlockKey, high: BlockKey) -> BlockPlace | None:
+        """The first block of a segment whose last message has a key from `low` to `high`."""
+        found = self.scan(number, low, key_after(high), 1) if low <= high else []
+        return place_of(found[0]) if found else None
 
-    def before(self, number: int, key: BlockKey | None) -> ObservedBlock | None:
+    def before(self, number: int, key: BlockKey | None) -> BlockPlace | None:
         """The last block of a segment before a key, or at all; whether it counts or not."""
         stop = None if key is None else keys.block_key(*key)
         try:
@@ -102,7 +82,7 @@ class PartitionRows:
         except (NotFound, Closed) as exc:
             self._require_dropped(number, exc)
             return None
-        return observed(self._stored(*found[0])) if found else None
+        return place_of(self._stored(*found[0])) if found else None
 
     def _require_dropped(self, number: int, exc: Exception) -> None:
         if any(segment.number == number for segment in self.record().segments):

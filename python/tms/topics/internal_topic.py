@@ -11,14 +11,14 @@ Invariants
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tms.block import BlockHeader, Flags, decode, encode
+from tms.block import decode, encode
 from tms.errors import StorageUnavailable, TopicNotFound
 from tms.journal.journaled import Cells, JournalEntry
 from tms.log.groups import PLAIN, Stamp
 from tms.log.pending import PendingAppend
 from tms.log.records import FIRST_KEY
 from tms.log.recovery import header_of
-from tms.log.visibility import FateOf
+from tms.log.visibility import FateOf, fate_of_block
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.position import Position
@@ -137,21 +137,14 @@ class InternalTopic:
             position, ended = read.next, read.ended
             for stored in read.blocks:
                 header = header_of(stored)
-                if self._fate_of is not None and not _counts(header, self._fate_of):
+                # An entry of a transaction in progress counts when its commit tells those that
+                # replayed before, and holds nothing back.
+                fate_of = self._fate_of
+                if fate_of is not None and fate_of_block(header, fate_of) is not Fate.VISIBLE:
                     continue
                 columns = decode(stored.block)
                 for key, value in zip(columns.keys(), columns.values(), strict=True):
                     yield JournalEntry(key, value, header.write_pointer)
-
-
-def _counts(header: BlockHeader, fate_of: FateOf) -> bool:
-    """Whether an entry is committed. An entry of a transaction in progress is not, and holds
-    nothing back: its commit tells those that replayed before."""
-    if header.flags & Flags.ROLLED_BACK:
-        return False
-    if not header.flags & Flags.TRANSACTIONAL:
-        return True
-    return fate_of(header.write_pointer, bool(header.flags & Flags.ISSUED)) is Fate.VISIBLE
 
 
 def end_of(place: Appended) -> int:
