@@ -5,7 +5,7 @@ from msgspec import structs
 
 from tms.block import encode, place
 from tms.model.message import StoredBlock
-from tms.spark.jobs.audit_checking import NOTES_MAX, Checker, Part
+from tms.spark.jobs.audit_checking import NOTES_MAX, Checker, RangeAudit
 from tms.spark.jobs.auditing import _joined
 
 TIME_MS = 1_700_000_000_000
@@ -20,7 +20,7 @@ def stored(
     return StoredBlock(0, time_ms, base + count - 1 if last is None else last, block)
 
 
-def checked(*blocks: StoredBlock, start: int = 0, stop: int = 30, dense: bool = True) -> Part:
+def checked(*blocks: StoredBlock, start: int = 0, stop: int = 30, dense: bool = True) -> RangeAudit:
     """What is found in a range, when each block comes alone."""
     checker = Checker("t", 0, start, stop, dense)
     for one in blocks:
@@ -28,7 +28,7 @@ def checked(*blocks: StoredBlock, start: int = 0, stop: int = 30, dense: bool = 
     return checker.ended()
 
 
-def said(part: Part) -> list[tuple[int, int, str]]:
+def said(part: RangeAudit) -> list[tuple[int, int, str]]:
     """The findings, each by its first words."""
     return [(one.start, one.stop, " ".join(one.what.split()[:3])) for one in part.findings]
 

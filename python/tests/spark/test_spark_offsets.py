@@ -20,7 +20,7 @@ from tms.spark.source.offsets import (
     to_json,
     waiting,
 )
-from tms.spark.source.splitting import apportioned, cut, even_splits
+from tms.spark.source.splitting import apportioned, cut, even_splits, weighted_splits
 from tms.spark.source.topics import Split
 
 A, B, A2 = SourceTopic("a"), SourceTopic("ns:b"), SourceTopic("a", 2)
@@ -237,6 +237,18 @@ def test_longer_ranges_are_divided_more() -> None:
         Split("a", 0, 45, 67),
         Split("a", 0, 67, 90),
         Split("a", 1, 0, 10),
+    ]
+
+
+def test_heavier_ranges_are_divided_more_and_never_below_one_offset() -> None:
+    pieces = {0: [(0, 10, 10), (10, 20, 90)], 1: [(5, 8, 1)]}
+    assert weighted_splits("a", pieces, 3) == [
+        Split("a", 0, 0, 14),
+        Split("a", 0, 14, 20),
+        Split("a", 1, 5, 8),
+    ]
+    assert weighted_splits("a", {0: [(0, 3, 100)]}, 2**62) == [
+        Split("a", 0, offset, offset + 1) for offset in range(3)
     ]
 
 

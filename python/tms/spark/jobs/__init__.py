@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tms.spark.jobs.archive_layout import archived
     from tms.spark.jobs.archiving import Archived, archive
-    from tms.spark.jobs.audit_checking import AuditFinding
-    from tms.spark.jobs.auditing import Audit, PartitionAudit, compact_check
+    from tms.spark.jobs.audit_checking import AuditFinding, PartitionAudit
+    from tms.spark.jobs.auditing import Audit, compact_check
     from tms.spark.jobs.report_measures import Hour, report
     from tms.spark.jobs.report_page import write_html
     from tms.spark.jobs.report_plot import write_png
@@ -55,7 +55,7 @@ _HOMES = {
     "Audit": "tms.spark.jobs.auditing",
     "AuditFinding": "tms.spark.jobs.audit_checking",
     "Hour": "tms.spark.jobs.report_measures",
-    "PartitionAudit": "tms.spark.jobs.auditing",
+    "PartitionAudit": "tms.spark.jobs.audit_checking",
     "Restored": "tms.spark.jobs.restoring",
 }
 

@@ -40,8 +40,8 @@ class AuditFinding(msgspec.Struct, frozen=True):
     what: str
 
 
-class Part(msgspec.Struct):
-    """What was found in a range of a partition. Ids are publish time and sequence."""
+class PartitionAudit(msgspec.Struct):
+    """What a partition holds from offset `start` to before `stop`, and how much of it is wrong."""
 
     topic: str
     partition: int
@@ -51,12 +51,21 @@ class Part(msgspec.Struct):
     blocks: int = 0
     bytes: int = 0
     rolled_back: int = 0
-    unreadable: int = 0
     gaps: int = 0  # offsets at which there is nothing
+    unreadable: int = 0
     wrong: int = 0
+
+
+class RangeAudit(PartitionAudit):
+    """The same of a range of a partition, with what it begins and ends with. Ids are publish time
+    and sequence."""
+
     first: tuple[int, int] | None = None
     last: tuple[int, int] | None = None
     findings: list[AuditFinding] = []
+
+
+COUNTS = PartitionAudit.__struct_fields__[4:]
 
 
 class _Placed(NamedTuple):
@@ -68,7 +77,7 @@ class Checker:
     """Looks at the blocks of a range, in order."""
 
     def __init__(self, topic: str, partition: int, start: int, stop: int, dense: bool) -> None:
-        self.part = Part(topic, partition, start, stop)
+        self.part = RangeAudit(topic, partition, start, stop)
         self.at = start  # what lies before it is done
         self._dense = dense
         self._headless = ""  # a block that does not say where it ends: the next one does
@@ -97,7 +106,7 @@ class Checker:
         self.part.unreadable += stop - start
         self.at = max(self.at, stop)
 
-    def ended(self) -> Part:
+    def ended(self) -> RangeAudit:
         """What was found, when there are no more blocks."""
         if self.at < self.part.stop:
             self._gap(self.at, self.part.stop)

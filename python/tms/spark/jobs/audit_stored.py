@@ -18,7 +18,7 @@ from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import TopicName
-from tms.spark.jobs.audit_checking import Checker, Part
+from tms.spark.jobs.audit_checking import Checker, RangeAudit
 from tms.spark.source.options import TopicPlace
 from tms.spark.source.reader import open_topics
 from tms.spark.source.splitting import even_splits
@@ -51,7 +51,7 @@ def planned(place: TopicPlace, topic: str, at_least: int) -> list[Split]:
     return even_splits(topic, {p: (min(starts[p], end), end) for p, end in ends.items()}, at_least)
 
 
-def checked(place: TopicPlace, split: Split, dense: bool) -> Part:
+def checked(place: TopicPlace, split: Split, dense: bool) -> RangeAudit:
     """What is found in a range; runs in a task."""
     checker = Checker(split.topic, split.partition, split.start, split.stop, dense)
     if place.store:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from tms.spark.jobs.audit_checking import AuditFinding, Part
+from tms.spark.jobs.audit_checking import COUNTS, AuditFinding, PartitionAudit, RangeAudit
 from tms.spark.jobs.audit_stored import checked, planned
 from tms.spark.jobs.place import Subject, Topics, errors_told
 from tms.spark.source.topics import Split
@@ -22,22 +22,6 @@ if TYPE_CHECKING:
 
 _SPLITS_PER_CORE = 4
 _SPLIT_OFFSETS_MIN = 10_000  # less is not worth a task
-
-
-class PartitionAudit(msgspec.Struct, frozen=True):
-    """What a partition holds from offset `start` to before `stop`, and how much of it is wrong."""
-
-    topic: str
-    partition: int
-    start: int
-    stop: int
-    messages: int
-    blocks: int
-    bytes: int
-    rolled_back: int
-    gaps: int
-    unreadable: int
-    wrong: int
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -83,7 +67,7 @@ def compact_check(
     with errors_told():
         tasks = spark.range(0, len(splits), 1, len(splits))
         rows = tasks.mapInArrow(check, "part binary").collect()
-    parts = [msgspec.json.decode(row.part, type=Part) for row in rows]
+    parts = [msgspec.json.decode(row.part, type=RangeAudit) for row in rows]
     return _joined(sorted(parts, key=lambda part: (part.topic, part.partition, part.start)))
 
 
@@ -95,33 +79,20 @@ def _splits(spark: "SparkSession", subject: Subject, topic: str) -> Sequence[Spl
     return planned(subject.place, topic, wanted) if wanted > len(splits) else splits
 
 
-def _joined(parts: Sequence[Part]) -> Audit:
+def _joined(parts: Sequence[RangeAudit]) -> Audit:
     audit = Audit([], [])
     for (topic, partition), of_place in groupby(parts, lambda part: (part.topic, part.partition)):
-        of_partition = [*of_place]
-        wrong = sum(part.wrong for part in of_partition)
-        findings = [finding for part in of_partition for finding in part.findings]
+        ranges = [*of_place]
+        counts = {name: sum(getattr(part, name) for part in ranges) for name in COUNTS}
+        findings = [finding for part in ranges for finding in part.findings]
         last: tuple[int, int] | None = None
-        for part in of_partition:
+        for part in ranges:
             if last is not None and part.first is not None and part.first <= last:
-                wrong += 1
+                counts["wrong"] += 1
                 what = f"ids go back: {part.first[0]}:{part.first[1]} follows {last[0]}:{last[1]}"
                 findings.append(AuditFinding(topic, partition, part.start, part.stop, what))
             last = max(filter(None, (last, part.last)), default=None)
         audit.findings.extend(sorted(findings, key=lambda finding: finding.start))
-        audit.partitions.append(
-            PartitionAudit(
-                topic,
-                partition,
-                of_partition[0].start,
-                of_partition[-1].stop,
-                sum(part.messages for part in of_partition),
-                sum(part.blocks for part in of_partition),
-                sum(part.bytes for part in of_partition),
-                sum(part.rolled_back for part in of_partition),
-                sum(part.gaps for part in of_partition),
-                sum(part.unreadable for part in of_partition),
-                wrong,
-            )
-        )
+        start, stop = ranges[0].start, ranges[-1].stop
+        audit.partitions.append(PartitionAudit(topic, partition, start, stop, **counts))
     return audit

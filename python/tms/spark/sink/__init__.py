@@ -10,28 +10,3 @@
 
 Only `writer` knows pyspark. docs/decisions/0009-spark-sink.md says why the protocol is what it is.
 """
-
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
-    from pyspark.sql.types import StructType
-
-
-def batch_writer(
-    options: Mapping[str, str], schema: "StructType", overwrite: bool
-) -> "DataSourceWriter":
-    """The writer of a batch query. Raises `Invalid`."""
-    from tms.spark.sink.writer import BatchWriter
-
-    return BatchWriter(options, schema, overwrite)
-
-
-def stream_writer(
-    options: Mapping[str, str], schema: "StructType", overwrite: bool
-) -> "DataSourceStreamWriter":
-    """The writer of a stream. Raises `Invalid`."""
-    from tms.spark.sink.writer import StreamWriter
-
-    return StreamWriter(options, schema, overwrite)

@@ -23,6 +23,8 @@ from tms.spark.sink.columns import Shape
 from tms.spark.sink.headers import headers_of, no_headers
 
 MESSAGE_OVERHEAD_BYTES = 8  # of a message in a block, about
+_SIZE, _PARTITION = "size", "partition"
+_ROUTED = pa.schema([*schema(), (_SIZE, pa.int64()), (_PARTITION, pa.int32())])
 
 
 class SinkTopic(NamedTuple):
@@ -41,22 +43,6 @@ class RowSlice(NamedTuple):
     partition: int
     rows: pa.RecordBatch
     sizes: pa.Array
-
-
-class _RoutedRows(NamedTuple):
-    """Rows as a block has them, the bytes of each, and the partitions that they name."""
-
-    rows: pa.RecordBatch
-    sizes: pa.Array
-    partitions: pa.Array | None
-
-    def take(self, order: pa.Array) -> "_RoutedRows":
-        named = None if self.partitions is None else self.partitions.take(order)
-        return _RoutedRows(self.rows.take(order), self.sizes.take(order), named)
-
-    def slice(self, start: int, count: int) -> "_RoutedRows":
-        named = None if self.partitions is None else self.partitions.slice(start, count)
-        return _RoutedRows(self.rows.slice(start, count), self.sizes.slice(start, count), named)
 
 
 class Router:
@@ -95,27 +81,26 @@ class Router:
             found = self._targets[name] = self._look_up(parsed)
         return found
 
-    def _partitioned(self, target: SinkTopic, rows: _RoutedRows) -> Iterator[RowSlice]:
-        _check_sizes(target, rows.sizes)
-        found = self._partitions(target, rows)
+    def _partitioned(self, target: SinkTopic, rows: pa.RecordBatch) -> Iterator[RowSlice]:
+        _check_sizes(target, rows.column(_SIZE))
+        partitions = self._partitions(target, rows)
         if target.partitions > 1:
-            order = pc.array_sort_indices(found)  # stable
-            rows, found = rows.take(order), found.take(order)
-        sizes = pc.add(rows.sizes, MESSAGE_OVERHEAD_BYTES)
-        for partition, start, stop in runs(found):
+            order = pc.array_sort_indices(partitions)  # stable
+            rows, partitions = rows.take(order), partitions.take(order)
+        sizes = pc.add(rows.column(_SIZE), MESSAGE_OVERHEAD_BYTES)
+        messages = rows.select(schema().names)
+        for partition, start, stop in runs(partitions):
             count = stop - start
-            part = rows.rows.slice(start, count)
+            part = messages.slice(start, count)
             yield RowSlice(target.name, partition, part, sizes.slice(start, count))
 
-    def _partitions(self, target: SinkTopic, rows: _RoutedRows) -> pa.Array:
+    def _partitions(self, target: SinkTopic, rows: pa.RecordBatch) -> pa.Array:
         """The partition of each row."""
-        named = rows.partitions
-        if named is not None:
-            _check_partitions(target, named)
-            if not named.null_count:
-                return named
-        found = self._by_key(rows.rows.column("key"), target.partitions)
-        return found if named is None else pc.coalesce(named, found)
+        named = rows.column(_PARTITION)
+        _check_partitions(target, named)
+        if not named.null_count:
+            return named
+        return pc.coalesce(named, self._by_key(rows.column("key"), target.partitions))
 
     def _by_key(self, keys: pa.Array, partitions: int) -> pa.Array:
         turn = pa.repeat(pa.scalar(self._turn % partitions, pa.int32()), len(keys))
@@ -135,11 +120,11 @@ def runs(numbers: pa.Array) -> Iterator[tuple[int, int, int]]:
         start = stop
 
 
-def _rows(shape: Shape, batch: pa.RecordBatch) -> _RoutedRows:
+def _rows(shape: Shape, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows as a block has them, the bytes of each, and the partition that it names."""
     count = batch.num_rows
     value = _binary(batch.column(shape.value))
-    key = pa.nulls(count, pa.binary())
-    headers = no_headers(count)
+    key, headers = pa.nulls(count, pa.binary()), no_headers(count)
     sizes = _lengths(value)
     if shape.key is not None:
         key = _binary(batch.column(shape.key))
@@ -147,9 +132,10 @@ def _rows(shape: Shape, batch: pa.RecordBatch) -> _RoutedRows:
     if shape.headers is not None:
         headers, bytes_ = headers_of(batch.column(shape.headers))
         sizes = pc.add(sizes, bytes_)
-    named = None if shape.partition is None else batch.column(shape.partition)
-    rows = pa.RecordBatch.from_arrays([key, value, headers], schema=schema())
-    return _RoutedRows(rows, sizes, named)
+    named = pa.nulls(count, pa.int32())
+    if shape.partition is not None:
+        named = batch.column(shape.partition)
+    return pa.RecordBatch.from_arrays([key, value, headers, sizes, named], schema=_ROUTED)
 
 
 def _binary(column: pa.Array) -> pa.Array:
@@ -160,7 +146,7 @@ def _lengths(column: pa.Array) -> pa.Array:
     return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
 
 
-def _by_topic(names: pa.Array, rows: _RoutedRows) -> Iterator[tuple[str, _RoutedRows]]:
+def _by_topic(names: pa.Array, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     if names.null_count:
         raise Invalid(
             "The column topic is null in a row, and there is no option `topic`: nothing says where "

@@ -9,7 +9,8 @@
 * Spark 4.2 calls `commit` with exactly one message for each task, of the attempt that counts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -24,9 +25,9 @@ from pyspark.sql.types import StructType
 
 from tms.client.http.transport import HttpTransport
 from tms.errors import Conflict, Invalid
-from tms.spark.sink.columns import Shape, shape_of
+from tms.spark.sink.columns import shape_of
 from tms.spark.sink.fence import Attempt, BatchFence, Job
-from tms.spark.sink.options import WriteOptions, write_options
+from tms.spark.sink.options import write_options
 from tms.spark.sink.staging import stage
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 120.0  # of a request with its repetitions: a service that is started anew is back then
 ABORT_TIMEOUT_S = 10.0  # it only spares the service to wait for the time-out
+Messages = list[WriterCommitMessage | None]
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
@@ -55,65 +57,47 @@ class _Writer:
                 "What a topic holds is removed by `tms topic truncate` and by retention.",
                 field="mode",
             )
-        self._shape = _shape(schema, self._options)
-        self.token = f"spark-{token_hex(16)}"
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        self._shape = shape_of(fields, self._options.topic)
+        self._token = f"spark-{token_hex(16)}"
 
-    def connect(self, timeout_s: float = TIMEOUT_S) -> HttpTransport:
-        """A transport, for the caller to close."""
-        return HttpTransport(self._options.url, token=self._options.token, timeout_s=timeout_s)
+    def _connected(self, timeout_s: float = TIMEOUT_S) -> closing[HttpTransport]:
+        options = self._options
+        return closing(HttpTransport(options.url, token=options.token, timeout_s=timeout_s))
 
-    def stage(self, job: Job, batches: Iterator["RecordBatch"], turn: int) -> TaskMessage:
-        """Stage the rows of a task."""
-        transport = self.connect()
-        try:
+    def _stage(self, job: Job, batches: Iterator["RecordBatch"], turn: int) -> TaskMessage:
+        with self._connected() as transport:
             return TaskMessage(stage(transport, job, self._shape, batches, turn))
-        finally:
-            transport.close()
 
-    def commit(self, job: Job, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit what these tasks staged."""
+    def _commit(self, job: Job, messages: Messages) -> None:
         if any(message is None for message in messages):
             raise Conflict("Spark asks for a commit, but a task has not said what it staged.")
-        transport = self.connect()
-        try:
+        with self._connected() as transport:
             BatchFence(transport, job).commit(_attempts(messages))
-        finally:
-            transport.close()
 
-    def abort(self, job: Job, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Give up what these tasks staged."""
-        transport = self.connect(ABORT_TIMEOUT_S)
-        try:
+    def _abort(self, job: Job, messages: Messages) -> None:
+        with self._connected(ABORT_TIMEOUT_S) as transport:
             BatchFence(transport, job).abort(_attempts(messages))
-        finally:
-            transport.close()
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes all rows of a batch query in one transaction."""
-
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._writer = _Writer(options, schema, overwrite)
-        self._job = Job(self._writer.token)
 
     def write(self, iterator: Iterator["RecordBatch"]) -> TaskMessage:
         """Stage the rows of a task."""
-        return self._writer.stage(self._job, iterator, _context().partitionId())
+        return self._stage(Job(self._token), iterator, _context().partitionId())
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: Messages) -> None:
         """Publish what the tasks staged."""
-        self._writer.commit(self._job, messages)
+        self._commit(Job(self._token), messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Messages) -> None:
         """Give up what the tasks staged."""
-        self._writer.abort(self._job, messages)
+        self._abort(Job(self._token), messages)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes each batch of a stream in one transaction, exactly once."""
-
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._writer = _Writer(options, schema, overwrite)
 
     def write(self, iterator: Iterator["RecordBatch"]) -> TaskMessage:
         """Stage the rows of a task."""
@@ -125,25 +109,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 f"exactly once ({_QUERY}: {query}, {_BATCH}: {batch}). TMS knows pyspark 4.2; "
                 "please report this with your version."
             )
-        job = Job(f"{self._writer.token}-{batch}", query, int(batch))
-        return self._writer.stage(job, iterator, context.partitionId())
+        job = Job(f"{self._token}-{batch}", query, int(batch))
+        return self._stage(job, iterator, context.partitionId())
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: Messages, batchId: int) -> None:
         """Publish what the tasks staged, unless that was done."""
-        job = _job(messages)
-        if job is not None:
-            self._writer.commit(job, messages)
+        if (job := _job(messages)) is not None:
+            self._commit(job, messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Give up what the tasks staged, unless it is committed."""
-        job = _job(messages)
-        if job is not None:  # else every task failed, and what they staged times out
-            self._writer.abort(job, messages)
-
-
-def _shape(schema: StructType, options: WriteOptions) -> Shape:
-    fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    return shape_of(fields, options.topic)
+    def abort(self, messages: Messages, batchId: int) -> None:
+        """Give up what the tasks staged, unless it is committed. When every task failed, what they
+        staged times out."""
+        if (job := _job(messages)) is not None:
+            self._abort(job, messages)
 
 
 def _context() -> TaskContext:
@@ -152,9 +130,10 @@ def _context() -> TaskContext:
     return context
 
 
-def _attempts(messages: Sequence[WriterCommitMessage | None]) -> list[Attempt]:
+def _attempts(messages: Messages) -> list[Attempt]:
     return [message.attempt for message in messages if isinstance(message, TaskMessage)]
 
 
-def _job(messages: Sequence[WriterCommitMessage | None]) -> Job | None:
-    return next((message.job for message in _attempts(messages)), None)
+def _job(messages: Messages) -> Job | None:
+    """The write that the tasks belong to; None when every task failed."""
+    return next((attempt.job for attempt in _attempts(messages)), None)

@@ -65,15 +65,15 @@ class TmsDataSource(DataSource):
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         """A writer for a batch query."""
-        from tms.spark.sink import batch_writer
+        from tms.spark.sink.writer import BatchWriter
 
-        return batch_writer(self.options, schema, overwrite)
+        return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
         """A writer for a stream."""
-        from tms.spark.sink import stream_writer
+        from tms.spark.sink.writer import StreamWriter
 
-        return stream_writer(self.options, schema, overwrite)
+        return StreamWriter(self.options, schema, overwrite)
 
 
 class SplitPartition(InputPartition):

@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 
 from tms.spark.source.topics import Split
 
-Piece = tuple[int, int, int]  # offsets from and to, and how much they weigh
+Piece = tuple[int, int, int]  # offsets from and to, and how much they weigh, 1 at least
 
 
 def apportioned(weights: Sequence[int], total: int) -> list[int]:
@@ -23,16 +23,9 @@ def apportioned(weights: Sequence[int], total: int) -> list[int]:
 
 
 def even_splits(topic: str, ranges: Mapping[int, tuple[int, int]], at_least: int) -> list[Split]:
-    """Splits that are about equally long: one for each range that is not empty, and the longer
-    ranges divided until there are `at_least`, as far as there are offsets."""
-    filled = [(p, start, stop) for p, (start, stop) in sorted(ranges.items()) if start < stop]
-    spare = max(0, at_least - len(filled))
-    extra = apportioned([stop - start for _, start, stop in filled], spare)
-    return [
-        Split(topic, partition, at, to)
-        for (partition, start, stop), more in zip(filled, extra, strict=True)
-        for at, to in _divided(start, stop, 1 + more)
-    ]
+    """Splits that are about equally long, for ranges of which each offset weighs the same."""
+    pieces = {partition: [_even(*range_)] for partition, range_ in ranges.items()}
+    return weighted_splits(topic, pieces, at_least)
 
 
 def weighted_splits(
@@ -41,7 +34,11 @@ def weighted_splits(
     """Splits that weigh about the same: one for each partition that has pieces, and the heavier
     ones divided until there are `at_least`, as far as there are offsets. The pieces of a partition
     ascend; between them nothing is."""
-    filled = {partition: pieces_ for partition, pieces_ in sorted(pieces.items()) if pieces_}
+    filled = {
+        partition: pieces_
+        for partition, pieces_ in sorted(pieces.items())
+        if pieces_ and pieces_[0][0] < pieces_[-1][1]
+    }
     spare = max(0, at_least - len(filled))
     extra = apportioned([sum(piece[2] for piece in pieces_) for pieces_ in filled.values()], spare)
     return [
@@ -51,22 +48,6 @@ def weighted_splits(
     ]
 
 
-def _cuts(pieces: Sequence[Piece], parts: int) -> Iterator[int]:
-    """The offsets at which pieces are cut into parts of like weight: first, last and between."""
-    sums = list(accumulate(weight for _, _, weight in pieces))
-    at = pieces[0][0]
-    yield at
-    for i in range(1, parts):
-        share = sums[-1] * i / parts
-        number = bisect_left(sums, share)
-        start, stop, weight = pieces[number]
-        cut = stop - int((stop - start) * (sums[number] - share) / max(1, weight))
-        if at < cut < pieces[-1][1]:
-            at = cut
-            yield at
-    yield pieces[-1][1]
-
-
 def cut(splits: Iterable[Split], offsets_max: int | None) -> list[Split]:
     """The same splits; a split longer than `offsets_max` is divided evenly."""
     if offsets_max is None:
@@ -74,15 +55,30 @@ def cut(splits: Iterable[Split], offsets_max: int | None) -> list[Split]:
     return [
         split._replace(start=at, stop=to)
         for split in splits
-        for at, to in _divided(
-            split.start, split.stop, -((split.start - split.stop) // offsets_max)
+        for at, to in pairwise(
+            _cuts([_even(split.start, split.stop)], -((split.start - split.stop) // offsets_max))
         )
     ]
 
 
-def _divided(start: int, stop: int, parts: int) -> Iterable[tuple[int, int]]:
-    """The range in `parts` equal parts, but none that is empty."""
-    length = stop - start
-    parts = max(1, min(parts, length))
-    for i in range(parts):
-        yield start + length * i // parts, start + length * (i + 1) // parts
+def _even(start: int, stop: int) -> Piece:
+    """A range of which each offset weighs the same."""
+    return start, stop, stop - start
+
+
+def _cuts(pieces: Sequence[Piece], parts: int) -> Iterator[int]:
+    """The offsets at which pieces are cut into parts of like weight: first, last and between."""
+    sums = list(accumulate(weight for _, _, weight in pieces))
+    at = pieces[0][0]
+    parts = min(parts, pieces[-1][1] - at)
+    yield at
+    for i in range(1, parts):
+        share = sums[-1] * i  # in units of 1 / parts, so that all numbers are whole
+        number = bisect_left(sums, -(-share // parts))
+        start, stop, weight = pieces[number]
+        behind = (stop - start) * (sums[number] * parts - share)
+        cut = stop + -behind // (weight * parts)
+        if at < cut < pieces[-1][1]:
+            at = cut
+            yield at
+    yield pieces[-1][1]
