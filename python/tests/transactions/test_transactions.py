@@ -35,6 +35,7 @@ from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, Owner, PositionChange, PositionKey, TopicBlock
 from tms.transactions.transactions import TRANSACTIONS
 from tms.transactions.uncommitted import StoredRange
+from tms.transactions.writes import UncommittedWrites
 
 A, B = TopicName("default", "a"), TopicName("default", "b")
 WRITTEN = Durability.WRITTEN
@@ -462,7 +463,13 @@ def test_an_append_that_comes_as_its_transaction_ends_is_refused_and_hinders_no_
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = world.tx.begin().transaction_id
-    monkeypatch.setattr(world.tx.manager, "is_open", lambda _: False)
+    in_progress, enter = world.tx.manager.state.in_progress, UncommittedWrites.enter
+
+    def enter_as_it_ends(self: UncommittedWrites[object], id: int) -> None:
+        enter(self, id)
+        monkeypatch.delitem(in_progress, id)
+
+    monkeypatch.setattr(UncommittedWrites, "enter", enter_as_it_ends)
     with pytest.raises(TransactionEnded, match="nothing can be published") as caught:
         world.publish_in(id, b"late")
     assert caught.value.details["transaction"] == id

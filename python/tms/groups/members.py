@@ -14,7 +14,7 @@ Invariants
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tms.clock import Clock
 from tms.errors import Fenced, Overloaded, TopicNotFound
@@ -181,7 +181,6 @@ class Members:
 
     def _answer(self, key: GroupKey, poll: Poll, partitions: int, reading: bool) -> GroupStanding:
         group = self._journaled.state.members.get(key, _NOBODY)
-        standing = group.standing(poll.member, partitions)
         sessions = self._sessions.get(key, {})
         if poll.member in sessions:
             until_s = self._clock.monotonic_s() + poll.session_s
@@ -189,14 +188,7 @@ class Members:
         others = sum(
             session.reading for member, session in sessions.items() if member != poll.member
         )
-        return GroupStanding(
-            standing.generation,
-            standing.partitions,
-            standing.release,
-            standing.members,
-            standing.coming,
-            others,
-        )
+        return replace(group.standing(poll.member, partitions), reading=others)
 
     # -- the fence -------------------------------------------------------------------------------
 

@@ -97,7 +97,11 @@ class Membership:
         joined: Joined | None = None
         if poll is not None and poll.leaving and poll.member in self.sessions:
             gone.append(poll.member)
-        elif poll is not None and not poll.leaving and self._is_new(poll):
+        elif (
+            poll is not None
+            and not poll.leaving
+            and self.sessions.get(poll.member) != poll.session_s
+        ):
             joined = Joined(poll.member, poll.session_s)
         holding = None if poll is None else (poll.member, poll.holding)
         if not gone and joined is None and self._is_right(partitions, holding):
@@ -156,9 +160,6 @@ class Membership:
         membership.generation = self.generation
         membership.sessions, membership.owners = dict(self.sessions), dict(self.owners)
         return membership
-
-    def _is_new(self, poll: Poll) -> bool:
-        return self.sessions.get(poll.member) != poll.session_s
 
     def _is_right(self, partitions: int, holding: tuple[str, Mapping[int, int]] | None) -> bool:
         """Whether every partition has an owner, and none is to be let go that its owner, who says

@@ -17,6 +17,8 @@ Invariants, besides those of `journal.journaled` and `journal.group_commit`
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from msgspec import Struct
+
 from tms.errors import TimedOut, TMSError
 from tms.journal.group_commit import GroupCommit
 from tms.journal.journaled import Cells, Journaled, JournalEntry, unreadable
@@ -28,17 +30,14 @@ from tms.topics.internal_topic import InternalTopic
 WRITE_TIMEOUT_S = 60.0
 
 
-class QueueWrite:
+class QueueWrite(Struct, eq=False):
     """Entries that are to be written."""
 
-    __slots__ = ("done", "durability", "entries", "error", "term")
-
-    def __init__(self, entries: Sequence[Cells], durability: Durability, term: object) -> None:
-        self.entries = entries
-        self.durability = durability
-        self.term = term
-        self.done = False
-        self.error: TMSError | None = None
+    entries: Sequence[Cells]
+    durability: Durability
+    term: object
+    done: bool = False
+    error: TMSError | None = None
 
 
 class _QueuesMachine:

@@ -10,15 +10,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from msgspec import Struct
 
-class Waiter:
+
+class Waiter(Struct, eq=False):
     """One that waits."""
 
-    __slots__ = ("callback", "woken")
-
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback = callback
-        self.woken = False
+    callback: Callable[[], None]
+    woken: bool = False
 
 
 class Waiters:

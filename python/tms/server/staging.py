@@ -28,7 +28,7 @@ class Staging:
             blocks = bodies.unframe_new(body.data)
             info = await service.in_thread(self._transactions.describe, id)
             if info.outcome != "open":
-                raise self._transactions.manager.why_not_open(id)
+                raise self._transactions.manager.state.why_not_open(id)
             stage = self._transactions.stage
             if are_quick(blocks):
                 await service.in_thread(stage, name, blocks, id)

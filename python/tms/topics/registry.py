@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
+from typing import Any
 
 import msgspec
 
@@ -80,33 +81,7 @@ class TopicRecord(msgspec.Struct, frozen=True):
     @property
     def settings(self) -> TopicSettings:
         """The settings as the model knows them."""
-        return TopicSettings(
-            self.partitions,
-            self.retention_ms,
-            self.retention_bytes,
-            self.durability,
-            self.message_bytes_max,
-            self.cleanup,
-            self.tombstone_retention_ms,
-            self.retention_is_default,
-        )
-
-    @classmethod
-    def of(cls, uid: int, generation: int, created_ms: int, s: TopicSettings) -> "TopicRecord":
-        """A record with these settings."""
-        return cls(
-            uid,
-            generation,
-            created_ms,
-            s.partitions,
-            s.retention_ms,
-            s.retention_bytes,
-            s.durability,
-            s.message_bytes_max,
-            cleanup=s.cleanup,
-            tombstone_retention_ms=s.tombstone_retention_ms,
-            retention_is_default=s.retention_is_default,
-        )
+        return TopicSettings(**_settings_in(self))
 
     def resolved(self, default_ms: int | None) -> "TopicRecord":
         """The record with the retention that counts: its own, or the default."""
@@ -187,9 +162,13 @@ class Registry:
                     )
                 uid = self._count(keys.TOPIC_UID_COUNTER)
                 generation = self._count(keys.generation_key(*name))
-                record = TopicRecord.of(uid, generation, self.clock.now_ms(), settings)
-                record = msgspec.structs.replace(record, properties=dict(properties or {}))
-                record = record.resolved(self._default_ms)
+                record = TopicRecord(
+                    uid,
+                    generation,
+                    self.clock.now_ms(),
+                    properties=dict(properties or {}),
+                    **_settings_in(settings),
+                ).resolved(self._default_ms)
                 if self.metadata.compare_and_set(keys.topic_key(*name), None, _stored(record)):
                     self.known[name] = record
                     self._topics += 1
@@ -219,13 +198,12 @@ class Registry:
                     f"grow, not become {settings.partitions}.",
                     partitions=old.partitions,
                 )
-            new = TopicRecord.of(old.uid, old.generation, old.created_ms, settings)
             kept = old.properties if properties is None else dict(properties)
             outgrown = old.outgrown
             if settings.partitions > old.partitions:
                 outgrown = (old.partitions, *outgrown)[:OUTGROWN_MAX]
             new = msgspec.structs.replace(
-                new, properties=kept, has_foreign=old.has_foreign, outgrown=outgrown
+                old, properties=kept, outgrown=outgrown, **_settings_in(settings)
             )
             self._set(name, raw, new)
             self.known[name] = new.resolved(self._default_ms)
@@ -411,6 +389,11 @@ class Registry:
             )
 
 
+def _settings_in(source: TopicRecord | TopicSettings) -> dict[str, Any]:
+    """The settings of a topic, by name."""
+    return {name: getattr(source, name) for name in TopicSettings.__slots__}
+
+
 def _stored(record: TopicRecord) -> bytes:
     """The record as it is kept: a default is not the topic's own."""
     return encode(record.resolved(None))
@@ -418,7 +401,7 @@ def _stored(record: TopicRecord) -> bytes:
 
 def changed(settings: TopicSettings, changes: Mapping[str, object]) -> TopicSettings:
     """The settings with changes applied. Raises `Invalid`."""
-    fields = {name: getattr(settings, name) for name in TopicSettings.__slots__}
+    fields = _settings_in(settings)
     for key, value in changes.items():
         if key == "retention" and value == RETENTION_DEFAULT:
             fields["retention_is_default"] = True

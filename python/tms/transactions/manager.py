@@ -7,13 +7,13 @@ Invariants
 * Whoever waits for a transaction is called when it has ended.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 from tms.clock import Clock
-from tms.errors import TimedOut, TMSError, TransactionEnded, TransactionNotFound
+from tms.errors import TimedOut, TMSError, TransactionNotFound
+from tms.log.pending import Pending
 from tms.model.snapshot import POINTERS_PER_MS, Fate, Snapshot, TransactionType
 from tms.model.topic import Durability
 from tms.topics.internal_topic import InternalTopic
@@ -159,18 +159,16 @@ class TransactionManager:
     def commit_and_wait(self, id: int, blocks: Sequence[Stored]) -> None:
         """Commit, synced, with the changes that were prepared; `blocks` have to be there. Raises
         `TransactionConflict`, `TransactionEnded`."""
-        done = threading.Event()
-        errors: list[TMSError | None] = []
+        pending: Pending[None] = Pending(1)
 
         def answer(error: TMSError | None) -> None:
-            errors.append(error)
-            done.set()
+            if error is None:
+                pending.settle(0, None)
+            else:
+                pending.fail(1, error)
 
         self.commits.submit(Finish(id, answer, None, blocks), _SYNCED)
-        if not done.wait(WRITE_TIMEOUT_S):
-            raise TimedOut(f"The commit of {id} takes too long; ask for its outcome.")
-        if errors[0] is not None:
-            raise errors[0]
+        pending.result(WRITE_TIMEOUT_S)
 
     def finished(self, id: int) -> None:
         """A commit came to its end, whichever: if it is still open, it is given up."""
@@ -289,18 +287,6 @@ class TransactionManager:
             bounds = [transaction.began.bound for transaction in state.open.values()]
             return min(bounds, default=state.last_pointer)
 
-    def is_open(self, pointer: int) -> bool:
-        """Whether it was given here and has not ended."""
-        return pointer in self.state.in_progress
-
-    def transaction_of(self, pointer: int) -> int | None:
-        """The transaction in progress that this pointer was given to."""
-        return self.state.in_progress.get(pointer)
-
-    def is_committed(self, pointer: int) -> bool:
-        """Whether messages with this pointer are visible, as far as is remembered."""
-        return self.state.fate(pointer) is Fate.VISIBLE
-
     def is_intended(self, id: int) -> bool:
         """Whether its commit is under way."""
         transaction = self.state.open.get(id)
@@ -310,14 +296,6 @@ class TransactionManager:
         """Whether it was given here and has ended, as far as is remembered."""
         state = self.state
         return pointer in state.ended or state.is_invalid(pointer) or state.is_lost(pointer)
-
-    def why_not_open(self, id: int) -> TMSError:
-        """The error for a transaction that has ended."""
-        try:
-            self.state.find(id)
-        except TMSError as error:
-            return error
-        return TransactionEnded(f"The transaction {id} is open.", transaction=id)
 
     def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when a transaction ends, at once if it has. Returns a cancel."""

@@ -123,7 +123,7 @@ class TransactionState:
         """The transaction in progress. Raises why there is none."""
         transaction = self.open.get(id)
         if transaction is None:
-            raise self._not_open(id)
+            raise self.why_not_open(id)
         return transaction
 
     def outcome(self, id: int) -> Outcome:
@@ -135,9 +135,10 @@ class TransactionState:
             return ended[0]
         if self.is_invalid(id) or self.is_lost(id):
             return Outcome.INVALID
-        raise self._not_open(id)
+        raise self.why_not_open(id)
 
-    def _not_open(self, id: int) -> TMSError:
+    def why_not_open(self, id: int) -> TMSError:
+        """The error for a transaction that is not in progress."""
         ended = self.ended.get(id)
         if ended is None and not self.is_invalid(id) and not self.is_lost(id):
             return unknown(id)
@@ -221,7 +222,7 @@ class TransactionState:
         ended = self.ended.get(id)
         if ended is not None and ended[0] is Outcome.ABORTED:
             return None
-        raise self._not_open(id)
+        raise self.why_not_open(id)
 
     def invalidate(self, id: int) -> Invalidated | None:
         """Make a transaction in progress invalid; None when it is not in progress."""

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from msgspec import Struct, field
+
 from tms.errors import Invalid, TimedOut, TMSError, TooLarge
 from tms.journal.group_commit import GroupCommit, Lead
 from tms.model.snapshot import Snapshot, TransactionType
@@ -39,17 +41,14 @@ _A = TypeVar("_A")
 _Decide = Callable[[TransactionState, int], Iterable[Edit]]
 
 
-class _TephraRequest:
+class _TephraRequest(Struct, eq=False):
     """A change that waits for its turn."""
 
-    __slots__ = ("answer", "decide", "done", "error", "found")
-
-    def __init__(self, decide: _Decide, answer: Callable[[TransactionState], Any]) -> None:
-        self.decide = decide
-        self.answer = answer
-        self.found: Any = None
-        self.error: TMSError | None = None
-        self.done = threading.Event()
+    decide: _Decide
+    answer: Callable[[TransactionState], Any]
+    found: Any = None
+    error: TMSError | None = None
+    done: threading.Event = field(default_factory=threading.Event)
 
 
 class TephraOperations(Generic[_T]):
@@ -162,15 +161,15 @@ class TephraOperations(Generic[_T]):
 
     # -- operating -------------------------------------------------------------------------------
 
-    def truncate(self, ids: Iterable[int]) -> bool:
-        """Take transactions off the invalid list; whether one was on it."""
+    def truncate(self, ids: Iterable[int]) -> int:
+        """Take transactions off the invalid list; how many were on it."""
         wanted = set(ids)
-        return self._shorten(lambda state, _: forget(state, wanted))
+        return self._forget(lambda state: forget(state, wanted))
 
-    def truncate_before(self, time_ms: int) -> bool:
-        """Take all that began before a time off the invalid list; whether there were some. Raises
+    def truncate_before(self, time_ms: int) -> int:
+        """Take all that began before a time off the invalid list; how many. Raises
         `InvalidTruncateTime`."""
-        return self._shorten(lambda state, _: forget_before(state, time_ms))
+        return self._forget(lambda state: forget_before(state, time_ms))
 
     def invalid_count(self) -> int:
         """How many pointers are on the invalid list."""
@@ -184,16 +183,15 @@ class TephraOperations(Generic[_T]):
         """Everything that stands, at one moment."""
         return self._manager.change(lambda *_: [], lambda state: image_of(state, now_ms))
 
-    def _shorten(self, decide: Callable[[TransactionState, int], list[Forgotten]]) -> bool:
-        before = after = 0
+    def _forget(self, decide: Callable[[TransactionState], list[Forgotten]]) -> int:
+        edits: list[Forgotten] = []
 
-        def decided(state: TransactionState, now_ms: int) -> Iterable[Edit]:
-            nonlocal before
-            before = len(state.invalid)
-            return decide(state, now_ms)
+        def decided(state: TransactionState, _: int) -> Iterable[Edit]:
+            edits.extend(decide(state))
+            return edits
 
-        after = self._manager.change(decided, lambda state: len(state.invalid), Durability.SYNCED)
-        return after < before
+        self._manager.change(decided, lambda _: None, Durability.SYNCED)
+        return sum(len(edit.ids) for edit in edits)
 
     @staticmethod
     def _is_listed(state: TransactionState, id: int) -> bool:

@@ -146,7 +146,7 @@ class Transactions:
         with self._uncommitted.writes.ending(id) as writes:
             outcome = self.manager.outcome(id)
             if outcome is Outcome.COMMITTED:
-                raise self.manager.why_not_open(id)
+                raise self.manager.state.why_not_open(id)
             if outcome is Outcome.OPEN:
                 long = self.manager.state.find(id).began.type is TransactionType.LONG
                 writes.sure &= not self.manager.is_intended(id)  # its commit may have stored more
@@ -260,7 +260,7 @@ class Transactions:
                 known = self._results.get(id)
             return known or CommitResult(id, self._appended(id))
         if outcome is not Outcome.OPEN:
-            raise self.manager.why_not_open(id)
+            raise self.manager.state.why_not_open(id)
         if self.manager.is_intended(id):  # and nobody goes on, so it will be given up
             raise TimedOut(f"The commit of {id} takes too long; ask for its outcome.")
         return None
@@ -328,9 +328,7 @@ class Transactions:
         cleaned_ms = self._topics.store.cleaned_ms()
         if cleaned_ms is not None:  # it may have written as long as it lived, or was on its way
             before_ms = max(0, min(before_ms, cleaned_ms - self._lifetime_ms - LATE_MS))
-        before = len(self.manager.state.invalid)
-        self.tephra.truncate_before(before_ms)
-        return max(0, before - len(self.manager.state.invalid))
+        return self.tephra.truncate_before(before_ms)
 
     def stats(self, now_ms: int) -> TransactionStats:
         """Counts, for metrics."""

@@ -25,7 +25,7 @@ from tms.log.recovery import header_of
 from tms.log.staging import Staged, is_reference
 from tms.model.message import Appended, NewBlock
 from tms.model.position import Position
-from tms.model.snapshot import POINTERS_PER_MS
+from tms.model.snapshot import POINTERS_PER_MS, Fate
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import TopicStaged
 from tms.topics.internal_topic import READ_BYTES, end_of
@@ -210,7 +210,7 @@ class UncommittedMessages:
         """Raise `TransactionEnded` for a block that was committed here, however long ago."""
         pointer, flags = header.write_pointer, header.flags
         shown = flags & Flags.ISSUED and not flags & Flags.ROLLED_BACK
-        if shown and self._manager.is_committed(pointer):
+        if shown and self._manager.state.fate(pointer) is Fate.VISIBLE:
             raise TransactionEnded(
                 f"The transaction {pointer} is committed; its messages cannot be taken back.",
                 transaction=pointer,
@@ -270,7 +270,7 @@ class UncommittedMessages:
 
     def _storing(self, write_pointer: int) -> "_Storing":
         _check_pointer(write_pointer)
-        id = self._manager.transaction_of(write_pointer)
+        id = self._manager.state.in_progress.get(write_pointer)
         if id is None and self._manager.knows(write_pointer):
             raise _too_late(write_pointer)
         ahead_ms = write_pointer // POINTERS_PER_MS - self._clock.now_ms()
@@ -319,7 +319,7 @@ class _Storing:
     def __enter__(self) -> Self:
         if self.id is not None:
             self._uncommitted.writes.enter(self.id)
-            if not self._manager.is_open(self.pointer):
+            if self.pointer not in self._manager.state.in_progress:
                 self._uncommitted.writes.leave(self.id, (), (), True)
                 raise _too_late(self.pointer)
         return self

@@ -94,10 +94,10 @@ class Handler:
         return "OK" if self._ready() else "NOTOK"
 
     def truncateInvalidTx(self, ids: Sequence[int] | None) -> Any:
-        return self._types.TBoolean(self._tephra.truncate(ids or ()))
+        return self._types.TBoolean(bool(self._tephra.truncate(ids or ())))
 
     def truncateInvalidTxBefore(self, time_ms: int | None) -> Any:
-        return self._types.TBoolean(self._tephra.truncate_before(time_ms or 0))
+        return self._types.TBoolean(bool(self._tephra.truncate_before(time_ms or 0)))
 
     def invalidTxSize(self) -> int:
         return min(self._tephra.invalid_count(), I32_MAX)
