@@ -551,7 +551,7 @@ def test_what_was_counted_as_everything_was_read_again_is_not_counted_twice(
     done = waiting.done
 
     def read_again(taken: Taken, messages: int, committed: bool) -> None:
-        waiting.stored.invalidate()
+        waiting.stored.trusted = False
         assert waiting.info().waiting == 2
         done(taken, messages, committed)
 
@@ -560,6 +560,29 @@ def test_what_was_counted_as_everything_was_read_again_is_not_counted_twice(
     assert world.delayed.info(A) == DelayedInfo(2, START_MS + 1_000)
     world.kill()
     assert world.delayed.info(A) == DelayedInfo(2, START_MS + 1_000)
+
+
+def test_what_a_failed_write_has_stored_while_a_move_ends_is_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.later(b"1", delay_ms=0)
+    waiting = world.delayed._of(A)
+    first = waiting.stored.first
+
+    def fails_meanwhile(start: DelayedId) -> DelayedId | None:
+        following = first(start)
+        monkeypatch.undo()
+        world.store.fail_write(1, stored=True)
+        with pytest.raises(TMSError):
+            world.later(b"2", delay_ms=1_000)
+        return following
+
+    monkeypatch.setattr(waiting.stored, "first", fails_meanwhile)
+    assert world.delayed.move() == 1
+    world.clock.pass_ms(1_000)
+    assert world.delayed._scheduler.move() == 1
+    assert world.read() == [b"1", b"2"]
 
 
 def test_the_count_outlives_a_power_loss_right_after_a_failed_move_was_looked_into() -> None:

@@ -45,23 +45,6 @@ class ChangeDecider(Protocol):
         ...
 
 
-class DelayedChange(Protocol):
-    """What waits to be decided."""
-
-    @property
-    def size(self) -> int:
-        """About how many bytes are to be written."""
-        ...
-
-    def decide(self, to: ChangeDecider, now_ms: int, writes: RowWrites) -> Callable[[], None]:
-        """Add what is to be written; what answers once it is. Raises what is wrong with it."""
-        ...
-
-    def fail(self, error: TMSError) -> None:
-        """It was not done, or nobody knows."""
-        ...
-
-
 @dataclass(slots=True)
 class Addition:
     """Blocks that are to wait."""
@@ -171,3 +154,6 @@ class Cancellation:
     def fail(self, error: TMSError) -> None:
         """It was not cancelled, or nobody knows."""
         self.answer.fail(1, error)
+
+
+DelayedChange = Addition | Cancellation  # what waits to be decided

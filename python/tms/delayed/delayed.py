@@ -15,7 +15,7 @@ from tms.delayed.changes import Addition, CheckedBlock
 from tms.delayed.entries import hashed
 from tms.delayed.erasing import DelayedEraseTarget, DelayedErasing
 from tms.delayed.scheduler import Lateness, Scheduler
-from tms.delayed.stored_queue import StoredDelayQueue, cancelled_of
+from tms.delayed.stored_queue import StoredDelayQueue
 from tms.delayed.topic_queue import DelayQueue
 from tms.errors import Closed, Invalid, TMSError, TopicNotFound
 from tms.log.partition import again
@@ -152,22 +152,20 @@ class DelayedMessages:
             entries = stored.scan(start, None, _SCAN_BYTES)
             if not entries:
                 break
-            last = entries[-1]
-            start = DelayedId(last.id.due_ms, last.id.sequence + last.messages)
+            start = entries[-1].end
             cancelled = stored.cancelled(entries[0].id, start)
             for entry in entries:
                 if stored.moved.covers(entry.id):
                     continue
                 if left <= 0 and messages:
                     return messages[:limit]
-                gone, columns = cancelled_of(entry, cancelled), decode(entry.block)
+                gone, columns = entry.places_of(cancelled), decode(entry.block)
                 left -= columns.cell_bytes
                 cells = zip(columns.keys(), columns.values(), columns.headers(), strict=True)
                 messages += [
                     DelayedMessage(id, entry.partition, *cell)
                     for at, cell in enumerate(cells)
-                    if at not in gone
-                    and (id := DelayedId(entry.id.due_ms, entry.id.sequence + at)) > (after or ())
+                    if at not in gone and (id := entry.id_at(at)) > (after or ())
                 ]
         return messages[:limit]
 

@@ -39,6 +39,7 @@ Invariants
 """
 
 import struct
+from collections.abc import Container
 from hashlib import blake2b
 from typing import NamedTuple, Self
 
@@ -130,6 +131,19 @@ class DelayedEntry(NamedTuple):
     partition: int
     messages: int
     block: memoryview
+
+    def id_at(self, place: int) -> DelayedId:
+        """The id of a message, counted from 0."""
+        return DelayedId(self.id.due_ms, self.id.sequence + place)
+
+    @property
+    def end(self) -> DelayedId:
+        """The smallest id behind its messages."""
+        return self.id_at(self.messages)
+
+    def places_of(self, ids: Container[DelayedId]) -> set[int]:
+        """Which of its messages have one of these ids, counted from 0."""
+        return {at for at in range(self.messages if ids else 0) if self.id_at(at) in ids}
 
 
 def entry_key(id: DelayedId) -> bytes:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tms.block import decode, encode
 from tms.delayed.entries import DelayedEntry, cancelled_key, entry_value
-from tms.delayed.stored_queue import RowWrites, cancelled_of
+from tms.delayed.stored_queue import RowWrites
 from tms.delayed.topic_queue import DelayQueue
 from tms.model.delayed import DelayedId
 from tms.model.topic import Durability
@@ -57,7 +57,7 @@ class DelayedErasing:
                 self._waiting.wait_returned(first, self._timeout_s)
                 start = self._waiting.alone(partial(self._page, first))
             else:
-                start = _behind(page[-1]) if page else None
+                start = page[-1].end if page else None
         return self._erased
 
     def _page(self, start: DelayedId) -> DelayedId | None:
@@ -65,7 +65,7 @@ class DelayedErasing:
         page = self._stored.scan(start, None, PAGE_BYTES)
         if not page:
             return None
-        following = _behind(page[-1])
+        following = page[-1].end
         cancelled = self._stored.cancelled(start, following)
         mark = self._stored.head.mark()
         writes, changed = (
@@ -79,9 +79,8 @@ class DelayedErasing:
             if self._waiting.lends(entry.id):
                 following = entry.id
                 break
-            gone = cancelled_of(entry, cancelled)
-            ids = [DelayedId(entry.id.due_ms, entry.id.sequence + at) for at in places - gone]
-            writes.rows += [(cancelled_key(id), mark) for id in ids]
+            gone = entry.places_of(cancelled)
+            writes.rows += [(cancelled_key(entry.id_at(at)), mark) for at in places - gone]
             changed.append((entry, places | gone))
         writes.waiting = -len(writes.rows)
         if writes.rows:
@@ -115,7 +114,3 @@ def _emptied(entry: DelayedEntry, gone: set[int]) -> bytes:
     values, keys, headers = zip(*left, strict=True)
     block = encode(values, keys, headers, compression=columns.compression)
     return entry_value(entry.partition, block)
-
-
-def _behind(entry: DelayedEntry) -> DelayedId:
-    return DelayedId(entry.id.due_ms, entry.id.sequence + entry.messages)

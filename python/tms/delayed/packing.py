@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 
 from tms.block import MESSAGES_MAX, Columns, decode, encode, unpack_lone
 from tms.delayed.entries import DelayedEntry
-from tms.delayed.stored_queue import cancelled_of
 from tms.errors import DataCorrupt
 from tms.model.delayed import DelayedId
 from tms.model.message import NewBlock
@@ -105,7 +104,7 @@ def blocks_of(
     packer = Packer()
     counts: list[tuple[int, int]] = []
     for entry in entries:
-        gone = cancelled_of(entry, cancelled)
+        gone = entry.places_of(cancelled)
         try:
             if len(gone) < entry.messages:
                 packer.add(entry, gone)

@@ -71,7 +71,7 @@ class StoredDelayQueue:
         self.name = name
         self.uid = uid
         self.shared = store.shared
-        self.trusted = False
+        self.trusted = False  # else everything is read again before anything else
         self.lost = store.shared  # whether another one may be the owner
         self.moved = Moved()
         self.waiting = 0
@@ -93,10 +93,6 @@ class StoredDelayQueue:
                 return False
             self._load(map_)
         return True
-
-    def invalidate(self) -> None:
-        """Something failed: read everything again before anything else."""
-        self.trusted = False
 
     def require_owned(self) -> None:
         """Raise `StorageUnavailable` if another owner has taken over."""
@@ -175,10 +171,6 @@ class StoredDelayQueue:
                         self.require_owned()
             self.delete([entry_key(id) for id in gone])
 
-    def set_empty(self) -> None:
-        """Nothing waits, whatever was counted."""
-        self.waiting = 0
-
     def delete(self, gone: Sequence[bytes]) -> None:
         """Delete rows."""
         for at in range(0, len(gone), _DELETED_MAX):
@@ -218,7 +210,7 @@ class StoredDelayQueue:
         if not rows:
             return None
         entry = entry_of(*rows[0])
-        return entry if id.sequence < entry.id.sequence + entry.messages else None
+        return entry if id < entry.end else None
 
     def cancelled(self, first: DelayedId, last: DelayedId) -> set[DelayedId]:
         """Which messages from `first` to `last` are cancelled."""
@@ -252,7 +244,7 @@ class StoredDelayQueue:
         try:
             yield
         except BaseException:
-            self.invalidate()
+            self.trusted = False
             raise
 
     @property
@@ -333,36 +325,22 @@ class StoredDelayQueue:
         start, found_keys, messages = DelayedId(0, 0), list[bytes](), 0
         self.begin = DelayedId(self.moved.due_ms, self.moved.last)
         while page := self.scan(start, self.moved.due_ms, SCAN_BYTES):
-            start = _after(page[-1].id)
+            start = page[-1].end
             gone = [entry for entry in page if self.moved.covers(entry.id)]
             if len(gone) < len(page):
                 kept = next(entry.id for entry in page if not self.moved.covers(entry.id))
                 self.begin = min(self.begin, kept)
             if gone:
-                last = gone[-1]
-                end = DelayedId(last.id.due_ms, last.id.sequence + last.messages)
-                cancelled = self.cancelled(gone[0].id, end)
+                cancelled = self.cancelled(gone[0].id, gone[-1].end)
                 for entry in gone:
                     found_keys.append(entry_key(entry.id))
-                    messages += entry.messages - len(cancelled_of(entry, cancelled))
+                    messages += entry.messages - len(entry.places_of(cancelled))
         return found_keys, messages
 
     def _rows(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         return chain.from_iterable(pages(self._there, start, stop, SCAN_BYTES))
 
 
-def cancelled_of(entry: DelayedEntry, cancelled: set[DelayedId]) -> set[int]:
-    """Which messages of an entry are cancelled, counted from 0."""
-    if not cancelled:
-        return set()
-    due_ms, first = entry.id
-    return {at for at in range(entry.messages) if DelayedId(due_ms, first + at) in cancelled}
-
-
 def _messages(request: Request) -> list[DelayedId]:
     count = sum(count for _, count in request.entries)
     return [DelayedId(request.due_ms, request.sequence + at) for at in range(count)]
-
-
-def _after(id: DelayedId) -> DelayedId:
-    return DelayedId(id.due_ms, id.sequence + 1)

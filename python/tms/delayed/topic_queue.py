@@ -34,6 +34,7 @@ MARKS_KEPT_MS = 2 * 3_600_000  # after the message was due; a late write is not 
 CANCELLED_KEPT_S = 600.0  # that a cancelled message is known, if it is not due before
 CANCELLED_MAX = 100_000
 T = TypeVar("T")
+_AT_ONCE = DelayedId(0, 0)  # as the next one: everything is to be read again soon
 LOST_MS = 5_000  # so much too late, a topic's messages have lost their owner
 
 
@@ -81,7 +82,6 @@ class DelayQueue:
         self._next: DelayedId | None = None  # nothing that waits is before
         self._new: DelayedId | None = None  # the earliest that came while something was lent
         self._cancelled: deque[tuple[float, DelayedId, bool]] = deque()
-        self._failed = False  # whether everything is to be read again soon
         self._known_s = 0.0  # since when how everything stands is known
         self.retired: TMSError | None = None
 
@@ -141,7 +141,7 @@ class DelayQueue:
             self._cancelled.popleft()
 
     def _write(self, group: Sequence[DelayedChange]) -> None:
-        answers: list[tuple[DelayedChange, Callable[[], None]]] = []
+        answers: list[Callable[[], None]] = []
         try:
             answers = self._written(group)
         except BaseException as error:
@@ -150,18 +150,16 @@ class DelayQueue:
                 change.fail(_as_error(error))
             if not isinstance(error, Exception):
                 raise
-        for _, answer in answers:
+        for answer in answers:
             answer()
 
-    def _written(
-        self, group: Sequence[DelayedChange]
-    ) -> list[tuple[DelayedChange, Callable[[], None]]]:
+    def _written(self, group: Sequence[DelayedChange]) -> list[Callable[[], None]]:
         if self.retired is not None:
             raise again(self.retired)
         create = any(isinstance(change, Addition) for change in group)
         exists = self._ready(create)
         now_ms, writes = self._now_ms(), RowWrites()
-        answers: list[tuple[DelayedChange, Callable[[], None]]] = []
+        answers: list[Callable[[], None]] = []
         refused: list[tuple[DelayedChange, TMSError]] = []
         for change in group:
             if not exists:
@@ -169,7 +167,7 @@ class DelayQueue:
                 change.answer.settle(0, (False,))
                 continue
             try:
-                answers.append((change, change.decide(self, now_ms, writes)))
+                answers.append(change.decide(self, now_ms, writes))
             except TMSError as error:
                 if not self.stored.trusted:
                     raise
@@ -194,8 +192,6 @@ class DelayQueue:
     def next_due_ms(self) -> int | None:
         """When to look again for what is due; None: when something comes."""
         with self._state:
-            if self._failed:
-                return 0
             return None if self._next is None else self._next.due_ms
 
     def take(self, now_ms: int, bytes_max: int) -> Taken | None:
@@ -227,8 +223,8 @@ class DelayQueue:
             with self._state:
                 self._lent = moved
                 self._state.notify_all()
-            end = DelayedId(last.due_ms, last.sequence + entries[-1].messages)
-            return Taken(entries, self.stored.cancelled(entries[0].id, end), moved, stands)
+            cancelled = self.stored.cancelled(entries[0].id, entries[-1].end)
+            return Taken(entries, cancelled, moved, stands)
         except BaseException:
             self.release()
             raise
@@ -314,27 +310,27 @@ class DelayQueue:
 
     def _ready(self, create: bool) -> bool:
         """Read what is stored unless it is known; whether a map exists. Holds `writing`."""
-        known = self.stored.trusted
+        if self.stored.trusted:
+            return True
         try:
             exists = self.stored.ready(create)
         except BaseException:
-            self._failed = True
+            self._invalidate()
             raise
-        self._failed = False
-        if exists and not known:
-            self._known_s = self._clock.monotonic_s()
-            following = self.stored.first(self.stored.begin)
-            if following is None:
-                self.stored.set_empty()
-            with self._state:
-                self._next = self._new = following
-            if following is not None:
-                self._woken(following.due_ms)
+        self._known_s = self._clock.monotonic_s()
+        following = self.stored.first(self.stored.begin) if exists else None
+        if following is None:
+            self.stored.waiting = 0  # whatever was counted
+        with self._state:
+            self._next = self._new = following
+        if following is not None:
+            self._woken(following.due_ms)
         return exists
 
     def _invalidate(self) -> None:
-        self.stored.invalidate()
-        self._failed = True
+        self.stored.trusted = False
+        with self._state:
+            self._next = _AT_ONCE
 
     def _may_move(self, now_ms: int) -> bool:
         """Whether this one is to move. Where another process took over, it is left to that, as
@@ -344,7 +340,7 @@ class DelayQueue:
             again_ms = now_ms if first is None else min(first.due_ms, now_ms)
             if first is None or first.due_ms + LOST_MS > now_ms:
                 with self._state:
-                    self._next, self._failed = DelayedId(again_ms + LOST_MS, 0), False
+                    self._next = DelayedId(again_ms + LOST_MS, 0)
                 return False
         return self._ready(create=False)
 
@@ -365,7 +361,8 @@ class DelayQueue:
         with self._state:
             self._lent = None
             starts = [start for start in (following, self._new) if start is not None]
-            self._next = min(starts, default=None)
+            if self._next is not _AT_ONCE:
+                self._next = min(starts, default=None)
             self._state.notify_all()
 
 
