@@ -1,6 +1,7 @@
 """`tms spark doctor` finds what is planted, and says how to mend it."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -184,3 +185,21 @@ def test_the_command_ends_with_1_when_something_is_wrong(
 def test_a_directory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["spark", "doctor", "--data", "here"]) == 2
     assert "not from a directory" in capsys.readouterr().err
+
+
+def test_a_job_without_pyspark_says_what_to_install() -> None:
+    code = (
+        "import sys\n"
+        "from importlib import metadata\n"
+        "found = metadata.version\n"
+        "def version(name):\n"
+        "    if name == 'pyspark':\n"
+        "        raise metadata.PackageNotFoundError(name)\n"
+        "    return found(name)\n"
+        "metadata.version, sys.modules['pyspark'] = version, None\n"
+        "from tms.cli.main import run\n"
+        "sys.exit(run(['spark', 'report', 'flights']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 78
+    assert "pip install 'tms[spark]'" in done.stderr

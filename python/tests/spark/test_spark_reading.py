@@ -166,6 +166,16 @@ MISTAKES: list[tuple[dict[str, str], str]] = [
     ({"subscribe": "nowhere"}, "nowhere"),
     ({"assign": '{"%s": [0, 7]}'}, "has partitions 0 to 1"),
     ({"startingOffsets": '{"%s": {"0": 1}}'}, "no place for partition 1"),
+    ({"startingOffsets": "{}"}, "no place for partition 0"),
+    ({"startingOffsets": '{"other": {"0": 1}}'}, "the topic other, which is not read"),
+    (
+        {"assign": '{"%s": [0, 1]}', "startingOffsets": '{"%s": {"0": 1}}'},
+        "no place for partition 1",
+    ),
+    (
+        {"assign": '{"%s": [0]}', "startingOffsets": '{"%s": {"0": 1, "1": 1}}'},
+        "names partition 1 of %s",
+    ),
     ({"startingOffsets": '{"%s": {"0": 1, "1": 1, "2": 1}}'}, "names partition 2"),
     ({"startingOffsets": '{"%s": {"0": 9, "1": 0}}'}, "ends at 5"),
     ({"endingOffsets": '{"%s": {"0": 9, "1": 0}}'}, "ends at 5"),
@@ -189,7 +199,7 @@ def test_what_does_not_fit_the_topics_is_an_error(
     given = {name: text.replace("%s", topic) for name, text in options.items()}
     if not {"subscribe", "assign"} & set(given):
         given["subscribe"] = topic
-    with pytest.raises(TMSError, match=said):
+    with pytest.raises(TMSError, match=said.replace("%s", topic)):
         batch(world, **given).partitions()
 
 

@@ -15,7 +15,7 @@ from tms.block import encode, place, read_header
 from tms.client.http.channel import HttpChannel
 from tms.client.http.exchange import Calls
 from tms.client.transport import FetchRequest
-from tms.errors import Invalid, OffsetOutOfRange, TopicNotFound, Unavailable
+from tms.errors import OffsetOutOfRange, TopicNotFound, Unavailable
 from tms.model.message import StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName
@@ -154,12 +154,6 @@ def test_a_topic_that_was_created_anew_is_another_one(world: Topics) -> None:
     with pytest.raises(TopicNotFound, match="created anew while it was read"):
         list(reader.read(split))
     assert reader.generation("anew") == 2
-
-
-@pytest.mark.parametrize("url", ["data/", "/var/tms", "hbase://localhost:9090"])
-def test_what_executors_cannot_open_is_refused_with_the_way_out(url: str) -> None:
-    with pytest.raises(Invalid, match="tms serve"):
-        ServiceReader(url)
 
 
 def test_a_service_that_is_away_is_an_error_that_names_it() -> None:

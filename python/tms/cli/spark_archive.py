@@ -12,7 +12,7 @@ from tms.cli.spark_running import (
     watched,
     where,
 )
-from tms.spark.jobs.archive_limits import EVERY, ROWS_PER_BATCH, ROWS_PER_FILE
+from tms.spark.archive_limits import EVERY, ROWS_PER_BATCH, ROWS_PER_FILE
 
 
 @click.command("archive", cls=Shared)

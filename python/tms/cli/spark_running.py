@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from tms.cli.session import Session
+from tms.spark.sessions import job_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,8 +76,6 @@ def started(master: str | None, confs: tuple[str, ...]) -> Iterator["SparkSessio
         if not name or not equals:
             raise click.BadParameter(f"A setting is NAME=VALUE, got {conf!r}.", param_hint="--conf")
         options[name] = value
-    from tms.spark.jobs.session import job_session
-
     with job_session(master, options) as spark:
         yield spark
 

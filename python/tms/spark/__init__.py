@@ -4,10 +4,9 @@
     tms.spark.register(spark)                      # or: in a session of your own
 
     rows/      blocks → Arrow record batches; knows nothing of Spark
-    topics/    where topics are read from: a service, or HBase itself
-    source/    the data source "tms", its reading half
+    source/    the data source "tms", its reading half, from a service or HBase itself
     sink/      its writing half
-    naming     the options of both halves by name
+    options    the options of both halves: names, and how values are read
     connector/ the HBase connector, for pyspark 3.5
     jobs/      archive, restore, report, audit, SQL
     sessions   sessions with everything set
@@ -16,24 +15,20 @@
 Importing this module loads neither pyspark nor pyarrow.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from tms.spark.sessions import register, session
 
 if TYPE_CHECKING:
     from tms.spark.connector import read
-    from tms.spark.sessions import register, session
 
 __all__ = ["session", "register", "read"]
 
-_HOMES = {
-    "session": "tms.spark.sessions",
-    "register": "tms.spark.sessions",
-    "read": "tms.spark.connector",
-}
-
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used (PEP 562)."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    """Import the connector when it is first used (PEP 562)."""
+    if name == "read":
+        from tms.spark.connector import read
+
+        return read
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

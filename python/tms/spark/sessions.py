@@ -12,6 +12,8 @@ Invariants
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,13 @@ _PYTHONS = {
 }
 _BATCH_ROWS = 64  # a row may be a block, and Spark 3.5 counts rows, not bytes
 _PARQUET_ROWS = 512  # read at a time; a row may be a message of 8 MiB, and Spark counts rows
+
+_QUIET = {
+    "spark.log.level": "OFF",  # what is wrong is told by the command
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
 
 CONNECTOR = (
     "org.apache.hbase.connectors.spark:hbase-spark:1.0.1",
@@ -93,6 +102,27 @@ def session(
     if lane is SparkLine.SPARK4:
         register(spark)
     return spark
+
+
+@contextmanager
+def job_session(master: str | None, options: Mapping[str, str]) -> Iterator["SparkSession"]:
+    """The session that a command works in: the one there is, or a quiet one of its own, which is
+    stopped at the end. Raises `ConfigError`."""
+    if Runtime().checked() is SparkLine.SPARK35:
+        raise ConfigError(
+            "Jobs need the data source of pyspark 4.2 or newer, and this is pyspark 3.5: "
+            "pip install 'tms[spark]'."
+        )
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is not None:
+        yield session(master, "tms", **options)
+        return
+    spark = session(master, "tms", **(_QUIET | dict(options)))
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def register(spark: "SparkSession") -> None:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tms.errors import Invalid, OffsetOutOfRange
+from tms.spark.archive_limits import EVERY, ROWS_PER_BATCH, ROWS_PER_FILE
 from tms.spark.jobs.archive_layout import CHECKPOINT, begun
-from tms.spark.jobs.archive_limits import EVERY, ROWS_PER_BATCH, ROWS_PER_FILE
 from tms.spark.jobs.place import Progress, Subject, Topics, errors_told
 
 if TYPE_CHECKING:

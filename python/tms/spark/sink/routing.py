@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tms.block import schema
-from tms.errors import Invalid, PartitionNotFound, TMSError, TooLarge
+from tms.errors import Invalid, PartitionNotFound, TooLarge
 from tms.model.keys import partitions_for_keys
 from tms.model.topic import TopicName
+from tms.spark.options import topic_name
 from tms.spark.sink.columns import Shape
 from tms.spark.sink.headers import headers_of, no_headers
 
@@ -73,12 +74,8 @@ class Router:
     def _target(self, name: str) -> SinkTopic:
         found = self._targets.get(name)
         if found is None:
-            try:
-                parsed = TopicName.parse(name)
-                parsed.require_writable()
-            except TMSError as error:
-                raise Invalid(f"The column topic: {error.message}", field="topic") from error
-            found = self._targets[name] = self._look_up(parsed)
+            topic = topic_name("topic", name, place="column", written=True)
+            found = self._targets[name] = self._look_up(TopicName.parse(topic))
         return found
 
     def _partitioned(self, target: SinkTopic, rows: pa.RecordBatch) -> Iterator[RowSlice]:

@@ -20,7 +20,7 @@ from tms.api.parameters import TIMEOUT_S
 from tms.block import read_header
 from tms.client.http.transport import HttpTransport
 from tms.client.transport import Channel, FetchRequest, PendingAnswer
-from tms.errors import Invalid, OffsetOutOfRange, TimedOut, TMSError, TopicNotFound
+from tms.errors import OffsetOutOfRange, TimedOut, TMSError, TopicNotFound
 from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import DEFAULT_NAMESPACE, TopicName
@@ -35,16 +35,9 @@ _SLACK = 1.25  # of the estimate how many bytes are left
 
 
 class ServiceReader:
-    """The topics of the service at `url`. Raises `Invalid` for what is no URL of one."""
+    """The topics of the service at `url`."""
 
     def __init__(self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise Invalid(
-                f"Spark reads from a service at http://HOST:PORT, got {url!r}. A data directory is "
-                "owned by the process that opened it, and executors are others: start `tms serve` "
-                "on it and give its URL.",
-                field="tms.url",
-            )
         self._url = url
         self._token = token or ""
         self._timeout_s = timeout_s

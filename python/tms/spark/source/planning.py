@@ -137,10 +137,9 @@ def _places(bound: Bound, life: SourceTopic, ends: Mapping[int, int]) -> Mapping
     places = bound.places.get(life.topic, {})
     for partition in sorted(set(ends).symmetric_difference(places)):
         said = "has no place for" if partition in ends else "names"
-        but = "" if partition in ends else f", but it has partitions 0 to {max(ends)}"
         raise Invalid(
-            f"The option {bound.option} {said} partition {partition} of {life.topic}{but}. Name "
-            "all that are read.",
+            f"The option {bound.option} {said} partition {partition} of {life.topic}. Name the "
+            "partitions that are read, and no other.",
             field=bound.option,
         )
     return places
