@@ -194,7 +194,7 @@ class Later:
 
     def _list(self, one: Listed) -> Iterator[Finding]:
         # Who owns nothing reads the count that was written last, which misses a torn write.
-        if one.waiting != len(one.values) and (one.owned or one.waiting > len(one.values)):
+        if one.waiting != len(one.values):
             what = f"{one.waiting} messages of {one.topic} waited at {one.at}, {len(one.values)} do"
             yield Finding(Kind.LISTED, what)
         listed, now_ms = set(one.values), self.times.most(one.ended)

@@ -348,12 +348,8 @@ class SegmentChain:
 
     def before(self, key: BlockKey) -> StoredBlock | None:
         """The last block before a key."""
-        for segment in reversed(self.record.segments):
-            stop = key if segment.last is None else min(key, key_after(segment.last))
-            rows = self._map(segment.number).scan(None, keys.block_key(*stop), 1, reverse=True)
-            if rows:
-                return StoredBlock(self.partition, *keys.split_block_key(rows[0][0]), rows[0][1])
-        return None
+        found = (self.last_block(segment, key) for segment in reversed(self.record.segments))
+        return next((block for block in found if block is not None), None)
 
     def newest(self, count: int) -> list[tuple[int, StoredBlock]]:
         """The newest `count` blocks with their segment's number, newest first."""
@@ -364,21 +360,16 @@ class SegmentChain:
                 rows = self._map(segment.number).scan(None, stop, NEWEST_BYTES, reverse=True)
                 if not rows:
                     break
-                for key, value in rows[: count - len(sized)]:
-                    time_ms, sequence = keys.split_block_key(key)
-                    sized.append(
-                        (segment.number, StoredBlock(self.partition, time_ms, sequence, value))
-                    )
+                blocks = self._stored(rows[: count - len(sized)])
+                sized += ((segment.number, block) for block in blocks)
                 stop = rows[-1][0]
         return sized
 
-    def last_block(self, segment: SegmentRecord) -> StoredBlock | None:
-        """The newest block of one segment."""
-        rows = self._map(segment.number).scan(None, _stop(segment), 1, reverse=True)
-        if not rows:
-            return None
-        time_ms, sequence = keys.split_block_key(rows[0][0])
-        return StoredBlock(self.partition, time_ms, sequence, rows[0][1])
+    def last_block(self, segment: SegmentRecord, before: BlockKey = KEY_END) -> StoredBlock | None:
+        """The newest block of one segment, of those before a key."""
+        stop = before if segment.last is None else min(before, key_after(segment.last))
+        rows = self._map(segment.number).scan(None, keys.block_key(*stop), 1, reverse=True)
+        return self._stored(rows)[0] if rows else None
 
     def replace(self, blocks: list[StoredBlock], durability: Durability) -> None:
         """Write blocks again that are stored, with other flags."""

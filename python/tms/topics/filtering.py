@@ -19,7 +19,7 @@ from tms.block import decode, thin
 from tms.clock import Clock
 from tms.log.reader import Read
 from tms.log.records import FIRST_KEY
-from tms.log.recovery import header_of
+from tms.log.search import place_of
 from tms.log.trimming import trimmed
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
@@ -62,9 +62,7 @@ class Selection:
                 room -= len(kept.block)
                 if room <= 0:
                     behind = Position.after(MessageId(stored.time_ms, stored.last_sequence))
-                    header = header_of(stored)
-                    reached = header.base_offset + header.count
-                    return Read(blocks, behind, reached, read.end)
+                    return Read(blocks, behind, place_of(stored).end_offset, read.end)
             if read.ended or left <= 0 or self._clock.monotonic_s() >= self._ends_s:
                 return read._replace(blocks=blocks)
             position = read.next

@@ -2,6 +2,7 @@
 
 from tms.log.records import BlockKey
 from tms.log.recovery import header_of
+from tms.log.search import place_of
 from tms.log.segments import SegmentChain
 from tms.model.ids import MessageId
 from tms.model.inspection import BlockInspection, PartitionInspection, SegmentInspection
@@ -14,9 +15,8 @@ def inspect_partition(chain: SegmentChain, floor: BlockKey, limit: int) -> Parti
         last, end_offset = segment.last, segment.end_offset
         newest = None if segment.sealed else chain.last_block(segment)
         if newest is not None:
-            header = header_of(newest)
-            last = (newest.time_ms, newest.last_sequence)
-            end_offset = header.base_offset + header.count
+            place = place_of(newest)
+            last, end_offset = place.key, place.end_offset
         segments.append(
             SegmentInspection(
                 number=segment.number,
