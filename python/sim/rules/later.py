@@ -193,8 +193,9 @@ class Later:
                     yield Finding(Kind.CANCELLED, what)
 
     def _list(self, one: Listed) -> Iterator[Finding]:
-        # Who owns nothing reads the count that was written last, which misses a torn write.
-        if one.waiting != len(one.values):
+        # An owner writes the count before it deletes the rows that it has moved: another process
+        # may find these still.
+        if one.waiting != len(one.values) and (one.owned or one.waiting > len(one.values)):
             what = f"{one.waiting} messages of {one.topic} waited at {one.at}, {len(one.values)} do"
             yield Finding(Kind.LISTED, what)
         listed, now_ms = set(one.values), self.times.most(one.ended)

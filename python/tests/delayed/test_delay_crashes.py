@@ -585,6 +585,18 @@ def test_what_a_failed_write_has_stored_while_a_move_ends_is_delivered(
     assert world.read() == [b"1", b"2"]
 
 
+def test_what_is_counted_after_a_failed_move_is_what_waits_also_in_a_shared_store() -> None:
+    world = World(shared=True)
+    world.later(b"1", delay_ms=0)
+    world.later(b"2", delay_ms=HOUR_MS)
+    (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
+    world.store.fail_write(1, stored=False, prefix=name)  # what comes behind the commit
+    world.delayed.move()
+    world.engine.maintenance.recover()
+    assert world.delayed.info(A).waiting == len(world.delayed.messages(A)) == 1
+    assert world.read() == [b"1"]
+
+
 def test_the_count_outlives_a_power_loss_right_after_a_failed_move_was_looked_into() -> None:
     world = World()
     world.later(b"1", b"2", delay_ms=0)

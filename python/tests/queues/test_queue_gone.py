@@ -16,6 +16,7 @@ from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position, PositionKind
 from tms.model.topic import Durability, TopicName
 from tms.queues.reading import Marks, ReadBlock, Scanner
+from tms.topics.fetching import Fetcher
 
 GO = pytest.mark.parametrize("go", [erase, truncate, expire])
 Go = Callable[[World, Delivered], None]
@@ -86,15 +87,15 @@ def test_of_marks_too_many_every_other_is_kept_where_it_was(
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[Position]:
     """From where queues read, one read after another."""
-    found, fetch = list[Position](), Engine.fetch
+    found, fetch = list[Position](), Fetcher.fetch
 
     def noting(
-        engine: Engine, name: TopicName, positions: list[PartitionPosition], bytes_max: int
+        fetcher: Fetcher, name: TopicName, positions: list[PartitionPosition], bytes_max: int
     ) -> Fetched:
         found.extend(there.position for there in positions)
-        return fetch(engine, name, positions, bytes_max)
+        return fetch(fetcher, name, positions, bytes_max)
 
-    monkeypatch.setattr(Engine, "fetch", noting)
+    monkeypatch.setattr(Fetcher, "fetch", noting)
     return found
 
 
@@ -103,11 +104,11 @@ def test_what_comes_again_is_read_from_the_mark_before_it_on(fetched: list[Posit
     world = World()
     for n in range(20):
         world.publish(b"%d" % n)
-    first = Scanner(world.engine, JOBS)
+    first = Scanner(world.engine.topics.fetcher, JOBS)
     first.accept(first.read([PartitionPosition(0, Position.earliest())]))
     (mark, *_) = first.ahead[0]
     for offset in range(20):
-        scanner = Scanner(world.engine, JOBS)
+        scanner = Scanner(world.engine.topics.fetcher, JOBS)
         scanner._mark(mark)
         fetched.clear()
         [(block, some)], gone, _, left = scanner.find(0, [offset], 1)
@@ -125,14 +126,14 @@ def test_behind_a_block_of_which_nothing_is_left_it_is_read_on(fetched: list[Pos
     for message in world.receive()[5:10]:
         erase(world, message)
     world.engine.truncate_topic(JOBS, Position.offset(7))
-    scanner = Scanner(world.engine, JOBS)
+    scanner = Scanner(world.engine.topics.fetcher, JOBS)
     for offsets, found in (([3], []), ([3, 11], [([11], 10)])):
         fetched.clear()
         pieces, gone, _, left = scanner.find(0, offsets, 1)
         assert [(some, block.base) for block, some in pieces] == found
         assert (gone, left) == ([3], [])
         assert fetched[:2] == [Position.offset(3), Position.offset(7)]
-        scanner = Scanner(world.engine, JOBS)  # without marks
+        scanner = Scanner(world.engine.topics.fetcher, JOBS)  # without marks
     world.clock.pass_ms(40_000)
     assert world.values() == [b"10", b"11"]
 

@@ -292,7 +292,7 @@ class DelayQueue:
         with self.writing:
             if self.retired is not None:
                 raise again(self.retired)
-            if not self.stored.shared:
+            if not self.stored.lost:
                 self._ready(create=False)
             if self.stored.trusted:
                 with self._state:

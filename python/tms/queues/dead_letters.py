@@ -13,13 +13,12 @@ Invariants
 * What waits is bounded: a transaction carries up to `LETTERS` messages of about `LETTER_BYTES`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from tms.block import decode, encode, read_header, unpacked
 from tms.errors import DataCorrupt, Fenced, TMSError, TopicExists, TopicNotFound
 from tms.events import EventLog
-from tms.log.pending import Pending
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock, PartitionPosition
@@ -43,7 +42,6 @@ from tms.model.topic import (
 )
 from tms.model.transaction import (
     Commit,
-    CommitResult,
     PositionChange,
     PositionKey,
     TopicBlock,
@@ -51,6 +49,7 @@ from tms.model.transaction import (
 from tms.queues.queue import OpenQueue
 from tms.queues.reading import readable_ends
 from tms.topics.topics import Topics
+from tms.transactions.transactions import Transactions
 
 LETTERS, LETTER_BYTES = 1_000, 4 << 20
 COMMIT_TIMEOUT_S = 30.0
@@ -58,16 +57,6 @@ _AT_ONCE = 16  # messages that are read together: each may be large
 CAUSE, DELIVERIES = DEAD_PREFIX + "cause", DEAD_PREFIX + "deliveries"
 _SETTINGS = TopicSettings(1, None, None, message_bytes_max=MESSAGE_BYTES_MAX)
 _log = EventLog(__name__)
-
-
-class PositionsPort(Protocol):
-    """The transactions of the engine."""
-
-    def submit_commit(
-        self, request: Commit, inline: Durability, begun: Callable[[], None] | None
-    ) -> Pending[CommitResult]: ...
-
-    def positions(self, topic: TopicName, group: str) -> Mapping[int, Position]: ...
 
 
 class Letter(NamedTuple):
@@ -88,7 +77,7 @@ class Letter(NamedTuple):
 class DeadLetters:
     """Moves messages into dead letter topics and back. Of a queue one thread at a time moves."""
 
-    def __init__(self, topics: Topics, transactions: PositionsPort) -> None:
+    def __init__(self, topics: Topics, transactions: Transactions) -> None:
         self._log = topics.fetcher
         self._registry = topics.registry
         self._transactions = transactions

@@ -32,9 +32,10 @@ from tms.queues.delivering import Taking
 from tms.queues.entries import encode, queue_key
 from tms.queues.journal import QueueJournal, QueueWrite
 from tms.queues.partition import BLOCKED, DYING, LEASED, WAITING
-from tms.queues.reading import FoundAgain, MessageLog, Scanner, stored_bytes
+from tms.queues.reading import FoundAgain, Scanner, stored_bytes
 from tms.queues.state import Decision, Edits, QueueState
 from tms.queues.waiters import Waiter, Waiters
+from tms.topics.fetching import Fetcher
 
 RECENT_MAX = 10_000  # messages settled last: a call that is repeated is answered like the first
 DAMAGED_MS = 30_000  # before what cannot be read is tried again
@@ -44,7 +45,7 @@ _log = EventLog(__name__)
 class QueueServices(NamedTuple):
     """What all queues share. `dying` is called when something is to go to the dead letters."""
 
-    log: MessageLog
+    log: Fetcher
     journal: QueueJournal
     clock: Clock
     random: Random

@@ -38,7 +38,7 @@ from tms.queues.dead_letters import DeadLetters
 from tms.queues.entries import NOWHERE, Declared, encode
 from tms.queues.journal import QueueJournal
 from tms.queues.queue import OpenQueue, QueueServices
-from tms.queues.reading import MessageLog, readable_ends
+from tms.queues.reading import readable_ends
 from tms.queues.replay import replayed
 from tms.queues.settling import Settling
 from tms.queues.state import QueueState
@@ -58,7 +58,7 @@ class Queues:
     """The queues of one engine. Thread-safe; see `QueuesApi`."""
 
     def __init__(self, topics: Topics, transactions: Transactions, random: Random) -> None:
-        self._log: MessageLog = topics.fetcher
+        self._log = topics.fetcher
         self._registry = topics.registry
         self._clock = topics.clock
         self._random = random

@@ -14,10 +14,10 @@ Invariants
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tms.block import Columns, Compression, Ends, decode, read_header
 from tms.block.placing import dense
@@ -30,6 +30,7 @@ from tms.model.topic import TopicName
 from tms.queues.entries import NOWHERE
 from tms.queues.key_order import key_hash
 from tms.queues.partition import QueuePartitionState
+from tms.topics.fetching import Fetcher
 
 AHEAD_BYTES = 1 << 20
 AGAIN_BYTES = 256 << 10
@@ -38,33 +39,7 @@ _STEPS_MAX = 16  # reads from a mark on, before the log is asked to find an offs
 _HASHED = 1_024
 
 
-class MessageLog(Protocol):
-    """What queues need of the log; the engine is one."""
-
-    def fetch(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        wait_s: float = 0.0,
-    ) -> Fetched: ...
-
-    def offsets(self, name: TopicName, at: Position) -> Mapping[int, int]: ...
-
-    def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]: ...
-
-    def kept(self, name: TopicName, partitions: Iterable[int]) -> Mapping[int, Readable]: ...
-
-    def watch(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        callback: Callable[[], None],
-        held: Mapping[int, int] | None = None,
-    ) -> Callable[[], None]: ...
-
-
-def readable_ends(log: MessageLog, name: TopicName, partitions: int) -> dict[int, int]:
+def readable_ends(log: Fetcher, name: TopicName, partitions: int) -> dict[int, int]:
     """Where the partitions of a topic end, as far as that can be read."""
     ends = {}
     for partition in range(partitions):
@@ -212,7 +187,7 @@ class ReadAhead(NamedTuple):
 class Scanner:
     """Reads one topic for one queue. Not thread-safe."""
 
-    def __init__(self, log: MessageLog, name: TopicName) -> None:
+    def __init__(self, log: Fetcher, name: TopicName) -> None:
         self._log = log
         self._name = name
         self._next: dict[int, Position] = {}  # beyond what was read ahead

@@ -18,7 +18,7 @@ Invariants, besides those of `journal.journaled`
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tms.clock import Clock
 from tms.events import EventLog
@@ -27,6 +27,7 @@ from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability
 from tms.topics.internal_topic import InternalTopic
+from tms.topics.topics import Topics
 from tms.transactions.edits import (
     Aborted,
     Began,
@@ -58,16 +59,24 @@ class Ended(NamedTuple):
     blocks: tuple[Stored, ...] = ()
 
 
-class CommitPlaces(Protocol):
+class CommitPlaces:
     """The partitions that commits have stored blocks in."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
 
     def is_stored(self, block: Stored) -> bool:
         """Whether the log still reaches as far; of a topic that is gone nothing is missed."""
-        ...
+        name = self._topics.registry.name_of(block.uid)
+        return name is None or self._topics.log(name, block.partition).reaches(block.end_offset)
 
     def make_durable(self, places: Iterable[tuple[int, int]]) -> None:
-        """Sync what was stored in these partitions, by topic uid."""
-        ...
+        """Sync what was stored in these partitions, by topic uid. Owns none of them: who owns one
+        may be waiting for the journal that the caller holds."""
+        for uid, partition in places:
+            name = self._topics.registry.name_of(uid)
+            if name is not None:
+                self._topics.log(name, partition).make_durable()
 
 
 class TransactionsMachine:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from tms.clock import Clock
 from tms.errors import TimedOut, TMSError, TransactionNotFound
 from tms.log.pending import Pending
 from tms.model.snapshot import POINTERS_PER_MS, Fate, Snapshot, TransactionType
 from tms.model.topic import Durability
 from tms.topics.internal_topic import InternalTopic
+from tms.topics.topics import Topics
 from tms.transactions.commit_queue import CommitQueue, Finish
 from tms.transactions.edits import (
     Aborted,
@@ -45,18 +45,16 @@ class TransactionManager:
 
     def __init__(
         self,
-        topic: InternalTopic,
-        clock: Clock,
-        places: CommitPlaces,
-        run_in_background: Callable[[Callable[[], None]], object],
+        topics: Topics,
+        journal: InternalTopic,
         reloaded: Callable[[], None],
         lifetime_ms: int,
     ) -> None:
-        self._clock = clock
+        self._clock = topics.clock
         self._lifetime_ms = lifetime_ms  # of a foreign transaction
         self._watchers = Watchers()
-        self._journal = TransactionJournal(topic, clock, places, reloaded)
-        self.commits = CommitQueue(self._journal, self._watchers, run_in_background)
+        self._journal = TransactionJournal(journal, topics.clock, CommitPlaces(topics), reloaded)
+        self.commits = CommitQueue(self._journal, self._watchers, topics.run_in_background)
         self._committing: set[int] = set()  # intended, and not ended yet
 
     @property

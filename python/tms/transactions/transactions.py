@@ -31,7 +31,7 @@ from tms.model.transaction import (
 )
 from tms.topics.topics import Topics
 from tms.transactions.commit import CommitAttempt, CommitUnderWay, Parts
-from tms.transactions.edits import Outcome, Stored
+from tms.transactions.edits import Outcome
 from tms.transactions.manager import LATE_MS, TransactionManager
 from tms.transactions.participants import CommitParticipant, PositionsParticipant
 from tms.transactions.stored_image import StoredImage
@@ -43,24 +43,6 @@ TRANSACTIONS_MAX, POSITIONS_MAX = 150_000, 20_000  # entries of journals that a 
 TRANSACTIONS = TopicName(SYSTEM_NAMESPACE, "_transactions")
 
 
-class _CommitPlaces:
-    """Where the blocks of commits are."""
-
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
-
-    def is_stored(self, block: Stored) -> bool:
-        name = self._topics.registry.name_of(block.uid)
-        return name is None or self._topics.log(name, block.partition).reaches(block.end_offset)
-
-    def make_durable(self, places: Iterable[tuple[int, int]]) -> None:
-        """Owns none of them: who owns one may be waiting for the journal that the caller holds."""
-        for uid, partition in places:
-            name = self._topics.registry.name_of(uid)
-            if name is not None:
-                self._topics.log(name, partition).make_durable()
-
-
 class Transactions:
     """The transactions of one engine. Thread-safe. `lifetime_ms`: of one that was begun
     elsewhere."""
@@ -70,14 +52,8 @@ class Transactions:
         self._registry = registry = topics.registry
         self._positions: PositionsParticipant
         self._others: list[CommitParticipant] = []
-        self.manager = TransactionManager(
-            topics.journal(TRANSACTIONS),
-            topics.clock,
-            _CommitPlaces(topics),
-            topics.run_in_background,
-            self._invalidate_others,
-            lifetime_ms,
-        )
+        journal = topics.journal(TRANSACTIONS)
+        self.manager = TransactionManager(topics, journal, self._invalidate_others, lifetime_ms)
         topics.decide_by(self.manager)
         self._uncommitted = UncommittedMessages(self.manager, topics)
         self.tephra = TephraOperations(
