@@ -585,6 +585,23 @@ def test_what_a_failed_write_has_stored_while_a_move_ends_is_delivered(
     assert world.read() == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_request_is_remembered_though_something_was_moved_since_that_was_due_before(
+    shared: bool,
+) -> None:
+    """The clock goes back in between."""
+    world = World(shared)
+    world.later(b"1", delay_ms=0, token="t")
+    world.delayed.move()
+    world.clock.jump_ms(-1_000)
+    world.later(b"2", delay_ms=0)
+    world.delayed.move()
+    world.kill()
+    world.later(b"1", delay_ms=0, token="t")
+    world.delayed.move()
+    assert world.read() == [b"1", b"2"]
+
+
 def test_what_is_counted_after_a_failed_move_is_what_waits_also_in_a_shared_store() -> None:
     world = World(shared=True)
     world.later(b"1", delay_ms=0)

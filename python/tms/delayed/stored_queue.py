@@ -317,7 +317,9 @@ class StoredDelayQueue:
         return self._there.scan(max(start, after + b"\0"), stop, bytes_max)
 
     def _is_decided(self, id: DelayedId) -> bool:
-        return self.moved.covers(id) or self._there.get(entry_key(id)) is not None
+        """Whether an entry is stored, or what was written with it was whole before the last move
+        began, whose position may be before the entry."""
+        return id.sequence < self.moved.before or self._there.get(entry_key(id)) is not None
 
     def _moved(self) -> tuple[list[bytes], int]:
         """The keys of entries that were moved and are still there: of one batch, see above; and how
