@@ -171,7 +171,9 @@ def test_a_topic_that_is_not_there_is_an_error() -> None:
     world = _World()
     with pytest.raises(TopicNotFound):
         StoreObserver(world.store, world.clock).topic("nowhere")
-    assert StoreObserver(world.store, world.clock).topics("to.*|other") == [TOPIC]
+    assert [str(name) for name in StoreObserver(world.store, world.clock).names("default")] == [
+        TOPIC
+    ]
 
 
 # -- beside owners that fight ----------------------------------------------------------------------

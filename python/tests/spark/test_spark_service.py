@@ -192,8 +192,8 @@ class Kept:
         self.leaps: dict[int, int] = {}  # when a block is reached, the topic begins later
         self.clock = clock
 
-    def topics(self, pattern: str) -> list[str]:
-        return ["t"]
+    def names(self, namespace: str) -> list[TopicName]:
+        return [TopicName(namespace, "t")]
 
     def generation(self, topic: str) -> int:
         return 1

@@ -23,6 +23,7 @@ from tms.cli.spark_running import (
     where,
 )
 from tms.errors import TMSError
+from tms.model.topic import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +84,7 @@ def _all(place: Where) -> list[str]:
     from tms.spark.source.reader import open_topics
 
     with closing(open_topics(TopicPlace(place.url or "", "", place.store or ""))) as topics:
-        return topics.topics(".*")
+        return list(map(str, topics.names(DEFAULT_NAMESPACE)))
 
 
 @dataclass(frozen=True)

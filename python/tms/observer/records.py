@@ -8,7 +8,6 @@ Invariants
 * A view of a topic is of one generation of it; of the next one it shows nothing.
 """
 
-import re
 from collections.abc import Iterator
 
 from tms.clock import Clock
@@ -16,7 +15,7 @@ from tms.errors import PartitionNotFound, TopicNotFound
 from tms.log.records import BlockKey, decode
 from tms.log.staging import StagedBlocks
 from tms.model import keys
-from tms.model.topic import DEFAULT_NAMESPACE, TopicName
+from tms.model.topic import TopicName
 from tms.model.transaction_image import Fates, TransactionImage, decode_image
 from tms.observer.partition import KnownPartition, ObservedPartition
 from tms.observer.rows import PartitionRows
@@ -38,17 +37,12 @@ class StoreObserver:
         self._known: dict[tuple[int, int], KnownPartition] = {}  # by topic uid and partition
         self._clock = clock
 
-    def topics(self, pattern: str) -> list[str]:
-        """The topics of the namespace `default` whose `name` or `default:name` a regular expression
-        matches as a whole; of another namespace when the expression begins with its name and a
-        colon."""
-        wanted = re.compile(pattern)
-        named = re.match(r"([A-Za-z0-9_]+):", pattern)
-        found = []
-        for name in self._names(named[1] if named else DEFAULT_NAMESPACE):
-            if any(map(wanted.fullmatch, {str(name), f"{name.namespace}:{name.topic}"})):
-                found.append(str(name))
-        return found
+    def names(self, namespace: str) -> Iterator[TopicName]:
+        """The topics of a namespace."""
+        prefix = keys.topic_key(namespace, "")
+        for page in pages(self.metadata, prefix, keys.prefix_stop(prefix), PAGE_BYTES):
+            for key, _ in page:
+                yield TopicName(namespace, key[len(prefix) :].decode("ascii"))
 
     def topic(self, name: str) -> "ObservedTopic":
         """A topic as it stands now. Raises `TopicNotFound`, `DataCorrupt`."""
@@ -81,12 +75,6 @@ class StoreObserver:
         judged_ms = None if raw is None else int(raw)
         now_ms = RetentionClock(self._clock, judged_ms).now_ms()
         return floor_by_time(max(now_ms, judged_ms or 0), record.retention_ms)
-
-    def _names(self, namespace: str) -> Iterator[TopicName]:
-        prefix = keys.topic_key(namespace, "")
-        for page in pages(self.metadata, prefix, keys.prefix_stop(prefix), PAGE_BYTES):
-            for key, _ in page:
-                yield TopicName(namespace, key[len(prefix) :].decode("ascii"))
 
 
 class ObservedTopic:

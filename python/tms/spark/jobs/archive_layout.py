@@ -29,7 +29,7 @@ CHECKPOINT, MANIFEST = "_checkpoint", "_spark_metadata"
 COLUMNS = WantedColumns(headers=True, message_id=True)
 _SCHEMA = f"{spark_ddl(COLUMNS)}, date date"
 _DEPTH = 3  # topic, date, file
-_LIFE = re.compile(r"([^#]+)(#[0-9]+)?")
+_TOPIC = re.compile(r"([^#]+)(#[0-9]+)?")
 
 
 def archived(spark: "SparkSession", directory: str) -> "DataFrame":
@@ -73,9 +73,9 @@ def begun(spark: "SparkSession", directory: str) -> dict[str, int]:
     offsets: dict[str, dict[str, int]] = json.loads(newest[2])
     partitions: dict[str, int] = {}
     for key, ends in offsets.items():
-        life = _LIFE.fullmatch(key)
-        if life is not None:
-            partitions[life[1]] = max(partitions.get(life[1], 0), 1 + max(map(int, ends)))
+        topic = _TOPIC.fullmatch(key)
+        if topic is not None:
+            partitions[topic[1]] = max(partitions.get(topic[1], 0), 1 + max(map(int, ends)))
     return partitions
 
 

@@ -166,23 +166,22 @@ class _RowBatches:
     ) -> pa.RecordBatch:
         """The rows of a block, made by Arrow."""
         count, part = behind - first, cells.slice(first, behind)
-        arrays = [
-            *part.arrays(),
-            self._topic.rows(count),
-            self._partition(stored.partition).rows(count),
-            self._offsets.rows(header.base_offset, part.index),
-            pa.repeat(pa.scalar(stored.time_ms * 1_000, TIMESTAMP), count),
-            self._time_type.rows(count),
-        ]
+        keys, values = part.arrays()
+        made = {
+            "key": keys,
+            "value": values,
+            "offset": self._offsets.rows(header.base_offset, part.index),
+            "timestamp": pa.repeat(pa.scalar(stored.time_ms * 1_000, TIMESTAMP), count),
+        }
         if self._columns.headers:
             headers = _headers(cells.record_batch().column(2))
-            arrays.append(
+            made["headers"] = (
                 self._no_headers.rows(count) if headers is None else headers.slice(first, count)
             )
         if self._columns.message_id:
             sequence = stored.last_sequence - header.count + 1
-            arrays.append(_ids(stored.time_ms, sequence, part.index))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            made["id"] = _ids(stored.time_ms, sequence, part.index)
+        return self._batch(stored.partition, made)
 
     def _gather(self, stored: StoredBlock, header: BlockHeader, part: blocks_of.Columns) -> None:
         """Take the messages of a block with a few."""
@@ -201,30 +200,30 @@ class _RowBatches:
             gathered.ids += map(bytes.hex, first.run(part.index))
 
     def _end_gathered(self) -> None:
-        gathered, count = self._gathered, len(self._gathered.offsets)
-        if not count:
+        gathered, self._gathered = self._gathered, _Gathered()
+        if not gathered.offsets:
             return
-        arrays = [
-            pa.array(gathered.keys, pa.binary()),
-            pa.array(gathered.values, pa.binary()),
-            self._topic.rows(count),
-            self._partition(gathered.partition).rows(count),
-            pa.array(gathered.offsets, pa.int64()),
-            pa.array(gathered.times_us, TIMESTAMP),
-            self._time_type.rows(count),
-        ]
-        if self._columns.headers:
-            arrays.append(pa.array(map(_pairs, gathered.headers), HEADERS))
-        if self._columns.message_id:
-            arrays.append(pa.array(gathered.ids, pa.utf8()))
-        self._waiting.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-        self._gathered = _Gathered()
+        made = {
+            "key": pa.array(gathered.keys, pa.binary()),
+            "value": pa.array(gathered.values, pa.binary()),
+            "offset": pa.array(gathered.offsets, pa.int64()),
+            "timestamp": pa.array(gathered.times_us, TIMESTAMP),
+            "headers": pa.array(map(_pairs, gathered.headers), HEADERS),
+            "id": pa.array(gathered.ids, pa.utf8()),
+        }
+        self._waiting.append(self._batch(gathered.partition, made))
 
-    def _partition(self, number: int) -> _Constant:
-        constant = self._partitions.get(number)
-        if constant is None:
-            constant = self._partitions[number] = _Constant(pa.scalar(number, pa.int32()))
-        return constant
+    def _batch(self, partition: int, made: dict[str, pa.Array]) -> pa.RecordBatch:
+        """The wanted ones of these columns, with those that are the same in every row."""
+        count = len(made["value"])
+        if partition not in self._partitions:
+            self._partitions[partition] = _Constant(pa.scalar(partition, pa.int32()))
+        made["topic"] = self._topic.rows(count)
+        made["partition"] = self._partitions[partition].rows(count)
+        made["timestampType"] = self._time_type.rows(count)
+        return pa.RecordBatch.from_arrays(
+            [made[name] for name in self._schema.names], schema=self._schema
+        )
 
 
 def _pairs(headers: dict[str, bytes]) -> list[dict[str, str | bytes]] | None:

@@ -24,6 +24,7 @@ from tms.errors import OffsetOutOfRange, TopicNotFound
 from tms.log.records import BlockKey
 from tms.model.message import StoredBlock
 from tms.model.position import Position
+from tms.model.topic import TopicName
 from tms.observer import End, ObservedPartition, StoreObserver
 from tms.spark.source.splitting import weighted_splits
 from tms.spark.source.topics import Split
@@ -52,10 +53,9 @@ class HBaseReader:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": None}
 
-    def topics(self, pattern: str) -> list[str]:
-        """The topics of the namespace `default` that the pattern matches as a whole; of another
-        one when the pattern begins with its name and a colon."""
-        return self._view.topics(pattern)
+    def names(self, namespace: str) -> Iterator[TopicName]:
+        """The topics of a namespace."""
+        return self._view.names(namespace)
 
     def generation(self, topic: str) -> int:
         """The topic's generation."""

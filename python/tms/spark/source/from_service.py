@@ -11,7 +11,6 @@ Invariants
   only grow, so it is enough that it is still the same when the last answer has come.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -23,7 +22,7 @@ from tms.client.transport import Channel, FetchRequest, PendingAnswer
 from tms.errors import OffsetOutOfRange, TimedOut, TMSError, TopicNotFound
 from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position
-from tms.model.topic import DEFAULT_NAMESPACE, TopicName
+from tms.model.topic import TopicName
 from tms.retrying import retrying
 from tms.spark.source.splitting import even_splits
 from tms.spark.source.topics import Split
@@ -46,21 +45,14 @@ class ServiceReader:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_connected": None}
 
-    def topics(self, pattern: str) -> list[str]:
-        """The topics of the namespace `default` that the pattern matches as a whole; of another
-        one when the pattern begins with its name and a colon."""
-        matching = re.compile(pattern)
-        named = re.match(r"([A-Za-z0-9_]+):", pattern)
-        namespace = named[1] if named else DEFAULT_NAMESPACE
-        names, after = [], None
+    def names(self, namespace: str) -> Iterator[TopicName]:
+        """The topics of a namespace."""
+        after = None
         while True:
             page = self._transport.list_topics(namespace, after, _TOPICS_PER_PAGE)
-            for info in page:
-                spelled = {str(info.name), f"{info.namespace}:{info.topic}"}
-                if any(map(matching.fullmatch, spelled)):
-                    names.append(str(info.name))
+            yield from (topic.name for topic in page)
             if len(page) < _TOPICS_PER_PAGE:
-                return names
+                return
             after = page[-1].topic
 
     def generation(self, topic: str) -> int:
@@ -75,8 +67,8 @@ class ServiceReader:
         self, topic: str, ranges: Mapping[int, tuple[int, int]], at_least: int
     ) -> list[Split]:
         """The ranges in about equal parts."""
-        life = b"%d" % self.generation(topic)
-        return [split._replace(where=life) for split in even_splits(topic, ranges, at_least)]
+        generation = b"%d" % self.generation(topic)
+        return [split._replace(where=generation) for split in even_splits(topic, ranges, at_least)]
 
     def read(self, split: Split) -> Iterator[StoredBlock]:
         """The committed blocks that overlap the split, in order."""
@@ -84,7 +76,7 @@ class ServiceReader:
         try:
             for blocks in fetching.answers():
                 if fetching.finished:
-                    self._check_life(split)
+                    self._check_generation(split)
                 yield from blocks
         finally:
             fetching.close()
@@ -101,7 +93,7 @@ class ServiceReader:
             self._connected = HttpTransport(self._url, token=self._token, timeout_s=self._timeout_s)
         return self._connected
 
-    def _check_life(self, split: Split) -> None:
+    def _check_generation(self, split: Split) -> None:
         if split.where and self.generation(split.topic) != int(split.where):
             raise TopicNotFound(
                 f"The topic {split.topic} was deleted and created anew while it was read. Start "

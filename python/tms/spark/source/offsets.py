@@ -1,7 +1,7 @@
 """The offsets of a stream: what stands in its checkpoint, and how far the next batch goes. Pure.
 
     {"flights": {"0": 23, "1": 42}}             read up to these offsets, as Spark's Kafka source
-    {"flights#2": {"0": 5}}                     the same, of the second life of that name
+    {"flights#2": {"0": 5}}                     the same, of the second topic of that name
     {"flights#from": {"1": 7}, "flights": …}    partition 1 was read from offset 7 in this batch
 
 Invariants
@@ -17,24 +17,28 @@ Invariants
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from tms.errors import Invalid
 from tms.spark.source.splitting import apportioned
 
 _KEY = re.compile(r"([A-Za-z0-9_:-]{1,257})(?:#([1-9][0-9]{0,9}))?(#from)?")
 
+_LOGGED = dict[str, dict[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]]
 Places = Mapping[str, Mapping[int, int]]
 
 
 class SourceTopic(NamedTuple):
     """A topic from its creation to its deletion; `generation` counts from 1."""
 
-    topic: str
+    name: str
     generation: int = 1
 
     def __str__(self) -> str:
-        return self.topic if self.generation == 1 else f"{self.topic}#{self.generation}"
+        return self.name if self.generation == 1 else f"{self.name}#{self.generation}"
 
 
 Ends = Mapping[SourceTopic, Mapping[int, int]]
@@ -52,7 +56,7 @@ class StreamOffsets:
 class OffsetRange(NamedTuple):
     """A part of a partition to read."""
 
-    life: SourceTopic
+    topic: SourceTopic
     partition: int
     start: int
     stop: int
@@ -68,8 +72,8 @@ def parse_key(key: str) -> SourceTopic | None:
 
 def to_json(offsets: StreamOffsets) -> dict[str, dict[str, int]]:
     """What Spark writes to the checkpoint."""
-    said = [(str(life), places) for life, places in offsets.ends.items()]
-    said += [(f"{life}#from", places) for life, places in offsets.begun.items()]
+    said = [(str(topic), places) for topic, places in offsets.ends.items()]
+    said += [(f"{topic}#from", places) for topic, places in offsets.begun.items()]
     return {
         key: {str(partition): places[partition] for partition in sorted(places)}
         for key, places in sorted(said)
@@ -81,23 +85,16 @@ def from_json(said: Mapping[str, Any]) -> StreamOffsets:
     """What the checkpoint says. Raises `Invalid` when another source wrote it."""
     ends: dict[SourceTopic, dict[int, int]] = {}
     begun: dict[SourceTopic, dict[int, int]] = {}
-    for key, places in said.items():
+    try:
+        logged = msgspec.convert(said, _LOGGED, str_keys=True)
+    except msgspec.ValidationError as exc:
+        raise _foreign(said) from exc
+    for key, places in logged.items():
         match = _KEY.fullmatch(key)
-        if match is None or not isinstance(places, dict):
+        if match is None:
             raise _foreign(said)
-        life = SourceTopic(match[1], int(match[2] or 1))
-        (begun if match[3] else ends)[life] = {
-            _number(said, partition): _number(said, offset) for partition, offset in places.items()
-        }
+        (begun if match[3] else ends)[SourceTopic(match[1], int(match[2] or 1))] = places
     return StreamOffsets(ends, begun)
-
-
-def _number(said: Mapping[str, Any], value: Any) -> int:
-    if type(value) is int and value >= 0:
-        return value
-    if isinstance(value, str) and re.fullmatch(r"0|[1-9][0-9]{0,3}", value):
-        return int(value)
-    raise _foreign(said)
 
 
 def _foreign(said: Mapping[str, Any]) -> Invalid:
@@ -115,13 +112,13 @@ def joined(start: StreamOffsets, earliest: Ends, latest: Ends) -> tuple[Ends, En
     before its start the batch goes back to that end.
     """
     starts = {
-        life: {
-            partition: start.ends.get(life, {}).get(
-                partition, earliest.get(life, {}).get(partition, 0)
+        topic: {
+            partition: start.ends.get(topic, {}).get(
+                partition, earliest.get(topic, {}).get(partition, 0)
             )
             for partition in ends
         }
-        for life, ends in latest.items()
+        for topic, ends in latest.items()
     }
     return starts, latest
 
@@ -131,10 +128,10 @@ def limited(starts: Ends, stops: Ends, offsets_max: int) -> Ends:
     waits in each partition, but at least one for each; when the limit is smaller than that,
     partitions take turns."""
     lags = [
-        (life, partition, stop - starts[life][partition])
-        for life, ends in sorted(stops.items())
+        (topic, partition, stop - starts[topic][partition])
+        for topic, ends in sorted(stops.items())
         for partition, stop in sorted(ends.items())
-        if stop > starts[life][partition]
+        if stop > starts[topic][partition]
     ]
     if sum(lag for _, _, lag in lags) <= offsets_max:
         return stops
@@ -145,9 +142,9 @@ def limited(starts: Ends, stops: Ends, offsets_max: int) -> Ends:
         shares = [int(i in chosen) for i in range(len(lags))]
     else:
         shares = _at_least_one(apportioned([lag for _, _, lag in lags], offsets_max))
-    found = {life: dict(ends) for life, ends in stops.items()}
-    for (life, partition, _), share in zip(lags, shares, strict=True):
-        found[life][partition] = starts[life][partition] + share
+    found = {topic: dict(ends) for topic, ends in stops.items()}
+    for (topic, partition, _), share in zip(lags, shares, strict=True):
+        found[topic][partition] = starts[topic][partition] + share
     return found
 
 
@@ -165,8 +162,8 @@ def _at_least_one(shares: list[int]) -> list[int]:
 def waiting(starts: Ends, stops: Ends) -> int:
     """How many offsets lie between them."""
     return sum(
-        max(0, stop - starts[life][partition])
-        for life, ends in stops.items()
+        max(0, stop - starts[topic][partition])
+        for topic, ends in stops.items()
         for partition, stop in ends.items()
     )
 
@@ -174,11 +171,11 @@ def waiting(starts: Ends, stops: Ends) -> int:
 def batch_end(start: StreamOffsets, fresh: bool, starts: Ends, stops: Ends) -> StreamOffsets:
     """The offsets that end a batch. `fresh`: its start stands in no checkpoint yet."""
     begun: dict[SourceTopic, dict[int, int]] = {}
-    for life, ends in stops.items():
-        known = {} if fresh else start.ends.get(life, {})
+    for topic, ends in stops.items():
+        known = {} if fresh else start.ends.get(topic, {})
         for partition, stop in ends.items():
-            if partition not in known and starts[life][partition] < stop:
-                begun.setdefault(life, {})[partition] = starts[life][partition]
+            if partition not in known and starts[topic][partition] < stop:
+                begun.setdefault(topic, {})[partition] = starts[topic][partition]
     return StreamOffsets(stops, begun)
 
 
@@ -187,9 +184,9 @@ def ranges(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
     ranges: list[OffsetRange] = []
     if start == end:  # what was begun in the batch before is not begun again
         return ranges
-    for life, ends in sorted(end.ends.items()):
-        known = dict(start.ends.get(life, {})) | dict(end.begun.get(life, {}))
+    for topic, ends in sorted(end.ends.items()):
+        known = dict(start.ends.get(topic, {})) | dict(end.begun.get(topic, {}))
         for partition, stop in sorted(ends.items()):
             if known.get(partition, stop) < stop:
-                ranges.append(OffsetRange(life, partition, known[partition], stop))
+                ranges.append(OffsetRange(topic, partition, known[partition], stop))
     return ranges

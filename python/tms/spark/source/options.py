@@ -65,7 +65,7 @@ class BoundKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Where reading begins or ends, and by which option. `places` are offsets or ms since 1970, by
-    topic and partition; `generations` are of topics of which a certain life is meant."""
+    topic and partition; `generations` are of topics named with their generation."""
 
     option: str
     kind: BoundKind
@@ -253,7 +253,7 @@ def _at_places(option: str, text: str, kind: BoundKind, form: Any, what: str) ->
         source = parse_key(key)
         if source is None:
             raise refuse(option, text, f"names of topics, unlike {key!r}")
-        topic = topic_name(option, source.topic)
+        topic = topic_name(option, source.name)
         if topic in places:
             raise refuse(option, text, f"the topic {topic} once")
         if "#" in key:

@@ -108,25 +108,25 @@ class BatchReader(DataSourceReader):
         starts = resolved(topics, options.starting, ends, options)
         stops = resolved(topics, options.ending, ends, options)
         ranges = []
-        for life in sorted(ends):
-            times = _times(topics, life.topic, narrowing)
-            for partition in sorted(ends[life]):
-                start, stop = starts[life][partition], stops[life][partition]
+        for topic in sorted(ends):
+            times = _times(topics, topic.name, narrowing)
+            for partition in sorted(ends[topic]):
+                start, stop = starts[topic][partition], stops[topic][partition]
                 if start > stop:
                     raise Invalid(
-                        f"Partition {partition} of {life.topic} would be read from offset {start} "
+                        f"Partition {partition} of {topic.name} would be read from offset {start} "
                         f"back to {stop}: {options.starting.option} lies behind "
                         f"{options.ending.option}.",
                         field=options.ending.option,
                     )
-                if not narrowing.reads(life.topic, partition):
+                if not narrowing.reads(topic.name, partition):
                     continue
                 start = max(start, narrowing.offset.low, times[0].get(partition, 0))
                 stop = min(stop, times[1].get(partition, stop))
                 if narrowing.offset.high is not None:
                     stop = min(stop, narrowing.offset.high)
                 if start < stop:
-                    ranges.append(OffsetRange(life, partition, start, stop))
+                    ranges.append(OffsetRange(topic, partition, start, stop))
         return ranges
 
 

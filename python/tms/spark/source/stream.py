@@ -84,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         available = self._available(begun) if self._target is None else self._target
         lost = self._tell_lost(begun, available)
         grown = [
-            life for life, ends in available.items() if set(ends) - set(begun.ends.get(life, ()))
+            topic for topic, ends in available.items() if set(ends) - set(begun.ends.get(topic, ()))
         ]
         starts, stops = joined(begun, earliest(self._topics, grown, available), available)
         if not isinstance(limit, ReadAllAvailable):
@@ -128,16 +128,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _tell_lost(self, begun: StreamOffsets, available: Ends) -> bool:
         """Whether something that stands in the checkpoint is no longer there; it is told."""
         lost = False
-        names = {life.topic for life in available}
-        for life, ends in begun.ends.items():
+        names = {topic.name for topic in available}
+        for topic, ends in begun.ends.items():
             for partition, at in sorted(ends.items()):
-                if life not in available:
-                    why = RENEWED if life.topic in names else GONE
-                    self._rule.lost(life.topic, partition, at, None, why)
+                if topic not in available:
+                    why = RENEWED if topic.name in names else GONE
+                    self._rule.lost(topic.name, partition, at, None, why)
                     lost = True
-                elif partition in available[life] and available[life][partition] < at:
-                    end = available[life][partition]
-                    self._rule.lost(life.topic, partition, end, at, SHORTER)
+                elif partition in available[topic] and available[topic][partition] < at:
+                    end = available[topic][partition]
+                    self._rule.lost(topic.name, partition, end, at, SHORTER)
                     lost = True
         return lost
 

@@ -4,11 +4,12 @@ The driver asks where a topic begins and ends and divides what is to be read int
 read one split each.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from tms.model.message import StoredBlock
 from tms.model.position import Position
+from tms.model.topic import TopicName
 
 
 class Split(NamedTuple):
@@ -26,8 +27,8 @@ class TopicReader(Protocol):
     """Reads topics that another process owns. Picklable; connects at the first use, and never
     pickles a connection."""
 
-    def topics(self, pattern: str) -> list[str]:
-        """The topics whose `name` or `namespace:name` the pattern matches as a whole."""
+    def names(self, namespace: str) -> Iterable[TopicName]:
+        """The topics of a namespace."""
         ...
 
     def generation(self, topic: str) -> int:
@@ -43,14 +44,14 @@ class TopicReader(Protocol):
         self, topic: str, ranges: Mapping[int, tuple[int, int]], at_least: int
     ) -> list[Split]:
         """The ranges in about equal parts, at least so many as far as that is possible. They are of
-        the life that the topic is in now."""
+        the topic's generation now."""
         ...
 
     def read(self, split: Split) -> Iterator[StoredBlock]:
         """The committed blocks that overlap the split, in order; the caller cuts to offsets.
 
         Raises `OffsetOutOfRange` when its beginning is no longer kept or its end is not there, and
-        `TopicNotFound` when the topic is in another life.
+        `TopicNotFound` when the topic has another generation.
         """
         ...
 
