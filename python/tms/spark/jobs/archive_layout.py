@@ -13,7 +13,6 @@ Invariants
 """
 
 import json
-import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -21,6 +20,7 @@ from pyspark.errors import AnalysisException
 
 from tms.errors import Invalid, NotFound
 from tms.spark.rows import WantedColumns, spark_ddl
+from tms.spark.source.offsets import from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +29,6 @@ CHECKPOINT, MANIFEST = "_checkpoint", "_spark_metadata"
 COLUMNS = WantedColumns(headers=True, message_id=True)
 _SCHEMA = f"{spark_ddl(COLUMNS)}, date date"
 _DEPTH = 3  # topic, date, file
-_TOPIC = re.compile(r"([^#]+)(#[0-9]+)?")
 
 
 def archived(spark: "SparkSession", directory: str) -> "DataFrame":
@@ -70,12 +69,9 @@ def begun(spark: "SparkSession", directory: str) -> dict[str, int]:
             )
         return {}
     newest = batches[max(batches, key=int)]
-    offsets: dict[str, dict[str, int]] = json.loads(newest[2])
     partitions: dict[str, int] = {}
-    for key, ends in offsets.items():
-        topic = _TOPIC.fullmatch(key)
-        if topic is not None:
-            partitions[topic[1]] = max(partitions.get(topic[1], 0), 1 + max(map(int, ends)))
+    for topic, ends in from_json(json.loads(newest[2])).ends.items():
+        partitions[topic.name] = max(partitions.get(topic.name, 0), 1 + max(ends))
     return partitions
 
 

@@ -11,7 +11,7 @@ for example, is given anew by the topic it goes to, and may stay in the rows; an
 be lost, and is an error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -29,15 +29,11 @@ GIVEN_BY_TOPIC = frozenset(("offset", "timestamp", "timestamptype", "id"))
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Where the columns stand; None: there is no such column. `topic` is where every row goes, ""
-    if the column says it."""
+    """Where the columns of these names stand. `topic` is where every row goes, "" if its column
+    says it."""
 
-    value: int
-    key: int | None
-    headers: int | None
-    topics: int | None
-    partition: int | None
-    topic: str = ""
+    places: Mapping[str, int]
+    topic: str
 
 
 def shape_of(fields: Sequence[tuple[str, str]], topic: str) -> Shape:
@@ -73,14 +69,7 @@ def shape_of(fields: Sequence[tuple[str, str]], topic: str) -> Shape:
             "Nothing says where to write: give the option `topic`, or a column `topic`.",
             field="topic",
         )
-    return Shape(
-        places["value"],
-        places.get("key"),
-        places.get("headers"),
-        None if topic else places["topic"],
-        places.get("partition"),
-        topic,
-    )
+    return Shape(places, topic)
 
 
 def _unknown(column: str) -> str:

@@ -12,7 +12,6 @@ Invariants
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,17 +19,11 @@ import pyarrow.compute as pc
 from tms.block import encode_batch
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
+from tms.model.transaction import TopicBlock
 from tms.spark.sink.routing import RowSlice, runs
 
 BLOCK_BYTES = 256 << 10  # what readers like best; see docs/formats.md
 HELD_BYTES = 32 << 20
-
-
-class Filled(NamedTuple):
-    """A block, and the topic it is for."""
-
-    topic: TopicName
-    new: NewBlock
 
 
 class _RowFilling:
@@ -56,7 +49,7 @@ class Filler:
         self._held = 0
         self.blocks: dict[tuple[TopicName, int], int] = {}  # made so far, by partition
 
-    def add(self, slices: Iterable[RowSlice], bytes_held: int) -> Iterator[Filled]:
+    def add(self, slices: Iterable[RowSlice], bytes_held: int) -> Iterator[TopicBlock]:
         """Take slices of rows that have so many bytes together; the blocks that are full."""
         for slice_ in slices:
             yield from self._add(slice_)
@@ -64,14 +57,14 @@ class Filler:
         if self._held >= self._held_bytes:
             yield from self.finish()
 
-    def finish(self) -> Iterator[Filled]:
+    def finish(self) -> Iterator[TopicBlock]:
         """Blocks of all that waits."""
         for place, filling in self._fillings.items():
             if filling.parts:
                 yield self._block(place, filling)
         self._held = 0
 
-    def _add(self, slice_: RowSlice) -> Iterator[Filled]:
+    def _add(self, slice_: RowSlice) -> Iterator[TopicBlock]:
         place = (slice_.topic, slice_.partition)
         filling = self._fillings.setdefault(place, _RowFilling())
         ends = pc.add(pc.cumulative_sum(slice_.sizes), filling.bytes)
@@ -84,10 +77,10 @@ class Filler:
             filling.parts.append(slice_.rows.slice(start, stop - start))
             filling.bytes += pc.sum(slice_.sizes.slice(start, stop - start)).as_py()
 
-    def _block(self, place: tuple[TopicName, int], filling: _RowFilling) -> Filled:
+    def _block(self, place: tuple[TopicName, int], filling: _RowFilling) -> TopicBlock:
         parts, filling.parts, filling.bytes = filling.parts, [], 0
         rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         sequence = self.blocks.get(place, 0)
         self.blocks[place] = sequence + 1
         block = encode_batch(rows, producer_id=self._producer_id, producer_sequence=sequence)
-        return Filled(place[0], NewBlock(place[1], block))
+        return TopicBlock(place[0], NewBlock(place[1], block))

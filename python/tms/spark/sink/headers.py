@@ -12,12 +12,6 @@ from tms.block import HEADER_VALUE_BYTES_MAX, HEADERS_MAX
 from tms.errors import Invalid
 
 
-def no_headers(count: int) -> pa.Array:
-    """So many empty maps."""
-    ends = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
-    return pa.MapArray.from_arrays(ends, pa.array([], pa.utf8()), pa.array([], pa.binary()))
-
-
 def headers_of(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     """The maps, and how many bytes of names and values each has. Raises `Invalid`."""
     counts = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int32())

@@ -20,8 +20,9 @@ from tms.errors import Invalid, PartitionNotFound, TooLarge
 from tms.model.keys import partitions_for_keys
 from tms.model.topic import TopicName
 from tms.spark.options import topic_name
+from tms.spark.rows.columns import HEADERS
 from tms.spark.sink.columns import Shape
-from tms.spark.sink.headers import headers_of, no_headers
+from tms.spark.sink.headers import headers_of
 
 MESSAGE_OVERHEAD_BYTES = 8  # of a message in a block, about
 _SIZE, _PARTITION = "size", "partition"
@@ -64,10 +65,10 @@ class Router:
         if not batch.num_rows:
             return
         shape, rows = self._shape, _rows(self._shape, batch)
-        if shape.topics is None:
+        if shape.topic:
             yield from self._partitioned(self._target(shape.topic), rows)
         else:
-            for name, rows_of_topic in _by_topic(batch.column(shape.topics), rows):
+            for name, rows_of_topic in _by_topic(batch.column(shape.places["topic"]), rows):
                 yield from self._partitioned(self._target(name), rows_of_topic)
         self._turn += 1
 
@@ -119,19 +120,15 @@ def runs(numbers: pa.Array) -> Iterator[tuple[int, int, int]]:
 
 def _rows(shape: Shape, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows as a block has them, the bytes of each, and the partition that it names."""
-    count = batch.num_rows
-    value = _binary(batch.column(shape.value))
-    key, headers = pa.nulls(count, pa.binary()), no_headers(count)
-    sizes = _lengths(value)
-    if shape.key is not None:
-        key = _binary(batch.column(shape.key))
-        sizes = pc.add(sizes, _lengths(key))
-    if shape.headers is not None:
-        headers, bytes_ = headers_of(batch.column(shape.headers))
-        sizes = pc.add(sizes, bytes_)
-    named = pa.nulls(count, pa.int32())
-    if shape.partition is not None:
-        named = batch.column(shape.partition)
+
+    def column(name: str, kind: pa.DataType) -> pa.Array:
+        place = shape.places.get(name)
+        return pa.nulls(batch.num_rows, kind) if place is None else batch.column(place)
+
+    key, value = (_binary(column(name, pa.binary())) for name in ("key", "value"))
+    headers, header_bytes = headers_of(column("headers", HEADERS))
+    sizes = pc.add(pc.add(_lengths(key), _lengths(value)), header_bytes)
+    named = column(_PARTITION, pa.int32())
     return pa.RecordBatch.from_arrays([key, value, headers, sizes, named], schema=_ROUTED)
 
 

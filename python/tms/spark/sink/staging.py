@@ -24,9 +24,10 @@ import pyarrow as pa
 from tms.client.transport import Transport
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
+from tms.model.transaction import TopicBlock
 from tms.spark.sink.columns import Shape
 from tms.spark.sink.fence import Attempt, BatchFence, Job
-from tms.spark.sink.filling import Filled, Filler
+from tms.spark.sink.filling import Filler
 from tms.spark.sink.routing import Router, SinkTopic
 
 REQUEST_BYTES = 4 << 20
@@ -74,7 +75,7 @@ class _Requests:
         self._under_way: Future[None] | None = None
         self.transaction_id = 0
 
-    def add(self, block: Filled) -> None:
+    def add(self, block: TopicBlock) -> None:
         """Take a block. Raises the error of an earlier one."""
         self._waiting.setdefault(block.topic, []).append(block.new)
         self._bytes += len(block.new.block)

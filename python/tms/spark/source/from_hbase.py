@@ -20,12 +20,13 @@ import msgspec
 
 from tms.block import read_header
 from tms.clock import SystemClock
-from tms.errors import OffsetOutOfRange, TopicNotFound
+from tms.errors import OffsetOutOfRange
 from tms.log.records import BlockKey
 from tms.model.message import StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.observer import End, ObservedPartition, StoreObserver
+from tms.spark.source.losses import created_anew, ends_early
 from tms.spark.source.splitting import weighted_splits
 from tms.spark.source.topics import Split
 from tms.store.base import Store
@@ -79,7 +80,7 @@ class HBaseReader:
         for number, (start, stop) in sorted(ranges.items()):
             if start < stop:
                 one = view.partition(number)
-                _end(one, stop)
+                _check_end(topic, one, stop)
                 pieces[number] = one.pieces(start, stop)
         found = weighted_splits(topic, pieces, at_least)
         return [split._replace(where=self._where(view.record.uid, split)) for split in found]
@@ -89,15 +90,11 @@ class HBaseReader:
         where = msgspec.msgpack.decode(split.where, type=_Where)
         topic = self._view.topic(split.topic)
         if topic.record.uid != where.uid:
-            raise TopicNotFound(
-                f"The topic {split.topic} was deleted and created anew while it was read. Start "
-                "the query again.",
-                topic=split.topic,
-            )
+            raise created_anew(split.topic)
         self._remember(where, split.partition)
         one = topic.partition(split.partition)
         if split.stop > where.end.offset:
-            _end(one, split.stop)
+            _check_end(split.topic, one, split.stop)
         earliest = one.start()
         if split.start < earliest:
             raise OffsetOutOfRange(
@@ -141,16 +138,11 @@ class HBaseReader:
         return self._opened[1]
 
 
-def _end(one: ObservedPartition, stop: int) -> None:
-    """Everything is decided up to `stop`."""
+def _check_end(topic: str, one: ObservedPartition, stop: int) -> None:
+    """Raises `OffsetOutOfRange` unless everything is decided up to `stop`."""
     end = one.decided(stop).offset
     if end < stop:
-        raise OffsetOutOfRange(
-            f"Partition {one.partition} of the topic ends at offset {end}, not {stop}, for those "
-            "who read committed messages.",
-            end=end,
-            earliest=min(one.start(), end),
-        )
+        raise ends_early(topic, one.partition, end, stop, one.start())
 
 
 def _ahead(pages: Iterator[list[StoredBlock]]) -> Iterator[list[StoredBlock]]:

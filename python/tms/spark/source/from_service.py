@@ -19,11 +19,12 @@ from tms.api.parameters import TIMEOUT_S
 from tms.block import read_header
 from tms.client.http.transport import HttpTransport
 from tms.client.transport import Channel, FetchRequest, PendingAnswer
-from tms.errors import OffsetOutOfRange, TimedOut, TMSError, TopicNotFound
+from tms.errors import TimedOut, TMSError
 from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.retrying import retrying
+from tms.spark.source.losses import created_anew, ends_early
 from tms.spark.source.splitting import even_splits
 from tms.spark.source.topics import Split
 
@@ -95,11 +96,7 @@ class ServiceReader:
 
     def _check_generation(self, split: Split) -> None:
         if split.where and self.generation(split.topic) != int(split.where):
-            raise TopicNotFound(
-                f"The topic {split.topic} was deleted and created anew while it was read. Start "
-                "the query again.",
-                topic=split.topic,
-            )
+            raise created_anew(split.topic)
 
 
 class _Fetching:
@@ -144,12 +141,7 @@ class _Fetching:
         end_of_log = fetched.ends[self._split.partition]
         self._at = max(self._at, fetched.reached[self._split.partition])
         if fetched.ended and end_of_log < stop and not wanted:
-            raise OffsetOutOfRange(
-                f"Partition {self._split.partition} of {self._name} ends at offset {end_of_log}, "
-                f"but it reached {stop} when the query was planned.",
-                end=end_of_log,
-                earliest=min(self._at, end_of_log),
-            )
+            raise ends_early(*self._split[:2], end_of_log, stop, self._at)
         self.finished = self._at >= stop
         return wanted
 

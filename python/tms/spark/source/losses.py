@@ -6,7 +6,7 @@ tells.
 * What is told is an event at level warning, at most one for a partition in a batch.
 """
 
-from tms.errors import OffsetOutOfRange
+from tms.errors import OffsetOutOfRange, TopicNotFound
 from tms.events import EventLog
 
 EXPIRED = "they were truncated, or their retention has ended"
@@ -15,6 +15,24 @@ RENEWED = "the topic was deleted and created anew"
 SHORTER = "the log ends before them"
 
 _log = EventLog("tms.spark")
+
+
+def created_anew(topic: str) -> TopicNotFound:
+    """The error of a topic that has another generation than planned."""
+    return TopicNotFound(
+        f"The topic {topic} was deleted and created anew while it was read. Start the query again.",
+        topic=topic,
+    )
+
+
+def ends_early(topic: str, partition: int, end: int, stop: int, earliest: int) -> OffsetOutOfRange:
+    """The error of a partition that ends before what is to be read of it."""
+    return OffsetOutOfRange(
+        f"Partition {partition} of {topic} ends at offset {end}, but it "
+        f"reached {stop} when the query was planned.",
+        end=end,
+        earliest=min(earliest, end),
+    )
 
 
 class LossRule:
