@@ -89,7 +89,7 @@ def archive(
         "minPartitions": str(files),
         "failOnDataLoss": str(not allow_loss).lower(),
     }
-    stream = spark.readStream.format("tms").options(**subject.options(), **_ALL, **more)
+    stream = spark.readStream.format("tms").options(**subject.options, **_ALL, **more)
     with _loss_explained(), errors_told():
         rows = stream.load().selectExpr("*", _DATE).coalesce(files)
         writer = _writer(rows, directory, rows_per_file)

@@ -14,7 +14,6 @@ from pyspark.errors import AnalysisException, PySparkException
 
 import tms.errors
 from tms.errors import Invalid, TMSError
-from tms.model.topic import TopicName
 from tms.spark.source.options import TopicPlace, read_options
 
 if TYPE_CHECKING:
@@ -28,38 +27,34 @@ _RAISED = re.compile(r"^tms\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Topics, and the options with which the data source finds them. Raises `Invalid`."""
+    """Topics, where they are, and the options with which the data source finds them."""
 
     topics: tuple[str, ...]
     place: TopicPlace
+    options: Mapping[str, str]
 
     @classmethod
     def of(cls, topics: Topics, url: str | None, token: str | None, store: str | None) -> "Subject":
-        """The topics that are named, at the service or in the HBase that is."""
+        """The topics that are named, at the service or in the HBase that is. Raises `Invalid`."""
         named = [topics] if isinstance(topics, str) else topics
-        names = tuple(dict.fromkeys(str(TopicName.parse(name)) for name in named))
-        if not names:
+        if not named:
             raise Invalid("No topic is named; name at least one.", field="topics")
-        if (url is None) == (store is None):
+        if store is None and url is not None:
+            place = {"tms.url": url, "tms.token": token or ""}
+        elif store is not None and url is None:
+            place = {"source": "hbase", "tms.store": store}
+        else:
             raise Invalid(
                 "A job reads from a service or from HBase: give one of url and store.",
                 field="url",
             )
-        subject = cls(names, TopicPlace(url or "", token or "", store or ""))
-        read_options(subject.options())
-        return subject
-
-    def options(self) -> dict[str, str]:
-        """Of the data source."""
-        chosen = {"subscribe": ",".join(self.topics)}
-        if self.place.store:
-            return chosen | {"source": "hbase", "tms.store": self.place.store}
-        token = {"tms.token": self.place.token} if self.place.token else {}
-        return chosen | {"tms.url": self.place.url} | token
+        options = {"subscribe": ",".join(named)} | place
+        meant = read_options(options)
+        return cls(meant.subscription.names, meant.place, options)
 
     def rows(self, spark: "SparkSession", more: Mapping[str, str] | None = None) -> "DataFrame":
         """All messages."""
-        return spark.read.format("tms").options(**self.options(), **(more or {})).load()
+        return spark.read.format("tms").options(**self.options, **(more or {})).load()
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def restore(
             "partition", "timestamp", "offset"
         )
         columns = ("key", "value", "headers", partition)
-        options = {key: value for key, value in subject.options().items() if key != "subscribe"}
+        options = {key: value for key, value in subject.options.items() if key != "subscribe"}
         writer = in_order.selectExpr(*columns).write.format("tms").mode("append")
         writer.options(**options, topic=subject.topics[0]).save()
     return Restored(messages, partitions, same)

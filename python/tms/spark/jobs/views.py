@@ -52,7 +52,7 @@ def sql(
             there.generation(topic)  # raises now what the query would raise later
     for topic in named.topics:
         with errors_told():
-            rows = Subject((topic,), named.place).rows(spark, _ALL)
+            rows = Subject.of(topic, url, token, store).rows(spark, _ALL)
             rows = rows.selectExpr("*", "CAST(value AS STRING) AS text")
             if json_schema is not None:
                 rows = _with_json(spark, rows, json_schema)
