@@ -20,8 +20,8 @@ from integration.cluster.runtime import resolve_connector
 from tms.clock import SystemClock
 from tms.observer import StoreObserver
 from tms.spark.connector import read
+from tms.spark.connector.plans import OffsetBounds, TopicPlan
 from tms.spark.connector.reading import FORMAT
-from tms.spark.connector.unpacking import OffsetBounds, Topic
 from tms.spark.rows import WantedColumns, spark_ddl
 from tms.store.hbase import HBaseStore
 from tms.store.hbase.rows import BLOCK, MESSAGES, table_name
@@ -42,7 +42,7 @@ class Reads:
             view = StoreObserver(opened, SystemClock()).topic(topic)
             each = map(view.partition, range(view.record.partitions))
             wanted = [(one, OffsetBounds(one.start(), one.end().offset)) for one in each]
-            self._ranges = Topic.of(view, store, wanted).ranges
+            self._ranges = TopicPlan.of(view, store, wanted).ranges
             self._table = table_name(opened.place.namespace, MESSAGES).decode()
 
     def rows(self) -> "DataFrame":

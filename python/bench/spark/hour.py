@@ -22,7 +22,7 @@ from tms.clock import SystemClock
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.observer import StoreObserver
-from tms.spark.connector.unpacking import OffsetBounds, Topic
+from tms.spark.connector.plans import OffsetBounds, TopicPlan
 from tms.spark.source.options import read_options
 from tms.spark.source.reader import BatchReader
 from tms.store.hbase import HBasePlace, HBaseStore
@@ -83,7 +83,7 @@ def _connector(report: Report, url: str, start_ms: int) -> None:
         view = StoreObserver(store, SystemClock()).topic(TOPIC)
         each = [view.partition(number) for number in range(PARTITIONS)]
         wanted = [(one, OffsetBounds(one.offset_at(start), one.offset_at(stop))) for one in each]
-        topic = Topic.of(view, url, wanted)
+        topic = TopicPlan.of(view, url, wanted)
     assert all(len(one.segments) > 1 for one in each)
     place = HBasePlace.parse(url)
     table = table_name(place.namespace, MESSAGES)

@@ -21,8 +21,7 @@ from tms.model.message import NewBlock, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicSettings
 from tms.observer import StoreObserver
-from tms.spark.connector.unpacking import OffsetBounds
-from tms.spark.connector.unpacking import Topic as Connected
+from tms.spark.connector.plans import OffsetBounds, TopicPlan
 from tms.spark.source.from_hbase import HBaseReader
 from tms.spark.source.splitting import cut
 from tms.spark.source.topics import Split
@@ -179,7 +178,7 @@ def _next(key: bytes) -> bytes:
 def test_the_connector_is_asked_for_the_rows_of_a_short_range_only() -> None:
     topic = _Topic(3_000)
     view = StoreObserver(topic.store, topic.clock).topic(TOPIC)
-    [(low, high)] = Connected.of(
+    [(low, high)] = TopicPlan.of(
         view, "hbase://nowhere:1", [(view.partition(0), OffsetBounds(700, 720))]
     ).ranges
     read: list[Seen] = []

@@ -18,7 +18,7 @@ from tms.clock import SystemClock
 from tms.errors import ConfigError, Invalid
 from tms.model.position import Position
 from tms.observer import ObservedPartition, ObservedTopic, StoreObserver
-from tms.spark.connector.unpacking import OffsetBounds, Topic, unpack
+from tms.spark.connector.plans import OffsetBounds, TopicPlan, unpack
 from tms.spark.rows import WantedColumns, spark_ddl
 from tms.spark.runtime import Runtime, SparkLine
 from tms.store.hbase import HBaseStore
@@ -65,19 +65,19 @@ def read(
     with closing(HBaseStore(store, watched=False)) as opened:
         view = StoreObserver(opened, SystemClock()).topic(topic)
         wanted = _wanted(view, Position.parse(start), Position.parse(stop), partitions)
-        made = Topic.of(view, store, wanted)
+        plan = TopicPlan.of(view, store, wanted)
         namespace = opened.place.namespace
-    if not made.ranges:
+    if not plan.ranges:
         return spark.createDataFrame([], spark_ddl(columns))
-    frame = _rows(spark, table_name(namespace, MESSAGES).decode(), made)
+    frame = _rows(spark, table_name(namespace, MESSAGES).decode(), plan)
 
     def messages(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-        return unpack(batches, made, columns)
+        return unpack(batches, plan, columns)
 
     return frame.mapInArrow(messages, spark_ddl(columns))
 
 
-def _rows(spark: "SparkSession", table: str, topic: Topic) -> "DataFrame":
+def _rows(spark: "SparkSession", table: str, topic: TopicPlan) -> "DataFrame":
     """The rows of HBase's table in the topic's ranges: their keys and cells."""
     cells = [one.decode() for one in (BLOCK, *MORE)]
     mapping = ["row STRING :key", *(f"{cell} BINARY m:{cell}" for cell in cells)]

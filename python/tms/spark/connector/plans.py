@@ -1,4 +1,4 @@
-"""What executors do with the rows that the connector brings: judge, and unpack.
+"""What the driver plans to read of a topic, and which rows an executor shows of those that come.
 
     row   salt 4 · uid 8 · partition 4 · segment 8 · time 16 · sequence 4     hexadecimal
     b, b01, b02, …                                                            the pieces of a block
@@ -11,8 +11,9 @@ Invariants
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +24,6 @@ from tms.model.message import Buffer, StoredBlock
 from tms.model.transaction_image import Fates
 from tms.observer import ObservedPartition, ObservedTopic, shown
 from tms.spark.rows import WantedColumns, batches
-from tms.store.base import Store
 from tms.store.hbase import HBasePlace, HBaseStore
 from tms.store.hbase.rows import PREFIX_CHARS, BlockRows, rows_of
 
@@ -53,7 +53,7 @@ class PartitionPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicPlan:
     """A topic as the driver saw it."""
 
     name: str
@@ -69,7 +69,7 @@ class Topic:
         view: ObservedTopic,
         store: str,
         wanted: Iterable[tuple[ObservedPartition, OffsetBounds]],
-    ) -> "Topic":
+    ) -> "TopicPlan":
         """What is read of these partitions."""
         plans, ranges = {}, []
         namespace = HBasePlace.parse(store).namespace
@@ -95,19 +95,28 @@ def _row(namespace: str, partition: ObservedPartition, key: BlockKey) -> str:
 
 
 def unpack(
-    answers: Iterator["pa.RecordBatch"], topic: Topic, columns: WantedColumns
+    answers: Iterator["pa.RecordBatch"], topic: TopicPlan, columns: WantedColumns
 ) -> Iterator["pa.RecordBatch"]:
     """The messages in the rows. Raises `DataCorrupt`, `StorageUnavailable`."""
-    staged = _Staged(topic)
-    try:
+    with ExitStack() as opened:
+
+        @cache
+        def store() -> HBaseStore:  # when the first staged block is met
+            return opened.enter_context(closing(HBaseStore(topic.store, watched=False)))
+
+        @cache
+        def staged(partition: int) -> StagedBlocks:
+            return StagedBlocks(store(), topic.uid, partition)
+
+        def resolve(reference: StoredBlock) -> StoredBlock:
+            return staged(reference.partition).resolve(reference)
+
         for batch in answers:
             stored = filter(None, map(partial(_block, topic), *_cells(batch)))
             for number, blocks in groupby(stored, key=_partition):
                 plan = topic.partitions[number]
-                messages = shown(list(blocks), plan.floor, topic.fates, staged.resolve)
+                messages = shown(list(blocks), plan.floor, topic.fates, resolve)
                 yield from batches(messages, topic.name, *plan.bounds, columns)
-    finally:
-        staged.close()
 
 
 def _cells(batch: "pa.RecordBatch") -> tuple[list[str], list[Buffer]]:
@@ -122,7 +131,7 @@ def _cells(batch: "pa.RecordBatch") -> tuple[list[str], list[Buffer]]:
     return names, blocks
 
 
-def _block(topic: Topic, row: str, block: Buffer) -> StoredBlock | None:
+def _block(topic: TopicPlan, row: str, block: Buffer) -> StoredBlock | None:
     """The block in a row; None for a row that is not to be shown."""
     try:
         uid = int(row[_UID_AT:_PARTITION_AT], 16)
@@ -142,26 +151,3 @@ def _block(topic: Topic, row: str, block: Buffer) -> StoredBlock | None:
 
 def _partition(stored: StoredBlock) -> int:
     return stored.partition
-
-
-class _Staged:
-    """Staged blocks, from a store that is opened when the first one is met."""
-
-    def __init__(self, topic: Topic) -> None:
-        self._topic = topic
-        self._store: Store | None = None
-        self._partitions: dict[int, StagedBlocks] = {}
-
-    def resolve(self, reference: StoredBlock) -> StoredBlock:
-        """The block that a reference names."""
-        if self._store is None:
-            self._store = HBaseStore(self._topic.store, watched=False)
-        number = reference.partition
-        if number not in self._partitions:
-            self._partitions[number] = StagedBlocks(self._store, self._topic.uid, number)
-        return self._partitions[number].resolve(reference)
-
-    def close(self) -> None:
-        """Close the store."""
-        if self._store is not None:
-            self._store.close()
