@@ -22,7 +22,7 @@ from tms.compaction.merging import merge_small
 from tms.compaction.progress import Progress
 from tms.compaction.rewriting import Removed
 from tms.compaction.throttle import Throttle
-from tms.errors import Closed, DataCorrupt, Invalid, PartitionNotFound, TMSError, TopicNotFound
+from tms.errors import Closed, DataCorrupt, Invalid, TMSError, TopicNotFound
 from tms.events import EventLog
 from tms.log.partition_log import PartitionLog
 from tms.log.records import FIRST_KEY, CompactionRecord, PartitionRecord, decode
@@ -125,20 +125,15 @@ class Compaction:
                 "An id is one within its partition: say which partition it is in.",
                 field="partition",
             )
-        if partition is not None and not 0 <= partition < topic.partitions:
-            raise PartitionNotFound(
-                f"The topic {name} has partitions 0 to {topic.partitions - 1}, not {partition}.",
-                partition=partition,
-                partitions=topic.partitions,
-            )
         wanted, erased = EraseTarget(key, id), 0
         numbers = range(topic.partitions) if partition is None else (partition,)
+        logs = [self._partitions.get(name, topic, number) for number in numbers]
         also = [keys.delayed_map(topic.uid)]  # through which some may have come
         if key is not None:  # first what waits: if it is moved meanwhile, it is in the log then
             Progress(self._metadata, topic.uid, numbers[0]).begin(also)
             erased += self._erase_waiting(name, key, partition)
-        for number in numbers:
-            log, now_ms = self._partitions.get(name, topic, number), self._clock.now_ms()
+        for log in logs:
+            now_ms = self._clock.now_ms()
             with self._working_on(log):
                 erasing = Erasing(log, self._metadata, self._fate_of, wanted, now_ms, also)
                 erased += erasing.run().messages

@@ -227,10 +227,10 @@ class Fetcher:
         Raises `TopicNotFound`."""
         topic = self._registry.find(name)
         floor = self._retention.floor(topic.retention_ms)
-        offsets = {}
+        readable = {}
         for partition in partitions:
-            offsets[partition] = self._partitions.get(name, topic, partition).readable(floor)
-        return offsets
+            readable[partition] = self._partitions.get(name, topic, partition).readable(floor)
+        return readable
 
     def watch(
         self,

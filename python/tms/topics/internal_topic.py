@@ -145,8 +145,3 @@ class InternalTopic:
                 columns = decode(stored.block)
                 for key, value in zip(columns.keys(), columns.values(), strict=True):
                     yield JournalEntry(key, value, header.write_pointer)
-
-
-def end_of(place: Appended) -> int:
-    """The offset after a block."""
-    return place.base_offset + place.count

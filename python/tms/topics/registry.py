@@ -130,12 +130,7 @@ class Registry:
         record = self.known.get(name)
         if record is None:
             with self._lock:
-                record = self._read(name)
-                if record is None:
-                    raise TopicNotFound(
-                        f"There is no topic {name}. Create it, or list the topics to find it.",
-                        topic=str(name),
-                    )
+                record, _ = self._read_raw(name)
                 self.known[name] = record
         return record
 
@@ -353,7 +348,10 @@ class Registry:
         key = keys.topic_key(*name)
         raw = self.metadata.get(key)
         if raw is None:
-            raise TopicNotFound(f"There is no topic {name}.", topic=str(name))
+            raise TopicNotFound(
+                f"There is no topic {name}. Create it, or list the topics to find it.",
+                topic=str(name),
+            )
         return self._decoded(raw, key), raw
 
     def _decoded(self, raw: bytes, key: bytes) -> TopicRecord:

@@ -28,7 +28,7 @@ from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS, Fate
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import TopicStaged
-from tms.topics.internal_topic import READ_BYTES, end_of
+from tms.topics.internal_topic import READ_BYTES
 from tms.topics.topics import Topics
 from tms.transactions.edits import Stored
 from tms.transactions.manager import WRITE_TIMEOUT_S, TransactionManager
@@ -291,7 +291,9 @@ class UncommittedMessages:
             places = pending.result(0)
             uid = self._registry.find(name).uid
             ranges = [StoredRange.of(name, place, pointer) for place in places]
-            stored = [Stored(uid, place.partition, end_of(place)) for place in places]
+            stored = [
+                Stored(uid, place.partition, place.base_offset + place.count) for place in places
+            ]
             sure = True
         except TMSError:
             with contextlib.suppress(TMSError):
