@@ -65,19 +65,19 @@ def _begin_and_intend_apart() -> list[Replacement]:
 def _put_back_twice() -> list[Replacement]:
     """What a failed commit lets go is put back once more by whoever asked for it."""
     again: dict[tuple[int, int], None] = {}
-    bury_later, take_dying = QueuePartitionState.bury_later, QueuePartitionState.take_dying
+    return_dying, take_dying = QueuePartitionState.return_dying, QueuePartitionState.take_dying
 
     def put_back(self: QueuePartitionState, offsets: Any) -> None:
         offsets = list(offsets)
         again.update(((id(self), offset), None) for offset in offsets if offset in self.dying)
-        bury_later(self, offsets)
+        return_dying(self, offsets)
 
     def take(self: QueuePartitionState, limit: int) -> list[int]:
         found = take_dying(self, limit)
         return found + [o for o in found if again.pop((id(self), o), self) is None]
 
     return [
-        (QueuePartitionState, "bury_later", put_back),
+        (QueuePartitionState, "return_dying", put_back),
         (QueuePartitionState, "take_dying", take),
     ]
 

@@ -211,7 +211,7 @@ class DelayQueue:
             before = self.stored.next_sequence
             with self._state:
                 self._lent, self._new = Moved(now_ms, SEQUENCE_MAX, before), None
-            stands = self.stored.moved
+            moved_before = self.stored.moved
         try:
             entries_ = self.stored.scan(start, now_ms, bytes_max)
             entries = [entry for entry in entries_ if entry.id.sequence < before]
@@ -224,7 +224,7 @@ class DelayQueue:
                 self._lent = moved
                 self._state.notify_all()
             cancelled = self.stored.cancelled(entries[0].id, entries[-1].end)
-            return Taken(entries, cancelled, moved, stands)
+            return Taken(entries, cancelled, moved, moved_before)
         except BaseException:
             self.release()
             raise

@@ -138,14 +138,14 @@ class LogGroups:
             for member, session_s in membership.sessions.items()
             if left_s[member] > 0
         ]
-        stands = []
+        partitions_ = []
         for partition in range(partitions):
             owner, at = membership.owners.get(partition), positions.get(partition)
             with self._lock:
                 lag = self._lags.of(PositionKey(*key, partition), at)
             name, epoch = (None, 0) if owner is None else (owner.member, owner.epoch)
             text = None if at is None else str(at)
-            stands.append(GroupPartition(partition, name, epoch, text, lag.messages, lag.ms))
+            partitions_.append(GroupPartition(partition, name, epoch, text, lag.messages, lag.ms))
         return GroupInfo(
-            key.group, str(key.topic), membership.generation, tuple(members), tuple(stands)
+            key.group, str(key.topic), membership.generation, tuple(members), tuple(partitions_)
         )

@@ -91,7 +91,7 @@ class DeadLetters:
         failed: list[Token] = []  # a commit that failed late has put them back already
         while tokens := [token for token in queue.take_dying(LETTERS) if token not in failed]:
             moved += self._move_some(queue, tokens, failed)
-        queue.bury_later(failed)
+        queue.return_dying(failed)
         return moved
 
     def _move_some(self, queue: OpenQueue, tokens: list[Token], failed: list[Token]) -> int:
@@ -99,11 +99,11 @@ class DeadLetters:
         try:
             return self._commit(queue, tokens)
         except Fenced:  # a late acknowledgement: what is still dying is taken again
-            queue.bury_later(tokens)
+            queue.return_dying(tokens)
             return 0
         except TMSError as error:
             if error.retriable:
-                queue.bury_later(tokens)
+                queue.return_dying(tokens)
                 raise
             if len(tokens) > 1:
                 return sum(self._move_some(queue, [token], failed) for token in tokens)
@@ -125,11 +125,11 @@ class DeadLetters:
         for at in range(0, len(tokens), _AT_ONCE):
             batch = tokens[at : at + _AT_ONCE]
             if size >= LETTER_BYTES:
-                queue.bury_later(batch)
+                queue.return_dying(batch)
                 continue
             for token, letter in self._read(queue, batch):
                 if size >= LETTER_BYTES:
-                    queue.bury_later((token,))
+                    queue.return_dying((token,))
                     continue
                 settled.append(token)
                 letters.append(letter)
@@ -154,7 +154,7 @@ class DeadLetters:
                 slice_.offset: slice_ for slice_ in tokens if slice_.partition == partition
             }
             again = queue.find(partition, sorted(by_offset), LETTER_BYTES)
-            queue.bury_later(by_offset[offset] for offset in again.left)
+            queue.return_dying(by_offset[offset] for offset in again.left)
             if again.gone:
                 queue.settle_gone(tokens[0].epoch, partition, again.gone)
             slices = [
@@ -204,11 +204,11 @@ class DeadLetters:
 
     def _count(self, queue: OpenQueue, name: TopicName) -> int:
         ends = self._log.offsets(name, Position.latest())
-        stands = self._transactions.positions(name, redrive_group(queue.group, queue.topic))
+        positions = self._transactions.positions(name, redrive_group(queue.group, queue.topic))
         starts: dict[Position, Mapping[int, int]] = {}
         count = 0
         for partition, stop in ends.items():
-            at = stands.get(partition, Position.earliest())
+            at = positions.get(partition, Position.earliest())
             if at not in starts:
                 starts[at] = self._log.offsets(name, at)
             count += stop - min(stop, starts[at].get(partition, 0))
@@ -235,10 +235,11 @@ class DeadLetters:
     def _redrive_some(self, queue: OpenQueue, key: PositionKey, limit: int) -> int | None:
         """Move some dead letters in one transaction; None when none is left. Raises `Conflict` when
         another redrive runs at the same time."""
-        stands = self._transactions.positions(key.topic, key.group).get(key.partition)
-        start = stands or Position.earliest()
-        positions = [PartitionPosition(key.partition, start)]
-        fetched = self._log.fetch(key.topic, positions, LETTER_BYTES)
+        committed = self._transactions.positions(key.topic, key.group).get(key.partition)
+        start = committed or Position.earliest()
+        fetched = self._log.fetch(
+            key.topic, [PartitionPosition(key.partition, start)], LETTER_BYTES
+        )
         letters: list[Letter] = []
         behind: Position | None = None
         for stored in fetched.blocks:
@@ -260,7 +261,7 @@ class DeadLetters:
                     letters.append(Letter(origin, message_key, value, _without(headers)))
         if behind is None:
             return None
-        expected = "" if stands is None else str(stands)
+        expected = "" if committed is None else str(committed)
         partitions = self._registry.find(queue.topic).partitions
         self._move(
             Commit(

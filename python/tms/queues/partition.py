@@ -203,7 +203,7 @@ class QueuePartitionState:
         self._dues.add(until_ms, offsets, len(offsets))
 
     def take_dying(self, limit: int) -> list[int]:
-        """Up to `limit` offsets that are to go to the dead letters; `bury_later` those that did
+        """Up to `limit` offsets that are to go to the dead letters; `return_dying` those that did
         not."""
         taken: list[int] = []
         while self.dying and len(taken) < limit:
@@ -213,7 +213,7 @@ class QueuePartitionState:
                 taken.append(offset)
         return taken
 
-    def bury_later(self, offsets: Iterable[int]) -> None:
+    def return_dying(self, offsets: Iterable[int]) -> None:
         """They were taken, and are still to go to the dead letters."""
         self.dying.update((offset, None) for offset in offsets if offset in self.out)
 

@@ -450,7 +450,7 @@ class OpenQueue:
 
     def take_dying(self, limit: int) -> list[Token]:
         """What is to go to the dead letters, up to `limit` messages; each is taken once, until
-        `bury_later`."""
+        `return_dying`."""
         tokens: list[Token] = []
         with self.lock:
             self.state.expire(self.now_ms())
@@ -459,12 +459,12 @@ class OpenQueue:
                     tokens.append(Token(number, offset, state.deliveries(offset), self.state.epoch))
         return tokens
 
-    def bury_later(self, tokens: Iterable[Token]) -> None:
+    def return_dying(self, tokens: Iterable[Token]) -> None:
         """They are still to go to the dead letters."""
         with self.lock:
             for token in tokens:
                 if token.epoch == self.state.epoch:
-                    self.state.partition(token.partition).bury_later((token.offset,))
+                    self.state.partition(token.partition).return_dying((token.offset,))
 
     def cause_of(self, token: Token) -> str:
         """Why a message goes to the dead letters."""
