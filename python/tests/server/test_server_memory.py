@@ -109,7 +109,7 @@ def test_who_finds_no_memory_waits_for_it_and_is_refused_after_a_moment() -> Non
         second = asyncio.create_task(budget.claim(50))
         await asyncio.sleep(0)
         assert not second.done() and budget.bytes == 80
-        budget.give_back(40)
+        budget.release(40)
         await second
         assert budget.bytes == 90 and budget.refused == 0
         budget.wait_s = 0.01
@@ -151,7 +151,7 @@ def test_so_many_requests_wait_for_memory_and_one_more_is_refused_at_once(
         await asyncio.sleep(0)
         with pytest.raises(Overloaded):
             await budget.claim(5)
-        budget.give_back(10)
+        budget.release(10)
         return await asyncio.gather(*waiting, return_exceptions=True), budget.bytes
 
     assert asyncio.run(claims()) == ([None, None], 10)

@@ -72,7 +72,7 @@ class Fetching:
                 head = _head(request.media, unpacked.next, unpacked.reached, fetched.ends)
                 await self._send(exchange, head, body)
         finally:
-            budget.give_back(held)
+            budget.release(held)
 
     def _read(self, exchange: Exchange, name: TopicName) -> _FetchRequest:
         limits = self._service.limits
@@ -116,7 +116,7 @@ class Fetching:
                 self._filtering, engine.fetch, name, positions, grant, 0, isolation, request.where
             )
         finally:
-            budget.give_back(grant)
+            budget.release(grant)
 
     async def _wait(
         self, exchange: Exchange, request: _FetchRequest, fetched: Fetched
@@ -182,7 +182,7 @@ class Fetching:
                 encoded = await service.unpack(unpacked.unpacked_bytes, body, unpacked)
             return unpacked, encoded
         finally:
-            budget.give_back(weight)
+            budget.release(weight)
 
     async def _send(self, exchange: Exchange, head: bytes, body: Buffer) -> None:
         self._service.metrics.bytes_out += len(body)

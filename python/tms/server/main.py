@@ -85,11 +85,11 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.ask_to_stop)
-    giving_back = asyncio.create_task(memory.give_back(service))
+    trimming = asyncio.create_task(memory.trim_regularly(service))
     try:
         await server.serve(listener)
     finally:
-        giving_back.cancel()
+        trimming.cancel()
 
 
 class Server:

@@ -36,8 +36,8 @@ def configure() -> None:
         mallopt(_M_ARENA_MAX, _ARENAS)
 
 
-async def give_back(service: Service) -> None:
-    """Give memory back for as long as the service runs."""
+async def trim_regularly(service: Service) -> None:
+    """Return free memory to the system for as long as the service runs."""
     trim, trimmed = _glibc("malloc_trim"), 0
     while trim is not None:
         await asyncio.sleep(TRIM_EVERY_S)

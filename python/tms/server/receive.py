@@ -93,9 +93,9 @@ class Receiving:
                 head = f"content-type: {media}\r\n".encode() + _NO_SNIFFING
                 await exchange.stream(routes.OK, head, held, answer.chunks)
         finally:
-            budget.give_back(held)
+            budget.release(held)
             if answer and not exchange.response_complete:
-                await self._give_back(request, answer.received)
+                await self._return(request, answer.received)
 
     async def _found(self, exchange: Exchange, request: _ReceiveParameters) -> _LeasedBody:
         damage: DataCorrupt | None = None  # others may have messages before the wait is over
@@ -143,9 +143,9 @@ class Receiving:
                     leased = await self._service.unpack(size, _answer, leased, request.media)
                 return leased
             finally:
-                budget.give_back(factor * grant)
+                budget.release(factor * grant)
 
-    async def _give_back(self, request: _ReceiveParameters, leased: Received) -> None:
+    async def _return(self, request: _ReceiveParameters, leased: Received) -> None:
         """Nobody got these: others may have them at once."""
         nack = self._queues.nack
         with contextlib.suppress(TMSError):  # then their leases end by themselves

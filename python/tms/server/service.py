@@ -163,7 +163,7 @@ class Service:
             try:
                 return await self.in_thread(work, *args, **kwargs)
             finally:
-                self.fetching.give_back(size)
+                self.fetching.release(size)
 
     async def outcome(self, pending: Pending[_T]) -> list[_T]:
         """The outcome of what was handed to the engine, without a thread that waits for it. Raises

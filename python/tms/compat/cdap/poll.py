@@ -67,7 +67,7 @@ class Polling:
                     head = _GZIP_HEAD if gzip else _HEAD
                     await exchange.stream_chunks(routes.OK, head, chunks)
             finally:
-                budget.give_back(_UNPACKED_FACTOR * FETCH_BYTES)
+                budget.release(_UNPACKED_FACTOR * FETCH_BYTES)
 
     async def _chunks(
         self, poll: "_Poll", fetched: Fetched, name: TopicName
@@ -86,7 +86,7 @@ class Polling:
                     service.metrics.bytes_out += len(chunk)
                     yield chunk
             finally:
-                service.fetching.give_back(surplus)
+                service.fetching.release(surplus)
             if poll.done:
                 return
             fetched = await self._fetch(poll, name)

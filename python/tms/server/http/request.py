@@ -74,7 +74,7 @@ class Budget:
             retry_after_s=routes.RETRY_AFTER_S,
         )
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """The memory is free again."""
         self.bytes -= size
         self.returned += size
@@ -124,12 +124,12 @@ class Body:
             if b"content-encoding" in exchange.headers:
                 await self._decompress(header(exchange, b"content-encoding").lower())
         except BaseException:
-            self._budget.give_back(self._reserved)
+            self._budget.release(self._reserved)
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._budget.give_back(self._reserved)
+        self._budget.release(self._reserved)
 
     async def reserve(self, size: int) -> None:
         """Reserve more memory, for what is made of the body; waits a moment for it. Raises
@@ -152,7 +152,7 @@ class Body:
         size = await loop.run_in_executor(threads, plain_bytes, coding, self.data, self._bytes_max)
         await self.reserve(size)
         plain = await loop.run_in_executor(threads, decompress, coding, self.data, size)
-        self._budget.give_back(self._reserved - len(plain))
+        self._budget.release(self._reserved - len(plain))
         self._reserved = len(plain)
         self.data = plain
 
