@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tms.errors import Invalid
+from tms.spark.rows import WantedColumns
 from tms.spark.source.options import (
     EARLIEST,
     LATEST,
@@ -33,8 +34,7 @@ def test_a_topic_and_an_address_are_enough() -> None:
     assert options.starting == Bound("startingOffsets", BoundKind.EARLIEST)
     assert options.ending == Bound("endingOffsets", BoundKind.LATEST)
     assert options.fail_on_data_loss
-    assert not options.include_headers
-    assert not options.include_message_id
+    assert options.columns == WantedColumns(headers=False, message_id=False)
     assert not options.push_filters
     assert options.max_offsets_per_trigger is None
     assert options.min_offsets_per_trigger is None
@@ -161,8 +161,7 @@ def test_numbers_and_flags_are_taken() -> None:
     assert options.max_offsets_per_trigger == options.min_offsets_per_trigger == 100
     assert (options.min_partitions, options.max_records_per_partition) == (7, 9)
     assert not options.fail_on_data_loss
-    assert options.include_headers
-    assert options.include_message_id
+    assert options.columns == WantedColumns(headers=True, message_id=True)
     assert options.unmatched_is_latest
     assert options.place.token == "s3cret"
 

@@ -36,6 +36,7 @@ from tms.spark.options import (
     topic_name,
     whole,
 )
+from tms.spark.rows import WantedColumns
 from tms.spark.source.offsets import Places, parse_key
 
 LATEST, EARLIEST = -1, -2  # in place of an offset, as in Kafka
@@ -108,8 +109,7 @@ class ReadOptions:
     min_partitions: int
     max_records_per_partition: int | None
     fail_on_data_loss: bool
-    include_headers: bool
-    include_message_id: bool
+    columns: WantedColumns
     push_filters: bool
 
 
@@ -140,8 +140,7 @@ def read_options(options: Mapping[str, str], streaming: bool | None = None) -> R
         values["minPartitions"],
         values["maxRecordsPerPartition"],
         values["failOnDataLoss"],
-        values["includeHeaders"],
-        values["includeMessageId"],
+        WantedColumns(values["includeHeaders"], values["includeMessageId"]),
         values["pushFilters"],
     )
 

@@ -20,7 +20,7 @@ from tms.clock import SystemClock
 from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX
 from tms.model.position import Position
-from tms.spark.rows import WantedColumns, batches, spark_ddl
+from tms.spark.rows import arrow_schema, batches, spark_ddl
 from tms.spark.source.filters import Narrowing
 from tms.spark.source.losses import LossRule
 from tms.spark.source.offsets import OffsetRange
@@ -47,7 +47,7 @@ class TmsDataSource(DataSource):
     def schema(self) -> str:
         """The columns, by the options, which are checked here so that `load()` tells what is
         wrong."""
-        return spark_ddl(columns_of(read_options(self.options)))
+        return spark_ddl(read_options(self.options).columns)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
         """A reader for a batch query."""
@@ -168,18 +168,11 @@ def open_topics(place: TopicPlace) -> TopicReader:
     return ServiceReader(place.url, place.token)
 
 
-def columns_of(options: ReadOptions) -> WantedColumns:
-    """The columns that the options ask for."""
-    return WantedColumns(headers=options.include_headers, message_id=options.include_message_id)
-
-
 def check_schema(schema: "StructType", options: ReadOptions) -> None:
     """Raises `Invalid` unless the schema is that of the options."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from tms.spark.rows import arrow_schema
-
-    expected = arrow_schema(columns_of(options))
+    expected = arrow_schema(options.columns)
     if not to_arrow_schema(schema, timezone="UTC").equals(expected):
         raise Invalid(
             f"A topic has the columns {', '.join(expected.names)}; the schema that was given has "
@@ -193,4 +186,4 @@ def read_split(options: ReadOptions, split: Split) -> Iterator["pa.RecordBatch"]
     rule = LossRule(options.fail_on_data_loss)
     with closing(open_topics(options.place)) as topics:
         blocks = SplitBlocks(topics, split, rule, SystemClock())
-        yield from batches(blocks, split.topic, split.start, split.stop, columns_of(options))
+        yield from batches(blocks, split.topic, split.start, split.stop, options.columns)

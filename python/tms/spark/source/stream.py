@@ -40,7 +40,7 @@ from tms.spark.source.reader import SplitPartition, open_topics, read_split
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Said = dict[str, dict[str, int]]
+OffsetsJson = dict[str, dict[str, int]]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,13 +51,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock
         self._topics = open_topics(options.place)
         self._rule = LossRule(options.fail_on_data_loss)
-        self._initial: Said | None = None
+        self._initial: OffsetsJson | None = None
         self._logged = False  # whether the checkpoint knows where the query began
         self._target: Ends | None = None  # of a query that ends when it has read what there was
         self._reported: Ends | None = None
         self._triggered_s: float | None = None
 
-    def initialOffset(self) -> Said:
+    def initialOffset(self) -> OffsetsJson:
         """Where a new query begins. Spark asks more than once for it."""
         if self._initial is None:
             ends = latest(self._topics, self._options.subscription)
@@ -77,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End the query at the messages that are stored now."""
         self._target = self._available(None)
 
-    def latestOffset(self, start: Said, limit: ReadLimit) -> Said:
+    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
         """How far the batch that begins at `start` goes; `start` itself when there is nothing, or
         not enough."""
         begun = from_json(start)
@@ -96,11 +96,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = batch_end(begun, fresh, starts, stops)
         return start if end.ends == begun.ends else to_json(end)
 
-    def reportLatestOffset(self) -> Said | None:
+    def reportLatestOffset(self) -> OffsetsJson | None:
         """How far the topics went when they were looked at last, for the query's progress."""
         return None if self._reported is None else to_json(StreamOffsets(self._reported))
 
-    def partitions(self, start: Said, end: Said) -> Sequence[InputPartition]:
+    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[InputPartition]:
         """One for each split of the batch."""
         self._logged = self._logged or end == self._initial  # Spark logs an end before it plans
         wanted = ranges(from_json(start), from_json(end))
@@ -111,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, SplitPartition), "a stream has no other partitions"
         return read_split(self._options, partition.split)
 
-    def commit(self, end: Said) -> None:
+    def commit(self, end: OffsetsJson) -> None:
         """Nothing: what was read stands in the query's checkpoint only."""
 
     def stop(self) -> None:
