@@ -8,11 +8,14 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
+import click
 import pytest
 
 from sim.memory import MemoryStore
 from tests.http_kit import serving
 from tms.cli.main import run
+from tms.cli.session import Session
+from tms.cli.spark_running import Where, reading_from
 from tms.doctor import spark as checks
 from tms.doctor.finding import Finding, Status
 from tms.doctor.machine import Machine
@@ -203,3 +206,17 @@ def test_a_job_without_pyspark_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 78
     assert "pip install 'tms[spark]'" in done.stderr
+
+
+def test_what_was_typed_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TMS_URL", "TMS_DATA", "TMS_STORE", "TMS__STORE"):
+        monkeypatch.delenv(name, raising=False)
+    assert reading_from(Session(), None) == Where("http://127.0.0.1:7070", None)
+    monkeypatch.setenv("TMS__STORE", "hbase://a:1/tms")
+    assert reading_from(Session(), None) == Where(None, "hbase://a:1/tms")
+    assert reading_from(Session(url="http://b:2"), None) == Where("http://b:2", None)
+    monkeypatch.setenv("TMS_URL", "http://c:3")
+    assert reading_from(Session(), None) == Where("http://c:3", None)
+    assert reading_from(Session(), "hbase://d:4/tms") == Where(None, "hbase://d:4/tms")
+    with pytest.raises(click.UsageError, match="choose --url or --store"):
+        reading_from(Session(url="http://b:2"), "hbase://d:4/tms")

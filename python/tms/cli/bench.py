@@ -18,7 +18,7 @@ import click
 from tms.cli.output import Format, facts_text, table_text, write
 from tms.cli.session import SIZE, Session, Shared
 from tms.errors import TMSError
-from tms.model.topic import Durability
+from tms.model.topic import PARTITIONS_MAX, Durability
 
 if TYPE_CHECKING:
     import tms
@@ -31,7 +31,7 @@ _CALL_MESSAGES = 1_000
 @click.option("-n", "--messages", type=click.IntRange(1, 100_000_000), default=200_000)
 @click.option("-s", "--size", type=SIZE, default=1024, help="Bytes of a message. [1024]")
 @click.option("--lone", type=click.IntRange(10, 1_000_000), default=2_000, show_default=True)
-@click.option("--partitions", type=click.IntRange(1, 1024), default=1, show_default=True)
+@click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), default=1, show_default=True)
 @click.option(
     "--durability",
     type=click.Choice([one.value for one in Durability]),

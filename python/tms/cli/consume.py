@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tms.cli.rendering import Render, renderer, write_bytes
-from tms.cli.session import START, TOPIC, Session, Shared
+from tms.cli.session import START, Session, Shared, topic_argument
 from tms.model.position import Position
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("consume", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @click.option(
     "--start",
     type=START,

@@ -5,7 +5,7 @@ from itertools import islice
 import click
 
 from tms.cli.output import Row, text_of
-from tms.cli.session import TOPIC, CommandGroup, Session, Shared
+from tms.cli.session import CommandGroup, Session, Shared, topic_argument
 from tms.cli.topics import time_text
 from tms.model.delayed import DelayedId, DelayedMessage
 
@@ -18,7 +18,7 @@ def command() -> None:
 
 
 @command.command("list", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, help="At most so many. [20]")
 @click.option("--after", help="Begin behind the message with this id.")
 @click.pass_obj
@@ -33,7 +33,7 @@ def list_(session: Session, topic: str, limit: int, after: str | None) -> None:
 
 
 @command.command("count", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @click.pass_obj
 def count(session: Session, topic: str) -> None:
     """How many messages of TOPIC wait, and when the first is due."""
@@ -49,7 +49,7 @@ def count(session: Session, topic: str) -> None:
 
 
 @command.command("cancel", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @click.argument("ids", nargs=-1, required=True)
 @click.pass_obj
 def cancel(session: Session, topic: str, ids: tuple[str, ...]) -> None:

@@ -8,7 +8,16 @@ import click
 import msgspec
 
 from tms.cli.output import Row
-from tms.cli.session import START, TOPIC, CommandGroup, Session, Shared
+from tms.cli.session import (
+    POSITION,
+    CommandGroup,
+    Session,
+    Shared,
+    dry_run_option,
+    group_argument,
+    topic_argument,
+    yes_option,
+)
 from tms.errors import Conflict, GroupNotFound
 from tms.model.group import GroupInfo
 from tms.model.position import Position
@@ -20,7 +29,7 @@ def command() -> None:
 
 
 @command.command("list", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @click.pass_obj
 def list_(session: Session, topic: str) -> None:
     """The groups of TOPIC, how many members they have, and how far they are behind."""
@@ -41,8 +50,8 @@ def list_(session: Session, topic: str) -> None:
 
 
 @command.command("show", cls=Shared)
-@click.argument("topic", type=TOPIC)
-@click.argument("group")
+@topic_argument
+@group_argument
 @click.pass_obj
 def show(session: Session, topic: str, group: str) -> None:
     """How GROUP stands in TOPIC: of each partition the member that reads it, position and lag."""
@@ -65,25 +74,23 @@ def show(session: Session, topic: str, group: str) -> None:
 
 
 @command.command("reset", cls=Shared)
-@click.argument("topic", type=TOPIC)
-@click.argument("group")
-@click.option("--to", type=START, help="Go on at this position [begin anew].")
+@topic_argument
+@group_argument
+@click.option("--to", type=POSITION, help="Go on at this position [begin anew].")
 @click.option("--force", is_flag=True, help="Even if it has members.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@yes_option
 @click.pass_obj
 def reset(
     session: Session,
     topic: str,
     group: str,
-    to: Position | int | None,
+    to: Position | None,
     force: bool,
     dry_run: bool,
     yes: bool,
 ) -> None:
     """Forget where GROUP stands in TOPIC, so that it begins anew, or let it go on at a position."""
-    if isinstance(to, int):
-        raise click.UsageError("A position for all partitions is wanted, not a count.")
     with session.bus() as bus:
         partitions = range(bus.describe_topic(topic).settings.partitions)
         try:
@@ -93,10 +100,7 @@ def reset(
                 raise
         where = "begin anew" if to is None else f"go on at {to}"
         what = f"{group} will {where} in {len(partitions)} partitions of {topic}."
-        if dry_run:
-            session.say(f"dry run, nothing was changed: {what}")
-        else:
-            session.confirm(what, group, yes)
+        if session.proceed(what, group, dry_run, yes):
             if to is None:
                 bus.forget_positions(topic, group=group)
             else:

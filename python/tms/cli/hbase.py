@@ -9,7 +9,7 @@ import msgspec
 import tms
 from tms.cli import hbase_options as options
 from tms.cli.output import Format, escape, write
-from tms.cli.session import RETENTION, CommandGroup, Session, Shared
+from tms.cli.session import RETENTION, CommandGroup, Session, Shared, dry_run_option, yes_option
 from tms.cli.topics import time_text
 from tms.errors import ConfigError, StorageUnavailable, TMSError
 from tms.model.topic import parse_retention
@@ -60,7 +60,7 @@ def command() -> None:
 )
 @click.option("--refresh", type=RETENTION, help="How often metadata is read. [10s]")
 @options.wait
-@options.dry_run
+@dry_run_option
 @click.pass_obj
 def install(
     session: Session,
@@ -99,7 +99,7 @@ def install(
 @options.jars
 @click.option("--rollback", is_flag=True, help="Go back to the coprocessor from before.")
 @options.wait
-@options.dry_run
+@dry_run_option
 @click.pass_obj
 def upgrade(
     session: Session,
@@ -135,8 +135,8 @@ def upgrade(
 @options.store
 @click.option("--drop-tables", is_flag=True, help="Delete the tables too, with all messages.")
 @options.wait
-@options.dry_run
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@yes_option
 @click.pass_obj
 def uninstall(
     session: Session, store: str | None, drop_tables: bool, wait: str, dry_run: bool, yes: bool
@@ -203,7 +203,7 @@ def status(session: Session, store: str | None, webhdfs: str | None) -> int:
 
 @command.command("cleanup", cls=Shared)
 @options.store
-@options.dry_run
+@dry_run_option
 @click.pass_obj
 def cleanup(session: Session, store: str | None, dry_run: bool) -> int:
     """Have HBase write the tables anew now, without what nobody may read any more.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
@@ -25,17 +25,21 @@ from tms.store.hbase.thrift.pool import HBasePlace, Limits
 
 CALL_S, CONNECT_S = 15.0, 5.0
 WAIT = "60s"
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def store(function: _F) -> _F:
-    """The option for HBase's address."""
-    return click.option(
-        "--store",
-        envvar=["TMS_STORE", "TMS__STORE"],
-        metavar="URL",
-        help="hbase://HOST:PORT,…/NAMESPACE: Thrift 2 servers. [TMS_STORE, TMS__STORE]",
-    )(function)
+store = click.option(
+    "--store",
+    envvar=["TMS_STORE", "TMS__STORE"],
+    metavar="URL",
+    help="hbase://HOST:PORT,…/NAMESPACE: Thrift 2 servers. [TMS_STORE, TMS__STORE]",
+)
+webhdfs = click.option("--webhdfs", metavar="URL", help="Reach HDFS at http://NAMENODE:9870.")
+wait = click.option(
+    "--wait",
+    type=RETENTION,
+    default=WAIT,
+    help=f"How long the regions of a table may take to answer. [{WAIT}]",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +55,6 @@ class JarOptions:
     def given(self) -> bool:
         """Whether a jar or its directory was named."""
         return bool(self.file or self.directory)
-
-
-def webhdfs(function: _F) -> _F:
-    """The option for HDFS over HTTP."""
-    return click.option("--webhdfs", metavar="URL", help="Reach HDFS at http://NAMENODE:9870.")(
-        function
-    )
 
 
 def jars(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,21 +94,6 @@ def jars(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         collected = option(collected)
     return collected
-
-
-def wait(function: _F) -> _F:
-    """The option for how long regions may take."""
-    return click.option(
-        "--wait",
-        type=RETENTION,
-        default=WAIT,
-        help=f"How long the regions of a table may take to answer. [{WAIT}]",
-    )(function)
-
-
-def dry_run(function: _F) -> _F:
-    """The option that only shows."""
-    return click.option("--dry-run", is_flag=True, help="Only show what would change.")(function)
 
 
 @contextmanager

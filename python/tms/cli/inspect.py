@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from tms.cli.output import Format, Row, table_text, write
-from tms.cli.session import TOPIC, Session, Shared
+from tms.cli.session import Session, Shared, topic_argument
 from tms.cli.topics import time_text
 from tms.model.inspection import BlockInspection, PartitionInspection, SegmentInspection
 
@@ -23,7 +23,7 @@ _FLAGS = ((1, "transactional"), (2, "staged"), (4, "rolled back"), (8, "sparse")
 
 
 @click.command("inspect", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Only this one. [all]")
 @click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=5, help="Blocks. [5]")
 @click.pass_obj

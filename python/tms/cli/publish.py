@@ -7,18 +7,17 @@
 """
 
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 import msgspec
 
 from tms.cli.output import Row
-from tms.cli.session import SECONDS, TIME, TOPIC, Session, Shared
+from tms.cli.session import SECONDS, TIME, Session, Shared, topic_argument
 from tms.cli.topics import time_text
-from tms.clock import Clock
 from tms.errors import Invalid, TooLarge
 from tms.model.delayed import DelayedId
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability
@@ -41,7 +40,7 @@ class _InputLine:
 
 
 @click.command("publish", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--ndjson", is_flag=True, help="Refuse lines that are not JSON.")
 @click.option("--key-field", help="Lines are JSON objects; this field is the key.")
@@ -106,7 +105,7 @@ def _publish(
             producer.send(value, key=key, headers=lines.headers, partition=partition)
             count += 1
             size += len(line.raw) + 1
-            progress.at(count, size)
+            progress(count, size)
         producer.flush()
     seconds = session.clock.monotonic_s() - began_s
     session.say(
@@ -219,56 +218,34 @@ def _lines_of(stream: BinaryIO, source: str) -> Iterator[_InputLine]:
         yield line
 
 
-class _Progress(Protocol):
-    def at(self, count: int, size: int) -> None:
-        """So many messages and bytes were sent."""
-        ...
-
-
-class _NoProgress:
-    def at(self, count: int, size: int) -> None:
-        """Nobody looks."""
-
-
-def _progress(session: Session, files: tuple[Path, ...]) -> AbstractContextManager[_Progress]:
-    """A bar with the rate, if standard error is a terminal and not the place where lines are
-    typed."""
+@contextmanager
+def _progress(session: Session, files: tuple[Path, ...]) -> Iterator[Callable[[int, int], None]]:
+    """What is told how many messages and bytes were sent: it draws a bar with the rate, every
+    256 KiB, if standard error is a terminal and not the place where lines are typed."""
     if session.quiet or not sys.stderr.isatty() or (not files and sys.stdin.isatty()):
-        return nullcontext(_NoProgress())
-    return _Bar(session.clock, sum(path.stat().st_size for path in files) or None)
+        yield lambda count, size: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+    bar = Progress(
+        TextColumn("{task.fields[messages]:>12,} messages"),
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[rate]:>12,.0f} messages/s"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    total = sum(path.stat().st_size for path in files) or None
+    task = bar.add_task("", total=total, messages=0, rate=0.0)
+    began_s, drawn_bytes = session.clock.monotonic_s(), 0
 
-class _Bar:
-    """A progress bar of rich, moved every 256 KiB."""
+    def at(count: int, size: int) -> None:
+        nonlocal drawn_bytes
+        if size - drawn_bytes >= _PROGRESS_EVERY:
+            drawn_bytes = size
+            rate = count / (session.clock.monotonic_s() - began_s)
+            bar.update(task, completed=size, messages=count, rate=rate)
 
-    def __init__(self, clock: Clock, total_bytes: int | None) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-        self._shown = Progress(
-            TextColumn("{task.fields[messages]:>12,} messages"),
-            BarColumn(),
-            DownloadColumn(),
-            TextColumn("{task.fields[rate]:>12,.0f} messages/s"),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._shown.add_task("", total=total_bytes, messages=0, rate=0.0)
-        self._clock = clock
-        self._began_s = clock.monotonic_s()
-        self._drawn_bytes = 0
-
-    def __enter__(self) -> "_Bar":
-        self._shown.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._shown.stop()
-
-    def at(self, count: int, size: int) -> None:
-        """So many messages and bytes were sent."""
-        if size - self._drawn_bytes < _PROGRESS_EVERY:
-            return
-        self._drawn_bytes = size
-        rate = count / (self._clock.monotonic_s() - self._began_s)
-        self._shown.update(self._task, completed=size, messages=count, rate=rate)
+    with bar:
+        yield at

@@ -8,22 +8,19 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from tms.api.operations import QueuesApi
 from tms.block.received import Delivered
 from tms.cli.output import Format, Row
-from tms.cli.queue_options import GROUP
 from tms.cli.rendering import FIELDS, Fields, facts_of, renderer, write_bytes
-from tms.cli.session import SECONDS, TOPIC, Session, Shared
+from tms.cli.session import SECONDS, Session, Shared, group_argument, topic_argument
 from tms.client.cursor import Start
 from tms.errors import TopicNotFound
 from tms.model.queue import RECEIVE_MAX, TokenResult, partition_of_origin, redrive_group
 from tms.model.topic import TopicName
-
-if TYPE_CHECKING:
-    from tms.api.operations import QueuesApi
 
 TOO_LATE = 4
 _DELIVERED_FIELDS: Fields = {
@@ -34,8 +31,8 @@ _DELIVERED_FIELDS: Fields = {
 
 
 @click.command("receive", cls=Shared)
-@click.argument("topic", type=TOPIC)
-@click.argument("group", type=GROUP)
+@topic_argument
+@group_argument
 @click.option("-n", "--limit", type=click.IntRange(1, RECEIVE_MAX), default=1, help="[1]")
 @click.option("-w", "--wait", type=SECONDS, default=0.0, help="Wait for the first. [0s]")
 @click.option("-f", "--format", "template", help=r"For example '%a %v\n'; see docs/cli.md.")
@@ -62,79 +59,50 @@ def _facts(message: Delivered) -> dict[str, Any]:
     return {**facts_of(message), "deliveries": message.deliveries, "token": message.token}
 
 
-def _on_tokens(name: str, *options: Callable[[Any], Any]) -> Callable[[Any], click.Command]:
-    """A command that takes tokens."""
+def _on_tokens(name: str, done: str, help: str, *options: Callable[[Any], Any]) -> click.Command:
+    """A command that hands tokens to the queue's operation of its name."""
 
-    def decorate(function: Any) -> click.Command:
-        for decorator in (
-            click.pass_obj,
-            *options,
-            click.argument("tokens", nargs=-1, required=True),
-            click.argument("group", type=GROUP),
-            click.argument("topic", type=TOPIC),
-        ):
-            function = decorator(function)
-        command: click.Command = click.command(name, cls=Shared)(function)
-        return command
+    def run(session: Session, topic: str, group: str, tokens: tuple[str, ...], **more: Any) -> int:
+        queue = TopicName.parse(topic), group
+        return _done(
+            session, done, tokens, lambda port, some: getattr(port, name)(*queue, some, **more)
+        )
 
-    return decorate
+    taken = click.argument("tokens", nargs=-1, required=True)
+    for decorator in (click.pass_obj, *options, taken, group_argument, topic_argument):
+        run = decorator(run)
+    text = f"{help}; `-` reads tokens from standard input."
+    return click.command(name, cls=Shared, help=text)(run)
 
 
-@_on_tokens("ack")
-def ack(session: Session, topic: str, group: str, tokens: tuple[str, ...]) -> int:
-    """Messages with these TOKENS are done with; `-` reads tokens from standard input."""
-    return _done(
-        session,
-        "acked",
-        tokens,
-        lambda on, some: on.ack(TopicName.parse(topic), group, some),
-    )
-
-
-@_on_tokens("nack", click.option("--delay", type=SECONDS, help="Not before. [the back-off]"))
-def nack(
-    session: Session, topic: str, group: str, tokens: tuple[str, ...], delay: float | None
-) -> int:
-    """Messages with these TOKENS are to be delivered again; `-` reads tokens from standard
-    input."""
-    return _done(
-        session,
+TOKEN_COMMANDS = (
+    _on_tokens("ack", "acked", "Messages with these TOKENS are done with"),
+    _on_tokens(
+        "nack",
         "given back",
-        tokens,
-        lambda on, some: on.nack(TopicName.parse(topic), group, some, delay),
-    )
-
-
-@_on_tokens("extend", click.option("--lease", type=SECONDS, help="From now on. [the queue's]"))
-def extend(
-    session: Session, topic: str, group: str, tokens: tuple[str, ...], lease: float | None
-) -> int:
-    """The leases of messages with these TOKENS begin anew; `-` reads tokens from standard
-    input."""
-    return _done(
-        session,
+        "Messages with these TOKENS are to be delivered again",
+        click.option("--delay", "delay_s", type=SECONDS, help="Not before. [the back-off]"),
+    ),
+    _on_tokens(
+        "extend",
         "extended",
-        tokens,
-        lambda on, some: on.extend(TopicName.parse(topic), group, some, lease),
-    )
-
-
-@_on_tokens("reject", click.option("--cause", default="", help="Goes with the dead letters."))
-def reject(session: Session, topic: str, group: str, tokens: tuple[str, ...], cause: str) -> int:
-    """Messages with these TOKENS go to the dead letters; `-` reads tokens from standard input."""
-    return _done(
-        session,
+        "The leases of messages with these TOKENS begin anew",
+        click.option("--lease", "lease_s", type=SECONDS, help="From now on. [the queue's]"),
+    ),
+    _on_tokens(
+        "reject",
         "rejected",
-        tokens,
-        lambda on, some: on.reject(TopicName.parse(topic), group, some, cause),
-    )
+        "Messages with these TOKENS go to the dead letters",
+        click.option("--cause", default="", help="Goes with the dead letters."),
+    ),
+)
 
 
 def _done(
     session: Session,
     what: str,
     tokens: tuple[str, ...],
-    work: "Callable[[QueuesApi, list[str]], TokenResult]",
+    work: Callable[[QueuesApi, list[str]], TokenResult],
 ) -> int:
     """Do it, and say for how many it was done; the exit code."""
     texts = (sys.stdin.read() if text == "-" else text for text in tokens)
@@ -153,8 +121,8 @@ def _done(
 
 
 @click.command("dead", cls=Shared)
-@click.argument("topic", type=TOPIC)
-@click.argument("group", type=GROUP)
+@topic_argument
+@group_argument
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option("-f", "--format", "template", help=r"For example '%h %v\n'; see docs/cli.md.")
 @click.pass_obj

@@ -13,14 +13,29 @@ import msgspec
 from tms.api.queues import REDRIVE_MAX
 from tms.cli import queue_messages as messages
 from tms.cli.output import Format, Row, table_text, write
-from tms.cli.queue_options import GROUP
-from tms.cli.session import SECONDS, START, TOPIC, CommandGroup, Session, Shared
+from tms.cli.session import (
+    POSITION,
+    SECONDS,
+    TOPIC,
+    CommandGroup,
+    Session,
+    Shared,
+    changes_of,
+    dry_run_option,
+    given,
+    group_argument,
+    topic_argument,
+    yes_option,
+)
 from tms.cli.topics import time_text
 from tms.model.position import Position
-from tms.model.queue import QueueInfo, QueueSettings
+from tms.model.queue import DELIVERIES_MAX, OUTSTANDING_MAX, QueueInfo, QueueSettings
 from tms.model.topic import Durability, TopicName
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_DELIVERIES = click.IntRange(0, DELIVERIES_MAX)
+_SHARE = click.FloatRange(0, 1)
+_OUTSTANDING = click.IntRange(1, OUTSTANDING_MAX)
 
 
 @click.group("queue", cls=CommandGroup)
@@ -28,9 +43,8 @@ def command() -> None:
     """Make queues, work on them, and look after their dead letters."""
 
 
-for _one in (messages.receive, messages.ack, messages.nack, messages.extend, messages.reject):
-    command.add_command(_one)
-command.add_command(messages.dead)
+for _command in (messages.receive, messages.dead, *messages.TOKEN_COMMANDS):
+    command.add_command(_command)
 
 
 def _settings(function: _F) -> _F:
@@ -38,12 +52,12 @@ def _settings(function: _F) -> _F:
     levels = click.Choice([level.value for level in Durability])
     for option in (
         click.option("--durability", type=levels, help="Of acks. [the topic's]"),
-        click.option("--outstanding-max", type=int, help="Messages not settled. [1,000,000]"),
+        click.option("--outstanding-max", type=_OUTSTANDING, help="Not settled. [1,000,000]"),
         click.option("--dead-letter", type=TOPIC, help="Topic of dead letters. [TOPIC-GROUP-dead]"),
-        click.option("--jitter", type=float, help="Share by which a back-off varies. [0.2]"),
+        click.option("--jitter", type=_SHARE, help="Share by which a back-off varies. [0.2]"),
         click.option("--backoff-max", "backoff_max_s", type=SECONDS, help="Its limit. [10m]"),
         click.option("--backoff-first", "backoff_first_s", type=SECONDS, help="First pause. [1s]"),
-        click.option("--deliveries-max", "deliveries_max", type=int, help="0: no limit. [16]"),
+        click.option("--deliveries-max", type=_DELIVERIES, help="0: no limit. [16]"),
         click.option("--lease", "lease_s", type=SECONDS, help="How long a worker has. [30s]"),
     ):
         function = option(function)
@@ -51,19 +65,17 @@ def _settings(function: _F) -> _F:
 
 
 @command.command("create", cls=Shared)
-@click.argument("topic", type=TOPIC)
-@click.argument("group", type=GROUP)
+@topic_argument
+@group_argument
 @_settings
 @click.option("--ordered-by", type=click.Choice(["key"]), help="One message of a key at a time.")
-@click.option("--start", type=START, help="Where it begins. [earliest]")
+@click.option("--start", type=POSITION, help="Where it begins. [earliest]")
 @click.pass_obj
 def create(
-    session: Session, /, topic: str, group: str, start: Position | int | None, **settings: Any
+    session: Session, /, topic: str, group: str, start: Position | None, **settings: Any
 ) -> None:
     """Make a queue of GROUP on TOPIC. Doing it again with the same settings changes nothing."""
-    if isinstance(start, int):
-        raise click.UsageError("--start takes one position for all partitions, not a count.")
-    changes = _given(settings) | ({} if start is None else {"start": str(start)})
+    changes = given(settings) | ({} if start is None else {"start": str(start)})
     with session.bus() as bus:
         _show(
             session, bus.queue_port.declare(TopicName.parse(topic), group, QueueSettings(**changes))
@@ -71,21 +83,19 @@ def create(
 
 
 @command.command("update", cls=Shared)
-@click.argument("topic", type=TOPIC)
-@click.argument("group", type=GROUP)
+@topic_argument
+@group_argument
 @_settings
 @click.pass_obj
 def update(session: Session, /, topic: str, group: str, **settings: Any) -> None:
     """Change settings of a queue."""
-    changes = _given(settings)
-    if not changes:
-        raise click.UsageError("Nothing to change was given.")
+    changes = changes_of(settings)
     with session.bus() as bus:
         _show(session, bus.queue_port.update(TopicName.parse(topic), group, changes))
 
 
 @command.command("list", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @click.pass_obj
 def list_(session: Session, topic: str) -> None:
     """The queues of TOPIC."""
@@ -97,8 +107,8 @@ def list_(session: Session, topic: str) -> None:
 
 
 @command.command("show", cls=Shared)
-@click.argument("topic", type=TOPIC)
-@click.argument("group", type=GROUP)
+@topic_argument
+@group_argument
 @click.pass_obj
 def show(session: Session, topic: str, group: str) -> None:
     """How a queue stands, and its settings."""
@@ -110,8 +120,8 @@ def show(session: Session, topic: str, group: str) -> None:
 
 
 @command.command("redrive", cls=Shared)
-@click.argument("topic", type=TOPIC)
-@click.argument("group", type=GROUP)
+@topic_argument
+@group_argument
 @click.option("-n", "--limit", type=click.IntRange(1, REDRIVE_MAX), default=1_000, help="[1,000]")
 @click.pass_obj
 def redrive(session: Session, topic: str, group: str, limit: int) -> None:
@@ -124,10 +134,10 @@ def redrive(session: Session, topic: str, group: str, limit: int) -> None:
 
 
 @command.command("delete", cls=Shared)
-@click.argument("topic", type=TOPIC)
-@click.argument("group", type=GROUP)
-@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@topic_argument
+@group_argument
+@dry_run_option
+@yes_option
 @click.pass_obj
 def delete(session: Session, topic: str, group: str, dry_run: bool, yes: bool) -> None:
     """Delete a queue: what was settled is forgotten. The messages of TOPIC stay."""
@@ -136,17 +146,10 @@ def delete(session: Session, topic: str, group: str, dry_run: bool, yes: bool) -
         info = bus.queue_port.describe(name, group)
         left = info.backlog + info.leased + info.ready + info.delayed + info.blocked + info.dying
         what = f"The queue {group} of {topic} will be forgotten ({left:,} messages not settled)."
-        if dry_run:
-            session.say(f"dry run, nothing was changed: {what}")
-        else:
-            session.confirm(what, group, yes)
+        if session.proceed(what, group, dry_run, yes):
             bus.queue_port.delete(name, group)
     done: Row = {"group": group, "topic": topic, "deleted": not dry_run}
     session.show_result(done)
-
-
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _document(info: QueueInfo) -> dict[str, Any]:

@@ -10,19 +10,20 @@ take.
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from tms.cli.output import Format, Row, facts_text, say, show, write
 from tms.clock import Clock, SystemClock
-from tms.errors import ConfigError, NotFound, TMSError, Unavailable
+from tms.errors import ConfigError, Invalid, NotFound, TMSError, Unavailable
 from tms.model.quantity import seconds
 from tms.model.topic import RETENTION_DEFAULT, TopicName, parse_retention
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tms.model.position import Position
 
 URL_DEFAULT = "http://127.0.0.1:7070"
+T = TypeVar("T")
 _FIRST_ANSWER_S = 5.0
 _SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(i?B?)", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -143,6 +145,15 @@ class Session:
         if self.format is not Format.TABLE:
             self.show(facts, [facts])
 
+    def proceed(self, what: str, name: str, dry_run: bool, yes: bool) -> bool:
+        """Whether to do what `what` says: not in a dry run, else only if the person types `name`,
+        or said --yes."""
+        if dry_run:
+            self.say(f"dry run, nothing was changed: {what}")
+        else:
+            self.confirm(what, name, yes)
+        return not dry_run
+
     def confirm(self, what: str, name: str, yes: bool) -> None:
         """Go on only if the person types `name`, or said --yes."""
         if yes:
@@ -153,6 +164,19 @@ class Session:
         typed = click.prompt("Type its name to go on", default="", show_default=False, err=True)
         if typed != name:
             raise click.UsageError("That is not its name; nothing was changed.")
+
+
+def given(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that were typed."""
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def changes_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same; there has to be one."""
+    changes = given(settings)
+    if not changes:
+        raise click.UsageError("Nothing to change was given.")
+    return changes
 
 
 def session_of(ctx: click.Context) -> Session:
@@ -224,24 +248,6 @@ class TopicType(click.ParamType[str]):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-class RetentionType(click.ParamType[str]):
-    """`14d`, `36h`, `forever`."""
-
-    name = "duration"
-
-    def __init__(self, *, default: bool = False) -> None:
-        self._default = default  # whether `default` is one, too
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if self._default and value == RETENTION_DEFAULT:
-            return RETENTION_DEFAULT
-        try:
-            parse_retention(value)
-        except TMSError as error:
-            self.fail(error.message, param, ctx)
-        return str(value)
-
-
 class SizeType(click.ParamType[int | str]):
     """Bytes, with K, M, G or T for powers of 1,024; where it is a limit, `unlimited` too."""
 
@@ -261,71 +267,77 @@ class SizeType(click.ParamType[int | str]):
         return int(match[1]) * _UNITS[match[2].upper()]
 
 
-class StartType(click.ParamType["Position | int"]):
-    """A place in a topic: a `Position`, or a negative number for so many messages before each
-    end."""
+class Parsed(click.ParamType[T]):
+    """What `parse` makes of a text, or why it cannot."""
 
-    name = "position"
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name = name
+        self._parse = parse
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> "Position | int":
-        from tms.model.position import Position
-
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
         if not isinstance(value, str):
             return value  # type: ignore[no-any-return]
         try:
-            if re.fullmatch(r"-[0-9]{1,15}", value):
-                return int(value)
-            if re.match(r"@|[0-9]{4}-", value):
-                return Position.time(_time_ms(value.removeprefix("@")))
-            return Position.parse(value)
-        except (TMSError, ValueError):
-            self.fail(
-                f"{value!r} is none of earliest, latest, -10 (the last ten), 2026-11-01T00:00Z, "
-                "a message id, after:ID, offset:N, time:MS.",
-                param,
-                ctx,
-            )
-
-
-class DurationType(click.ParamType[float]):
-    """`90s`, `1h`, `500ms` in seconds; a bare number is seconds."""
-
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            return seconds("A duration", value)
+            return self._parse(value)
         except TMSError as error:
             self.fail(error.message, param, ctx)
 
 
-class TimeType(click.ParamType[int]):
-    """`2026-11-01T00:00Z` in ms since 1970."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return _time_ms(value.removeprefix("@"))
-        except ValueError:
-            self.fail(f"A time is like 2026-11-01T00:00Z, got {value!r}.", param, ctx)
+def _parse_retention(text: str) -> str:
+    """`14d`, `36h`, `forever`."""
+    parse_retention(text)
+    return text
 
 
-def _time_ms(text: str) -> int:
-    """ISO 8601, UTC unless it names a zone."""
-    moment = datetime.fromisoformat(text)
+def _parse_topic_retention(text: str) -> str:
+    return text if text == RETENTION_DEFAULT else _parse_retention(text)
+
+
+def _parse_start(text: str) -> "Position | int":
+    """A place in a topic, or a negative number for so many messages before each end."""
+    return int(text) if re.fullmatch(r"-[0-9]{1,15}", text) else _parse_position(text)
+
+
+def _parse_position(text: str) -> "Position":
+    """The same place in all partitions."""
+    from tms.model.position import Position
+
+    try:
+        if re.match(r"@|[0-9]{4}-", text):
+            return Position.time(_parse_time(text))
+        return Position.parse(text)
+    except TMSError as error:
+        raise Invalid(
+            f"{text!r} is none of earliest, latest, 2026-11-01T00:00Z, a message id, after:ID, "
+            "offset:N, time:MS; where each partition may begin elsewhere, also -10 (the last ten)."
+        ) from error
+
+
+def _parse_group(text: str) -> str:
+    from tms.model.transaction import check_group
+
+    return check_group(text)
+
+
+def _parse_time(text: str) -> int:
+    """`2026-11-01T00:00Z` in ms since 1970; UTC unless it names a zone."""
+    try:
+        moment = datetime.fromisoformat(text.removeprefix("@"))
+    except ValueError as exc:
+        raise Invalid(f"A time is like 2026-11-01T00:00Z, got {text!r}.") from exc
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
 
 
-TOPIC, RETENTION, START = TopicType(), RetentionType(), StartType()
-TOPIC_RETENTION = RetentionType(default=True)
-SECONDS, TIME = DurationType(), TimeType()
+TOPIC, GROUP = TopicType(), Parsed("group", _parse_group)
+RETENTION = Parsed("duration", _parse_retention)
+TOPIC_RETENTION = Parsed("duration", _parse_topic_retention)
+SECONDS, TIME = Parsed("duration", partial(seconds, "A duration")), Parsed("time", _parse_time)
+START, POSITION = Parsed("position", _parse_start), Parsed("position", _parse_position)
 SIZE, LIMIT = SizeType(), SizeType(limit=True)
+
+topic_argument = click.argument("topic", type=TOPIC)
+group_argument = click.argument("group", type=GROUP)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would change.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")

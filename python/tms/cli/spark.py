@@ -9,6 +9,7 @@ from tms.cli.session import CommandGroup, Session, Shared
 from tms.cli.spark_archive import archive, restore
 from tms.cli.spark_audit import compact_check
 from tms.cli.spark_report import report
+from tms.cli.spark_running import require_no_directory, store_of_environment, store_option
 from tms.cli.spark_sql import sql
 from tms.doctor import spark as checks
 from tms.doctor.machine import Machine
@@ -32,12 +33,7 @@ for job in (archive, restore, report, compact_check, sql):
 
 
 @command.command("doctor", cls=Shared)
-@click.option(
-    "--store",
-    envvar=["TMS_STORE", "TMS__STORE"],
-    metavar="URL",
-    help="HBase to read topics from: hbase://HOST:PORT,…/NAMESPACE. [TMS_STORE, TMS__STORE]",
-)
+@store_option
 @click.option("--all", "all_", is_flag=True, help="Show also what is fine.")
 @click.pass_obj
 def doctor(session: Session, store: str | None, all_: bool) -> int:
@@ -45,9 +41,8 @@ def doctor(session: Session, store: str | None, all_: bool) -> int:
 
     Changes nothing, and does not start Spark. Each finding comes with the way to mend it.
     """
-    if session.data is not None:
-        raise click.UsageError(
-            "Spark reads from a service (--url) or from HBase (--store), not from a directory."
-        )
-    target = checks.SparkTarget(session.url or os.environ.get("TMS_URL"), store)
+    require_no_directory(session)
+    target = checks.SparkTarget(
+        session.url or os.environ.get("TMS_URL"), store or store_of_environment()
+    )
     return show(session, checks.check(Runtime(), target, Machine()), all_)

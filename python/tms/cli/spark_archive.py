@@ -3,14 +3,15 @@
 import click
 import msgspec
 
-from tms.cli.session import TOPIC, Session, Shared
+from tms.cli.session import TOPIC, Session, Shared, topic_argument
 from tms.cli.spark_running import (
     counted,
+    reading_from,
+    service_of,
     spark_options,
     started,
     store_option,
     watched,
-    where,
 )
 from tms.spark.archive_limits import EVERY, ROWS_PER_BATCH, ROWS_PER_FILE
 
@@ -52,7 +53,7 @@ def archive(
       tms spark archive flights /archive/flights
       tms spark archive orders payments s3a://bucket/shop --follow
     """
-    place = where(session, store)
+    place = reading_from(session, store)
     with started(master, confs) as spark, counted(session, "archiving") as progress:
         from tms.spark.jobs import archive as run
 
@@ -75,7 +76,7 @@ def archive(
 
 @click.command("restore", cls=Shared)
 @click.argument("directory")
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @click.option("--from-topic", type=TOPIC, help="Its name in the archive. [TOPIC]")
 @click.option("--append", is_flag=True, help="Even if TOPIC has messages already.")
 @spark_options
@@ -97,12 +98,11 @@ def restore(
     \b
       tms spark restore /archive/flights flights-again --from-topic flights
     """
-    place = where(session)
-    assert place.url is not None, "there is no other way to write"
+    url = service_of(session)
     with started(master, confs) as spark, watched(session, spark, "restoring"):
         from tms.spark.jobs import restore as run
 
-        done = run(spark, directory, topic, place.url, source=from_topic, append=append)
+        done = run(spark, directory, topic, url, source=from_topic, append=append)
     kept = "each in its partition" if done.same_partitions else "partitioned by key"
     session.say(f"restored {done.messages:,} messages to {topic}, {kept}")
     session.show_result(msgspec.to_builtins(done._asdict()))

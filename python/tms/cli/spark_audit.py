@@ -8,7 +8,7 @@ import msgspec
 
 from tms.cli.output import Format, table_text, write
 from tms.cli.session import TOPIC, Session, Shared
-from tms.cli.spark_running import spark_options, started, store_option, watched, where
+from tms.cli.spark_running import reading_from, spark_options, started, store_option, watched
 
 
 @click.command("compact-check", cls=Shared)
@@ -34,7 +34,7 @@ def compact_check(
 
     Ends with 1 if something is wrong; each finding has its place.
     """
-    place = where(session, store)
+    place = reading_from(session, store)
     with started(master, confs) as spark, watched(session, spark, "checking"):
         from tms.spark.jobs import compact_check as run
 

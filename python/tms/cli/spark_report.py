@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tms.cli.session import START, TOPIC, Session, Shared
-from tms.cli.spark_running import spark_options, started, store_option, watched, where
-from tms.model.position import Position, PositionKind
+from tms.cli.session import TIME, TOPIC, Session, Shared
+from tms.cli.spark_running import reading_from, spark_options, started, store_option, watched
 
 if TYPE_CHECKING:
     from tms.spark.jobs import Hour
@@ -18,8 +17,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command("report", cls=Shared)
 @click.argument("topics", type=TOPIC, nargs=-1, required=True)
-@click.option("--since", metavar="TIME", help="From this time on: 2026-11-01T00:00Z. [all]")
-@click.option("--until", metavar="TIME", help="Before this time. [all]")
+@click.option("--since", type=TIME, help="From this time on: 2026-11-01T00:00Z. [all]")
+@click.option("--until", type=TIME, help="Before this time. [all]")
 @click.option("--html", type=_FILE, help="Write a page with plot and numbers to this file.")
 @click.option("--png", type=_FILE, help="Write the plot to this file.")
 @store_option
@@ -29,8 +28,8 @@ def report(
     session: Session,
     /,
     topics: tuple[str, ...],
-    since: str | None,
-    until: str | None,
+    since: int | None,
+    until: int | None,
     html: Path | None,
     png: Path | None,
     store: str | None,
@@ -43,8 +42,8 @@ def report(
       tms spark report flights
       tms spark report flights orders --since 2026-11-01T00:00Z --html report.html --json
     """
-    place = where(session, store)
-    first, end = _time("--since", since), _time("--until", until)
+    place = reading_from(session, store)
+    first, end = _moment(since), _moment(until)
     with started(master, confs) as spark:
         from tms.spark import jobs
 
@@ -58,18 +57,8 @@ def report(
     session.show(rows, rows)
 
 
-def _time(option: str, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        position = START.convert(text, None, None)
-    except click.BadParameter:
-        position = None
-    if not isinstance(position, Position) or position.kind is not PositionKind.TIME:
-        raise click.BadParameter(
-            f"A time is like 2026-11-01T00:00Z, got {text!r}.", param_hint=option
-        )
-    return datetime.fromtimestamp(position.number / 1_000, UTC)
+def _moment(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1_000, UTC)
 
 
 def _row(hour: "Hour") -> dict[str, Any]:

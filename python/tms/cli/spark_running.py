@@ -3,6 +3,7 @@
 * Progress is shown on standard error, if that is a terminal and nobody asked for quiet.
 """
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -32,39 +33,57 @@ class Where(NamedTuple):
 
 def spark_options(command: F) -> F:
     """The options of every command that starts Spark."""
-    command = click.option(
-        "--master", metavar="URL", help="Spark's master. [local[*], or what spark-submit was told]"
-    )(command)
-    return click.option(
-        "--conf",
-        "confs",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="A setting of Spark; may be repeated.",
-    )(command)
+    return _master(_conf(command))
 
 
-def store_option(command: F) -> F:
-    """For what reads only: an HBase in place of a service."""
-    return click.option(
-        "--store",
-        metavar="URL",
-        help="Read from HBase itself: hbase://HOST:PORT,…/NAMESPACE. [a service]",
-    )(command)
+_master = click.option(
+    "--master", metavar="URL", help="Spark's master. [local[*], or what spark-submit was told]"
+)
+_conf = click.option(
+    "--conf",
+    "confs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of Spark; may be repeated.",
+)
+store_option = click.option(  # for what reads only
+    "--store",
+    metavar="URL",
+    help="Read from HBase itself: hbase://HOST:PORT,…/NAMESPACE. [TMS_STORE, TMS__STORE]",
+)
 
 
-def where(session: Session, store: str | None = None) -> Where:
-    """The place that is meant."""
-    if session.data is not None:
-        raise click.UsageError(
-            "Spark reads from a service (--url) or from HBase (--store), not from a directory."
-        )
+def reading_from(session: Session, store: str | None) -> Where:
+    """The service or the HBase that is meant: what was typed, else TMS_URL, else TMS_STORE or
+    TMS__STORE, else the service on this machine."""
+    if store is None and session.url is None and not os.environ.get("TMS_URL"):
+        store = store_of_environment()
     if store is None:
-        return Where(session.url_or_default(), None)
+        return Where(service_of(session), None)
+    require_no_directory(session)
     if session.url is not None:
         raise click.UsageError("Both a service and an HBase are given; choose --url or --store.")
     session.store = store
     return Where(None, store)
+
+
+def store_of_environment() -> str | None:
+    """The HBase that TMS_STORE or TMS__STORE names."""
+    return os.environ.get("TMS_STORE") or os.environ.get("TMS__STORE")
+
+
+def service_of(session: Session) -> str:
+    """The URL of the service that is meant."""
+    require_no_directory(session)
+    return session.url_or_default()
+
+
+def require_no_directory(session: Session) -> None:
+    """Raises `click.UsageError`."""
+    if session.data is not None:
+        raise click.UsageError(
+            "Spark reads from a service (--url) or from HBase (--store), not from a directory."
+        )
 
 
 @contextmanager

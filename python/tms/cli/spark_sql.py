@@ -16,11 +16,11 @@ import click
 from tms.cli.session import TOPIC, Session, Shared
 from tms.cli.spark_running import (
     Where,
+    reading_from,
     spark_options,
     started,
     store_option,
     watched,
-    where,
 )
 from tms.errors import TMSError
 from tms.model.topic import DEFAULT_NAMESPACE
@@ -65,7 +65,7 @@ def sql(
       tms spark sql 'select partition, count(*) from flights group by partition'
       tms spark sql -t flights --json-schema infer 'select avg(delay) from flights'
     """
-    place = where(session, store)
+    place = reading_from(session, store)
     there = topics or _all(place)
     with started(master, confs) as spark:
         asked = _SqlSources(session, spark, place, tuple(there), json_schema, rows)

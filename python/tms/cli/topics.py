@@ -14,21 +14,26 @@ import msgspec
 from tms.cli.output import Format, Row, table_text, write
 from tms.cli.session import (
     LIMIT,
+    POSITION,
     RETENTION,
     SIZE,
-    START,
-    TOPIC,
     TOPIC_RETENTION,
     CommandGroup,
     Session,
     Shared,
+    changes_of,
+    dry_run_option,
+    given,
+    topic_argument,
+    yes_option,
 )
 from tms.model.ids import MessageId
 from tms.model.position import Position
-from tms.model.topic import Cleanup, Durability, TopicInfo
+from tms.model.topic import PARTITIONS_MAX, Cleanup, Durability, TopicInfo
 
 _DAY_MS = 86_400_000
 _UNITS = ((_DAY_MS, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
+_PARTITIONS = click.IntRange(1, PARTITIONS_MAX)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -64,14 +69,14 @@ def _settings(function: _F) -> _F:
             type=TOPIC_RETENTION,
             help="Keep this long: 36h, 14d, forever; default is the store's. [default]",
         ),
-        click.option("-p", "--partitions", type=int, help="Number of partitions."),
+        click.option("-p", "--partitions", type=_PARTITIONS, help="Number of partitions."),
     ):
         function = option(function)
     return function
 
 
 @command.command("create", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @_settings
 @click.pass_obj
 def create(session: Session, /, topic: str, **settings: Any) -> None:
@@ -79,24 +84,22 @@ def create(session: Session, /, topic: str, **settings: Any) -> None:
     if settings["retention_bytes"] == "unlimited":
         settings["retention_bytes"] = None
     with session.bus(create=True) as bus:
-        _show_topic(session, bus.create_topic(topic, **_given(settings)))
+        _show_topic(session, bus.create_topic(topic, **given(settings)))
 
 
 @command.command("update", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @_settings
 @click.pass_obj
 def update(session: Session, /, topic: str, **settings: Any) -> None:
     """Change settings of TOPIC; partitions can only be added."""
-    changes = _given(settings)
-    if not changes:
-        raise click.UsageError("Nothing to change was given.")
+    changes = changes_of(settings)
     with session.bus() as bus:
         _show_topic(session, bus.update_topic(topic, **changes))
 
 
 @command.command("describe", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @click.pass_obj
 def describe(session: Session, topic: str) -> None:
     """Show settings and partitions of TOPIC."""
@@ -120,40 +123,33 @@ def list_(session: Session, namespace: str) -> None:
 
 
 @command.command("truncate", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @click.option(
     "--before",
-    type=START,
+    type=POSITION,
     default="latest",
     help="Keep what is at or after this position. [latest]",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@yes_option
 @click.pass_obj
-def truncate(
-    session: Session, topic: str, before: Position | int, dry_run: bool, yes: bool
-) -> None:
+def truncate(session: Session, topic: str, before: Position, dry_run: bool, yes: bool) -> None:
     """Remove the messages of TOPIC before a position. This cannot be undone."""
-    if isinstance(before, int):
-        raise click.UsageError("--before takes one position for all partitions, not a count.")
     with session.bus() as bus:
         info = bus.describe_topic(topic)
         what = f"Messages of {topic} before {before} will be removed for good ({_contents(info)})."
-        if dry_run:
-            session.say(f"dry run, nothing was changed: {what}")
-        else:
-            session.confirm(what, topic, yes)
+        if session.proceed(what, topic, dry_run, yes):
             info = bus.truncate_topic(topic, before)
     _show_topic(session, info)
 
 
 @command.command("erase", cls=Shared)
-@click.argument("topic", type=TOPIC)
+@topic_argument
 @click.option("-k", "--key", help="Erase the messages with this key.")
 @click.option("--key-hex", help="The same, the key's bytes in hexadecimal.")
 @click.option("--id", "message_id", help="Erase the message with this id.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Only there. [all]")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.pass_obj
 def erase(
     session: Session,
@@ -189,19 +185,16 @@ def erase(
 
 
 @command.command("delete", cls=Shared)
-@click.argument("topic", type=TOPIC)
-@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@topic_argument
+@dry_run_option
+@yes_option
 @click.pass_obj
 def delete(session: Session, topic: str, dry_run: bool, yes: bool) -> None:
     """Delete TOPIC and all its messages. This cannot be undone."""
     with session.bus() as bus:
         info = bus.describe_topic(topic)
         what = f"{topic} will be deleted for good ({_contents(info)})."
-        if dry_run:
-            session.say(f"dry run, nothing was changed: {what}")
-        else:
-            session.confirm(what, topic, yes)
+        if session.proceed(what, topic, dry_run, yes):
             bus.delete_topic(topic)
             session.say(f"deleted {topic}")
     session.show_result({"topic": topic, "deleted": not dry_run})
@@ -218,10 +211,6 @@ def duration_text(ms: int | None) -> str:
 def time_text(ms: int) -> str:
     """A time in ms since 1970 as ISO 8601 with milliseconds."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _contents(info: TopicInfo) -> str:

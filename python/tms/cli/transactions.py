@@ -10,7 +10,17 @@ import click
 import msgspec
 
 from tms.cli.output import Row
-from tms.cli.session import RETENTION, START, TOPIC, CommandGroup, Session, Shared
+from tms.cli.session import (
+    POSITION,
+    RETENTION,
+    CommandGroup,
+    Session,
+    Shared,
+    dry_run_option,
+    group_argument,
+    topic_argument,
+    yes_option,
+)
 from tms.cli.topics import time_text
 from tms.model.position import Position
 from tms.model.topic import parse_retention
@@ -58,7 +68,7 @@ def abort(session: Session, transaction: int) -> None:
 
 @command.command("invalidate", cls=Shared)
 @click.argument("transaction", type=int)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.pass_obj
 def invalidate(session: Session, transaction: int, yes: bool) -> None:
     """Make TRANSACTION invalid: nothing of it will ever be seen."""
@@ -73,8 +83,8 @@ def invalidate(session: Session, transaction: int, yes: bool) -> None:
 @click.option(
     "--older-than", type=RETENTION, default="50h", help="Those that began so long ago [50h]."
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@yes_option
 @click.pass_obj
 def prune(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
     """Take old transactions off the invalid list, so that snapshots get shorter. Their messages are
@@ -82,10 +92,7 @@ def prune(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
     before_ms = max(0, session.clock.now_ms() - (parse_retention(older_than) or 0))
     what = f"Invalid transactions from before {time_text(before_ms)} will not be listed any more."
     pruned = 0
-    if dry_run:
-        session.say(f"dry run, nothing was changed: {what}")
-    else:
-        session.confirm(what, "prune", yes)
+    if session.proceed(what, "prune", dry_run, yes):
         with session.bus() as bus:
             pruned = bus.transactions.prune(before_ms)
     done: Row = {"before": time_text(before_ms), "pruned": pruned}
@@ -93,8 +100,8 @@ def prune(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
 
 
 @position.command("show", cls=Shared)
-@click.argument("topic", type=TOPIC)
-@click.argument("group")
+@topic_argument
+@group_argument
 @click.pass_obj
 def show_position(session: Session, topic: str, group: str) -> None:
     """Where GROUP stands in TOPIC, and how many messages it is behind."""
@@ -118,34 +125,29 @@ def show_position(session: Session, topic: str, group: str) -> None:
 
 
 @position.command("set", cls=Shared)
-@click.argument("topic", type=TOPIC)
-@click.argument("group")
-@click.argument("to", type=START)
+@topic_argument
+@group_argument
+@click.argument("to", type=POSITION)
 @click.option(
     "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, required=True
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@yes_option
 @click.pass_obj
 def set_position(
     session: Session,
     topic: str,
     group: str,
-    to: Position | int,
+    to: Position,
     partitions: tuple[int, ...],
     dry_run: bool,
     yes: bool,
 ) -> None:
     """Move GROUP in TOPIC to a position, in the partitions named; all: `tms group reset --to`."""
-    if isinstance(to, int):
-        raise click.UsageError("A position is wanted, not a count.")
     with session.bus() as bus:
         changes: dict[int, Position] = dict.fromkeys(partitions, to)
         what = f"{group} will go on at {to} in {len(changes)} partitions of {topic}."
-        if dry_run:
-            session.say(f"dry run, nothing was changed: {what}")
-        else:
-            session.confirm(what, group, yes)
+        if session.proceed(what, group, dry_run, yes):
             bus.set_positions(topic, changes, group=group)
     moved: Row = {"group": group, "topic": topic, "position": str(to), "moved": not dry_run}
     session.show_result(moved)
