@@ -9,7 +9,7 @@ from bench.report import Goal, Report, Sample, Samples, interleaved, measured, r
 from bench.targets import TOPIC, Embedded, Service, Setup, raw_leveldb, values
 from tms.block import encode
 from tms.client.client import Bus
-from tms.client.producer import BATCH_BYTES
+from tms.client.sending import BATCH_BYTES
 from tms.model.keys import block_key
 
 AT_ONCE = 1_000

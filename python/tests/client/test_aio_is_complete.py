@@ -32,7 +32,15 @@ PAIRS = [
 ]
 # For those who make consumers and transactions, and for participants: no part of what users call.
 INTERNAL = {
-    Bus: {"member", "mover", "publishing", "queue_port", "refresh_topic", "starts", "transactions"},
+    Bus: {
+        "delivery",
+        "member",
+        "publishing",
+        "queue_port",
+        "refresh_topic",
+        "starts",
+        "transactions",
+    },
     Consumer: {"standing"},
     Queue: {"leases", "name", "settlement"},
     TableWrites: {"changes", "is_of", "persist", "post_commit", "roll_back", "start"},

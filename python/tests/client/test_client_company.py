@@ -34,8 +34,11 @@ class Service:
         self.begun = threading.Semaphore(0)
         self.error: BaseException | None = None
 
-    def deliver(self, *_: Any) -> "Service":
-        return self
+    def send(
+        self, known: KnownTopic, durability: str | None, numbering: Any, timeout_s: float | None,
+        blocks: Sequence[NewBlock], failed: TMSError | None = None,
+    ) -> list[Appended]:  # fmt: skip
+        return self.append(blocks, failed)
 
     def append(self, blocks: Sequence[NewBlock], failed: TMSError | None = None) -> list[Appended]:
         if failed is not None:
@@ -52,9 +55,10 @@ class Service:
 
 
 def together(service: Service, timeout_s: float = 10) -> Coalescing:
-    deliver: Any = service.deliver
     transport: Any = SimpleNamespace(append=lambda name, blocks, *_: service.append(blocks))
-    return Coalescing(PublishMemory(SystemClock()), transport, deliver, timeout_s, SystemClock())
+    return Coalescing(
+        PublishMemory(SystemClock()), transport, service.send, timeout_s, SystemClock()
+    )
 
 
 def lone(value: bytes, partition: int | None = 0) -> Lone:
@@ -267,18 +271,17 @@ def test_a_publish_whose_first_attempt_failed_is_repeated_within_its_time() -> N
         attempts.append((bytes(blocks[0].block), more[1]))
         raise StorageFull("full")
 
-    class Delivery:
-        def append(self, blocks: Sequence[NewBlock], failed: TMSError | None) -> list[Appended]:
-            assert isinstance(failed, StorageFull)
-            assert bytes(blocks[0].block) == attempts[0][0]
-            return service.append(blocks)
-
-    def deliver(known: KnownTopic, durability: str | None, numbering: Any, left_s: float) -> Any:
+    def send(
+        known: KnownTopic, durability: str | None, numbering: Any, left_s: float,
+        blocks: list[NewBlock], failed: TMSError | None,
+    ) -> list[Appended]:  # fmt: skip
         lefts.append(left_s)
-        return Delivery()
+        assert isinstance(failed, StorageFull)
+        assert bytes(blocks[0].block) == attempts[0][0]
+        return service.append(blocks)
 
     transport: Any = SimpleNamespace(append=append)
-    bus = Coalescing(PublishMemory(SystemClock()), transport, deliver, 10, SystemClock())
+    bus = Coalescing(PublishMemory(SystemClock()), transport, send, 10, SystemClock())
     assert bus.publish(KNOWN, lone(b"v"), None, 6) is not None
     assert len(attempts) == 1 and attempts[0][1] == 2
     assert lefts[0] is not None and 5 < lefts[0] < 6

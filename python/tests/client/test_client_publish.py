@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.clocks import ManualClock
 from tms.block import MESSAGES_MAX, Compression, decode, read_header
 from tms.client.batching import REQUEST_BYTES, Batcher, KnownTopic
-from tms.client.delivery import Delivery, DeliveryOptions, Numbering
+from tms.client.delivery import Delivery, Numbering, Unacknowledged, deliver
 from tms.errors import OutOfOrderSequence, SequenceReused, TooLarge, Unavailable
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
@@ -159,14 +159,12 @@ class Log:
         return Appended(entry.partition, 1, 0, header.count, 0, repeated)
 
 
-def delivery(log: Log, numbering: Numbering) -> Delivery:
-    return Delivery(
-        log,  # type: ignore[arg-type]
-        NAME,
-        numbering,
-        DeliveryOptions(None, Compression.NONE, 30),
-        ManualClock(),
-    )
+def append(
+    log: Log, numbering: Numbering, blocks: Sequence[NewBlock], *, one_by_one: bool = False
+) -> list[Appended]:
+    delivery = Delivery(NAME, numbering, None, Compression.NONE, 30)
+    left = Unacknowledged(delivery, blocks, one_by_one=one_by_one)
+    return deliver(log.append, left, ManualClock(), 30)
 
 
 @pytest.mark.parametrize("failures", [["before"], ["after"], ["after", "before", "after"]])
@@ -174,7 +172,7 @@ def test_a_block_that_failed_is_stored_once(failures: list[str]) -> None:
     log, to = Log(), batcher()
     log.failures = list(failures)
     to.add(b"a", None, None, None)
-    (place,) = delivery(log, Numbering()).append(to.pack())
+    (place,) = append(log, Numbering(), to.pack())
     assert log.stored == [b"a"]
     assert place.duplicate == ("after" in failures)
 
@@ -183,16 +181,15 @@ def test_after_a_service_forgot_the_producer_all_blocks_left_are_numbered_anew()
     log, numbering = Log(), Numbering()
     known, lz4 = KnownTopic(NAME, 2, 100, 0), Compression.LZ4
     to = Batcher(known, numbering, batch_bytes=100, compression=lz4, sticky=0)
-    way = delivery(log, numbering)
     blocks: list[NewBlock] = []
     for n in range(6):
         to.add(b"%d" % n, b"k", {"h": b"x"}, n % 2)
         if n < 2:
-            way.append(to.pack())
+            append(log, numbering, to.pack())
         else:
             blocks += to.pack()
     log.next = {place: wanted for place, wanted in log.next.items() if place[0] == 0}
-    way.repeat(blocks, 30)
+    append(log, numbering, blocks, one_by_one=True)
     assert log.stored == [b"%d" % n for n in range(6)]
     assert len({producer for partition, producer in log.next if partition == 1}) == 1
     assert numbering.take((NAME, 1))[1] == 2

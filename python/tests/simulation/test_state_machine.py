@@ -21,7 +21,7 @@ from tests.clocks import ManualClock
 from tests.log_kit import until
 from tests.model_log import ModelClock, ModelTopic
 from tests.worlds import EmbeddedWorld, HttpWorld, MemoryWorld, World
-from tms.client import producer as producing
+from tms.client import sending as producing
 from tms.client.client import Bus
 from tms.errors import FewerPartitions, OffsetOutOfRange, TMSError, TopicExists, TopicNotFound
 from tms.model.ids import MessageId

@@ -1,20 +1,22 @@
 """What the parts of a bus have in common."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 from weakref import WeakSet
 
 from tms.api.operations import QueuesApi, TransactionsApi
+from tms.block import Compression
 from tms.client.batching import KnownTopic
 from tms.client.cursor import Page, asks, page, page_of
-from tms.client.known import PublishMemory
+from tms.client.delivery import Delivery, Numbering
+from tms.client.known import PublishMemory, as_durability
 from tms.client.member import Member
 from tms.client.transport import LocalTransport, RemoteTransport
 from tms.clock import Clock
 from tms.model.position import Position
+from tms.model.quantity import Duration, timeout
 from tms.model.topic import TopicName
-from tms.model.transaction import PositionChange
 
 
 class Closing(Protocol):
@@ -55,9 +57,17 @@ class BusCalls:
         """All queues, for those who look after them; to work on one: `Bus.queue`."""
         return self._transport.queues
 
-    def mover(self) -> Callable[[Sequence[PositionChange]], None]:
-        """What moves positions of groups; for consumers."""
-        return self._transport.transactions.move
+    def delivery(
+        self,
+        name: TopicName,
+        numbering: Numbering,
+        durability: str | None,
+        timeout_s: Duration | None,
+        compression: Compression = Compression.NONE,
+    ) -> Delivery:
+        """How blocks under this numbering are appended to a topic. Raises `Invalid`."""
+        limit_s = timeout(timeout_s, self._timeout_s)
+        return Delivery(name, numbering, as_durability(durability), compression, limit_s)
 
     def refresh_topic(self, topic: str) -> KnownTopic:
         """Ask for a topic's partitions and limits, and remember them. Raises `TopicNotFound`."""

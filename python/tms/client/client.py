@@ -22,13 +22,14 @@ from tms.client.coalescing import Coalescing
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer, ConsumerSettings
 from tms.client.cursor import Cursor, Page, Start, check_flag, start_positions
 from tms.client.delayed import DelayedCalls
-from tms.client.delivery import Delivery, DeliveryOptions, Numbering
+from tms.client.delivery import Delivery, Numbering, Unacknowledged, deliver
 from tms.client.group_calls import GroupCalls
 from tms.client.group_consumer import MemberConsumer
 from tms.client.group_options import DeliveryMode, Told, member_options
-from tms.client.known import Lone, PublishMemory, as_compression, as_durability, ids_in_order
-from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, Producer, SendPace, check_options
+from tms.client.known import Lone, PublishMemory, as_compression, ids_in_order
+from tms.client.producer import Producer
 from tms.client.queue import QueueCalls
+from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
 from tms.client.standing import CommittedPositions
 from tms.client.table import Table
 from tms.client.topics import TopicCalls
@@ -36,11 +37,11 @@ from tms.client.transaction import Transaction
 from tms.client.transport import LocalTransport, RemoteTransport, open_channel
 from tms.client.view import ViewCalls
 from tms.clock import Clock, SystemClock
-from tms.errors import Invalid, NotFound
+from tms.errors import Invalid, NotFound, TMSError
 from tms.model.filter import Filter, as_filter
 from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
-from tms.model.message import Appended
+from tms.model.message import Appended, NewBlock
 from tms.model.position import Position, PositionKind
 from tms.model.preconditions import ANSWERED
 from tms.model.quantity import Duration, seconds, timeout, whole
@@ -65,7 +66,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         self._place = place
         self._closed = False
         self._coalescing = Coalescing(
-            self._publishing, transport, self._delivery, timeout_s, self._clock
+            self._publishing, transport, self._send, timeout_s, self._clock
         )
 
     def __repr__(self) -> str:
@@ -142,11 +143,11 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
             compression=packing,
             partition=partition,
         )
-        delivery = self._delivery(known, durability, numbering, timeout_s, packing)
+        delivery = self.delivery(known.name, numbering, durability, timeout_s, packing)
         appended: list[Appended] = []
         try:
             for blocks in batcher.requests(values, keys, headers, partition, expect):
-                appended += delivery.append(blocks)
+                appended += self._append(delivery, blocks)
         except NotFound:
             publishing.forget(topic)
             raise
@@ -171,21 +172,21 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         `in_flight_max` requests (1 to 8) are under way. `compression` is none, lz4 or zstd. Raises
         `TopicNotFound`, `Invalid`.
         """
-        linger_s = check_options(linger_ms, batch_bytes, in_flight_max)
+        pace = SendPace.of(linger_ms, batch_bytes, in_flight_max)
         packing = as_compression(compression)
         known = self.refresh_topic(topic)
         numbering = Numbering()
         batcher = self._publishing.batcher(
             known, numbering, batch_bytes=batch_bytes, compression=packing
         )
-        delivery = self._delivery(known, durability, numbering, timeout_s, packing)
+        delivery = self.delivery(known.name, numbering, durability, timeout_s, packing)
         producer = Producer(
-            open_channel(self._transport),
+            self._transport,
             batcher,
             delivery,
             self._clock,
             lambda: self.refresh_topic(topic).partitions,
-            SendPace(linger_s, in_flight_max),
+            pace,
         )
         self._open.add(producer)
         return producer
@@ -224,7 +225,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        standing = CommittedPositions(name, group, self.mover())
+        standing = CommittedPositions(name, group, self.transactions.move)
         known = standing if options is None else None
         positions = self.starts(topic, start, partitions, known)
         cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)
@@ -336,14 +337,20 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
             positions.update(self._fetch(TopicName.parse(topic), latest, 1, 0).next)
         return positions
 
-    def _delivery(
+    def _send(
         self,
         known: KnownTopic,
         durability: str | None,
         numbering: Numbering,
-        timeout_s: Duration | None,
-        compression: Compression = Compression.NONE,
-    ) -> Delivery:
-        limit_s = timeout(timeout_s, self._timeout_s)
-        options = DeliveryOptions(as_durability(durability), compression, limit_s)
-        return Delivery(self._transport, known.name, numbering, options, self._clock)
+        timeout_s: float | None,
+        blocks: list[NewBlock],
+        failed: TMSError | None = None,
+    ) -> list[Appended]:
+        delivery = self.delivery(known.name, numbering, durability, timeout_s)
+        return self._append(delivery, blocks, failed)
+
+    def _append(
+        self, delivery: Delivery, blocks: list[NewBlock], failed: TMSError | None = None
+    ) -> list[Appended]:
+        left = Unacknowledged(delivery, blocks)
+        return deliver(self._transport.append, left, self._clock, delivery.timeout_s, failed)

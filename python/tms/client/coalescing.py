@@ -24,7 +24,7 @@ from typing import Generic, NamedTuple, TypeVar
 from tms import forks
 from tms.block import Compression
 from tms.client.batching import REQUEST_BYTES, KnownTopic
-from tms.client.delivery import Delivery, Numbering
+from tms.client.delivery import Numbering
 from tms.client.known import Lone, PublishMemory, ids_in_order
 from tms.client.transport import Transport
 from tms.clock import Clock
@@ -143,13 +143,13 @@ class Coalescing:
         self,
         publishing: PublishMemory,
         transport: Transport,
-        deliver: Callable[[KnownTopic, str | None, Numbering, float | None], Delivery],
+        send: Callable[..., list[Appended]],
         timeout_s: float,
         clock: Clock,
     ) -> None:
         self._publishing = publishing
         self._transport = transport
-        self._deliver = deliver
+        self._send = send
         self._timeout_s = timeout_s
         self._attempt_s = attempt_s(timeout_s)
         self._clock = clock
@@ -180,8 +180,7 @@ class Coalescing:
                 [stored] = self._transport.append(known.name, blocks, asked, one_s)
             except TMSError as error:
                 left_s -= self._clock.monotonic_s() - begun_s
-                delivery = self._deliver(known, durability, numbering, left_s)
-                [stored] = delivery.append(blocks, failed=error)
+                [stored] = self._send(known, durability, numbering, left_s, blocks, error)
             self._publishing.give_back(numbering)
             return MessageId(stored.time_ms, stored.sequence) if stored.time_ms >= 0 else None
         finally:
@@ -228,7 +227,7 @@ class Coalescing:
         try:
             numbering = self._publishing.take_numbering()
             packed = pack(self._publishing, known, [one.message for one in group], numbering)
-            appended = self._deliver(known, place[1], numbering, None).append(packed.blocks)
+            appended = self._send(known, place[1], numbering, None, packed.blocks)
             self._publishing.give_back(numbering)
             for one, id in zip(group, packed.ids(appended), strict=True):
                 one.answer.id = id

@@ -19,24 +19,25 @@ Invariants
 """
 
 import os
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
 from tms import forks
 from tms.block import Compression, decode, encode
-from tms.client.transport import Transport
 from tms.clock import Clock
 from tms.errors import OutOfOrderSequence, TMSError
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
-from tms.retrying import is_retriable, retrying
+from tms.retrying import is_retriable, retrying, retrying_async
 
 SEQUENCE_LIMIT = 1 << 32
 PLACES_MAX = 16_384
 
 Place = tuple[TopicName, int]
+Answer = TypeVar("Answer")
+Append = Callable[[TopicName, Sequence[NewBlock], Durability | None, float], Answer]
 
 
 class Numbering:
@@ -76,114 +77,112 @@ def _new_producer_id() -> int:
     return int.from_bytes(os.urandom(8), "big") >> 1 or 1
 
 
-class Renewal:
-    """What is left to append block by block, and which partitions have begun anew already. Pure
-    state."""
+class Delivery(NamedTuple):
+    """How the blocks of one producer are appended to a topic: under these numbers, as durably as
+    that (None: as the topic says), packed anew like that, within that time."""
+
+    name: TopicName
+    numbering: Numbering
+    durability: Durability | None
+    compression: Compression
+    timeout_s: float
+
+
+class Unacknowledged:
+    """The blocks that no answer has acknowledged yet, and which of them the next request carries:
+    all, or after a refusal the first one. Pure state."""
 
     def __init__(
-        self,
-        name: TopicName,
-        blocks: Sequence[NewBlock],
-        numbering: Numbering,
-        compression: Compression,
+        self, delivery: Delivery, blocks: Sequence[NewBlock], *, one_by_one: bool = False
     ) -> None:
-        self.left = list(blocks)
-        self.name = name
-        self._numbering = numbering
-        self._compression = compression
-        self._renewed: set[int] = set()
+        self.blocks = list(blocks)
+        self.appended: list[Appended] = []
+        self._delivery = delivery
+        self._one_by_one = one_by_one
+        self._renewed: set[int] = set()  # partitions that have begun anew
 
-    def begin_anew(self, error: OutOfOrderSequence) -> None:
-        """The first block left was refused: number it and its partition's later ones anew. Raises
-        `error` when that was done before."""
-        partition = self.left[0].partition
+    def request(self, append: Append[Answer]) -> Callable[[float], Answer]:
+        """The next request, as a call that takes its time-out."""
+        name, _, durability, _, _ = self._delivery
+        blocks = self.blocks[:1] if self._one_by_one else self.blocks
+        return lambda timeout_s: append(name, blocks, durability, timeout_s)
+
+    def acknowledge(self, appended: Sequence[Appended]) -> None:
+        """The request has succeeded."""
+        self.appended += appended
+        self.blocks = self.blocks[1:] if self._one_by_one else []
+
+    def refuse(self, error: OutOfOrderSequence) -> None:
+        """The request was out of order: go on block by block; a single block, and the later ones
+        of its partition, begin anew. Raises `error` when they have done so before."""
+        if not self._one_by_one:
+            self._one_by_one = True
+            return
+        partition = self.blocks[0].partition
         if partition in self._renewed:
             raise error
         self._renewed.add(partition)
-        self._numbering.renew((self.name, partition))
-        self.left = [
+        self._delivery.numbering.renew((self._delivery.name, partition))
+        self.blocks = [
             self._renumbered(entry) if entry.partition == partition else entry
-            for entry in self.left
+            for entry in self.blocks
         ]
 
     def _renumbered(self, entry: NewBlock) -> NewBlock:
         """The same messages, packed anew: an engine may hold on to the old bytes."""
+        name, numbering, _, compression, _ = self._delivery
         columns = decode(entry.block)
-        producer_id, sequence = self._numbering.take((self.name, entry.partition))
+        producer_id, sequence = numbering.take((name, entry.partition))
         block = encode(
             columns.values(),
             columns.keys(),
             columns.headers(),
             producer_id=producer_id,
             producer_sequence=sequence,
-            compression=self._compression,
+            compression=compression,
         )
         return structs.replace(entry, block=block)
 
 
-class DeliveryOptions(NamedTuple):
-    """How blocks are appended: as durably as that (None: as the topic says), packed anew like that,
-    within that time."""
-
-    durability: Durability | None
-    compression: Compression
-    timeout_s: float
-
-
-class Delivery:
-    """The way of one producer's blocks into one topic."""
-
-    __slots__ = ("_clock", "_numbering", "_transport", "name", "options")
-
-    def __init__(
-        self,
-        transport: Transport,
-        name: TopicName,
-        numbering: Numbering,
-        options: DeliveryOptions,
-        clock: Clock,
-    ) -> None:
-        self.name = name
-        self.options = options
-        self._transport = transport
-        self._numbering = numbering
-        self._clock = clock
-
-    def append(self, blocks: Sequence[NewBlock], failed: TMSError | None = None) -> list[Appended]:
-        """Append in one request, or block by block where that fails. `failed` is the error of a
-        first attempt that was made already. Raises the last attempt's error."""
+def deliver(
+    append: Append[list[Appended]],
+    left: Unacknowledged,
+    clock: Clock,
+    timeout_s: float,
+    failed: TMSError | None = None,
+) -> list[Appended]:
+    """Append what is left, request by request. `failed` is the error of a first attempt that was
+    made already. Raises the last attempt's error."""
+    deadline_s = clock.monotonic_s() + timeout_s
+    while left.blocks:
+        left_s = max(0.001, deadline_s - clock.monotonic_s())
+        request = left.request(append)
         try:
-            return self._repeat(blocks, self.options.timeout_s, failed)
-        except OutOfOrderSequence:
-            return self.repeat(blocks, self.options.timeout_s)
-
-    def repeat(self, blocks: Sequence[NewBlock], timeout_s: float) -> list[Appended]:
-        """Append what an earlier attempt may have stored, block by block."""
-        deadline_s = self._clock.monotonic_s() + timeout_s
-        work = Renewal(self.name, blocks, self._numbering, self.options.compression)
-        appended: list[Appended] = []
-        while work.left:
-            try:
-                appended += self._repeat(work.left[:1], deadline_s - self._clock.monotonic_s())
-            except OutOfOrderSequence as error:
-                work.begin_anew(error)
-            else:
-                work.left.pop(0)
-        return appended
-
-    def _repeat(
-        self, blocks: Sequence[NewBlock], timeout_s: float, failed: TMSError | None = None
-    ) -> list[Appended]:
-        append, name, durability = self._transport.append, self.name, self.options.durability
-        return retrying(
-            lambda left_s: append(name, blocks, durability, left_s),
-            self._clock,
-            max(0.001, timeout_s),
-            is_retriable_as_it_is,
-            failed,
-        )
+            left.acknowledge(retrying(request, clock, left_s, _is_retriable_as_it_is, failed))
+        except OutOfOrderSequence as error:
+            left.refuse(error)
+            failed = None
+    return left.appended
 
 
-def is_retriable_as_it_is(error: BaseException) -> bool:
+async def deliver_async(
+    append: Append[Awaitable[list[Appended]]],
+    left: Unacknowledged,
+    clock: Clock,
+    timeout_s: float,
+) -> list[Appended]:
+    """The same as `deliver`, for coroutines."""
+    deadline_s = clock.monotonic_s() + timeout_s
+    while left.blocks:
+        left_s = max(0.001, deadline_s - clock.monotonic_s())
+        request = left.request(append)
+        try:
+            left.acknowledge(await retrying_async(request, clock, left_s, _is_retriable_as_it_is))
+        except OutOfOrderSequence as error:
+            left.refuse(error)
+    return left.appended
+
+
+def _is_retriable_as_it_is(error: BaseException) -> bool:
     """Retriable without the blocks before it."""
     return is_retriable(error) and not isinstance(error, OutOfOrderSequence)

@@ -8,55 +8,26 @@ moment ago; by the calling thread when a block is full; otherwise by the driver,
 progress when the caller stops calling. The driver stays out of the way while the caller fills
 blocks by itself: waking it would cost the caller the interpreter lock at each answer.
 
-Invariants
-
-* Every accepted message is acknowledged, or an error says that it was not: at the next send, flush
-  or close.
-* At most `in_flight_max` requests are under way and one is being filled; beyond that `send` waits.
-* A request that failed is repeated block by block, in order, byte for byte; nothing else is sent
-  meanwhile.
-* What was accepted before a fork is sent by the parent alone: in the child the producer is as new.
+What is promised stands in `tms.client.sending`.
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn, Self
+from typing import NoReturn, Self
 
 from tms import forks
-from tms.block import read_header
-from tms.client.batching import REQUEST_BYTES, Batcher, Headers
-from tms.client.delivery import Delivery
+from tms.client.batching import Batcher, Headers
+from tms.client.delivery import Delivery, Unacknowledged, deliver
 from tms.client.known import REFRESH_S
-from tms.client.transport import Channel, PendingAnswer
+from tms.client.sending import Flight, Sending, SendPace
+from tms.client.transport import LocalTransport, PendingAnswer, RemoteTransport, open_channel
 from tms.clock import Clock
-from tms.errors import Closed, TimedOut, TMSError
-from tms.model.message import Appended, NewBlock
-from tms.model.quantity import Duration, milliseconds, whole
+from tms.errors import TimedOut, TMSError
+from tms.model.message import Appended
 from tms.retrying import attempt_s, is_retriable
 
-BATCH_BYTES = 512 << 10
-IN_FLIGHT_MAX = 8
-LINGER_MS_MAX = 60_000
-IN_FLIGHT_LIMIT = 8  # so many blocks of a producer the service remembers
-CALM_S = 0.000_2  # after a push, a message may have company that soon
+CALM_S = 0.000_2  # after a push, a message may be followed by others that soon
 BUSY_S = 0.005  # how long the driver stays away while the caller fills blocks
-
-
-class _Flight(NamedTuple):
-    """A request under way; without an answer at `due_s` it is repeated."""
-
-    pending: PendingAnswer[list[Appended]]
-    blocks: list[NewBlock]
-    due_s: float
-
-
-class SendPace(NamedTuple):
-    """How a producer sends: how long a message waits for company, and how many requests may be
-    under way."""
-
-    linger_s: float
-    in_flight_max: int
 
 
 class Producer:
@@ -65,22 +36,22 @@ class Producer:
 
     def __init__(
         self,
-        channel: Channel,
+        transport: LocalTransport | RemoteTransport,
         batcher: Batcher,
         delivery: Delivery,
         clock: Clock,
         count_partitions: Callable[[], int],
         pace: SendPace,
     ) -> None:
-        self._channel = channel
+        self._append = transport.append
+        self._channel = open_channel(transport)
         self._batcher = batcher
+        self._sending: Sending[PendingAnswer[list[Appended]]] = Sending(delivery, pace, batcher)
         self._delivery = delivery
         self._clock = clock
         self._count_partitions = count_partitions
-        self._linger_s, self._in_flight_max = pace
-        self._timeout_s = delivery.options.timeout_s
-        self._attempt_s = attempt_s(self._timeout_s)
-        self._closed = False
+        self._linger_s = pace.linger_s
+        self._attempt_s = attempt_s(delivery.timeout_s)
         self._full_pushes = 0
         self._pushed_at_s = -1.0
         self._send_at_s = 0.0
@@ -89,14 +60,10 @@ class Producer:
         forks.in_child(self._begin)
 
     def __repr__(self) -> str:
-        state = " closed" if self._closed else f", {len(self._flights)} requests under way"
-        return f"<{type(self).__name__} to {self._delivery.name}{state}>"
+        return self._sending.describe(self)
 
     def _begin(self) -> None:
-        self._batcher.drop()
-        self._flights: deque[_Flight] = deque()
-        self._failure: TMSError | None = None
-        self._told = False  # whether the caller has met the failure
+        self._sending.begin_anew()
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._driver: threading.Thread | None = None
@@ -117,8 +84,8 @@ class Producer:
         message, any other error for messages before it.
         """
         with self._lock:
-            if self._failure is not None or self._closed:
-                self._refuse()
+            if self._sending.ended:
+                self._sending.check()
             batcher = self._batcher
             first = not batcher.fillings
             if batcher.add(value, key, headers, partition):
@@ -135,8 +102,8 @@ class Producer:
     ) -> None:
         """Publish messages in this order, like `send` for each but faster. Errors carry `index`."""
         with self._lock:
-            if self._failure is not None or self._closed:
-                self._refuse()
+            if self._sending.ended:
+                self._sending.check()
             first = not self._batcher.fillings
             try:
                 for _ in self._batcher.add_many(values, keys, headers, partition):
@@ -150,23 +117,23 @@ class Producer:
         """Wait until everything sent so far is acknowledged. Raises the error of what never will
         be, and `TimedOut` for what is only late: it is still under way, flush again."""
         with self._lock:
-            if self._failure is not None or self._closed:
-                self._refuse()
+            if self._sending.ended:
+                self._sending.check()
             self._finish()
 
     def close(self) -> None:
         """Flush and release. A second call does nothing. Raises an error that no call has raised
         yet."""
         with self._lock:
-            if self._closed:
+            if self._sending.closed:
                 return
             try:
-                if self._failure is None:
+                if self._sending.failure is None:
                     self._finish()
-                elif not self._told:
-                    self._refuse()
+                elif not self._sending.told:
+                    self._sending.check()
             finally:
-                self._closed = True
+                self._sending.close()
                 self._wake.notify_all()
         self._channel.close()
 
@@ -194,18 +161,18 @@ class Producer:
         self._collect()
         now_s = self._clock.monotonic_s()
         calm_at_s = self._pushed_at_s + CALM_S
-        if not self._linger_s and not self._flights and now_s >= calm_at_s:
+        if not self._linger_s and not self._sending.flights and now_s >= calm_at_s:
             self._push()
         else:
             self._send_at_s = now_s + self._linger_s if self._linger_s else calm_at_s
         if self._driver is None:
             self._driver = threading.Thread(target=self._drive, name="tms-producer", daemon=True)
             self._driver.start()
-        elif self._driver_sleeps and not self._flights:
+        elif self._driver_sleeps and not self._sending.flights:
             self._wake.notify()
 
     def _push(self) -> None:
-        while len(self._flights) >= self._in_flight_max:
+        while self._sending.is_full():
             self._settle(self._deadline())
         now_s = self._clock.monotonic_s()
         if now_s >= self._refresh_at_s:
@@ -216,12 +183,10 @@ class Producer:
             self._fail(error)
         self._batcher.next_partition()
         try:
-            pending = self._channel.submit(
-                self._delivery.name, blocks, self._delivery.options.durability
-            )
+            pending = self._channel.submit(self._delivery.name, blocks, self._delivery.durability)
         except TMSError as error:
             pending = _RefusedAppend(error)
-        self._flights.append(_Flight(pending, blocks, now_s + self._attempt_s))
+        self._sending.flights.append(Flight(pending, blocks, now_s + self._attempt_s))
         self._pushed_at_s = now_s
         if self._driver_sleeps:
             self._wake.notify()
@@ -235,19 +200,19 @@ class Producer:
                 self._fail(error)
 
     def _deadline(self) -> float:
-        return self._clock.monotonic_s() + self._timeout_s
+        return self._clock.monotonic_s() + self._delivery.timeout_s
 
     def _collect(self) -> None:
         """Take the answers that are there, and repeat what is overdue."""
-        while self._flights:
-            flight = self._flights[0]
+        while self._sending.flights:
+            flight = self._sending.flights[0]
             if not flight.pending.done() and self._clock.monotonic_s() < flight.due_s:
                 return
             self._settle(self._deadline())
 
     def _settle(self, deadline_s: float) -> None:
         """Take the oldest answer, waiting for it."""
-        flight = self._flights[0]
+        flight = self._sending.flights[0]
         until_s = min(flight.due_s, deadline_s)
         try:
             flight.pending.result(max(0.0, until_s - self._clock.monotonic_s()))
@@ -258,63 +223,50 @@ class Producer:
         except TMSError as error:
             self._recover(error, deadline_s)
         else:
-            self._flights.popleft()
+            self._sending.flights.popleft()
 
     def _finish(self) -> None:
         deadline_s = self._deadline()
         if self._batcher.fillings:
             self._push()
-        while self._flights:
+        while self._sending.flights:
             self._settle(deadline_s)
 
     def _recover(self, error: TMSError, deadline_s: float) -> None:
         """The oldest request failed: repeat what is not acknowledged."""
-        if not is_retriable(error):
-            self._fail(error)
-        if isinstance(error, TimedOut):
-            self._channel.reset()
-        left = list(self._flights[0].blocks)
-        for flight in list(self._flights)[1:]:
-            try:
-                flight.pending.result(max(0.0, flight.due_s - self._clock.monotonic_s()))
-            except TMSError as later:
-                if not is_retriable(later):
-                    self._fail(later)
-                left += flight.blocks
-        self._channel.reset()
-        left_s = deadline_s - self._clock.monotonic_s()
-        if left_s <= 0:
-            self._fail(error)
+        flights = list(self._sending.flights)
         try:
-            self._delivery.repeat(left, left_s)
+            left = list(flights[0].repeated(error))
+            if isinstance(error, TimedOut):
+                self._channel.reset()
+            for flight in flights[1:]:
+                try:
+                    flight.pending.result(max(0.0, flight.due_s - self._clock.monotonic_s()))
+                except TMSError as later:
+                    left += flight.repeated(later)
+            self._channel.reset()
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                raise error
+            work = Unacknowledged(self._delivery, left, one_by_one=True)
+            deliver(self._append, work, self._clock, left_s)
         except TMSError as last:
             self._fail(last)
-        self._flights.clear()
+        self._sending.flights.clear()
 
     def _fail(self, error: TMSError) -> NoReturn:
-        """Give up for good: what is not acknowledged now never will be. Raises `error`."""
-        lost = self._batcher.count + sum(
-            read_header(entry.block).count for flight in self._flights for entry in flight.blocks
-        )
-        error.details["unacknowledged"] = lost
-        self._failure, self._told = error, True
-        self._flights.clear()
+        self._sending.give_up(error)
+        self._sending.told = True
         raise error
-
-    def _refuse(self) -> NoReturn:
-        if self._failure is None:
-            raise Closed("The producer is closed; make a new one.")
-        self._told = True
-        raise self._failure
 
     # --- the driver -------------------------------------------------------------------------------
 
     def _drive(self) -> None:
         seen = 0
         with self._lock:
-            while not self._closed:
-                idle = not self._flights and not self._batcher.fillings
-                if idle or self._failure is not None:
+            while not self._sending.closed:
+                idle = not self._sending.flights and not self._batcher.fillings
+                if idle or self._sending.failure is not None:
                     self._sleep(None)
                 elif self._full_pushes != seen:
                     seen = self._full_pushes
@@ -323,18 +275,18 @@ class Producer:
                     try:
                         self._step()
                     except TMSError:
-                        self._told = False  # it is kept for the caller
+                        self._sending.told = False  # it is kept for the caller
 
     def _step(self) -> None:
-        if self._flights:
-            pending, _, due_s = self._flights[0]
+        if self._sending.flights:
+            pending, _, due_s = self._sending.flights[0]
             self._lock.release()
             try:
                 _await(pending, max(0.0, due_s - self._clock.monotonic_s()))
             finally:
                 self._lock.acquire()
             self._collect()
-            if self._flights or not self._batcher.fillings or self._linger_s:
+            if self._sending.flights or not self._batcher.fillings or self._linger_s:
                 return
             self._push()
         elif (pause_s := self._send_at_s - self._clock.monotonic_s()) > 0:
@@ -368,10 +320,3 @@ def _await(pending: PendingAnswer[list[Appended]], timeout_s: float) -> None:
         pending.result(timeout_s)
     except TMSError:
         return
-
-
-def check_options(linger_ms: Duration, batch_bytes: int, in_flight_max: int) -> float:
-    """The linger in seconds. Raises `Invalid`."""
-    whole("batch_bytes", batch_bytes, 1, REQUEST_BYTES)
-    whole("in_flight_max", in_flight_max, 1, IN_FLIGHT_LIMIT)
-    return milliseconds("linger_ms", linger_ms, 0, LINGER_MS_MAX) / 1_000

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from tms.api.parameters import TIMEOUT_S
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
-from tms.client.aio.channels import AsyncChannel, AsyncDelivery
+from tms.client.aio.channels import AsyncChannel
 from tms.client.aio.coalescing import AsyncCoalescing
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.derived import in_thread, iterated_in_thread
@@ -28,10 +28,10 @@ from tms.client.batching import REQUEST_BYTES, Batcher, Expect, Headers, KnownTo
 from tms.client.client import Bus
 from tms.client.consumer import FETCH_BYTES, WAIT_S, ConsumerSettings
 from tms.client.cursor import Cursor, Page, Start, asks, check_flag, page, start_positions
-from tms.client.delivery import DeliveryOptions, Numbering
+from tms.client.delivery import Numbering, Unacknowledged, deliver_async
 from tms.client.group_options import DeliveryMode, member_options
-from tms.client.known import Lone, as_compression, as_durability, ids_in_order
-from tms.client.producer import BATCH_BYTES, IN_FLIGHT_MAX, SendPace, check_options
+from tms.client.known import Lone, as_compression, ids_in_order
+from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
 from tms.client.standing import CommittedPositions
 from tms.client.transport import FetchRequest
 from tms.clock import Clock, SystemClock
@@ -133,12 +133,15 @@ class AsyncBus:
             compression=packing,
             partition=partition,
         )
-        delivery = self._delivery(known.name, durability, numbering, timeout_s, packing)
+        delivery = self._sync.delivery(known.name, numbering, durability, timeout_s, packing)
         appended: list[Appended] = []
         try:
             async with self._channels.channel() as channel:
                 for blocks in batcher.requests(values, keys, headers, partition, expect):
-                    appended += await delivery.append(channel, blocks)
+                    left = Unacknowledged(delivery, blocks)
+                    appended += await deliver_async(
+                        channel.append, left, self._clock, delivery.timeout_s
+                    )
         except NotFound:
             publishing.forget(topic)
             raise
@@ -157,7 +160,7 @@ class AsyncBus:
         timeout_s: Duration | None = None,
     ) -> AsyncProducer:
         """See `Bus.producer`."""
-        linger_s = check_options(linger_ms, batch_bytes, in_flight_max)
+        pace = SendPace.of(linger_ms, batch_bytes, in_flight_max)
         packing = as_compression(compression)
         name, numbering = TopicName.parse(topic), Numbering()
 
@@ -170,11 +173,11 @@ class AsyncBus:
             )
 
         producer = AsyncProducer(
-            name,
             self._open_channel(),
             batcher,
-            self._delivery(name, durability, numbering, timeout_s, packing),
-            SendPace(linger_s, in_flight_max),
+            self._sync.delivery(name, numbering, durability, timeout_s, packing),
+            self._clock,
+            pace,
         )
         self._open.add(producer)
         return producer
@@ -204,7 +207,7 @@ class AsyncBus:
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        standing = CommittedPositions(name, group, self._sync.mover())
+        standing = CommittedPositions(name, group, self._sync.transactions.move)
 
         async def cursor() -> Cursor:
             known = standing if options is None else None
@@ -326,9 +329,10 @@ class AsyncBus:
         timeout_s: float | None,
         blocks: list[NewBlock],
     ) -> list[Appended]:
-        delivery = self._delivery(known.name, durability, numbering, timeout_s)
+        delivery = self._sync.delivery(known.name, numbering, durability, timeout_s)
+        left = Unacknowledged(delivery, blocks)
         async with self._channels.channel() as channel:
-            return await delivery.append(channel, blocks)
+            return await deliver_async(channel.append, left, self._clock, delivery.timeout_s)
 
     async def _fetch(
         self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float
@@ -341,15 +345,3 @@ class AsyncBus:
                 fetch = partial(channel.fetch, FetchRequest(name, turn, each, wait_s))
                 answers.append(await retrying_async(fetch, self._clock, self._timeout_s))
         return page(str(name), positions, answers)
-
-    def _delivery(
-        self,
-        name: TopicName,
-        durability: str | None,
-        numbering: Numbering,
-        timeout_s: Duration | None,
-        compression: Compression = Compression.NONE,
-    ) -> AsyncDelivery:
-        limit_s = timeout(timeout_s, self._timeout_s)
-        options = DeliveryOptions(as_durability(durability), compression, limit_s)
-        return AsyncDelivery(name, numbering, options, self._clock)

@@ -12,13 +12,10 @@ from typing import Protocol, TypeVar
 
 from tms.api.operations import QueuesApi
 from tms.block.received import Received
-from tms.client.delivery import DeliveryOptions, Numbering, Renewal, is_retriable_as_it_is
 from tms.client.transport import FetchRequest, LocalTransport
-from tms.clock import Clock
-from tms.errors import Closed, OutOfOrderSequence, TimedOut, TMSError
+from tms.errors import Closed, TimedOut, TMSError
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.topic import Durability, TopicName
-from tms.retrying import retrying_async
 
 T = TypeVar("T")
 
@@ -208,49 +205,3 @@ async def _leased(
             if found.slices:
                 await asyncio.to_thread(queues.nack, name, group, found.tokens(), 0)
         raise
-
-
-class AsyncDelivery:
-    """The same as `tms.client.delivery.Delivery`, for coroutines."""
-
-    def __init__(
-        self, name: TopicName, numbering: Numbering, options: DeliveryOptions, clock: Clock
-    ) -> None:
-        self.options = options
-        self._name = name
-        self._numbering = numbering
-        self._clock = clock
-
-    async def append(self, channel: AsyncChannel, blocks: Sequence[NewBlock]) -> list[Appended]:
-        """Append in one request, or block by block where that fails. Raises the last error."""
-        try:
-            return await self._repeat(channel, blocks, self.options.timeout_s)
-        except OutOfOrderSequence:
-            return await self.repeat(channel, blocks, self.options.timeout_s)
-
-    async def repeat(
-        self, channel: AsyncChannel, blocks: Sequence[NewBlock], timeout_s: float
-    ) -> list[Appended]:
-        """Append what an earlier attempt may have stored, block by block."""
-        deadline_s = self._clock.monotonic_s() + timeout_s
-        work = Renewal(self._name, blocks, self._numbering, self.options.compression)
-        appended: list[Appended] = []
-        while work.left:
-            left_s = deadline_s - self._clock.monotonic_s()
-            try:
-                appended += await self._repeat(channel, work.left[:1], left_s)
-            except OutOfOrderSequence as error:
-                work.begin_anew(error)
-            else:
-                work.left.pop(0)
-        return appended
-
-    async def _repeat(
-        self, channel: AsyncChannel, blocks: Sequence[NewBlock], timeout_s: float
-    ) -> list[Appended]:
-        return await retrying_async(
-            lambda left_s: channel.append(self._name, blocks, self.options.durability, left_s),
-            self._clock,
-            max(0.001, timeout_s),
-            is_retriable_as_it_is,
-        )

@@ -1,32 +1,22 @@
-"""The asyncio producer: the same batching and the same promises as `tms.client.producer`.
+"""The asyncio producer: drives `tms.client.sending` like `tms.client.producer`, without threads.
 
 Requests are tasks on one channel. When the oldest is done, the next block leaves: the event loop is
 what the driver thread is for the synchronous producer.
-
-Invariants
-
-* Every accepted message is acknowledged, or an error says that it was not: at the next send, flush
-  or close.
-* At most `in_flight_max` requests are under way and one is being filled; beyond that `send` waits.
-* A request that failed is repeated block by block, in order, byte for byte; nothing else is sent
-  meanwhile.
-* What was accepted before a fork is sent by the parent alone: in the child the producer is as new.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
 from tms import forks
-from tms.block import read_header
-from tms.client.aio.channels import AsyncChannel, AsyncDelivery
+from tms.client.aio.channels import AsyncChannel
 from tms.client.batching import Batcher, Headers
-from tms.client.producer import SendPace
-from tms.errors import Closed, TimedOut, TMSError
+from tms.client.delivery import Delivery, Unacknowledged, deliver_async
+from tms.client.sending import Flight, Sending, SendPace
+from tms.clock import Clock
+from tms.errors import TimedOut, TMSError
 from tms.model.message import Appended, NewBlock
-from tms.model.topic import TopicName
-from tms.retrying import attempt_s, is_retriable
+from tms.retrying import attempt_s
 
 
 class AsyncProducer:
@@ -37,34 +27,29 @@ class AsyncProducer:
 
     def __init__(
         self,
-        name: TopicName,
         channel: AsyncChannel,
         make_batcher: Callable[[], Awaitable[Batcher]],
-        delivery: AsyncDelivery,
+        delivery: Delivery,
+        clock: Clock,
         pace: SendPace,
     ) -> None:
-        self._name = name
+        self._sending: Sending[asyncio.Task[list[Appended]]] = Sending(delivery, pace, None)
         self._channel = channel
         self._make_batcher = make_batcher
         self._delivery = delivery
-        self._durability, _, self._timeout_s = delivery.options
-        self._linger_s, self._in_flight_max = pace
-        self._closed = False
+        self._clock = clock
+        self._linger_s = pace.linger_s
         self._begin_anew()
         forks.in_child(self._begin_anew)
 
     def __repr__(self) -> str:
-        state = " closed" if self._closed else f", {len(self._flights)} requests under way"
-        return f"<{type(self).__name__} to {self._name}{state}>"
+        return self._sending.describe(self)
 
     def _begin_anew(self) -> None:
-        self._batcher_made: Batcher | None = None
-        self._flights: deque[tuple[asyncio.Task[list[Appended]], list[NewBlock]]] = deque()
+        self._sending.begin_anew()
         self._recovering: asyncio.Task[None] | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._moved = asyncio.Event()
-        self._failure: TMSError | None = None
-        self._told = False  # whether the caller has met the failure
 
     async def send(
         self,
@@ -77,11 +62,10 @@ class AsyncProducer:
 
         See `Producer.send`.
         """
-        self._check()
-        if self._batcher_made is None:
-            await self._begin()
-        first = not self._batcher.fillings
-        if self._batcher.add(value, key, headers, partition):
+        self._sending.check()
+        batcher = self._sending.batcher or await self._begin()
+        first = not batcher.fillings
+        if batcher.add(value, key, headers, partition):
             await self._push()
         elif first:
             self._begin_waiting()
@@ -94,43 +78,42 @@ class AsyncProducer:
         partition: int | None = None,
     ) -> None:
         """Publish messages in this order, like `send` for each but faster. Errors carry `index`."""
-        self._check()
-        if self._batcher_made is None:
-            await self._begin()
+        self._sending.check()
+        batcher = self._sending.batcher or await self._begin()
         try:
-            for _ in self._batcher.add_many(values, keys, headers, partition):
+            for _ in batcher.add_many(values, keys, headers, partition):
                 await self._push()
         finally:
-            if self._batcher.fillings:
+            if batcher.fillings:
                 self._begin_waiting()
 
     async def flush(self) -> None:
         """See `Producer.flush`."""
-        self._check()
-        if self._batcher_made is None:
+        self._sending.check()
+        if self._sending.batcher is None:
             return
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._delivery.timeout_s):
                 await self._push()
-                while self._flights or self._recovering is not None:
+                while self._sending.flights or self._recovering is not None:
                     await self._move()
         except TimeoutError as exc:
             raise TimedOut("Not everything is acknowledged yet; flush again.") from exc
-        self._check()
+        self._sending.check()
 
     async def close(self) -> None:
         """Flush and release. A second call does nothing. Raises an error no call has raised yet."""
-        if self._closed:
+        if self._sending.closed:
             return
         try:
-            if self._failure is None or not self._told:
+            if self._sending.failure is None or not self._sending.told:
                 await self.flush()
         finally:
-            self._closed = True
+            self._sending.close()
             self._channel.close()
 
     async def __aenter__(self) -> Self:
-        if self._batcher_made is None:
+        if self._sending.batcher is None:
             await self._begin()
         return self
 
@@ -145,19 +128,13 @@ class AsyncProducer:
 
     @property
     def _batcher(self) -> Batcher:
-        assert self._batcher_made is not None, "every way in begins with _begin"
-        return self._batcher_made
+        assert self._sending.batcher is not None, "every way in begins with _begin"
+        return self._sending.batcher
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> Batcher:
         """Look the topic up. Raises `TopicNotFound`."""
-        self._batcher_made = await self._make_batcher()
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            self._told = True
-            raise self._failure
-        if self._closed:
-            raise Closed("The producer is closed; make a new one.")
+        batcher = self._sending.batcher = await self._make_batcher()
+        return batcher
 
     def _begin_waiting(self) -> None:
         """Something waits: send it now, with the next answer, or after lingering."""
@@ -165,19 +142,19 @@ class AsyncProducer:
             if self._lingering is None:
                 loop = asyncio.get_running_loop()
                 self._lingering = loop.call_later(self._linger_s, self._linger_over)
-        elif not self._flights and self._recovering is None:
+        elif not self._sending.flights and self._recovering is None:
             self._launch()
 
     def _linger_over(self) -> None:
         self._lingering = None
-        busy = self._recovering is not None or len(self._flights) >= self._in_flight_max
+        busy = self._recovering is not None or self._sending.is_full()
         if self._batcher.fillings and not busy:
             self._launch()
 
     async def _push(self) -> None:
-        while self._recovering is not None or len(self._flights) >= self._in_flight_max:
+        while self._recovering is not None or self._sending.is_full():
             await self._move()
-            self._check()
+            self._sending.check()
         if self._batcher.fillings:
             self._launch()
 
@@ -193,19 +170,20 @@ class AsyncProducer:
             self._lingering = None
         blocks = self._batcher.pack()
         self._batcher.next_partition()
+        name, _, durability, _, timeout_s = self._delivery
         task = asyncio.create_task(
-            self._channel.append(self._name, blocks, self._durability, attempt_s(self._timeout_s))
+            self._channel.append(name, blocks, durability, attempt_s(timeout_s))
         )
-        self._flights.append((task, blocks))
+        self._sending.flights.append(Flight(task, blocks))
         task.add_done_callback(self._landed)
 
     def _landed(self, _: asyncio.Task[list[Appended]]) -> None:
         if self._recovering is None:
-            while self._flights and _succeeded(self._flights[0][0]):
-                self._flights.popleft()
-            if self._flights and self._flights[0][0].done():
+            while self._sending.flights and _succeeded(self._sending.flights[0].pending):
+                self._sending.flights.popleft()
+            if self._sending.flights and self._sending.flights[0].pending.done():
                 self._recovering = asyncio.create_task(self._recover())
-            elif self._batcher.fillings and not self._flights and self._lingering is None:
+            elif self._batcher.fillings and not self._sending.flights and self._lingering is None:
                 self._launch()
         self._moved.set()
 
@@ -213,31 +191,22 @@ class AsyncProducer:
         """The oldest request failed: repeat what is not acknowledged."""
         try:
             left: list[NewBlock] = []
-            for task, blocks in list(self._flights):
+            for flight in list(self._sending.flights):
                 try:
-                    await task
+                    await flight.pending
                 except TMSError as error:
-                    if not is_retriable(error):
-                        raise
-                    left += blocks
+                    left += flight.repeated(error)
             self._channel.reset()
-            await self._delivery.repeat(self._channel, left, self._timeout_s)
-            self._flights.clear()
+            work = Unacknowledged(self._delivery, left, one_by_one=True)
+            await deliver_async(self._channel.append, work, self._clock, self._delivery.timeout_s)
+            self._sending.flights.clear()
         except TMSError as error:
-            self._fail(error)
+            self._sending.give_up(error)
         finally:
             self._recovering = None
             self._moved.set()
-        if self._batcher.fillings and self._failure is None:
+        if self._batcher.fillings and self._sending.failure is None:
             self._begin_waiting()
-
-    def _fail(self, error: TMSError) -> None:
-        """Give up for good: what is not acknowledged now never will be."""
-        error.details["unacknowledged"] = self._batcher.count + sum(
-            read_header(entry.block).count for _, blocks in self._flights for entry in blocks
-        )
-        self._failure = error
-        self._flights.clear()
 
 
 def _succeeded(task: asyncio.Task[list[Appended]]) -> bool:

@@ -1,0 +1,114 @@
+"""What a producer has accepted and no answer has acknowledged: one state for threads and asyncio.
+
+    add ──▶ batcher ──▶ pack ──▶ requests under way ──▶ acknowledged
+                                      └─ one failed ──▶ all that is left is repeated ──▶ or given up
+
+`Producer` and `AsyncProducer` drive it: they decide when to push, and wait. Nothing here does I/O.
+
+Invariants
+
+* Every accepted message is acknowledged, or an error says that it was not: at the next send, flush
+  or close.
+* At most `in_flight_max` requests are under way and one is being filled; beyond that `send` waits.
+* A request that failed is repeated block by block, in order, byte for byte; nothing else is sent
+  meanwhile.
+* What was accepted before a fork is sent by the parent alone: in the child the producer is as new.
+"""
+
+from collections import deque
+from math import inf
+from typing import Generic, NamedTuple, TypeVar
+
+from tms.block import read_header
+from tms.client.batching import REQUEST_BYTES, Batcher
+from tms.client.delivery import Delivery
+from tms.errors import Closed, TMSError
+from tms.model.message import NewBlock
+from tms.model.quantity import Duration, milliseconds, whole
+from tms.retrying import is_retriable
+
+BATCH_BYTES = 512 << 10
+IN_FLIGHT_MAX = 8
+LINGER_MS_MAX = 60_000
+IN_FLIGHT_LIMIT = 8  # so many blocks of a producer the service remembers
+
+Pending = TypeVar("Pending")
+
+
+class SendPace(NamedTuple):
+    """How a producer sends: how long a message waits for others, and how many requests may be
+    under way."""
+
+    linger_s: float
+    in_flight_max: int
+
+    @classmethod
+    def of(cls, linger_ms: Duration, batch_bytes: int, in_flight_max: int) -> "SendPace":
+        """Raises `Invalid`."""
+        whole("batch_bytes", batch_bytes, 1, REQUEST_BYTES)
+        whole("in_flight_max", in_flight_max, 1, IN_FLIGHT_LIMIT)
+        return cls(milliseconds("linger_ms", linger_ms, 0, LINGER_MS_MAX) / 1_000, in_flight_max)
+
+
+class Flight(NamedTuple, Generic[Pending]):
+    """A request under way; without an answer at `due_s` it is repeated."""
+
+    pending: Pending
+    blocks: list[NewBlock]
+    due_s: float = inf
+
+    def repeated(self, error: TMSError) -> list[NewBlock]:
+        """The blocks to repeat after the request failed. Raises `error` when that is no use."""
+        if not is_retriable(error):
+            raise error
+        return self.blocks
+
+
+class Sending(Generic[Pending]):
+    """The state of a producer. Not thread-safe."""
+
+    def __init__(self, delivery: Delivery, pace: SendPace, batcher: Batcher | None) -> None:
+        self.delivery = delivery
+        self.pace = pace
+        self.batcher = batcher  # None until the topic is looked up
+        self.closed = False
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """In a forked child: nothing was accepted here."""
+        if self.batcher is not None:
+            self.batcher.drop()
+        self.flights: deque[Flight[Pending]] = deque()
+        self.failure: TMSError | None = None
+        self.told = False  # whether the caller has met the failure
+        self.ended = self.closed  # nothing is accepted any more
+
+    def describe(self, producer: object) -> str:
+        """The producer, as `repr` shows it."""
+        state = " closed" if self.closed else f", {len(self.flights)} requests under way"
+        return f"<{type(producer).__name__} to {self.delivery.name}{state}>"
+
+    def check(self) -> None:
+        """Raises the failure, or `Closed`, when nothing is accepted any more."""
+        if self.failure is not None:
+            self.told = True
+            raise self.failure
+        if self.closed:
+            raise Closed("The producer is closed; make a new one.")
+
+    def close(self) -> None:
+        """Accept nothing any more."""
+        self.closed = self.ended = True
+
+    def is_full(self) -> bool:
+        """Whether an answer has to come before the next request."""
+        return len(self.flights) >= self.pace.in_flight_max
+
+    def give_up(self, error: TMSError) -> None:
+        """What is not acknowledged now never will be."""
+        waiting = 0 if self.batcher is None else self.batcher.count
+        error.details["unacknowledged"] = waiting + sum(
+            read_header(entry.block).count for flight in self.flights for entry in flight.blocks
+        )
+        self.failure, self.ended = error, True
+        self.flights.clear()
