@@ -178,7 +178,8 @@ def parse_ends(text: str) -> dict[int, int]:
 
 
 class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """PUT and PATCH of a topic. What is left out has its default, or stays as it is."""
+    """PUT and PATCH of a topic. In a PUT a missing field has its default; a PATCH leaves it
+    unchanged."""
 
     partitions: int | UnsetType = UNSET
     retention: str | float | UnsetType | None = UNSET
@@ -325,8 +326,8 @@ class MessageOut(msgspec.Struct):
 
 
 class FetchedBody(msgspec.Struct):
-    """Answer to a fetch in JSON; `next` is the `from` of the next fetch. `reached` is before what
-    everything was looked at: more is there where it is not `ends`."""
+    """Answer to a fetch in JSON. `next` is the `start` of the next fetch; everything before
+    `reached` was looked at. Where `reached` is less than `ends`, more may follow."""
 
     messages: list[MessageOut]
     next: str
@@ -343,8 +344,8 @@ class RootBody(msgspec.Struct):
 
 
 class ReadinessBody(msgspec.Struct):
-    """GET /readyz and /livez. `reasons`: why it is not ready; `warnings`: what is wrong although it
-    is."""
+    """GET /readyz and /livez. `reasons` say why the service is not ready; `warnings` name faults of
+    a service that is ready."""
 
     ready: bool
     reasons: list[str]

@@ -314,7 +314,8 @@ def cells_in(
 
 
 def _text(cell: bytes) -> str:
-    """Raises ValueError for what is not UTF-8, and for large cells that would get much larger."""
+    """A cell as text. Raises ValueError for bytes that are not UTF-8, and for large cells that JSON
+    would enlarge much."""
     if len(cell) > _LARGE_BYTES:
         escaped = len(cell) - len(cell.translate(None, _ESCAPED))
         if escaped > len(cell) // 8:

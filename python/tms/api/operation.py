@@ -96,11 +96,11 @@ class Codec(NamedTuple, Generic[T]):
 
 
 class WholeBody:
-    """Annotates the parameter that is the body, not a field of it."""
+    """Annotates the parameter that is the whole body."""
 
 
 class DeclaredOnly(NotImplementedError):
-    """The body of a declaration: those who have the port do it."""
+    """The body of a declaration: implementations of the port have the code."""
 
 
 class NotSent:
@@ -109,7 +109,7 @@ class NotSent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """What is sent: the query and, by media type, bodies and answers."""
+    """The query, and the bodies and answers by media type."""
 
     path: Mapping[str, Any] = dataclass_field(default_factory=dict)
     query: type[msgspec.Struct] | None = None
@@ -153,19 +153,19 @@ patch, delete = (partial(_declared, method) for method in ("PATCH", "DELETE"))
 
 
 class Field(NamedTuple):
-    """A parameter as it is sent."""
+    """A parameter in its encoded form."""
 
     name: str
     codec: Codec[Any]
     default: Any
 
     def encoded(self, arguments: Mapping[str, Any]) -> Any:
-        """What is sent for it; None stays None."""
+        """The parameter's encoded value; None stays None."""
         value = arguments.get(self.name, self.default)
         return None if value is None else self.codec.encode(value)
 
     def decoded(self, sent: Any) -> Any:
-        """What was sent for it."""
+        """The parameter from its encoded value."""
         return None if sent is None else self.codec.decode(sent)
 
 
@@ -230,7 +230,7 @@ class Operation:
 
     @property
     def required(self) -> list[str]:
-        """The names of those that every call has."""
+        """The names of the parameters without a default."""
         return [name for name, field in self.sent.items() if field.default is Parameter.empty]
 
     def path_fields(self) -> Iterator[tuple[str, Any]]:
@@ -254,8 +254,8 @@ class Operation:
         return {**dict(zip(self._positional, args, strict=False)), **named}
 
     def target(self, arguments: Mapping[str, Any]) -> str:
-        """Path and query of a request. Of an operation with a `Form` the query is given as it is
-        sent."""
+        """Path and query of a request. For an operation with a `Form` the arguments are encoded
+        already."""
         path = self.path
         for field in self._in_path:
             value = arguments[field.name]
@@ -423,7 +423,7 @@ def _whole_numbers(query: type[msgspec.Struct]) -> frozenset[str]:
 
 
 def _struct(title: str, fields: Sequence[Field]) -> type[msgspec.Struct]:
-    """A struct of what is sent; nothing else may be in it."""
+    """A struct with these fields; it forbids all others."""
     return msgspec.defstruct(
         title,
         [

@@ -77,7 +77,7 @@ def _truncation(arguments: Mapping[str, Any]) -> Repeat:
 
 
 class TopicsApi(Protocol):
-    """Topics, apart from their messages; see `tms.engine.Engine` for what is promised."""
+    """Topics, apart from their messages. `tms.engine.Engine` documents the promises."""
 
     @get("namespaces/{namespace}/topics", Resource.NAMESPACE, Access.READ)
     def list_topics(
@@ -110,7 +110,7 @@ class TopicsApi(Protocol):
         name: TopicName,
         changes: Annotated[Mapping[str, object], bodies.TOPIC_CHANGES, WholeBody],
     ) -> TopicInfo:
-        """Change settings; what is left out stays. Partitions can only grow."""
+        """Change settings; missing ones stay. Partitions can only grow."""
         raise DeclaredOnly
 
     @delete("{name}", Resource.TOPIC, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
@@ -231,7 +231,7 @@ class TopicsApi(Protocol):
 
 
 class QueuesApi(Protocol):
-    """Work queues; see `tms.queues.Queues` for what is promised. Each call for tokens says which of
+    """Work queues. `tms.queues.Queues` documents the promises. A call with tokens answers which of
     them came too late."""
 
     @get("{topic}/queues", Resource.TOPIC, Access.READ)
@@ -268,7 +268,7 @@ class QueuesApi(Protocol):
         group: Group,
         changes: Annotated[Mapping[str, object], queues.QUEUE_CHANGES, WholeBody],
     ) -> Annotated[QueueInfo, queues.QUEUE]:
-        """Change settings; what is left out stays."""
+        """Change settings; missing ones stay."""
         raise DeclaredOnly
 
     @delete("{topic}/queues/{group}", Resource.QUEUE, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
@@ -348,7 +348,7 @@ class QueuesApi(Protocol):
 
 
 class GroupsApi(Protocol):
-    """Log groups; see `tms.groups.groups.LogGroups` for what is promised."""
+    """Log groups. `tms.groups.groups.LogGroups` documents the promises."""
 
     @get("{topic}/groups", Resource.TOPIC, Access.READ)
     def list_groups(
@@ -391,8 +391,8 @@ class GroupsApi(Protocol):
 
 
 class TransactionsApi(Protocol):
-    """Transactions, and positions of groups; see `tms.transactions.Transactions` for what is
-    promised."""
+    """Transactions, and positions of groups. `tms.transactions.Transactions` documents the
+    promises."""
 
     @get("transactions", Resource.TRANSACTIONS, Access.READ)
     def open(
@@ -489,7 +489,7 @@ class TransactionsApi(Protocol):
 
 
 class DelayedApi(Protocol):
-    """Delayed messages; see `tms.delayed.delayed.DelayedMessages` for what is promised. A publish
+    """Delayed messages. `tms.delayed.delayed.DelayedMessages` documents the promises. A publish
     that is repeated under the same token is stored once."""
 
     @get("{name}/delayed", Resource.TOPIC, Access.READ, alone=True)

@@ -77,7 +77,7 @@ class PublishQuery(Struct):
 
 
 class FetchQuery(Struct):
-    """What is fetched."""
+    """The query of a fetch."""
 
     start: Annotated[
         str,

@@ -112,7 +112,8 @@ class Ends(NamedTuple):
     texts: Sequence[int]
 
     def before(self, at: int) -> int:
-        """How many bytes lie before a message; the difference of two is what is between them."""
+        """How many bytes lie before a message. The difference of two values is the size of the
+        messages between."""
         size = self.keys[at] + self.values[at]
         if not self.names:
             return size
@@ -197,7 +198,7 @@ class Columns:
         return decompressed_bytes(self._block, self._body, self._layout)
 
     def ends(self) -> Ends:
-        """Where the cells of the whole block end; nothing else of it is unpacked."""
+        """Where the cells of the whole block end. Unpacks nothing else."""
         messages, entries = self._layout.messages, self._layout.entries
         return Ends(
             self._ends_of(KEY, messages),

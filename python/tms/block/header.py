@@ -148,7 +148,7 @@ def body_at(header: BlockHeader, index: Sequence[int]) -> int:
 
 
 def body_crc(block: Buffer) -> int:
-    """The CRC-32C of what is behind the block's header."""
+    """The CRC-32C of the bytes behind the block's header."""
     # google_crc32c takes no bytearray and no memoryview; `Raw` lends it their bytes without a copy.
     crc: int = google_crc32c.value(Raw(memoryview(block)[HEADER_BYTES:]))
     return crc

@@ -15,7 +15,7 @@ _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "red"}
 
 
 def show(session: Session, found: Iterable[Finding], all_: bool) -> int:
-    """Print the findings, with `all_` also what is fine; 1 if one of them is a problem."""
+    """Print the findings, with `all_` also the good ones. Returns 1 if one of them is a problem."""
     findings = list(found)
     counts = {status: sum(finding.status is status for finding in findings) for status in Status}
     if session.format is Format.TABLE:

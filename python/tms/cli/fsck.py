@@ -45,7 +45,8 @@ def command(session: Session, repair: bool) -> int:
 
 
 def _verify(data: Path) -> tuple[list[Damage], Totals]:
-    """What is found twice: a directory in use changes while it is copied."""
+    """The findings of two looks: a directory in use changes while it is copied, so one look is not
+    enough."""
     findings, totals = _verify_once(data)
     if findings:
         again, totals = _verify_once(data)

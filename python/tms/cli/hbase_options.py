@@ -44,7 +44,7 @@ wait = click.option(
 
 @dataclass(frozen=True, slots=True)
 class JarOptions:
-    """What was typed about the coprocessor's jar."""
+    """The options that concern the coprocessor's jar."""
 
     file: Path | None
     directory: str | None
@@ -147,7 +147,7 @@ def show(
     done: str,
     build: plan.Build | None = None,
 ) -> None:
-    """Say what was done, or with a dry run what would be, for people and for programs."""
+    """Print the steps and their outcome, or in a dry run the steps only."""
     namespace = deployment.namespace
     changes = [plan.words(step, namespace) for step in plan.changes(steps)]
     if dry_run:

@@ -132,7 +132,7 @@ def main() -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """An error as it is told: what, where, what to do next."""
+    """An error in the three parts that people read: what, where, what to do next."""
 
     exit_code: int
     code: str

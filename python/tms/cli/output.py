@@ -64,7 +64,7 @@ def json_message(
     value: bytes | None,
     headers: Mapping[str, bytes],
 ) -> dict[str, object]:
-    """A message as `/v2` shows it: text, or base64 for all of it when one part is not UTF-8."""
+    """A message in the form of `/v2`: text, or base64 for all of it when one part is not UTF-8."""
     try:
         return {
             **facts,

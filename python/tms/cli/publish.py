@@ -220,8 +220,8 @@ def _lines_of(stream: BinaryIO, source: str) -> Iterator[_InputLine]:
 
 @contextmanager
 def _progress(session: Session, files: tuple[Path, ...]) -> Iterator[Callable[[int, int], None]]:
-    """What is told how many messages and bytes were sent: it draws a bar with the rate, every
-    256 KiB, if standard error is a terminal and not the place where lines are typed."""
+    """A function that takes the number of messages and bytes sent so far. It draws a bar with the
+    rate, every 256 KiB, if standard error is a terminal and lines are not typed there."""
     if session.quiet or not sys.stderr.isatty() or (not files and sys.stdin.isatty()):
         yield lambda count, size: None
         return

@@ -48,7 +48,7 @@ for _command in (messages.receive, messages.dead, *messages.TOKEN_COMMANDS):
 
 
 def _settings(function: _F) -> _F:
-    """The options for what can be changed of a queue; those that were not given are None."""
+    """The options for a queue's settings; None for each that was not typed."""
     levels = click.Choice([level.value for level in Durability])
     for option in (
         click.option("--durability", type=levels, help="Of acks. [the topic's]"),

@@ -72,7 +72,7 @@ class Session:
         return self.url or os.environ.get("TMS_URL") or URL_DEFAULT
 
     def where(self) -> str:
-        """What is talked to, in words."""
+        """The service, store or directory, in words."""
         if self.store is not None:
             return self.store
         if self.is_remote():

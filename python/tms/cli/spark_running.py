@@ -54,7 +54,7 @@ store_option = click.option(  # for what reads only
 
 
 def reading_from(session: Session, store: str | None) -> Where:
-    """The service or the HBase that is meant: what was typed, else TMS_URL, else TMS_STORE or
+    """The service or the HBase to read from: the typed one, else TMS_URL, else TMS_STORE or
     TMS__STORE, else the service on this machine."""
     if store is None and session.url is None and not os.environ.get("TMS_URL"):
         store = store_of_environment()

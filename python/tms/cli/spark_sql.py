@@ -152,7 +152,7 @@ def _unique(names: list[str]) -> list[str]:
 
 
 def _cell(value: Any) -> object:
-    """A value as JSON has it; what is neither number nor text as text."""
+    """A value in the form of JSON; text for every type that JSON lacks."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

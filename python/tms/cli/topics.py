@@ -43,7 +43,7 @@ def command() -> None:
 
 
 def _settings(function: _F) -> _F:
-    """The options for a topic's settings; those that were not given are None."""
+    """The options for a topic's settings; None for each that was not typed."""
     durability = click.Choice([one.value for one in Durability])
     cleanup = click.Choice([one.value for one in Cleanup])
     for option in (

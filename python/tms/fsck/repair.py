@@ -23,7 +23,7 @@ from tms.topics.registry import TopicRecord
 
 
 def mend(data: Path, findings: Iterable[Damage], now_ms: int) -> Iterator[str]:
-    """Mend these findings of a data directory; says what was done, step by step."""
+    """Mend these findings of a data directory; returns the steps in words."""
     by_mend: dict[Mend, list[Damage]] = {kind: [] for kind in Mend}
     for one in findings:
         by_mend[one.mend].append(one)
@@ -64,7 +64,7 @@ def _places(findings: Iterable[Damage]) -> list[tuple[int, int]]:
 
 
 def _rebuild_partition(store: Store, metadata: Map, uid: int, partition: int) -> None:
-    """Record the segments whose maps are there, all of them sealed at their last block."""
+    """Record the segments that have maps, all of them sealed at their last block."""
     key = keys.partition_key(uid, partition)
     raw = metadata.get(key)
     old = PartitionRecord(1, ()) if raw is None else decode(raw, PartitionRecord, key)

@@ -81,7 +81,7 @@ class Damage:
 
 @dataclass(slots=True)
 class Totals:
-    """What was read."""
+    """How much was read."""
 
     topics: int = 0
     segments: int = 0
@@ -274,8 +274,8 @@ def scan(source: Map) -> Iterator[tuple[bytes, bytes]]:
 
 
 def read_block(key: bytes, raw: bytes, staged: StagedBlocks) -> tuple[BlockKey, BlockHeader, int]:
-    """The place and header of a stored block that is whole, and so is what it refers to; and how
-    many messages it has. Raises `TMSError`."""
+    """Place, header and number of messages of a stored block, if it and its payload are whole.
+    Raises `TMSError`."""
     if len(key) != keys.BLOCK_KEY_BYTES:
         raise DataCorrupt(f"A block's key has {keys.BLOCK_KEY_BYTES} bytes, this one {len(key)}.")
     stored = StoredBlock(0, *keys.split_block_key(key), raw)

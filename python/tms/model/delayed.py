@@ -67,7 +67,7 @@ class Due:
                 )
 
     def after(self, now_ms: int) -> int:
-        """The time in ms; what is past already is due now. Raises `Invalid` after the year 9999."""
+        """The time in ms; a past time is due now. Raises `Invalid` after the year 9999."""
         if self.at_ms is not None:
             return max(self.at_ms, now_ms)
         due_ms = now_ms + (self.delay_ms or 0)

@@ -53,8 +53,8 @@ class NewBlock(msgspec.Struct, frozen=True):
 
 
 class StoredBlock(msgspec.Struct, frozen=True):
-    """A block as it is stored, with the id of its last message. One that a transaction staged also
-    has the payload time and sequence of its first message."""
+    """A stored block, with the id of its last message. A block that a transaction staged also has
+    the payload time and sequence of its first message."""
 
     partition: int
     time_ms: int
@@ -93,8 +93,8 @@ class PartitionPosition(NamedTuple):
 
 
 class Readable(NamedTuple):
-    """What of a partition may be shown: nothing before the id of time and sequence `floor`, and of
-    the rest what its `rewrites`, numbered by how many there were, have left."""
+    """The messages of a partition that may be shown: from the id of time and sequence `floor` on,
+    without those that rewrites removed. `rewrites` counts these."""
 
     floor: tuple[int, int]
     rewrites: int
@@ -120,5 +120,5 @@ class Fetched(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is there at `next`, in any of the partitions, as of this answer."""
+        """Whether this answer reached the end of every partition."""
         return all(self.reached[partition] >= end for partition, end in self.ends.items())

@@ -103,7 +103,7 @@ class QueueSettings:
 
 
 class QueueOptions(TypedDict, total=False):
-    """What is said of a queue, the rest left as it is; see `QueueSettings`."""
+    """The settings of a queue that a caller gives; see `QueueSettings`."""
 
     lease_s: Duration
     deliveries_max: int
@@ -255,7 +255,7 @@ def dead_letter_topic(group: str, topic: TopicName, chosen: str = "") -> TopicNa
 
 
 def redrive_group(group: str, topic: TopicName) -> str:
-    """The group whose positions in the dead letters say what was moved back."""
+    """The group whose positions in the dead letters tell how far they were moved back."""
     name = f"redrive:{topic.namespace}:{topic.topic}:{group}"
     return name if len(name) <= _NAME_CHARS_MAX else f"redrive:{_digest(name)}"
 

@@ -83,7 +83,7 @@ class Fates:
         return Fate.VISIBLE
 
     def undecided_since_ms(self, foreign: bool) -> int:
-        """A time before which no transaction began that is open here. `foreign`: those that TMS did
+        """A time before which no open transaction began. With `foreign`, transactions that TMS did
         not begin count too."""
         begun = [pointer // POINTERS_PER_MS for pointer in self._in_progress]
         since_ms = min([self._image.time_ms, *begun])
@@ -98,7 +98,7 @@ class Fates:
 
 
 def encode_image(image: TransactionImage) -> bytes:
-    """The image as Tephra's SnapshotCodecV4 writes it, then what was lost."""
+    """The image in the form of Tephra's SnapshotCodecV4, then the lost pointers."""
     in_progress = (
         _numbers(
             transaction.pointer, transaction.expires_ms, transaction.bound, _KINDS[transaction.type]

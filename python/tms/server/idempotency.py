@@ -67,7 +67,8 @@ class RecentKeys:
         return counts
 
     def forget(self, uid: int, key: str) -> None:
-        """The request was refused: nothing of it is stored, so it may come corrected."""
+        """Forget a refused request: nothing of it is stored, so the key may come with a corrected
+        body."""
         self._sent.pop((uid, key), None)
 
 

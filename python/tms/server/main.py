@@ -109,7 +109,7 @@ class Server:
         self._http.ask_to_stop()
 
     async def serve(self, listener: socket.socket) -> None:
-        """Serve until asked to stop, and answer what was received, up to the drain time."""
+        """Serve until asked to stop, then answer received requests, up to the drain time."""
 
         async def ready() -> None:
             also = {}

@@ -155,7 +155,7 @@ def _call_of(port: object, function: str) -> _Work:
 
 
 class _Around:
-    """What is more than a call of the engine."""
+    """Operations that take more than one call of the engine."""
 
     def __init__(self, engine: Engine, timeout_s: float) -> None:
         self._engine = engine

@@ -52,7 +52,7 @@ class _ReceiveParameters(NamedTuple):
 
 
 class _LeasedBody(NamedTuple):
-    """What was leased, and the body that says so."""
+    """Leased messages, and the body that carries them."""
 
     received: Received
     chunks: list[Buffer]

@@ -72,7 +72,7 @@ class OwnershipCheck:
 
     async def confirm(self) -> None:
         """Raise `NotOwner` unless this process owns the store at a moment during this call, so that
-        what is answered after it is not stale; `StorageUnavailable` when that cannot be told."""
+        an answer after it is not stale; `StorageUnavailable` when nobody can tell."""
         if self._next is None:
             self._next = asyncio.ensure_future(self._look(self._running))
         await asyncio.shield(self._next)
@@ -156,8 +156,8 @@ class Service:
     async def unpack(
         self, size: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Unpack compressed blocks that get as large as `size`, one at a time. It is counted and
-        not refused: what was asked for is small."""
+        """Unpack compressed blocks of this unpacked size, one request at a time. The memory is
+        counted and never refused: the request asked for little."""
         async with self._unpacking:
             self.fetching.bytes += size
             try:
@@ -166,8 +166,8 @@ class Service:
                 self.fetching.release(size)
 
     async def outcome(self, pending: Pending[_T]) -> list[_T]:
-        """The outcome of what was handed to the engine, without a thread that waits for it. Raises
-        its error, or `TimedOut`."""
+        """The outcome of a call that the engine has begun, without a thread that waits for it.
+        Raises its error, or `TimedOut`."""
         if not pending.done():
             loop = asyncio.get_running_loop()
             done = loop.create_future()

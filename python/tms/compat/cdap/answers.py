@@ -40,7 +40,7 @@ class Refusal(TMSError):
 
 
 def wrong(sentence: str) -> Refusal:
-    """What was said is wrong."""
+    """The refusal of a request that is wrong."""
     return Refusal(routes.BAD_REQUEST, sentence)
 
 

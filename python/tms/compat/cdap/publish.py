@@ -28,7 +28,7 @@ _PACKED_BYTES = 16  # that a block adds to each message, at most
 
 
 class CdapPublishing:
-    """What is stored and taken back."""
+    """Stores messages, and rolls them back."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

@@ -68,7 +68,7 @@ class FrameServer:
         self._server = await asyncio.start_server(self._serve, sock=self._listener)
 
     async def stop(self, timeout_s: float) -> None:
-        """Accept nothing more, answer what was received, close everything."""
+        """Accept nothing more, answer every received frame, close everything."""
         self._stopping = True
         if self._server is not None:
             self._server.close()

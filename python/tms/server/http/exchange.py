@@ -230,8 +230,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         )
 
     def _worth_discarding(self) -> bool:
-        """Whether to read what is left of the body, so that the connection can go on. A client
-        that waits for a 100 (Continue) will not send it."""
+        """Whether to read the rest of the body, so that the connection can go on. A client that
+        waits for a 100 (Continue) will not send it."""
         if self.content_length is None or self.failure is not None or self.expects_continue:
             return False
         return self.content_length - self.received <= DISCARD_BYTES_MAX

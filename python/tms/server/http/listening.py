@@ -77,8 +77,8 @@ class HttpServer:
             self._watchdog.stop()
 
     async def finish(self, ends: Collection[asyncio.Future[None]], timeout_s: float) -> int:
-        """Wait until all ends are done, also those that are added meanwhile, for so long at most
-        and until a second request to stop; how many are not done."""
+        """Wait until all ends are done, also those added meanwhile; at most for this time, and not
+        after a second request to stop. Returns how many are not done."""
         hurried = self._loop.create_task(self._hurried.wait())
         deadline = self._loop.time() + timeout_s
         try:

@@ -19,7 +19,7 @@ STALLED_S = 1.5  # without progress, while memory for answers is short
 
 
 class Phase(Enum):
-    """What is expected from the other side."""
+    """What the service expects from the client."""
 
     IDLE = auto()  # a request, if it likes
     HEAD = auto()  # the rest of the headers
@@ -28,7 +28,7 @@ class Phase(Enum):
 
 
 class ConnectionVerdict(Enum):
-    """What is to be done."""
+    """What the connection does next."""
 
     GO_ON = auto()
     CLOSE = auto()  # nothing is owed

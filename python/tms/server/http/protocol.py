@@ -275,7 +275,7 @@ class ClientConnection(asyncio.Protocol):
     # -- ends ----------------------------------------------------------------------------------
 
     def refuse(self, error: TMSError) -> None:
-        """Answer with an error after what is still owed, then close."""
+        """Send the answers that are owed, then an error, and close."""
         newest = self._newest
         if (
             self._progress.phase is Phase.BODY and newest is not None
@@ -316,7 +316,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _finish(self) -> None:
-        """Answer what was received, without waiting, and close."""
+        """Answer every received request, without waiting, and close."""
         if self._newest is not None:
             self._newest.keep_alive = False
         for exchange in (self._running, *self._queued):
@@ -324,7 +324,7 @@ class ClientConnection(asyncio.Protocol):
                 exchange.hurry()
 
     def shutdown(self) -> None:
-        """Close once what was received is answered."""
+        """Close once every received request is answered."""
         if self._running is None:
             self.transport.close()
         else:

@@ -132,7 +132,7 @@ class Body:
         self._budget.release(self._reserved)
 
     async def reserve(self, size: int) -> None:
-        """Reserve more memory, for what is made of the body; waits a moment for it. Raises
+        """Reserve more memory, for objects made of the body; waits a moment for it. Raises
         `Overloaded`."""
         await self._budget.claim(size, self._reserved)
         self._reserved += size
