@@ -19,6 +19,7 @@ from tms.store.leveldb import LevelDBStore
 
 WARM_UP = 50
 PUBLISH_CALLS = 42
+PUBLISH_MANY_CALLS = 93
 FETCH_CALLS = 37
 COMMIT_CALLS = 129
 PUBLISH_CALLS_HTTP = 98  # of the client and of the service
@@ -64,6 +65,12 @@ def test_a_lone_publish_takes_few_calls(bus: tms.Bus) -> None:
 
     found = calls(publish)
     assert found.total() <= PUBLISH_CALLS, described(found)
+
+
+def test_a_publish_of_many_takes_few_calls(bus: tms.Bus) -> None:
+    bus.create_topic("written", durability="written")
+    found = calls(lambda: bus.publish_many("written", [b"x"] * 10))
+    assert found.total() <= PUBLISH_MANY_CALLS, described(found)
 
 
 def test_a_fetch_at_the_tail_takes_few_calls(bus: tms.Bus) -> None:

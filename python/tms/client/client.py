@@ -22,7 +22,7 @@ from tms.client.coalescing import Coalescing
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer, ConsumerSettings
 from tms.client.cursor import Cursor, Page, Start, check_flag, start_positions
 from tms.client.delayed import DelayedCalls
-from tms.client.delivery import Delivery, Numbering, Unacknowledged, deliver
+from tms.client.delivery import Numbering, Unacknowledged, deliver
 from tms.client.group_calls import GroupCalls
 from tms.client.group_consumer import MemberConsumer
 from tms.client.group_options import DeliveryMode, Told, member_options
@@ -144,10 +144,12 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
             partition=partition,
         )
         delivery = self.delivery(known.name, numbering, durability, timeout_s, packing)
+        append = self._transport.append
         appended: list[Appended] = []
         try:
             for blocks in batcher.requests(values, keys, headers, partition, expect):
-                appended += self._append(delivery, blocks)
+                left = Unacknowledged(delivery, blocks)
+                appended += deliver(append, left, self._clock, delivery.timeout_s)
         except NotFound:
             publishing.forget(topic)
             raise
@@ -347,10 +349,5 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         failed: TMSError | None = None,
     ) -> list[Appended]:
         delivery = self.delivery(known.name, numbering, durability, timeout_s)
-        return self._append(delivery, blocks, failed)
-
-    def _append(
-        self, delivery: Delivery, blocks: list[NewBlock], failed: TMSError | None = None
-    ) -> list[Appended]:
         left = Unacknowledged(delivery, blocks)
         return deliver(self._transport.append, left, self._clock, delivery.timeout_s, failed)

@@ -20,6 +20,7 @@ Invariants
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from msgspec import structs
@@ -105,7 +106,7 @@ class Unacknowledged:
         """The next request, as a call that takes its time-out."""
         name, _, durability, _, _ = self._delivery
         blocks = self.blocks[:1] if self._one_by_one else self.blocks
-        return lambda timeout_s: append(name, blocks, durability, timeout_s)
+        return partial(append, name, blocks, durability)
 
     def acknowledge(self, appended: Sequence[Appended]) -> None:
         """The request has succeeded."""
@@ -153,15 +154,16 @@ def deliver(
 ) -> list[Appended]:
     """Append what is left, request by request. `failed` is the error of a first attempt that was
     made already. Raises the last attempt's error."""
-    deadline_s = clock.monotonic_s() + timeout_s
+    deadline_s, left_s = clock.monotonic_s() + timeout_s, max(0.001, timeout_s)
     while left.blocks:
-        left_s = max(0.001, deadline_s - clock.monotonic_s())
         request = left.request(append)
         try:
             left.acknowledge(retrying(request, clock, left_s, _is_retriable_as_it_is, failed))
         except OutOfOrderSequence as error:
             left.refuse(error)
             failed = None
+        if left.blocks:
+            left_s = max(0.001, deadline_s - clock.monotonic_s())
     return left.appended
 
 
@@ -172,14 +174,15 @@ async def deliver_async(
     timeout_s: float,
 ) -> list[Appended]:
     """The same as `deliver`, for coroutines."""
-    deadline_s = clock.monotonic_s() + timeout_s
+    deadline_s, left_s = clock.monotonic_s() + timeout_s, max(0.001, timeout_s)
     while left.blocks:
-        left_s = max(0.001, deadline_s - clock.monotonic_s())
         request = left.request(append)
         try:
             left.acknowledge(await retrying_async(request, clock, left_s, _is_retriable_as_it_is))
         except OutOfOrderSequence as error:
             left.refuse(error)
+        if left.blocks:
+            left_s = max(0.001, deadline_s - clock.monotonic_s())
     return left.appended
 
 

@@ -50,7 +50,7 @@ class Producer:
         self._delivery = delivery
         self._clock = clock
         self._count_partitions = count_partitions
-        self._linger_s = pace.linger_s
+        self._linger_s, self._in_flight_max = pace
         self._attempt_s = attempt_s(delivery.timeout_s)
         self._full_pushes = 0
         self._pushed_at_s = -1.0
@@ -172,7 +172,8 @@ class Producer:
             self._wake.notify()
 
     def _push(self) -> None:
-        while self._sending.is_full():
+        flights = self._sending.flights
+        while len(flights) >= self._in_flight_max:
             self._settle(self._deadline())
         now_s = self._clock.monotonic_s()
         if now_s >= self._refresh_at_s:
@@ -186,7 +187,7 @@ class Producer:
             pending = self._channel.submit(self._delivery.name, blocks, self._delivery.durability)
         except TMSError as error:
             pending = _RefusedAppend(error)
-        self._sending.flights.append(Flight(pending, blocks, now_s + self._attempt_s))
+        flights.append(Flight(pending, blocks, now_s + self._attempt_s))
         self._pushed_at_s = now_s
         if self._driver_sleeps:
             self._wake.notify()

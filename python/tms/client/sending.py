@@ -100,10 +100,6 @@ class Sending(Generic[Pending]):
         """Accept nothing any more."""
         self.closed = self.ended = True
 
-    def is_full(self) -> bool:
-        """Whether an answer has to come before the next request."""
-        return len(self.flights) >= self.pace.in_flight_max
-
     def give_up(self, error: TMSError) -> None:
         """What is not acknowledged now never will be."""
         waiting = 0 if self.batcher is None else self.batcher.count

@@ -38,7 +38,7 @@ class AsyncProducer:
         self._make_batcher = make_batcher
         self._delivery = delivery
         self._clock = clock
-        self._linger_s = pace.linger_s
+        self._linger_s, self._in_flight_max = pace
         self._begin_anew()
         forks.in_child(self._begin_anew)
 
@@ -147,12 +147,12 @@ class AsyncProducer:
 
     def _linger_over(self) -> None:
         self._lingering = None
-        busy = self._recovering is not None or self._sending.is_full()
+        busy = self._recovering is not None or len(self._sending.flights) >= self._in_flight_max
         if self._batcher.fillings and not busy:
             self._launch()
 
     async def _push(self) -> None:
-        while self._recovering is not None or self._sending.is_full():
+        while self._recovering is not None or len(self._sending.flights) >= self._in_flight_max:
             await self._move()
             self._sending.check()
         if self._batcher.fillings:
