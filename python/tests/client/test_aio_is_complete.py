@@ -41,7 +41,7 @@ INTERNAL = {
         "starts",
         "transactions",
     },
-    Consumer: {"standing"},
+    Consumer: {"committed"},
     Queue: {"leases", "name", "settlement"},
     TableWrites: {"changes", "is_of", "persist", "post_commit", "roll_back", "start"},
 }

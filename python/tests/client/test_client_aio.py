@@ -15,6 +15,7 @@ from tests.http_kit import Served, serving
 from tests.proxy import Fault, Proxy
 from tms.aio import AsyncBus
 from tms.errors import Closed, Invalid, PartitionNotFound, TimedOut, TooLarge, TopicNotFound
+from tms.model.keys import partition_for_key
 from tms.model.topic import TopicName, TopicSettings
 
 T = TypeVar("T")
@@ -293,6 +294,24 @@ class AsyncBusContract:
             await consumer.ack()
             (last,) = [one async for one in bus.consumer("in", "offset:3", stop_at_end=True)]
             assert (await bus.positions("in", group="g"))[0] == tms.Position.after(last.id)
+
+        run(open_bus, work)
+
+    def test_a_producer_sees_before_long_that_its_topic_has_more_partitions(
+        self, open_bus: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tms.client.aio.producer.REFRESH_S", -1.0)
+        key = next(b"%d" % n for n in range(100) if partition_for_key(b"%d" % n, 4) == 3)
+
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders", partitions=1)
+            async with bus.producer("orders") as producer:
+                await producer.send(b"before", key=key)
+                await producer.flush()
+                await bus.update_topic("orders", partitions=4)
+                while not [m for m in await all_messages(bus, "orders") if m.partition == 3]:
+                    await producer.send(b"after", key=key)
+                    await producer.flush()
 
         run(open_bus, work)
 

@@ -28,6 +28,7 @@ from tms.errors import (
     TopicExists,
     TopicNotFound,
 )
+from tms.model.keys import partition_for_key
 from tms.model.topic import RETENTION_MS_DEFAULT, Durability, TopicName, TopicSettings
 
 WAIT_S = 10
@@ -651,6 +652,22 @@ class BusContract(TopicContract, PublishContract, ProducerContract, ConsumerCont
         assert set(bus.fetch("t").next) == {0}
         bus._transport.update_topic(TopicName.parse("t"), {"partitions": 2})
         assert set(bus.fetch("t").next) == {0, 1}
+
+    def test_a_producer_sees_that_its_topic_has_more_partitions(
+        self, bus: Bus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tms.client.producer.REFRESH_S", -1.0)
+        key = next(b"%d" % n for n in range(100) if partition_for_key(b"%d" % n, 4) == 3)
+        bus.create_topic("t")
+        with bus.producer("t") as producer:
+            producer.send(b"before", key=key)
+            producer.flush()
+            bus.update_topic("t", partitions=4)
+            for _ in range(2):  # it asks with the first of them
+                producer.send(b"after", key=key)
+                producer.flush()
+        partitions = [message.partition for message in bus.consumer("t", stop_at_end=True)]
+        assert sorted(partitions) == [0, 0, 3]
 
     def test_a_fetch_of_a_topic_that_was_deleted_says_so(self, bus: Bus) -> None:
         bus.create_topic("t")

@@ -19,6 +19,7 @@ from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
 from tms.client.batching import REQUEST_BYTES, Expect, Headers, KnownTopic
 from tms.client.coalescing import Coalescing
+from tms.client.committed import CommittedPositions
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer, ConsumerSettings
 from tms.client.cursor import Cursor, Page, Start, check_flag, start_positions
 from tms.client.delayed import DelayedCalls
@@ -30,7 +31,6 @@ from tms.client.known import Lone, PublishMemory, as_compression, ids_in_order
 from tms.client.producer import Producer
 from tms.client.queue import QueueCalls
 from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
-from tms.client.standing import CommittedPositions
 from tms.client.table import Table
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
@@ -153,7 +153,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         except NotFound:
             publishing.forget(topic)
             raise
-        publishing.give_back(numbering)
+        publishing.return_numbering(numbering)
         return ids_in_order(appended, batcher.partitions_of(len(values), keys, partition))
 
     def producer(
@@ -170,7 +170,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         """A producer that batches by itself; see `Producer.send`.
 
         While a request is under way the next block fills; `linger_ms` makes every message wait that
-        long for company. A block is sent when its messages have `batch_bytes`; up to
+        long for others. A block is sent when its messages have `batch_bytes`; up to
         `in_flight_max` requests (1 to 8) are under way. `compression` is none, lz4 or zstd. Raises
         `TopicNotFound`, `Invalid`.
         """
@@ -227,19 +227,19 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        standing = CommittedPositions(name, group, self.transactions.move)
-        known = standing if options is None else None
+        committed = CommittedPositions(name, group, self.transactions.move)
+        known = committed if options is None else None
         positions = self.starts(topic, start, partitions, known)
         cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)
         settings = ConsumerSettings.of(
             wait_s, bytes_max, timeout(timeout_s, self._timeout_s), isolation
         )
-        place = (name, open_channel(self._transport), cursor, self._clock, settings, standing)
+        place = (name, open_channel(self._transport), cursor, self._clock, settings, committed)
         if options is None:
             consumer = Consumer(*place)
         else:
             member = self.member(name, options)
-            member.begin(cursor, standing, positions)
+            member.begin(cursor, committed, positions)
             consumer = MemberConsumer(*place, member=member)
         self._open.add(consumer)
         return consumer
@@ -324,15 +324,15 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         topic: str,
         start: Start | Mapping[int, Start],
         partitions: Sequence[int] | Literal["all"] | None,
-        standing: CommittedPositions | None,
+        committed: CommittedPositions | None,
     ) -> dict[int, Position]:
         """Where a consumer begins: where its group stands, if it has one; `latest` is meant as of
         now."""
         wanted = None if partitions == "all" else partitions
         positions = start_positions(start, wanted, lambda: self.refresh_topic(topic).partitions)
-        if standing is not None and standing.group:
-            stored = self.positions(topic, group=standing.group)
-            standing.learn(stored)
+        if committed is not None and committed.group:
+            stored = self.positions(topic, group=committed.group)
+            committed.learn(stored)
             positions.update({p: position for p, position in stored.items() if p in positions})
         latest = {p: at for p, at in positions.items() if at.kind is PositionKind.LATEST}
         if latest:

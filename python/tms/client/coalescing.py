@@ -49,20 +49,21 @@ class WaitingPublish(NamedTuple, Generic[Answer]):
     answer: Answer
 
 
-class Underway(Generic[Answer]):
-    """Who is under way, and who waits. Pure state; not thread-safe."""
+class SingleFlight(Generic[Answer]):
+    """One request at a time for each place: whose it is, and which messages wait for the next one.
+    Pure state; not thread-safe."""
 
     def __init__(self) -> None:
         self._waiting: dict[Place, deque[WaitingPublish[Answer]]] = {}
 
-    def go(self, place: Place) -> bool:
-        """Whether nobody is under way. Then the caller is, until `next_group` has nobody left."""
+    def begin(self, place: Place) -> bool:
+        """Whether no request is under way. Then the caller's is, until `next_group` is empty."""
         if place in self._waiting:
             return False
         self._waiting[place] = deque()
         return True
 
-    def wait(self, place: Place, waiting: WaitingPublish[Answer]) -> None:
+    def join(self, place: Place, waiting: WaitingPublish[Answer]) -> None:
         """Wait for the next group."""
         self._waiting[place].append(waiting)
 
@@ -157,7 +158,7 @@ class Coalescing:
         forks.in_child(self._begin)  # those who were under way, or waited, are the parent's threads
 
     def _begin(self) -> None:
-        self._publishes: Underway[_Outcome] = Underway()
+        self._publishes: SingleFlight[_Outcome] = SingleFlight()
         self._lock = threading.Lock()
 
     def publish(
@@ -166,7 +167,7 @@ class Coalescing:
         """Publish one message; its id, or None with durability `none`."""
         place = (known.name, durability)
         with self._lock:
-            alone = self._publishes.go(place)
+            alone = self._publishes.begin(place)
         if not alone:
             return self._with_others(known, place, message, timeout_s)
         try:
@@ -181,7 +182,7 @@ class Coalescing:
             except TMSError as error:
                 left_s -= self._clock.monotonic_s() - begun_s
                 [stored] = self._send(known, durability, numbering, left_s, blocks, error)
-            self._publishing.give_back(numbering)
+            self._publishing.return_numbering(numbering)
             return MessageId(stored.time_ms, stored.sequence) if stored.time_ms >= 0 else None
         finally:
             with self._lock:
@@ -194,10 +195,10 @@ class Coalescing:
     ) -> MessageId | None:
         waiting = WaitingPublish(message, message.check(known), _Outcome())
         with self._lock:
-            if self._publishes.go(place):  # they have just finished
+            if self._publishes.begin(place):  # they have just finished
                 waiting.answer.group = [waiting]
             else:
-                self._publishes.wait(place, waiting)
+                self._publishes.join(place, waiting)
         answer = waiting.answer
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if answer.group is None and not answer.wait(timeout_s):
@@ -228,7 +229,7 @@ class Coalescing:
             numbering = self._publishing.take_numbering()
             packed = pack(self._publishing, known, [one.message for one in group], numbering)
             appended = self._send(known, place[1], numbering, None, packed.blocks)
-            self._publishing.give_back(numbering)
+            self._publishing.return_numbering(numbering)
             for one, id in zip(group, packed.ids(appended), strict=True):
                 one.answer.id = id
         except BaseException as error:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from tms.api.queues import FETCH_BYTES_MAX
+from tms.client.committed import CommittedPositions
 from tms.client.cursor import Batch, Cursor
-from tms.client.standing import CommittedPositions
 from tms.client.transport import Channel, FetchRequest, PendingAnswer
 from tms.clock import Clock
 from tms.errors import Closed, TimedOut, TMSError
@@ -58,9 +58,9 @@ class Consumer:
         cursor: Cursor,
         clock: Clock,
         settings: ConsumerSettings,
-        standing: CommittedPositions,
+        committed: CommittedPositions,
     ) -> None:
-        self.standing = standing
+        self.committed = committed
         self._name = name
         self._channel = channel
         self._cursor = cursor
@@ -70,7 +70,7 @@ class Consumer:
         self._closed = False
 
     def __repr__(self) -> str:
-        return consumer_text(type(self).__name__, self.standing, self._cursor, self._closed)
+        return consumer_text(type(self).__name__, self.committed, self._cursor, self._closed)
 
     def __iter__(self) -> Iterator[Message]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""
@@ -94,8 +94,8 @@ class Consumer:
     def ack(self) -> None:
         """Move the group's position behind what was handed out. Raises `Conflict` when another
         consumer of the group has moved it. Within a transaction: `Transaction.ack`."""
-        moved = self.standing.behind(self.positions())
-        self.standing.move(moved.changes)
+        moved = self.committed.behind(self.positions())
+        self.committed.move(moved.changes)
         moved.done()
 
     def close(self) -> None:
@@ -165,12 +165,12 @@ class Consumer:
 
 
 def consumer_text(
-    kind: str, standing: CommittedPositions, cursor: Cursor | None, closed: bool
+    kind: str, committed: CommittedPositions, cursor: Cursor | None, closed: bool
 ) -> str:
     """What a consumer reads, and where it stands."""
     places = () if cursor is None else sorted(cursor.positions().items())
     at = ", ".join(f"{partition} {position}" for partition, position in places[:SHOWN])
-    group = f" for {standing.group}" if standing.group else ""
+    group = f" for {committed.group}" if committed.group else ""
     stands = f" at {at}" if at else ""
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-    return f"<{kind} of {standing.name}{group}{stands}{more}{' closed' if closed else ''}>"
+    return f"<{kind} of {committed.name}{group}{stands}{more}{' closed' if closed else ''}>"

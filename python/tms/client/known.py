@@ -53,7 +53,7 @@ class PublishMemory:
         self._topics: dict[str, KnownTopic] = {}
         self._turn = count()
         self._numberings: deque[Numbering] = deque(maxlen=_NUMBERINGS_MAX)
-        self.give_back = self._numberings.append  # all of its blocks were acknowledged
+        self.return_numbering = self._numberings.append  # all of its blocks are acknowledged
 
     def known(self, topic: str) -> KnownTopic | None:
         """What is remembered of the topic; None when it has to be described."""
@@ -75,7 +75,7 @@ class PublishMemory:
         self._topics.pop(topic, None)
 
     def take_numbering(self) -> Numbering:
-        """One that nobody else uses until it is given back."""
+        """A numbering for one caller, who returns it."""
         try:
             return self._numberings.pop()
         except IndexError:

@@ -23,9 +23,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tms import forks
+from tms.client.committed import CommittedPositions
 from tms.client.cursor import Batch, Cursor
 from tms.client.group_options import DeliveryMode, MemberOptions
-from tms.client.standing import CommittedPositions
 from tms.client.transport import Transport
 from tms.clock import Clock
 from tms.errors import Conflict, Fenced, Invalid, TMSError
@@ -85,19 +85,19 @@ class Member:
     def _forked(self) -> None:
         self._join_anew()
         self._leavers.clear()
-        self._standing.forget()
+        self._committed.forget()
         self._inherited = True
 
     def begin(
-        self, cursor: Cursor, standing: CommittedPositions, starts: Mapping[int, Position]
+        self, cursor: Cursor, committed: CommittedPositions, starts: Mapping[int, Position]
     ) -> None:
         """What it reads with; once, before everything else."""
-        self._group = standing.group
+        self._group = committed.group
         self.cursor = cursor
-        self._standing = standing
+        self._committed = committed
         self._starts = dict(starts)
         if self.options.delivery is DeliveryMode.AT_MOST_ONCE:
-            standing.by_itself = _NOTHING_TO_ACK
+            committed.by_itself = _NOTHING_TO_ACK
         forks.in_child(self._forked)
 
     # -- looking ---------------------------------------------------------------------------------
@@ -208,19 +208,19 @@ class Member:
     def _take(self, partition: int, epoch: int, stored: Position | None) -> None:
         """Begin where the group stands; where this one was, if it stood there already."""
         mine = self.cursor.positions().get(partition)
-        if mine is None or self._standing.known(partition) != _text(stored):
+        if mine is None or self._committed.known(partition) != _text(stored):
             mine = stored or self._starts.get(partition, Position.earliest())
         self.cursor.give(partition, mine)
-        self._standing.know(partition, stored)
-        self._standing.owners[partition] = Owner(self.name, epoch)
+        self._committed.know(partition, stored)
+        self._committed.owners[partition] = Owner(self.name, epoch)
         self._holding[partition] = epoch
 
     def _lose(self, partition: int) -> None:
         if not self._moves_by_itself:
             at = {partition: self.cursor.positions()[partition]}
-            self._standing.owed.update((partition, one) for one in self._standing.changes(at))
+            self._committed.owed.update((partition, one) for one in self._committed.changes(at))
         self.cursor.take(partition)
-        for places in (self._holding, self._standing.owners, self._releasing):
+        for places in (self._holding, self._committed.owners, self._releasing):
             places.pop(partition, None)
 
     def _let_go(self, touched: set[int]) -> bool:
@@ -238,7 +238,7 @@ class Member:
             for partition, since_s in self._releasing.items()
             if self._moves_by_itself
             or now_s - since_s >= self.options.session_s / 3
-            or not self._standing.changes({partition: handed[partition]})
+            or not self._committed.changes({partition: handed[partition]})
         ]
         for partition in ready:
             self._lose(partition)
@@ -294,7 +294,7 @@ class Member:
         void: set[int] = set()
         for left in reversed(range(_TRIES)):
             here = {p: at for p, at in to.items() if p not in void and p in self._holding}
-            changes = self._standing.changes(here, kinds)
+            changes = self._committed.changes(here, kinds)
             if not changes:
                 break
             try:
@@ -308,7 +308,7 @@ class Member:
                     raise
                 void.update(self._go_where_the_group_stands(changes))
             else:
-                self._standing.note(changes)
+                self._committed.note(changes)
                 break
         return void
 
@@ -317,8 +317,8 @@ class Member:
         moved = []
         for partition in (change.key.partition for change in changes):
             position = stored.get(partition)
-            if self._standing.known(partition) != _text(position):
-                self._standing.know(partition, position)
+            if self._committed.known(partition) != _text(position):
+                self._committed.know(partition, position)
                 start = self._starts.get(partition, Position.earliest())
                 self.cursor.give(partition, position or start)
                 moved.append(partition)
@@ -366,7 +366,7 @@ class Member:
     def _leave(self) -> None:
         self._holding.clear()
         self._releasing.clear()
-        self._standing.owners.clear()
+        self._committed.owners.clear()
         self._look_at_s = 0.0
         with contextlib.suppress(TMSError):  # its session ends by itself
             self._groups.leave(self._topic, self._group, self.name)

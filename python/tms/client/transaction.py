@@ -30,11 +30,11 @@ from tms.client.batching import (
     message_bytes,
     value_sizes,
 )
+from tms.client.committed import Acknowledgement, CommittedPositions
 from tms.client.delivery import Numbering
 from tms.client.known import PublishMemory
 from tms.client.participants import COMMITTED, Participant, Participants
 from tms.client.queue import Messages, Queue
-from tms.client.standing import Acknowledgement, CommittedPositions
 from tms.client.transport import Transport
 from tms.clock import Clock
 from tms.errors import Closed, Invalid, TMSError, TooLarge, TransactionEnded
@@ -55,7 +55,7 @@ _STAGING_S = 3_600.0  # how long a transaction may take that stages messages; no
 
 
 class _Consumer(Protocol):
-    standing: CommittedPositions
+    committed: CommittedPositions
 
     def positions(self) -> dict[int, Position]: ...
 
@@ -195,14 +195,14 @@ class Transaction:
                 )
             self._settled.append(source.settlement(messages))
             return
-        standing = getattr(source, "standing", None)
-        if messages is not None or not isinstance(standing, CommittedPositions):
+        committed = getattr(source, "committed", None)
+        if messages is not None or not isinstance(committed, CommittedPositions):
             raise Invalid(
                 "tx.ack takes a consumer alone, or a queue and its messages, got "
                 f"{type(source).__name__}.",
                 field="source",
             )
-        standing.behind({})  # raises without a group
+        committed.behind({})  # raises without a group
         if source not in self._acked:
             self._acked.append(source)
 
@@ -235,7 +235,7 @@ class Transaction:
         self._require_open()
         moved: list[Acknowledgement] = []
         for consumer in self._acked:
-            moved.append(consumer.standing.behind(consumer.positions()))
+            moved.append(consumer.committed.behind(consumer.positions()))
         joined = self._participants.all
         try:
             request = self._request(moved)

@@ -26,13 +26,13 @@ from tms.client.aio.table import AsyncTable
 from tms.client.aio.transaction import AsyncTransaction
 from tms.client.batching import REQUEST_BYTES, Batcher, Expect, Headers, KnownTopic
 from tms.client.client import Bus
+from tms.client.committed import CommittedPositions
 from tms.client.consumer import FETCH_BYTES, WAIT_S, ConsumerSettings
 from tms.client.cursor import Cursor, Page, Start, asks, check_flag, page, start_positions
 from tms.client.delivery import Numbering, Unacknowledged, deliver_async
 from tms.client.group_options import DeliveryMode, member_options
 from tms.client.known import Lone, as_compression, ids_in_order
 from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
-from tms.client.standing import CommittedPositions
 from tms.client.transport import FetchRequest
 from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound
@@ -145,7 +145,7 @@ class AsyncBus:
         except NotFound:
             publishing.forget(topic)
             raise
-        publishing.give_back(numbering)
+        publishing.return_numbering(numbering)
         return ids_in_order(appended, batcher.partitions_of(len(values), keys, partition))
 
     def producer(
@@ -207,10 +207,10 @@ class AsyncBus:
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        standing = CommittedPositions(name, group, self._sync.transactions.move)
+        committed = CommittedPositions(name, group, self._sync.transactions.move)
 
         async def cursor() -> Cursor:
-            known = standing if options is None else None
+            known = committed if options is None else None
             starts = self._sync.starts
             positions = await asyncio.to_thread(starts, topic, start, partitions, known)
             return Cursor(str(name), positions, stop_at_end, wanted)
@@ -218,7 +218,7 @@ class AsyncBus:
         fetching = ConsumerSettings.of(
             wait_s, bytes_max, timeout(timeout_s, self._timeout_s), isolation
         )
-        place = (name, self._open_channel(), cursor, self._clock, fetching, standing)
+        place = (name, self._open_channel(), cursor, self._clock, fetching, committed)
         if options is None:
             consumer = AsyncConsumer(*place)
         else:

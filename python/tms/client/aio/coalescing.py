@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from tms import forks
 from tms.client.batching import KnownTopic
-from tms.client.coalescing import Place, Underway, WaitingPublish, late, pack, told
+from tms.client.coalescing import Place, SingleFlight, WaitingPublish, late, pack, told
 from tms.client.delivery import Numbering
 from tms.client.known import Lone, PublishMemory
 from tms.errors import TMSError
@@ -29,7 +29,7 @@ class AsyncCoalescing:
         forks.in_child(self._begin)  # those who were under way, or waited, are the parent's tasks
 
     def _begin(self) -> None:
-        self._publishes: Underway[Answer] = Underway()
+        self._publishes: SingleFlight[Answer] = SingleFlight()
         self._groups: set[asyncio.Task[None]] = set()
 
     async def publish(
@@ -37,7 +37,7 @@ class AsyncCoalescing:
     ) -> MessageId | None:
         """Publish one message; its id, or None with durability `none`."""
         place = (known.name, durability)
-        if self._publishes.go(place):
+        if self._publishes.begin(place):
             try:
                 (id,) = await self._publish(known, place, [message], timeout_s)
                 return id
@@ -45,7 +45,7 @@ class AsyncCoalescing:
                 self._hand_over(known, place)
         size = message.check(known)
         answer: Answer = asyncio.get_running_loop().create_future()
-        self._publishes.wait(place, WaitingPublish(message, size, answer))
+        self._publishes.join(place, WaitingPublish(message, size, answer))
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -59,7 +59,7 @@ class AsyncCoalescing:
         numbering = self._publishing.take_numbering()
         packed = pack(self._publishing, known, messages, numbering)
         appended = await self._send(known, place[1], numbering, timeout_s, packed.blocks)
-        self._publishing.give_back(numbering)
+        self._publishing.return_numbering(numbering)
         return packed.ids(appended)
 
     def _hand_over(self, known: KnownTopic, place: Place) -> None:

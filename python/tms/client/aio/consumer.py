@@ -6,9 +6,9 @@ from typing import Self
 
 from tms import forks
 from tms.client.aio.channels import AsyncChannel
+from tms.client.committed import CommittedPositions
 from tms.client.consumer import ConsumerSettings, consumer_text
 from tms.client.cursor import Batch, Cursor
-from tms.client.standing import CommittedPositions
 from tms.client.transport import FetchRequest
 from tms.clock import Clock
 from tms.errors import Closed
@@ -33,9 +33,9 @@ class AsyncConsumer:
         make_cursor: Callable[[], Awaitable[Cursor]],
         clock: Clock,
         settings: ConsumerSettings,
-        standing: CommittedPositions,
+        committed: CommittedPositions,
     ) -> None:
-        self.standing = standing
+        self.committed = committed
         self._name = name
         self._channel = channel
         self._make_cursor = make_cursor
@@ -53,7 +53,7 @@ class AsyncConsumer:
         self._ahead: asyncio.Task[Fetched] | None = None
 
     def __repr__(self) -> str:
-        return consumer_text(type(self).__name__, self.standing, self._cursor_made, self._closed)
+        return consumer_text(type(self).__name__, self.committed, self._cursor_made, self._closed)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""
@@ -79,8 +79,8 @@ class AsyncConsumer:
 
     async def ack(self) -> None:
         """See `Consumer.ack`."""
-        acknowledgement = self.standing.behind(self.positions())
-        await asyncio.to_thread(self.standing.move, acknowledgement.changes)
+        acknowledgement = self.committed.behind(self.positions())
+        await asyncio.to_thread(self.committed.move, acknowledgement.changes)
         acknowledgement.done()
 
     async def close(self) -> None:

@@ -50,7 +50,7 @@ class AsyncMemberConsumer(AsyncConsumer):
         """In a process that was forked it is another member."""
         super()._begin_anew()
         self._cursor_made = None
-        self.standing.forget()
+        self.committed.forget()
         self._member_made: Member | None = None
         self._ended = asyncio.Event()
 
@@ -118,7 +118,7 @@ class AsyncMemberConsumer(AsyncConsumer):
             starts = self._cursor.positions()
             for partition in starts:
                 self._cursor.take(partition)
-            member.begin(self._cursor, self.standing, starts)
+            member.begin(self._cursor, self.committed, starts)
             self._member_made = member
 
     async def _fetched(self) -> AsyncIterator[Batch]:

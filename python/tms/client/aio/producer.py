@@ -5,6 +5,7 @@ what the driver thread is for the synchronous producer.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
@@ -12,6 +13,7 @@ from tms import forks
 from tms.client.aio.channels import AsyncChannel
 from tms.client.batching import Batcher, Headers
 from tms.client.delivery import Delivery, Unacknowledged, deliver_async
+from tms.client.known import REFRESH_S
 from tms.client.sending import Flight, Sending, SendPace
 from tms.clock import Clock
 from tms.errors import TimedOut, TMSError
@@ -49,6 +51,7 @@ class AsyncProducer:
         self._sending.begin_anew()
         self._recovering: asyncio.Task[None] | None = None
         self._lingering: asyncio.TimerHandle | None = None
+        self._refreshing: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
 
     async def send(
@@ -111,6 +114,8 @@ class AsyncProducer:
         finally:
             self._sending.close()
             self._channel.close()
+            if self._refreshing is not None:
+                self._refreshing.cancel()
 
     async def __aenter__(self) -> Self:
         if self._sending.batcher is None:
@@ -134,7 +139,13 @@ class AsyncProducer:
     async def _begin(self) -> Batcher:
         """Look the topic up. Raises `TopicNotFound`."""
         batcher = self._sending.batcher = await self._make_batcher()
+        self._refresh_at_s = self._clock.monotonic_s() + REFRESH_S
         return batcher
+
+    async def _refresh(self) -> None:
+        """Ask how many partitions the topic has by now, while requests go on."""
+        with contextlib.suppress(TMSError):  # what is wrong with the topic, the next request says
+            self._batcher.partitions = (await self._make_batcher()).partitions
 
     def _begin_waiting(self) -> None:
         """Something waits: send it now, with the next answer, or after lingering."""
@@ -168,6 +179,10 @@ class AsyncProducer:
         if self._lingering is not None:
             self._lingering.cancel()
             self._lingering = None
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._refresh_at_s:
+            self._refresh_at_s = now_s + REFRESH_S
+            self._refreshing = asyncio.create_task(self._refresh())
         blocks = self._batcher.pack()
         self._batcher.next_partition()
         name, _, durability, _, timeout_s = self._delivery

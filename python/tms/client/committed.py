@@ -12,12 +12,12 @@ from tms.model.transaction import Owner, PositionChange, PositionKey
 class Acknowledgement(NamedTuple):
     """Positions to move, and whose knowledge of them to update once that is done."""
 
-    standing: "CommittedPositions"
+    committed: "CommittedPositions"
     changes: list[PositionChange]
 
     def done(self) -> None:
         """They are moved."""
-        self.standing.note(self.changes)
+        self.committed.note(self.changes)
 
 
 class CommittedPositions:

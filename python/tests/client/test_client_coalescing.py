@@ -1,4 +1,4 @@
-"""Single publishes in company: who goes alone, who goes together, and what everybody is told."""
+"""Coalescing of single publishes: who goes alone, who goes together, and what everybody is told."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ import pytest
 from tms.block import decode
 from tms.client.aio.coalescing import AsyncCoalescing
 from tms.client.batching import KnownTopic
-from tms.client.coalescing import GROUP_MESSAGES, Coalescing, Underway, WaitingPublish
+from tms.client.coalescing import GROUP_MESSAGES, Coalescing, SingleFlight, WaitingPublish
 from tms.client.known import Lone, PublishMemory
 from tms.clock import SystemClock
 from tms.errors import StorageFull, TimedOut, TMSError, TooLarge, Unavailable
@@ -180,17 +180,17 @@ def test_each_durability_has_a_company_of_its_own() -> None:
 
 
 def test_a_group_is_bounded_in_messages_and_bytes() -> None:
-    company: Underway[None] = Underway()
-    assert company.go(PLACE)
+    flight: SingleFlight[None] = SingleFlight()
+    assert flight.begin(PLACE)
     for _ in range(GROUP_MESSAGES + 1):
-        company.wait(PLACE, WaitingPublish(lone(b""), 0, None))
-    company.wait(PLACE, WaitingPublish(lone(b""), 8 << 20, None))
-    company.wait(PLACE, WaitingPublish(lone(b""), 1, None))
-    assert len(company.next_group(PLACE)) == GROUP_MESSAGES
-    assert len(company.next_group(PLACE)) == 2
-    assert len(company.next_group(PLACE)) == 1
-    assert company.next_group(PLACE) == []
-    assert company.go(PLACE)
+        flight.join(PLACE, WaitingPublish(lone(b""), 0, None))
+    flight.join(PLACE, WaitingPublish(lone(b""), 8 << 20, None))
+    flight.join(PLACE, WaitingPublish(lone(b""), 1, None))
+    assert len(flight.next_group(PLACE)) == GROUP_MESSAGES
+    assert len(flight.next_group(PLACE)) == 2
+    assert len(flight.next_group(PLACE)) == 1
+    assert flight.next_group(PLACE) == []
+    assert flight.begin(PLACE)
 
 
 def test_many_threads_each_get_the_id_of_their_own_message() -> None:
