@@ -4,7 +4,8 @@
 #   make test    every test (installs what some of them need, or says what to install)
 #   make check   format, lint, types, and what the house promises of itself: directions of imports, constructors, calls, bounds
 #   make quick   a minute on two cores, no JVM: the rooms that only compute, the log, the engine, the contracts in one process
-#   make sim     SEED=n: replay one run of the simulation exactly; TO=m: all from n to m
+#   make sim     SEED=n: replay one run of the simulation exactly; TO=m: all from n to m;
+#                SIM_FLAGS=--instances: of several instances
 #   make mutants ROOM=log: change the room's code in 200 places, one at a time; the tests must notice
 #                (COUNT=n, SEED=n, JOBS=n; the rooms stand in python/mutants/rooms.py)
 #   make hbase   a real HBase to try TMS on, until Ctrl-C: hbase://127.0.0.1:9090 (or HBASE_PORT=n;
@@ -127,7 +128,7 @@ run: env spark-java
 	@$(PY) examples/flights.py
 
 sim: env
-	@cd python && ../$(PY) -m sim $(SEED) $(TO)
+	@cd python && ../$(PY) -m sim $(SIM_FLAGS) $(SEED) $(TO)
 
 mutants: env
 	@cd python && nice ../$(PY) -m mutants $(ROOM) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) \

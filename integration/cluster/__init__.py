@@ -2,7 +2,7 @@
 
 Knows nothing of TMS. `runtime` finds Java and the jars, `site` writes configurations, `process` is
 one child; `gateway` (Thrift 2) and `admin` (Java) talk to HBase; `endpoint` is an HBase that runs,
-`hbase` and `distributed` are the arrangements that can be started.
+`hbase` and `distributed` are the arrangements that can be started, `zookeeper` is a server alone.
 """
 
 from integration.cluster.distributed import Distributed
@@ -11,6 +11,7 @@ from integration.cluster.gateway import Gateway
 from integration.cluster.hbase import HBase, Standalone
 from integration.cluster.process import Process
 from integration.cluster.runtime import Runtime, Unavailable, resolve
+from integration.cluster.zookeeper import ZooKeeper
 
 __all__ = [
     "Description",
@@ -23,5 +24,6 @@ __all__ = [
     "Runtime",
     "Standalone",
     "Unavailable",
+    "ZooKeeper",
     "resolve",
 ]

@@ -14,6 +14,7 @@ from bench import (
     groups,
     growth,
     hbase,
+    instances,
     latency,
     memory,
     queues,
@@ -47,6 +48,7 @@ BENCHMARKS = {
     "growth": growth.run,
     "design": design.run,
     "hbase": hbase.run,
+    "instances": instances.run,
     "spark": _later("bench.spark.decode"),
     "spark_stream": _later("bench.spark.streaming"),
     "spark_archive": _later("bench.spark.archive"),
@@ -56,7 +58,8 @@ BENCHMARKS = {
     "spark_connector": _later("bench.spark.connector"),
 }
 # Only when asked for: they need Java, or minutes.
-ALONE = {"hbase", "delayed_million", *(name for name in BENCHMARKS if name.startswith("spark"))}
+ALONE = {name for name in BENCHMARKS if name.startswith("spark")}
+ALONE |= {"hbase", "instances", "delayed_million"}
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -1,20 +1,25 @@
-"""`python -m sim SEED [SEED]`: replay one seed, or all from the first up to the second."""
+"""`python -m sim [--instances] SEED [SEED]`: replay one seed, or all from the first up to the
+second, of one engine, or of the instances of a cluster."""
 
 import logging
 import sys
 
-from sim.simulation import Stuck, run
+from sim.instances import ClusterWorld
+from sim.simulation import run
+from sim.world import Stuck, World
 from tms.errors import TMSError
 
 
 def main(arguments: list[str]) -> int:
     """Run the seeds; 1 if anything was found."""
+    of = ClusterWorld if "--instances" in arguments else World
+    arguments = [one for one in arguments if one != "--instances"]
     first = int(arguments[0])
     last = int(arguments[1]) if len(arguments) > 1 else first
     bad = 0
     for seed in range(first, last + 1):
         try:
-            outcome = run(seed)
+            outcome = run(seed, of=of)
         except (Stuck, TMSError) as stuck:
             print(f"seed {seed}: stuck: {stuck}")
             bad += 1

@@ -47,7 +47,7 @@ from sim.history import (
 )
 from sim.rules.checker import check
 from sim.rules.findings import Finding
-from sim.world import World, quietly, shorten
+from sim.world import Stuck, World, quietly, shorten
 from tms.errors import TopicNotFound
 from tms.model.message import PartitionPosition
 from tms.model.position import Position
@@ -80,16 +80,14 @@ class Outcome(NamedTuple):
     findings: list[Finding]
 
 
-class Stuck(Exception):
-    """Something does not end though nothing fails any more."""
-
-
 class Simulation:
     """One run."""
 
-    def __init__(self, seed: int, bounds: Bounds, steps: int = STEPS) -> None:
+    def __init__(
+        self, seed: int, bounds: Bounds, steps: int = STEPS, of: type[World] = World
+    ) -> None:
         self._steps = steps
-        self.world = World(seed, TOPICS, bounds)
+        self.world = of(seed, TOPICS, bounds)
         random, world = self.world.random, self.world
         self.readers = [
             Reader(world, f"reader-{number}", place, committed)
@@ -135,6 +133,8 @@ class Simulation:
         self.remembering: list[Remembering] = [*self.readers, *deciders, replayer]
         if random.random() < 0.3:
             self.actors.append(Foreign(world, "f0", random.choice(PLACES[1:])))
+        self.producers = [actor for actor in self.actors if isinstance(actor, Producer)]
+        self._at: Actor | None = None  # who is at something
         self.often: list[Actor] = []  # what a run is about most
         if random.random() < KEYED_SHARE:
             self._add_keyed()
@@ -152,7 +152,9 @@ class Simulation:
             if random.random() < 0.25:
                 world.step(self._trouble)
             else:
-                world.step(random.choice([*self.actors, *self.takers, *self.often]).step)
+                self._at = random.choice([*self.actors, *self.takers, *self.often])
+                world.step(self._at.step)
+                self._at = None
             if world.life != crashes:
                 self._after_crash()
         world.step(self._settle)
@@ -188,6 +190,10 @@ class Simulation:
             random.choice(self.readers).glance()
         if self.mover.lends() and random.random() < 0.15:
             random.choice(self.later).meddle()
+        if self.world.crowded and random.random() < 0.1:
+            producer = random.choice(self.producers)
+            if producer is not self._at:
+                producer.step()
 
     def _after_crash(self) -> None:
         crashes = [event for event in self.world.history.events[-9:] if isinstance(event, Crashed)]
@@ -197,6 +203,7 @@ class Simulation:
 
     def _trouble(self) -> None:
         world, random = self.world, self.world.random
+        world.stir()
         engine = world.engine
         match random.randrange(10):
             case 0 | 1 | 2:
@@ -307,8 +314,8 @@ class Simulation:
             position = fetched.next[place[1]]
 
 
-def run(seed: int, steps: int = STEPS) -> Outcome:
-    """Run one seed, with the bounds that it draws."""
+def run(seed: int, steps: int = STEPS, of: type[World] = World) -> Outcome:
+    """Run one seed, with the bounds that it draws, in a world of one engine or of several."""
     bounds = Bounds.of(seed)
     with bounds.set():
-        return Simulation(seed, bounds, steps).run()
+        return Simulation(seed, bounds, steps, of).run()

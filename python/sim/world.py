@@ -35,6 +35,10 @@ FOREVER = TopicSettings(2, None, None, Durability.SYNCED)
 SHARED_SHARE = 0.25  # of the runs: in a store that others may write to, where each start seals
 
 
+class Stuck(Exception):
+    """Something does not end though nothing fails any more."""
+
+
 class Died(BaseException):
     """The process dies at this line."""
 
@@ -98,6 +102,8 @@ class Background(Executor):
 class World:
     """What the actors of a simulation share."""
 
+    crowded = False  # whether others publish while somebody is in the middle of something
+
     def __init__(self, seed: int, topics: tuple[str, ...], bounds: Bounds) -> None:
         self.random = Random(seed)
         self._config = bounds.config(compaction=bounds.make(CompactionLimits, dirty_ratio=0.0))
@@ -118,6 +124,9 @@ class World:
             durability = self.random.choice((Durability.SYNCED, Durability.WRITTEN))
             settings = TopicSettings(2, None, None, durability)
             self.engine.create_topic(TopicName.parse(topic), settings)
+
+    def stir(self) -> None:
+        """Something happens between engines, where there are several."""
 
     def die_soon(self, operations: int, power: bool) -> None:
         """Let the process die this many operations of the store later."""

@@ -15,6 +15,7 @@ import uvloop
 from sim.memory import MemoryStore
 from tms.api import routes
 from tms.clock import Clock, SystemClock
+from tms.cluster.cluster import Cluster
 from tms.cluster.ownership import Ownership
 from tms.compat.tephra.frames import FrameLimits
 from tms.compat.tephra.front import TephraServer
@@ -205,13 +206,14 @@ def serving(
     tephra: FrameLimits | None = None,
     clock: Clock | None = None,
     config: EngineConfig | None = None,
-    owner: Ownership | None = None,
+    owner: Ownership | Cluster | None = None,
+    listener: socket.socket | None = None,
 ) -> Iterator[Served]:
     """A service on a free port, with an engine of its own, unless given on a store that others
     could write to; with `tephra` for Tephra's clients too. `clock` and `config` are the
     engine's."""
     engine = Engine(store or MemoryStore(shared=True), clock or SystemClock(), config, owner=owner)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
+    listener = listener or socket.create_server(("127.0.0.1", 0), backlog=2_048)
     other = None if tephra is None else socket.create_server(("127.0.0.1", 0), backlog=2_048)
     started: Future[tuple[Service, Server, asyncio.AbstractEventLoop]] = Future()
 

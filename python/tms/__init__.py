@@ -174,18 +174,30 @@ def open_engine(
     return engine
 
 
+def instances_at(url: str) -> str:
+    """The URLs of a service, of a cluster as ZooKeeper knows them now."""
+    if not url.startswith("zookeeper://"):
+        return url
+    from tms.cluster.zookeeper import Ensemble, addresses  # loads kazoo
+
+    return ",".join(addresses(Ensemble.parse(url)))
+
+
 @named_options
 def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0) -> "Bus":
     """The bus of the service at `url`, `http://HOST:PORT` or https. Connects when first used.
 
-    `timeout_s` bounds every call, repetitions included. Raises `ConfigError` for a wrong URL.
+    A cluster is named by the URLs of some of its instances, separated by commas, or where they are
+    found: `zookeeper://HOST:PORT,…/FOLDER`, which is asked once. When an instance is not reached
+    the next one is used. `timeout_s` bounds every call, repetitions included. Raises `ConfigError`
+    for a wrong URL, `Unavailable` when ZooKeeper knows no instance.
     """
     from tms.client.client import Bus
     from tms.client.http.transport import HttpTransport
 
     limit_s = seconds("timeout_s", timeout_s)
-    transport = HttpTransport(url, timeout_s=limit_s)
-    return Bus(transport, timeout_s=limit_s, place=transport.target.url)
+    transport = HttpTransport(instances_at(url), timeout_s=limit_s)
+    return Bus(transport, timeout_s=limit_s, place=transport.addresses.now.url)
 
 
 if not TYPE_CHECKING:  # type checkers see the imports above, and a misspelt name

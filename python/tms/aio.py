@@ -8,7 +8,7 @@ async with tms.aio.connect("http://localhost:7070") as bus:
 import os
 from typing import TYPE_CHECKING, Unpack
 
-from tms import open_engine
+from tms import instances_at, open_engine
 from tms.client.aio.bus import AsyncBus
 from tms.client.aio.channels import AsyncLocalChannel
 from tms.client.aio.consumer import AsyncConsumer
@@ -57,8 +57,8 @@ def open(
 def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0) -> AsyncBus:
     """See `tms.connect`."""
     limit_s = seconds("timeout_s", timeout_s)
-    transport = HttpTransport(url, timeout_s=limit_s)
-    bus = Bus(transport, timeout_s=limit_s, place=transport.target.url)
+    transport = HttpTransport(instances_at(url), timeout_s=limit_s)
+    bus = Bus(transport, timeout_s=limit_s, place=transport.addresses.now.url)
     return AsyncBus(
-        bus, lambda: AsyncHttpChannel(transport.target, transport.calls), timeout_s=limit_s
+        bus, lambda: AsyncHttpChannel(transport.addresses, transport.calls), timeout_s=limit_s
     )

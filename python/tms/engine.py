@@ -10,6 +10,8 @@ Invariants
 * What waits to be written is bounded per partition and in total.
 * In a store that others can reach it serves only while it owns it (`cluster.ownership`): once it
   does not, everything in it stops, and every call raises `NotOwner`.
+* In a cluster it opens what it should own, and closes what it should not (`settle_roles`). What
+  the coordinator has is then asked of the process that coordinates: here it raises `NotOwner`.
 """
 
 import threading
@@ -17,18 +19,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from random import Random
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from tms import forks
 from tms.clock import Clock
+from tms.cluster.cluster import Cluster
 from tms.cluster.ownership import OwnerLimits, Ownership
 from tms.compaction.compaction import Compaction, CompactionLimits
+from tms.coordinator import Coordinator
 from tms.delayed.delayed import DelayedMessages
 from tms.errors import Closed, Invalid, TMSError
 from tms.events import EventLog
 from tms.groups.groups import LogGroups
 from tms.log.partition import LogLimits
-from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
@@ -43,7 +46,7 @@ from tms.store.base import Store
 from tms.tables.tables import Tables
 from tms.topics.inspection import inspect_partition
 from tms.topics.partitions import TopicLimits
-from tms.topics.registry import TopicRecord, topic_info
+from tms.topics.registry import topic_info
 from tms.topics.sweep import open_metadata
 from tms.topics.topics import Topics
 from tms.topics.upkeep import CLOSE_TIMEOUT_S, Maintenance
@@ -51,8 +54,8 @@ from tms.transactions.transactions import Transactions
 
 __all__ = ["CompactionLimits", "Engine", "EngineConfig", "EngineOptions", "EngineStats", "own"]
 
-CLOSING_EDITS, CLOSING_POSITIONS = 2_000, 1_000  # journals stay as long as that
 _log = EventLog(__name__)
+ROLES = ("transactions", "delayed", "tables", "groups", "queues")
 _LIMITS = {"log": LogLimits, "compaction": CompactionLimits, "owner": OwnerLimits}
 
 
@@ -121,17 +124,22 @@ class EngineStats:
     in_flight_bytes: int
     clock_ahead_ms: int
     retention_held_back_ms: int
-    transactions_open: int
-    transactions_oldest_ms: int
-    transactions_invalid: int
-    partitions_blocked: int
-    transactions_committed: int
     compaction_passes: int
     compaction_removed: int  # messages
     compaction_reclaimed_bytes: int
     erased: int  # messages
-    delayed_waiting: int
-    delayed_delivered: int
+    cluster_instances: int = 0  # this and the next where there is a cluster
+    cluster_coordinates: int = 0
+    cluster_taken_over: int = 0  # partitions, from instances that may have lived
+    cluster_released: int = 0  # partitions, to others
+    cluster_fates_asked: int = 0
+    transactions_open: int = 0  # this and what follows where they are kept
+    transactions_oldest_ms: int = 0
+    transactions_invalid: int = 0
+    partitions_blocked: int = 0
+    transactions_committed: int = 0
+    delayed_waiting: int = 0
+    delayed_delivered: int = 0
 
 
 def own(
@@ -150,8 +158,14 @@ def own(
 class Engine:
     """An ordered, durable message log over a store. Close it to release the store. `threads` run
     what need not keep a caller waiting, `random` is for what is spread; the engine's own unless
-    given. `owner` is the ownership of a shared store (`own`); without one whoever makes the engine
-    sees to it that no other serves the same store."""
+    given. `owner` is the ownership of a shared store (`own`), or a cluster of those who share it;
+    without one whoever makes the engine sees to it that no other serves the same store."""
+
+    transactions: Transactions  # this and what follows only while this process coordinates
+    delayed: DelayedMessages
+    tables: Tables
+    groups: LogGroups
+    queues: Queues
 
     def __init__(
         self,
@@ -160,38 +174,99 @@ class Engine:
         config: EngineConfig | None = None,
         threads: Executor | None = None,
         random: Random | None = None,
-        owner: Ownership | None = None,
+        owner: Ownership | Cluster | None = None,
     ) -> None:
         config = config or EngineConfig()
         self._store = store
         self._clock = clock
         self._owner = owner
+        self.cluster = owner if isinstance(owner, Cluster) else None  # as one of its instances
+        self._random = random or Random()
+        self._lifetime_ms = config.transaction_lifetime_ms
         self._threads = threads or ThreadPoolExecutor(config.threads, "tms-append")
-        confirm = None if owner is None else owner.confirm
-        self.topics = topics = Topics(store, clock, config.of_topics(), self._threads, confirm)
+        self.topics = topics = Topics(store, clock, config.of_topics(), self._threads, owner)
         self._publisher, self._fetcher = topics.publisher, topics.fetcher
-        self.transactions = Transactions(topics, config.transaction_lifetime_ms)
-        self.delayed = DelayedMessages(topics, self.transactions)
-        self.tables = Tables(store, self.transactions.manager)
-        self.compaction = Compaction(topics, config.compaction, self.delayed.erase)
-        self.groups = LogGroups(topics, self.transactions)
-        self.queues = Queues(topics, self.transactions, random or Random())
+        self._coordinator: Coordinator | None = None
+        self._started = False
+        if self.cluster is None:
+            self._coordinate()
+        else:
+            topics.decide_by(self.cluster.decisions)
+        self.compaction = Compaction(topics, config.compaction, self._erase_delayed)
         self.maintenance = Maintenance(
-            topics, config.cleaner_interval_s, self._tidy, self.delayed.forget
+            topics, config.cleaner_interval_s, self._tidy, self._forget_topic
         )
         self._lock = threading.Lock()
         self._closed = False
-        if not store.shared:  # what is stored there outlives its machines
-            self.queues.rewind()
         if owner is not None:
             owner.watch(self._step_down)
+        if self.cluster is not None:
+            self.cluster.play(self)
         forks.in_child(self._forked)
 
     def _tidy(self) -> None:
         """What maintenance does each time."""
-        self.transactions.tidy()
-        self.groups.tidy()
-        self.queues.shorten_journal()
+        if self._coordinator is not None:
+            self._coordinator.tidy()
+
+    def _forget_topic(self, uid: int) -> None:
+        if self._coordinator is not None:
+            self._coordinator.delayed.forget(uid)
+
+    def _erase_delayed(self, name: TopicName, key: bytes, partition: int | None) -> int:
+        if self._coordinator is None and self.cluster is not None:
+            return self.cluster.coordinator().erase_delayed(name, key, partition)
+        return self.delayed.erase(name, key, partition)
+
+    # -- roles ---------------------------------------------------------------------------------
+
+    def _coordinate(self) -> None:
+        """Open what one process keeps for all."""
+        coordinator = Coordinator(self.topics, self._lifetime_ms, self._random)
+        if self._started:
+            coordinator.start()
+        self.transactions, self.tables = coordinator.transactions, coordinator.tables
+        self.delayed, self.groups = coordinator.delayed, coordinator.groups
+        self.queues, self._coordinator = coordinator.queues, coordinator
+
+    def _coordinate_no_more(self, cluster: Cluster) -> None:
+        coordinator, self._coordinator = self._coordinator, None
+        self.topics.decide_by(cluster.decisions)
+        if coordinator is not None:
+            for role in ROLES:
+                delattr(self, role)
+            coordinator.stop()
+
+    def __getattr__(self, name: str) -> Any:
+        """What only the coordinator has. Raises `NotOwner` elsewhere."""
+        if name in ROLES and self.cluster is not None:
+            raise self.cluster.not_coordinator()
+        raise AttributeError(name)
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether this process keeps transactions, groups, queues and delayed messages."""
+        return self._coordinator is not None
+
+    def settle_roles(self, cluster: Cluster) -> None:
+        """Open what this process should own, close what others should. One at a time calls it.
+        Raises what keeps the coordinator from being opened; it may be called again."""
+        if cluster.coordinates and self._coordinator is None:
+            try:
+                self._coordinate()
+            except BaseException:
+                self._coordinate_no_more(cluster)
+                raise
+        elif self._coordinator is not None and not cluster.coordinates:
+            self._coordinate_no_more(cluster)
+        cluster.released += self.topics.release_foreign(cluster.not_owner)
+
+    def recheck(self, cluster: Cluster) -> None:
+        """Others have taken something over, or changed topics: forget what was true before. Raises
+        `StorageUnavailable`."""
+        if self.topics.recheck(cluster.not_owner) and self._coordinator is not None:
+            self._coordinate_no_more(cluster)
+            cluster.settle_again()
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -230,10 +305,11 @@ class Engine:
         """A topic with its partitions. Raises `TopicNotFound`."""
         self._require_owned()
         record = self.topics.registry.find(name)
-        infos = tuple(
-            self._describe(self.topics.partitions.get(name, record, partition), record)
-            for partition in range(record.partitions)
-        )
+        described: list[PartitionInfo] = []
+        for peer, some in self.topics.partitions.by_owner(name, record).items():
+            port = self.topics.own if peer is None else peer.partitions
+            described += port.describe(name, some)
+        infos = tuple(sorted(described, key=lambda one: one.partition))
         info = topic_info(name, record)
         return TopicInfo(
             info.namespace, info.topic, info.generation, info.created_ms, info.settings, infos
@@ -266,9 +342,9 @@ class Engine:
         self._require_owned()
         name.require_writable()
         record = self.topics.registry.find(name)
-        for partition in range(record.partitions):
-            log = self.topics.partitions.get(name, record, partition)
-            log.reader.truncate(before, self._clock.now_ms())
+        for peer, some in self.topics.partitions.by_owner(name, record).items():
+            port = self.topics.own if peer is None else peer.partitions
+            port.truncate(name, some, before)
         return self.describe_topic(name)
 
     def erase(
@@ -379,25 +455,28 @@ class Engine:
         positions: Sequence[PartitionPosition],
         callback: Callable[[], None],
         held: Mapping[int, int] | None = None,
+        isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> Callable[[], None]:
         """Call `callback`, from any thread and at least once, when something may be there after
         these positions (`Fetched.next`), or when a transaction that holds one back has ended
         (`Fetched.held`). Returns a function that ends the watch."""
-        return self._fetcher.watch(name, positions, callback, held)
+        return self._fetcher.watch(name, positions, callback, held, isolation)
 
     # -- operating -----------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin cleaning, recovering, compacting and delivering what is due in the background."""
+        self._started = True
         self.maintenance.start()
         self.compaction.start()
-        self.queues.start()
-        self.delayed.start()
+        if self._coordinator is not None:
+            self._coordinator.start()
 
     def confirm_clock(self) -> None:
         """Let retention and delayed messages believe the wall clock after a jump."""
         self.topics.retention.confirm()
-        self.delayed.confirm_clock()
+        if self._coordinator is not None:
+            self._coordinator.delayed.confirm_clock()
 
     def inspect(self, name: TopicName, partition: int = 0, limit: int = 20) -> PartitionInspection:
         """How a partition stands in the store, with its newest `limit` blocks."""
@@ -415,6 +494,8 @@ class Engine:
             reasons.append("The engine is closed.")
         if self._lost is not None:
             reasons.append(self._lost.message)
+        if self.cluster is not None:
+            reasons += self.cluster.reasons()
         unhealthy = self._store.healthy()
         if unhealthy is not None:
             reasons.append(unhealthy)
@@ -424,18 +505,17 @@ class Engine:
         """What is wrong although it stores, in sentences."""
         if self._closed:
             return []
-        return [
-            *self._store.warnings(),
-            *self.delayed.warnings(),
-            *self.queues.warnings(),
-        ]
+        coordinator = self._coordinator
+        more = [] if coordinator is None else coordinator.warnings()
+        return [*self._store.warnings(), *more]
 
     def stats(self) -> EngineStats:
         """Counters and sizes, for metrics."""
         logs = self.topics.partitions.opened()
         counters = [log.state.counters for log in logs]
         now_ms = self._clock.now_ms()
-        tx = self.transactions.stats(now_ms)
+        coordinator = self._coordinator
+        kept = {} if coordinator is None else coordinator.stats(now_ms)
         return EngineStats(
             messages=sum(c.messages for c in counters),
             blocks=sum(c.blocks for c in counters),
@@ -449,13 +529,8 @@ class Engine:
             in_flight_bytes=self.topics.partitions.in_flight.bytes,
             clock_ahead_ms=max(0, *(log.state.last[0] - now_ms for log in logs), 0),
             retention_held_back_ms=self.topics.retention.held_back_ms(),
-            transactions_open=tx.open,
-            transactions_oldest_ms=tx.oldest_ms,
-            transactions_invalid=tx.invalid,
-            partitions_blocked=tx.partitions_blocked,
-            transactions_committed=tx.committed,
-            delayed_waiting=self.delayed.waiting,
-            delayed_delivered=self.delayed.lateness.messages,
+            **kept,
+            **({} if self.cluster is None else self.cluster.stats(self.coordinates)),
             **self.compaction.counters(),
         )
 
@@ -465,14 +540,17 @@ class Engine:
             if self._closed:
                 return
             self._closed = True
-        self.queues.close()
-        self.delayed.close()
-        if self._lost is None:
-            self._shorten_journals()
+        if self.cluster is not None:
+            self.cluster.play_no_more()
+        coordinator = self._coordinator
+        if coordinator is not None:
+            coordinator.stop()
+            if self._lost is None:
+                coordinator.shorten_journals()
         self._stop(Closed("The engine is closed; open it again."))
         self._threads.shutdown(wait=True)
-        if self._lost is None:
-            self.transactions.close()  # when nothing is committed any more
+        if self._lost is None and coordinator is not None:
+            coordinator.transactions.close()  # when nothing is committed any more
         if self._owner is not None:
             self._owner.release()
         self._store.close()
@@ -495,8 +573,8 @@ class Engine:
     def _step_down(self, reason: TMSError) -> None:
         """Another process owns the store: nothing here works on by itself, and who waits is told
         so."""
-        self.queues.close()
-        self.delayed.close()
+        if self._coordinator is not None:
+            self._coordinator.stop()
         self._stop(reason)
 
     def _stop(self, reason: TMSError) -> None:
@@ -506,16 +584,9 @@ class Engine:
         self.compaction.stop()
         self.topics.partitions.close(CLOSE_TIMEOUT_S, reason)
 
-    def _shorten_journals(self) -> None:
-        """Let the next start be short; without that it only takes longer."""
-        try:
-            self.transactions.shorten_journals(CLOSING_EDITS, CLOSING_POSITIONS)
-        except TMSError as error:
-            _log.warning("shortening_failed", error=error.message)
-
     def _forked(self) -> None:
         """Two engines over one store destroy it."""
-        doors = self.transactions, self.queues, self.groups, self.delayed, self.tables
+        doors = () if self._coordinator is None else self._coordinator.doors()
         forks.leave(self, *doors, self.compaction, self.maintenance)
 
     def _require_open(self) -> None:
@@ -525,19 +596,3 @@ class Engine:
     def _require_owned(self) -> None:
         self._require_open()
         self.confirm_owner()
-
-    def _describe(self, log: PartitionLog, topic: TopicRecord) -> PartitionInfo:
-        log.reader.load()
-        floor = self.topics.retention.floor(topic.retention_ms)
-        state = log.state
-        start_offset, first_id = log.reader.start(floor), log.reader.first_id(floor)
-        return PartitionInfo(
-            partition=log.partition,
-            epoch=state.chain.record.epoch,
-            segments=len(state.chain.record.segments),
-            stored_bytes=state.chain.stored_bytes(),
-            start_offset=start_offset,
-            end_offset=state.end_offset,
-            first_id=None if first_id is None else str(first_id),
-            last_id=None if first_id is None else str(MessageId(*state.last)),
-        )

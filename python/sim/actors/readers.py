@@ -65,6 +65,8 @@ class Reader:
             fetched = looked
         else:
             fetched = world.engine.fetch(name, at, bytes_max, isolation=isolation)
+        if self._position is not position:  # it has glanced meanwhile
+            return
         messages = seen(fetched, position)
         held = fetched.held.get(partition, 0)
         world.history.add(

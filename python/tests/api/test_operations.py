@@ -15,7 +15,9 @@ from tms.api import bodies, routes
 from tms.api.operation import Operation
 from tms.api.operations import OPERATIONS
 from tms.api.strict import decode_strict
+from tms.client.http.peer import HttpPartitions, HttpPeer
 from tms.client.http.transport import (
+    HttpCluster,
     HttpDelayed,
     HttpGroups,
     HttpQueues,
@@ -24,6 +26,8 @@ from tms.client.http.transport import (
 )
 from tms.errors import Invalid
 from tms.model.delayed import DelayedId
+from tms.model.ids import MessageId
+from tms.model.message import Staged
 from tms.model.position import Position
 from tms.model.queue import QueueSettings, Token
 from tms.model.snapshot import Isolation
@@ -38,6 +42,9 @@ CLIENTS = {
     "groups": HttpGroups,
     "transactions": HttpTransactions,
     "delayed": HttpDelayed,
+    "cluster": HttpCluster,
+    "partitions": HttpPartitions,
+    "peers": HttpPeer,
 }
 _names = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=20)
 _topics = st.builds(TopicName, _names, _names)
@@ -74,7 +81,26 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "id": st.integers(1, 1 << 60),
     "before_ms": st.integers(0, 1 << 40),
 }
+_keys = st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 16))
+_staged = st.builds(Staged, *[st.integers(0, 1 << 40)] * 5)
+VALUES |= {
+    "write_pointer": st.integers(0, (1 << 63) - 1),
+    "from_ms": st.integers(0, 1 << 40),
+    "end_offset": st.integers(0, 1 << 40),
+    "partitions": st.lists(st.integers(0, 1_023), max_size=5),
+    "blocks": st.none() | st.lists(_staged, max_size=3),
+    "first": _keys,
+    "last": _keys,
+    "pointers": st.lists(st.integers(1, (1 << 63) - 1), max_size=5),
+    "foreign": st.booleans(),
+    "key": st.binary(max_size=20),
+    "message": st.binary(max_size=20),
+    "waiting": st.none() | st.integers(-1, 1_023),
+    "to": st.text(string.ascii_letters + "_.:-", min_size=1, max_size=20),
+}
 OF_ONE = {
+    "cluster.drain": {"id": VALUES["to"]},
+    "peers.erase_own": {"id": st.none() | st.builds(MessageId, *[st.integers(0, 9)] * 4)},
     "topics.create_topic": {"settings": st.builds(TopicSettings, st.integers(1, 1_024))},
     "topics.update_topic": {"changes": st.just({"partitions": 3, "retention_ms": 5_000})},
     "queues.declare": {"settings": st.builds(QueueSettings, st.floats(1, 100))},

@@ -46,7 +46,7 @@ def cli(
     bus: tms.Bus, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> Tms:
     """Runs `tms queue` against the service."""
-    url = bus._transport.target.url  # type: ignore[union-attr]
+    url = bus._transport.addresses.now.url  # type: ignore[union-attr]
 
     def cli(*arguments: str) -> Ended:
         capsysbinary.readouterr()

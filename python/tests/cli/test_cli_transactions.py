@@ -24,7 +24,7 @@ def bus() -> Iterator[tms.Bus]:
 @pytest.fixture
 def cli(bus: tms.Bus, capsysbinary: pytest.CaptureFixture[bytes]) -> Tms:
     """Runs `tms` against the service; its exit code and its JSON."""
-    url = bus._transport.target.url  # type: ignore[union-attr]
+    url = bus._transport.addresses.now.url  # type: ignore[union-attr]
 
     def cli(*arguments: str) -> tuple[int, Any]:
         capsysbinary.readouterr()

@@ -87,4 +87,4 @@ def polls(served: Served) -> int:
 def url(bus: tms.Bus) -> str:
     transport = bus._transport
     assert isinstance(transport, HttpTransport)
-    return transport.target.url
+    return transport.addresses.now.url

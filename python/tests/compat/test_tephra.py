@@ -54,7 +54,7 @@ class Bytes:
         self.engine = Engine(MemoryStore(), self.clock)
         self.ready = True
         transactions = self.engine.transactions
-        self.handler = Handler(TYPES, transactions, self.clock, lambda: self.ready)
+        self.handler = Handler(TYPES, lambda: transactions, self.clock, lambda: self.ready)
         self.answer = Messages(TYPES, self.handler).answer
 
 

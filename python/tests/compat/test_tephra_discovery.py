@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.server.test_server_main import refusal, running
-from tms.compat.tephra import discovery
+from tms.cluster import sessions
+from tms.cluster.sessions import Sessions
 from tms.compat.tephra.discovery import Registration
 from tms.compat.tephra.front import reachable
 
@@ -79,8 +80,8 @@ class Session:
 
 
 @contextmanager
-def registered(ensemble: Ensemble) -> Iterator[Registration]:
-    found = Registration(ensemble.connect, "transaction", "here", 15_165)
+def registered(ensemble: Ensemble) -> Iterator[Sessions]:
+    found = Sessions(ensemble.connect, Registration("transaction", "here", 15_165))
     found.start()
     try:
         yield found
@@ -92,8 +93,8 @@ def registered(ensemble: Ensemble) -> Iterator[Registration]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "PAUSE_S", 0.001)
-    monkeypatch.setattr(discovery, "PAUSE_S_MAX", 0.004)
+    monkeypatch.setattr(sessions, "PAUSE_S", 0.001)
+    monkeypatch.setattr(sessions, "PAUSE_S_MAX", 0.004)
 
 
 def test_the_node_is_as_tephras_clients_expect_it_and_goes_with_the_service() -> None:
@@ -134,7 +135,7 @@ def test_a_session_that_is_only_interrupted_keeps_its_node() -> None:
 
 
 def test_a_session_that_stays_interrupted_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "ABANDON_S", 0.01)
+    monkeypatch.setattr(sessions, "ABANDON_S", 0.01)
     ensemble = Ensemble()
     with registered(ensemble):
         ensemble.until(lambda: bool(ensemble.nodes))
@@ -153,7 +154,7 @@ def test_an_outage_is_borne_logged_once_and_over_when_it_is(
     with registered(ensemble) as registration:
         ensemble.until(lambda: ensemble.attempts > 5)
         assert caplog.text.count("zookeeper_unreachable") == 1
-        assert registration._pause_s == discovery.PAUSE_S_MAX
+        assert registration._pause_s == sessions.PAUSE_S_MAX
         ensemble.down = False
         ensemble.until(lambda: bool(ensemble.nodes))
     assert all(session.closed for session in ensemble.sessions)
@@ -186,7 +187,7 @@ def test_a_stop_in_the_middle_of_a_connection_leaves_no_node(
         start(session, timeout)
 
     monkeypatch.setattr(Session, "start", slow)
-    found = Registration(ensemble.connect, "transaction", "here", 1)
+    found = Sessions(ensemble.connect, Registration("transaction", "here", 1))
     found.start()
     connecting.wait(10)
     found.stop()

@@ -66,7 +66,7 @@ def prepare(bus: Bus) -> None:
 
 
 def url_of(bus: Bus) -> str:
-    url: str = bus._transport.target.url  # type: ignore[union-attr]
+    url: str = bus._transport.addresses.now.url  # type: ignore[union-attr]
     return url
 
 

@@ -79,7 +79,7 @@ def test_an_owner_that_lost_the_whole_store_is_not_acknowledged(
         raise NotOwner("Another process owns the store.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(chain._standing, "require_owner", lost)
+        patch.setattr(type(chain._standing), "require_owner", lambda _: lost())
         with pytest.raises(NotOwner):
             one.publish(0, b"late")
     one.start_anew(0)

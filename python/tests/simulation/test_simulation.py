@@ -12,11 +12,16 @@ import pytest
 
 from sim.bugs.bugs import BUGS, planted
 from sim.bugs.found import ELSEWHERE
+from sim.bugs.instances import OF_INSTANCES
 from sim.disk import Disk
+from sim.instances import ClusterWorld
+from sim.replacing import replaced
 from sim.simulation import run
+from sim.world import World
 from tms.model.topic import Durability
 
 SEEDS, CHUNK = 1_000, 50
+SEEDS_OF_INSTANCES = 150
 BUG_SEEDS = 400
 PYTHON = Path(__file__).resolve().parents[2]
 
@@ -61,9 +66,17 @@ def test_the_disk_of_a_simulation_keeps_what_was_replaced_until_it_is_reclaimed(
     assert disk.holds(["third"]) == ()
 
 
-def _wrong(seed: int) -> bool:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(1, SEEDS_OF_INSTANCES + 1, CHUNK))
+def test_nothing_is_found_in_these_seeds_of_several_instances(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        findings = run(seed, of=ClusterWorld).findings
+        assert not findings, f"make sim SIM_FLAGS=--instances SEED={seed}: {findings[:3]}"
+
+
+def _wrong(seed: int, of: type[World] = World) -> bool:
     try:
-        return bool(run(seed).findings)
+        return bool(run(seed, of=of).findings)
     except Exception:  # stuck, or the engine contradicts itself
         return True
 
@@ -73,6 +86,13 @@ def _wrong(seed: int) -> bool:
 def test_a_planted_bug_is_found(bug: str) -> None:
     with planted(bug):
         assert any(_wrong(seed) for seed in range(1, BUG_SEEDS + 1))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("bug", OF_INSTANCES)
+def test_a_planted_bug_of_instances_is_found(bug: str) -> None:
+    with replaced(OF_INSTANCES[bug]()):
+        assert any(_wrong(seed, ClusterWorld) for seed in range(1, BUG_SEEDS + 1))
 
 
 @pytest.mark.timeout(120)

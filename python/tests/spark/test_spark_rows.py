@@ -14,7 +14,7 @@ from tests.block_kit import batch_of, block_of, body_of
 from tms.block import Compression, decode, encode, place, thin
 from tms.client.cursor import Batch
 from tms.errors import DataCorrupt
-from tms.model.message import Buffer, StoredBlock
+from tms.model.message import Buffer, Staged, StoredBlock
 from tms.spark.rows import WantedColumns, arrow_schema, batches, spark_ddl
 
 TIME_MS = 1_700_000_000_000
@@ -253,9 +253,9 @@ def test_a_place_that_cannot_be_is_found() -> None:
 
 
 def test_a_reference_that_nobody_resolved_is_not_read_as_messages() -> None:
-    from tms.log.staging import Staged
+    from tms.log.staging import reference_to
 
-    reference = Staged(TIME_MS, 8, 9, 1, 1).reference()
+    reference = reference_to(Staged(TIME_MS, 8, 9, 1, 1))
     with pytest.raises(DataCorrupt):
         rows([StoredBlock(0, TIME_MS, 8, reference)])
 

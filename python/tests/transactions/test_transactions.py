@@ -699,8 +699,8 @@ def test_a_start_reads_the_journals_from_where_their_state_was_kept(world: World
 def test_a_start_after_a_close_does_not_read_long_journals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tms.engine.CLOSING_EDITS", 20)
-    monkeypatch.setattr("tms.engine.CLOSING_POSITIONS", 20)
+    monkeypatch.setattr("tms.coordinator.CLOSING_EDITS", 20)
+    monkeypatch.setattr("tms.coordinator.CLOSING_POSITIONS", 20)
     store, clock = KeptStore(), ManualClock()
     engine = Engine(store, clock)
     engine.create_topic(A, TopicSettings(1))
@@ -718,7 +718,7 @@ def test_a_start_after_a_close_does_not_read_long_journals(
 def test_a_full_disk_does_not_keep_an_engine_from_closing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tms.engine.CLOSING_EDITS", 1)
+    monkeypatch.setattr("tms.coordinator.CLOSING_EDITS", 1)
     store, clock = FaultyStore(KeptStore()), ManualClock()
     engine = Engine(store, clock)
     engine.create_topic(A, TopicSettings(1))

@@ -9,10 +9,10 @@ from tests.transactions.test_transactions import A, B, World, world
 from tms.block import BlockHeader, Flags, decode, encode, place, read_header
 from tms.errors import Conflict, DataCorrupt, StorageUnavailable
 from tms.log.recovery import header_of
-from tms.log.staging import Staged, StagedBlocks
+from tms.log.staging import StagedBlocks, reference_to
 from tms.log.visibility import Fate
 from tms.model.keys import is_payload_map, payload_map, segment_map
-from tms.model.message import Buffer, NewBlock, PartitionPosition, StoredBlock
+from tms.model.message import Buffer, NewBlock, PartitionPosition, Staged, StoredBlock
 from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.transaction import Commit, TopicStaged
@@ -228,7 +228,7 @@ def test_what_was_staged_long_ago_is_found_again(
 
 def referring(staged: Staged, pointer: int) -> StoredBlock:
     """The reference in the log to a staged block."""
-    block = staged.reference()
+    block = reference_to(staged)
     place(block, 0, Flags.TRANSACTIONAL | Flags.STAGED, pointer)
     return StoredBlock(0, 1_000, 0, block)
 

@@ -28,6 +28,7 @@ from tms.errors import (
 _ANY = (Malformed, Invalid, NotAcceptable, SlowRequest, Overloaded)
 _OF_BODIES = (TooLarge, UnsupportedMedia)
 _OF_CHANGES = (Forbidden, Conflict, StorageFull, StorageUnavailable)
+_PUBLIC = [one for one in OPERATIONS.values() if one.on is not Resource.INSTANCE]
 _BYTES = {"type": "string", "contentMediaType": "application/octet-stream"}
 _TEMPLATE = "#/components/schemas/{name}"
 _IDEMPOTENCY_KEY = {
@@ -41,12 +42,12 @@ _IDEMPOTENCY_KEY = {
 @cache
 def document(version: str) -> dict[str, Any]:
     """The document."""
-    types = dict.fromkeys(_types(OPERATIONS.values()))
+    types = dict.fromkeys(_types(_PUBLIC))
     schemas, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
     components["MessageIn"]["properties"]["json"] = {"description": "Any JSON value."}
     schema_of = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS.values():
+    for operation in _PUBLIC:
         page = paths.setdefault(operation.path, {"parameters": _in_path(operation)})
         page[operation.method.lower()] = _page(operation, schema_of)
     return {

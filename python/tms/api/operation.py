@@ -62,12 +62,15 @@ class Resource(Enum):
     GROUP = "group"
     QUEUE = "queue"
     TRANSACTIONS = "transactions"
+    CLUSTER = "cluster"
+    INSTANCE = "instance"  # asked by other instances only
 
 
 class Access(Enum):
     """What somebody must be allowed to do."""
 
     OBSERVE = "observe"
+    OPERATE = "operate"
     READ = "read"
     PUBLISH = "publish"
     CONSUME = "consume"

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol
 from msgspec import Meta
 
 from tms.api import bodies, commits, delayed, erasing, queues, routes
+from tms.api.instances import ClusterApi, PartitionsApi, PeersApi
 from tms.api.operation import (
     Access,
     DeclaredOnly,
@@ -54,6 +55,7 @@ from tms.api.parameters import (
     Tokens,
     TransactionToken,
 )
+from tms.api.service import ServiceApi
 from tms.block.received import Received
 from tms.model.delayed import Deferred, DelayedPage, Due
 from tms.model.filter import Filter
@@ -537,51 +539,6 @@ class DelayedApi(Protocol):
         raise DeclaredOnly
 
 
-class ServiceApi(Protocol):
-    """The service itself."""
-
-    @get("/", Resource.SERVICE, Access.OBSERVE, form=Form(answer={routes.JSON: bodies.RootBody}))
-    def root(self) -> None:
-        """Name, version and links."""
-        raise DeclaredOnly
-
-    @get(
-        routes.LIVEZ,
-        Resource.SERVICE,
-        Access.OBSERVE,
-        form=Form(answer={routes.JSON: bodies.ReadinessBody}),
-    )
-    def live(self) -> None:
-        """200 while the process serves."""
-        raise DeclaredOnly
-
-    @get(
-        routes.READYZ,
-        Resource.SERVICE,
-        Access.OBSERVE,
-        statuses=(routes.OK, routes.NOT_READY),
-        form=Form(answer={routes.JSON: bodies.ReadinessBody}),
-    )
-    def ready(self) -> None:
-        """Whether publishing would work."""
-        raise DeclaredOnly
-
-    @get(routes.METRICS, Resource.SERVICE, Access.OBSERVE, form=Form(answer={routes.TEXT: str}))
-    def metrics(self) -> None:
-        """Prometheus metrics."""
-        raise DeclaredOnly
-
-    @get(
-        routes.OPENAPI,
-        Resource.SERVICE,
-        Access.OBSERVE,
-        form=Form(answer={routes.JSON: dict[str, Any]}),
-    )
-    def openapi(self) -> None:
-        """This document."""
-        raise DeclaredOnly
-
-
 APIS: dict[str, type] = {
     "topics": TopicsApi,
     "queues": QueuesApi,
@@ -589,6 +546,9 @@ APIS: dict[str, type] = {
     "transactions": TransactionsApi,
     "delayed": DelayedApi,
     "service": ServiceApi,
+    "cluster": ClusterApi,
+    "partitions": PartitionsApi,
+    "peers": PeersApi,
 }
 OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation

@@ -2,13 +2,14 @@
 operations that have functions of their own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from tms.api import commits, queues
 from tms.api.operation import Codec, NotSent
+from tms.errors import Invalid
 from tms.model.delayed import DelayedId
 from tms.model.filter import FILTER_BYTES_MAX
 from tms.model.group import EPOCH_MAX, check_member
@@ -26,6 +27,18 @@ LEAVE_S = 2.0  # a session ends by itself
 FETCH_BYTES_DEFAULT = 1 << 20
 FETCH_MESSAGES_DEFAULT, FETCH_MESSAGES_MAX = 1_000, 10_000
 LARGE_BYTES = 1 << 30  # of a body: whatever the service takes
+
+
+def number_in(name: str, limit: int) -> Callable[[str], int]:
+    """Reads a number below a limit that stands in a path. Raises `Invalid`."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and int(text) < limit):
+            raise Invalid(f"{name} is a number below {limit}, got {text[:40]!r}.", field=name)
+        return int(text)
+
+    return read
+
 
 Namespace = Annotated[str, Meta(pattern="^[A-Za-z0-9_]{1,128}$"), Codec(str, check_namespace, str)]
 Group = Annotated[str, Meta(pattern="^[^/]{1,255}$"), Codec(str, check_group, str)]

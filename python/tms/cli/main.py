@@ -63,6 +63,7 @@ _COMMANDS = {
     "tx": ("tms.cli.transactions", "List, show, abort and invalidate transactions."),
     "queue": ("tms.cli.queues", "Make queues, work on them, see their dead letters."),
     "group": ("tms.cli.group", "List, show and reset groups of consumers, with their lag."),
+    "cluster": ("tms.cli.cluster", "Show the instances of a cluster, and move what they own."),
     "position": ("tms.cli.transactions:position", "Show and set single positions of groups."),
     "inspect": ("tms.cli.inspect", "Show what is stored: segments, blocks, ids, flags."),
     "fsck": ("tms.cli.fsck", "Verify a data directory, and repair it with --repair."),

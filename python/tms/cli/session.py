@@ -29,6 +29,7 @@ from tms.model.topic import RETENTION_DEFAULT, TopicName, parse_retention
 
 if TYPE_CHECKING:
     import tms
+    from tms.client.http.transport import HttpTransport
     from tms.model.position import Position
 
 URL_DEFAULT = "http://127.0.0.1:7070"
@@ -86,14 +87,20 @@ class Session:
         url, data = self.target()
         if url is None:
             return self.embedded(data or Path(), create)
-        from tms.doctor.probe import Who, ask
+        return tms.connect(answering(tms.instances_at(url)))
 
-        answer = ask(url, "/", _FIRST_ANSWER_S)  # says at once, and best, what is wrong
-        if answer.who is Who.BAD_URL:
-            raise ConfigError(answer.found, next=answer.next)
-        if answer.who is not Who.TMS:
-            raise Unavailable(answer.found, next=answer.next)
-        return tms.connect(url)
+    def transport(self) -> "HttpTransport":
+        """The service that is meant. Raises `ConfigError` for a data directory."""
+        import tms
+        from tms.client.http.transport import HttpTransport
+
+        url, data = self.target()
+        if url is None:
+            raise ConfigError(
+                f"The data directory {data} has one process and no cluster.",
+                next="name a service with --url",
+            )
+        return HttpTransport(answering(tms.instances_at(url)))
 
     def embedded(self, data: Path, create: bool = False) -> "tms.Bus":
         """The log in a data directory, opened in this process."""
@@ -164,6 +171,21 @@ class Session:
         typed = click.prompt("Type its name to go on", default="", show_default=False, err=True)
         if typed != name:
             raise click.UsageError("That is not its name; nothing was changed.")
+
+
+def answering(urls: str) -> str:
+    """These URLs, beginning with one that answers. Raises `ConfigError`, `Unavailable`, which say
+    at once, and best, what is wrong with the last of them."""
+    from tms.doctor.probe import Who, ask
+
+    several = urls.split(",")
+    for number, url in enumerate(several):
+        answer = ask(url, "/", _FIRST_ANSWER_S)
+        if answer.who is Who.TMS:
+            return ",".join(several[number:] + several[:number])
+    if answer.who is Who.BAD_URL:
+        raise ConfigError(answer.found, next=answer.next)
+    raise Unavailable(answer.found, next=answer.next)
 
 
 def given(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -126,6 +126,7 @@ class LocalTransport(Transport, Protocol):
         positions: Sequence[PartitionPosition],
         callback: Callable[[], None],
         held: Mapping[int, int] | None = None,
+        isolation: View = Isolation.COMMITTED,
     ) -> Callable[[], None]: ...
 
 

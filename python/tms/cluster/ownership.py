@@ -18,16 +18,18 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from tms.clock import Clock
+from tms.cluster.standing import remove_all
 from tms.errors import AlreadyRunning, DataCorrupt, NotOwner, StorageUnavailable, TMSError
 from tms.events import EventLog
 from tms.model.keys import OWNER
+from tms.model.topic import TopicName
 from tms.options import named_fields
 from tms.store.base import Map
 
@@ -61,7 +63,10 @@ def _wait(seconds: float) -> None:
 
 
 class Ownership:
-    """The ownership of one store by this process. Thread-safe once taken."""
+    """The ownership of one store by this process, or by all instances of the cluster `shared_by`.
+    Thread-safe once taken."""
+
+    name = ""  # in records of partitions: it owns all of them
 
     def __init__(
         self,
@@ -70,12 +75,15 @@ class Ownership:
         name: str,
         limits: OwnerLimits | None = None,
         wait: Callable[[float], None] = _wait,
+        shared_by: str = "",
     ) -> None:
         self._metadata = metadata
         self._clock = clock
         self._limits = limits or OwnerLimits()
         self._wait = wait
         self._record = OwnerRecord(0, uuid.uuid4().hex, name, machine(), process(os.getpid()) or "")
+        if shared_by:  # whose process it is says nothing of the others
+            self._record = OwnerRecord(0, f"cluster {shared_by}", f"the cluster at {shared_by}")
         self._raw = b""
         self._reason: NotOwner | None = None
         self._lock = threading.Lock()  # guards the next
@@ -121,6 +129,7 @@ class Ownership:
             if self._metadata.compare_and_set(OWNER, raw, msgspec.json.encode(record)):
                 before = None if found is None else found.name
                 _log.info("store_owned", name=record.name, epoch=epoch, before=before)
+                remove_all(self._metadata)
         except StorageUnavailable as error:
             _log.warning("owning_unclear", error=error.message)
 
@@ -149,18 +158,39 @@ class Ownership:
             raise NotOwner(self._reason.message, **self._reason.details)
         self._read_again()
 
+    def require_member(self) -> None:
+        """See `topics.owners.Owners`. Whoever has lost the store is told when it writes."""
+
+    def require_owner(self) -> None:
+        """See `topics.owners.Owners`."""
+        self.confirm()
+
+    def fence(self, owners: Collection[str]) -> None:
+        """See `topics.owners.Owners`. Instances that owned the store are none any more."""
+
+    def announce(self) -> None:
+        """See `topics.owners.Owners`. Nobody else has to know."""
+
+    def peer_of(self, name: TopicName, place: tuple[int, int], partitions: int) -> None:
+        """See `topics.owners.Owners`. It owns everything."""
+
+    def ask(self, question: Callable[[], None]) -> None:
+        """See `topics.owners.Owners`. There is nobody to ask."""
+        raise NotImplementedError
+
     def beat(self) -> None:
         """Show once that this owner lives. Raises `NotOwner`, `StorageUnavailable`."""
-        if not self._change(beat=self._record.beat + 1):
-            self._raw, self._record = self._read_again()  # a beat whose answer was lost
+        if not self._change(beat=self._record.beat + 1, released=False):
+            self._raw, self._record = self._read_again()  # a beat whose answer was lost, or another
 
-    def release(self) -> None:
-        """Release the store, so that the next owner need not wait. A second call does nothing."""
+    def release(self, free: bool = True) -> None:
+        """Release the store, so that the next owner need not wait, if it is `free`. A second call
+        does nothing."""
         ended, self._ended = self._ended, True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        if ended or self._reason is not None:
+        if ended or not free or self._reason is not None:
             return
         try:
             self._raw, self._record = self._read_again()

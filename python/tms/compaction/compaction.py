@@ -26,6 +26,7 @@ from tms.errors import Closed, DataCorrupt, Invalid, TMSError, TopicNotFound
 from tms.events import EventLog
 from tms.log.partition_log import PartitionLog
 from tms.log.records import FIRST_KEY, CompactionRecord, PartitionRecord, decode
+from tms.log.visibility import FateOf
 from tms.model import keys
 from tms.model.ids import MessageId
 from tms.model.snapshot import POINTERS_PER_MS
@@ -67,7 +68,7 @@ class Compaction:
         self._clock = topics.clock
         self._registry = topics.registry
         self._partitions = topics.partitions
-        self._fate_of = topics.fate
+        self._fate_of: FateOf = lambda pointer, issued: topics.fate(pointer, issued)
         self._now_ms = topics.retention.now_ms  # which never runs ahead
         self._limits = limits
         self._erase_waiting = erase_waiting
@@ -98,6 +99,8 @@ class Compaction:
                 key = keys.compaction_key(topic.uid, partition)
                 if key not in noted and not (compacts and self._has_sealed(topic, partition)):
                     continue
+                if not self._partitions.owns(name, topic, partition):
+                    continue
                 try:
                     self._partition(name, topic, partition, compacts, pause)
                 except (TopicNotFound, Closed):
@@ -125,22 +128,42 @@ class Compaction:
                 "An id is one within its partition: say which partition it is in.",
                 field="partition",
             )
-        wanted, erased = EraseTarget(key, id), 0
+        erased = 0
         numbers = range(topic.partitions) if partition is None else (partition,)
-        logs = [self._partitions.get(name, topic, number) for number in numbers]
-        also = [keys.delayed_map(topic.uid)]  # through which some may have come
-        if key is not None:  # first what waits: if it is moved meanwhile, it is in the log then
-            Progress(self._metadata, topic.uid, numbers[0]).begin(also)
-            erased += self._erase_waiting(name, key, partition)
-        for log in logs:
-            now_ms = self._clock.now_ms()
-            with self._working_on(log):
-                erasing = Erasing(log, self._metadata, self._fate_of, wanted, now_ms, also)
-                erased += erasing.run().messages
-                self._merge(log)
-            also = []
-        self._erased += erased
+        owners = [self._partitions.peer_of(name, topic, number) for number in numbers]
+        waits: int | None = -1 if partition is None else partition
+        for number, peer in zip(numbers, owners, strict=True):
+            erase = self.erase_own if peer is None else peer.erase_own
+            erased += erase(name, number, key, id, waits)
+            waits = None
         _log.info("erased", topic=str(name), messages=erased)
+        return erased
+
+    def erase_own(
+        self,
+        name: TopicName,
+        partition: int,
+        key: bytes | None,
+        id: MessageId | None,
+        waiting: int | None,
+    ) -> int:
+        """The same in a partition of this process. With `waiting` it is the first: what is not due
+        yet goes before, for that partition, for -1 all of them; if it is moved meanwhile, it is in
+        the log then."""
+        topic, erased = self._registry.find(name), 0
+        log = self._partitions.get(name, topic, partition)
+        also: list[str] = []
+        if waiting is not None:
+            also.append(keys.delayed_map(topic.uid))  # through which some may have come
+        if waiting is not None and key is not None:
+            Progress(self._metadata, topic.uid, partition).begin(also)
+            erased = self._erase_waiting(name, key, None if waiting < 0 else waiting)
+        with self._working_on(log):
+            wanted, now_ms = EraseTarget(key, id), self._clock.now_ms()
+            erasing = Erasing(log, self._metadata, self._fate_of, wanted, now_ms, also)
+            erased += erasing.run().messages
+            self._merge(log)
+        self._erased += erased
         return erased
 
     def counters(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after
 from tms.log.staging import StagedBlocks
 from tms.log.writer import PartitionWriter
 from tms.model.message import Readable
+from tms.store.base import Map
 
 T = TypeVar("T")
 
@@ -73,7 +74,11 @@ class PartitionLog:
 
     def readable(self, floor: BlockKey) -> Readable:
         """What may still be shown of messages that were read before, of those from `floor` on."""
-        return Readable(max(floor, self.state.chain.record.floor), self.state.rewrites)
+        record = self.state.chain.record
+        rewrites = self.state.rewrites
+        if self.state.chain.shared:  # the next owner begins to count anew
+            rewrites += record.epoch << 32
+        return Readable(max(floor, record.floor), rewrites)
 
     # -- changing ------------------------------------------------------------------------------
 
@@ -97,6 +102,11 @@ class PartitionLog:
         """After a write that failed: what of it is stored counts, and nothing more comes of it."""
         if self.state.known and not self.state.loaded:
             self.load()
+
+    def is_owned(self, metadata: Map) -> bool:
+        """Whether the partition's record in the store still names this owner."""
+        with self.state.owner:
+            return self.state.chain.is_current(metadata.get(self.state.chain.key))
 
     def make_durable(self) -> None:
         """Sync what readers can see. Owns nothing: who does may wait for the caller. Raises

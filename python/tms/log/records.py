@@ -10,6 +10,7 @@ Java read them; changed by compare-and-set, except where one writer is certain.
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tms.errors import DataCorrupt
 from tms.model.ids import SEQUENCES_PER_MS
@@ -64,7 +65,8 @@ class PartitionRecord(msgspec.Struct, frozen=True):
     Nothing before `floor` is readable. `last` is the greatest key given before the last segment
     began: ids stay above it even when every segment is gone. `gaps`: messages were taken out of
     sealed segments, so offsets may be missing there. Up to `forgotten` that may be the newest ones
-    of their keys.
+    of their keys. `owner` is the instance of a cluster that took it over last, `previous` are those
+    that may not have been told yet.
     """
 
     epoch: int
@@ -73,6 +75,8 @@ class PartitionRecord(msgspec.Struct, frozen=True):
     last: BlockKey = FIRST_KEY
     gaps: bool = False
     forgotten: BlockKey = FIRST_KEY
+    owner: str | UnsetType = UNSET
+    previous: tuple[str, ...] | UnsetType = UNSET
 
 
 class CompactionRecord(msgspec.Struct, frozen=True):

@@ -20,8 +20,9 @@ Invariants
 In a store that others may write to (`Store.shared`) there is more to it, because an owner that was
 paused, or a write whose answer was lost, may come back at any time:
 
-* Each owner raises the epoch first (`take_over`), then finds the end, then seals the open segment
-  there. It appends to segments of its own only.
+* Each owner raises the epoch first (`take_over`), then tells the owner before, which from then on
+  answers nothing by what it knows, then finds the end, then seals the open segment there. It
+  appends to segments of its own only. Who was not told stands in the record (`previous`).
 * What is written counts only if the record is unchanged afterwards (`StorageUnavailable`). So what
   an earlier owner writes after the seal was never acknowledged.
 * Nothing behind a seal is ever read.
@@ -29,10 +30,11 @@ paused, or a write whose answer was lost, may come back at any time:
   partition without a record gets one only while its topic is there (`OwnerCheck`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import msgspec
+from msgspec import UNSET
 
 from tms.errors import (
     Closed,
@@ -65,8 +67,17 @@ _NOTHING = PartitionRecord(epoch=0, segments=())
 class OwnerCheck(Protocol):
     """What has to hold of a partition's owner in a store that others may write to."""
 
+    @property
+    def name(self) -> str:
+        """As which instance this process owns partitions; empty where it owns the whole store."""
+        ...
+
     def require_owner(self) -> None:
-        """Raise `NotOwner` if this process does not own the store now."""
+        """Raise `NotOwner` if this process may own nothing of the store now."""
+        ...
+
+    def fence(self, owners: Collection[str]) -> None:
+        """Let these instances answer nothing by what they know of a partition that they owned."""
         ...
 
     def require_topic(self) -> None:
@@ -78,7 +89,12 @@ class OwnerCheck(Protocol):
 class Undisputed:
     """The standing of an owner that nobody questions."""
 
+    name = ""
+
     def require_owner(self) -> None:
+        """Nothing to do."""
+
+    def fence(self, owners: Collection[str]) -> None:
         """Nothing to do."""
 
     def require_topic(self) -> None:
@@ -103,7 +119,7 @@ class SegmentChain:
         self.partition = partition
         self.shared = store.shared
         self._standing = standing or Undisputed()
-        self._key = keys.partition_key(uid, partition)
+        self.key = keys.partition_key(uid, partition)
         self._raw: bytes | None = None
         self.record = _NOTHING
         self.active: SegmentRecord | None = None  # appended to; none before the first append
@@ -111,20 +127,33 @@ class SegmentChain:
 
     def refresh(self) -> None:
         """Read the record; nothing here is true before. The owner's. Raises `TopicNotFound`."""
-        raw = self._metadata.get(self._key)
+        raw = self._metadata.get(self.key)
         if raw is None and self.shared:
             self._standing.require_topic()
-        self._take(raw, _NOTHING if raw is None else decode(raw, PartitionRecord, self._key))
+        self._take(raw, _NOTHING if raw is None else decode(raw, PartitionRecord, self.key))
 
     # -- owning --------------------------------------------------------------------------------
 
     def take_over(self) -> None:
         """Fence off every other owner; after it the end is to be found, and sealed. Does nothing in
         a store of one process."""
-        if self.shared:
-            self._standing.require_owner()
-        if self.shared and self._raw is not None:
-            self._set(msgspec.structs.replace(self.record, epoch=self.record.epoch + 1))
+        if not self.shared:
+            return
+        standing, record = self._standing, self.record
+        standing.require_owner()
+        if self._raw is None and not standing.name:
+            return
+        before = {record.owner or "", *(record.previous or ())} - {"", standing.name}
+        self._set(
+            msgspec.structs.replace(
+                record,
+                epoch=record.epoch + 1,
+                owner=standing.name or UNSET,
+                previous=tuple(sorted(before)) or UNSET,
+            )
+        )
+        if before:
+            standing.fence(before)
 
     def seal(self, end_offset: int, last: BlockKey, stored_bytes: int) -> None:
         """Let the open segment, which another owner may still write to, end here for good. Does
@@ -135,9 +164,8 @@ class SegmentChain:
         sealed = msgspec.structs.replace(
             self.active, end_offset=end_offset, last=last, stored_bytes=stored_bytes
         )
-        self._set(
-            msgspec.structs.replace(self.record, segments=(*self.record.segments[:-1], sealed))
-        )
+        segments = (*self.record.segments[:-1], sealed)
+        self._set(msgspec.structs.replace(self.record, segments=segments, previous=UNSET))
 
     def require_owned(self) -> None:
         """Raise `StorageUnavailable` if another owner has taken over, and `NotOwner` if that one
@@ -145,7 +173,7 @@ class SegmentChain:
         if not self.shared:
             return
         self._standing.require_owner()
-        if self._metadata.get(self._key) != self._raw:
+        if self._metadata.get(self.key) != self._raw:
             raise StorageUnavailable(
                 f"Partition {self.partition} was taken over while it was written to. Try again."
             )
@@ -193,8 +221,17 @@ class SegmentChain:
             number=number, epoch=epoch, created_ms=created_ms, base_offset=end_offset
         )
         self._set(
-            msgspec.structs.replace(self.record, epoch=epoch, segments=(*segments, new), last=last)
+            msgspec.structs.replace(
+                self.record, epoch=epoch, segments=(*segments, new), last=last, previous=UNSET
+            )
         )
+
+    def is_current(self, raw: bytes | None) -> bool:
+        """Whether a partition's record, as it is in the store now, still names this owner."""
+        if raw == self._raw:
+            return True
+        name = self._standing.name
+        return raw is not None and decode(raw, PartitionRecord, self.key).owner == name
 
     def _new_map(self, name: str) -> Map:
         """An empty map. One that is there was left by a crash before it was recorded; where others
@@ -447,7 +484,7 @@ class SegmentChain:
 
     def _set(self, record: PartitionRecord) -> None:
         raw, first = encode(record), self._raw is None
-        if not self._metadata.compare_and_set(self._key, self._raw, raw):
+        if not self._metadata.compare_and_set(self.key, self._raw, raw):
             raise StorageUnavailable(
                 f"The record of partition {self.partition} was changed by another owner. Try again."
             )
@@ -461,7 +498,7 @@ class SegmentChain:
         try:
             self._standing.require_topic()
         except TopicNotFound:
-            self._metadata.compare_and_set(self._key, raw, None)
+            self._metadata.compare_and_set(self.key, raw, None)
             raise
 
     def _take(self, raw: bytes | None, record: PartitionRecord) -> None:

@@ -19,7 +19,6 @@ Invariants
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -29,28 +28,12 @@ from tms.errors import DataCorrupt, NotFound, TMSError
 from tms.log.recovery import header_of
 from tms.model import keys
 from tms.model.ids import SEQUENCES_PER_MS
-from tms.model.message import Buffer, StoredBlock
+from tms.model.message import Buffer, Staged, StoredBlock
 from tms.model.topic import Durability
 from tms.store.base import Map, Row, Store, pages
 
 TRANSACTIONS_KNOWN = 10_000
 SCAN_BYTES = 4 << 20
-
-
-class Staged(NamedTuple):
-    """A staged block: its key without the pointer, and what its header says."""
-
-    time_ms: int
-    last_sequence: int
-    count: int  # type: ignore[assignment]  # of messages, not tuple's method
-    producer_id: int
-    producer_sequence: int
-
-    def reference(self) -> bytearray:
-        """The block that stands for it in the log."""
-        block = bytearray(HEADER_BYTES) + keys.block_key(self.time_ms, self.last_sequence)
-        write_header(block, self.count, 0, 0)
-        return block
 
 
 class _Known:
@@ -250,6 +233,13 @@ class StagedBlocks:
         except TMSError:
             self._failed.add(name)
             raise
+
+
+def reference_to(staged: Staged) -> bytearray:
+    """The block that stands for a staged one in the log."""
+    block = bytearray(HEADER_BYTES) + keys.block_key(staged.time_ms, staged.last_sequence)
+    write_header(block, staged.count, 0, 0)
+    return block
 
 
 def named_by(reference: StoredBlock) -> StoredBlock:

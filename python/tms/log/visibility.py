@@ -11,7 +11,7 @@ Invariants
 * Whoever stops is told which transaction it waits for.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from tms.block import FLAGS_AT, BlockHeader, Flags
@@ -22,6 +22,15 @@ from tms.model.position import Position
 from tms.model.snapshot import Fate
 
 FateOf = Callable[[int, bool], Fate]  # write pointer, whether it was issued here
+
+
+class Unheard(Exception):
+    """What becomes of a transaction is known elsewhere. `learn` asks for some pointers together,
+    and may wait; what it returns knows these."""
+
+    def __init__(self, learn: Callable[[Collection[int]], FateOf]) -> None:
+        super().__init__()
+        self.learn = learn
 
 
 class VisibleBlocks(NamedTuple):
@@ -54,6 +63,17 @@ def visible_blocks(blocks: list[StoredBlock], fate_of: FateOf) -> VisibleBlocks:
                 )
         shown.append(stored)
     return VisibleBlocks(shown)
+
+
+def pointers_of(blocks: Iterable[StoredBlock]) -> set[int]:
+    """The transactions of these blocks that were begun here, and are not known to be rolled
+    back."""
+    asked = Flags.TRANSACTIONAL | Flags.ISSUED
+    return {
+        header_of(stored).write_pointer
+        for stored in blocks
+        if stored.block[FLAGS_AT] & (asked | Flags.ROLLED_BACK) == asked
+    }
 
 
 def fate_of_block(header: BlockHeader, fate_of: FateOf) -> Fate:

@@ -23,6 +23,7 @@ Invariants
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 
 from tms.clock import Clock
 from tms.errors import StorageUnavailable, TMSError
@@ -38,6 +39,7 @@ from tms.model.topic import Durability
 
 GROUP_BYTES = 8 << 20
 GROUPS_IN_A_ROW = 16  # before others may own the partition
+_bytes_of = attrgetter("bytes")  # of a ticket
 _log = EventLog(__name__)
 
 
@@ -59,7 +61,7 @@ class PartitionWriter:
             state.owner,
             self._write_groups,
             run_in_background,
-            size_of=lambda ticket: ticket.bytes,
+            size_of=_bytes_of,
             bytes_max=GROUP_BYTES,
         )
         self._maintaining = False
@@ -177,9 +179,11 @@ class PartitionWriter:
             with suppress(RuntimeError):  # no thread is left: whoever joins confirms it
                 self._run_in_background(lambda: self._confirm(group))
             return group
-        self._conclude(group)
-        if group.error is not None:
-            state.invalidate()
+        try:
+            self._conclude(group)
+        finally:
+            if group.error is not None:
+                state.invalidate()
         return None
 
     def _join(self, group: WriteGroup) -> bool:

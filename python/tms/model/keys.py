@@ -37,6 +37,8 @@ Keys in `metadata`, all ASCII:
                                            in stores that others clean
     transactions/image                     how transactions ended; see `model.transaction_image`
     owner                                  which process owns the store; see `tms.cluster.ownership`
+    instance/{id}                          an instance of a cluster; see `tms.cluster.standing`
+    cluster/pins                           partitions whose owner people have chosen
 
 Invariants
 
@@ -61,6 +63,8 @@ RETENTION_CLOCK = b"clock/retention"
 RETENTION_DEFAULT = b"retention/default"
 TRANSACTIONS_IMAGE = b"transactions/image"
 OWNER = b"owner"
+INSTANCE_PREFIX = b"instance/"
+PINS = b"cluster/pins"
 TOPIC_UID_MAX = 2**32 - 1
 SEGMENT_MAX = 99_999_999
 

@@ -63,6 +63,16 @@ class StoredBlock(msgspec.Struct, frozen=True):
     payload: tuple[int, int] = (0, 0)
 
 
+class Staged(NamedTuple):
+    """A block that a transaction staged: its key without the pointer, and what its header says."""
+
+    time_ms: int
+    last_sequence: int
+    count: int  # type: ignore[assignment]  # of messages, not tuple's method
+    producer_id: int
+    producer_sequence: int
+
+
 class Appended(msgspec.Struct, frozen=True):
     """Where a block went: its messages have `count` consecutive sequences from `sequence` and
     offsets from `base_offset`.

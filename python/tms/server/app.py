@@ -5,6 +5,7 @@
   id, and the log has the rest. A failed request is logged at most once.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from tms.api import routes
@@ -15,10 +16,11 @@ from tms.compat.cdap import answers
 from tms.compat.cdap.app import CDAP, Cdap, is_cdap
 from tms.errors import ErrorKind, NotFound, NotOwner, TMSError, Unavailable, without_frames
 from tms.events import EventLog
-from tms.server import operating, operations
+from tms.server import operating, operations, owned
 from tms.server.commit import Committing
 from tms.server.delayed import DelayedPublishing
 from tms.server.fetch import Fetching
+from tms.server.forwarding import HOP
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.publish import Publishing
 from tms.server.receive import Receiving
@@ -38,6 +40,7 @@ _OURS = frozenset(
 )
 _WORTH_RETRYING = frozenset((ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE, ErrorKind.STORAGE_FULL))
 _PROBLEM_HEAD = f"content-type: {routes.PROBLEM}\r\n".encode()
+COORDINATED = frozenset(("transactions", "queues", "groups", "delayed"))
 _METHODS = {"GET": ("GET", "HEAD")}
 _BROKE = "The service met an error of its own. Its log has the details under the request id {}."
 _OTHER = "other"  # in metrics and logs: requests for nothing that there is
@@ -57,6 +60,7 @@ class App:
             Route(OPERATIONS["receive"], Receiving(service)),
             Route(OPERATIONS["delayed.publish"], DelayedPublishing(service)),
             *operations.routes_of(service),
+            *owned.routes_of(service),
             *operating.routes_of(service),
         ]
         self.routes = RouteTable(
@@ -75,20 +79,19 @@ class App:
             methods, varying = self.routes.find(exchange.path)
             route = methods.get(exchange.method)
             if route is not None:
-                name = route.operation.name
-                if route.operation.on is not Resource.SERVICE:
-                    if service.draining:
-                        raise Unavailable(DRAINING)
-                    if service.ownership is not None:
-                        await service.ownership.confirm()
-                await route.answer(exchange, varying)
+                name, on = route.operation.name, route.operation.on
+                if on is Resource.SERVICE or (service.ownership is None and not service.draining):
+                    await route.answer(exchange, varying)
+                else:
+                    await self._answer_or_forward(route, exchange, varying)
             elif methods:
                 self._answer_other_method(exchange, [*sorted(methods), "OPTIONS"])
             elif is_cdap(exchange.path):
                 name = CDAP
-                if service.ownership is not None:
-                    await service.ownership.confirm()
-                await self._cdap(exchange)
+                if not await self._forwarded(exchange):
+                    if service.ownership is not None:
+                        await service.ownership.confirm()
+                    await self._cdap(exchange)
             else:
                 path = exchange.path.decode("ascii")[:200]
                 raise NotFound(f"There is nothing at {path!r}; see {routes.OPENAPI}.")
@@ -108,6 +111,41 @@ class App:
         metrics.answers[name, exchange.status] += 1
         if name in metrics.seconds:
             metrics.seconds[name].observe(service.clock.monotonic_s() - started)
+
+    async def _answer_or_forward(
+        self, route: Route, exchange: Exchange, varying: Sequence[bytes]
+    ) -> None:
+        """Answer an operation that others may have to answer. Raises `Unavailable`, `NotOwner`."""
+        service = self._service
+        if service.draining:
+            raise Unavailable(DRAINING)
+        if route.operation.api in COORDINATED and await self._forwarded(exchange):
+            return
+        if service.ownership is not None:
+            await service.ownership.confirm()
+        try:
+            await route.answer(exchange, varying)
+        except NotOwner as error:
+            address = error.details.get("address")
+            untouched = not (exchange.received or exchange.response_started)
+            if not (address and untouched) or HOP in exchange.headers:
+                raise
+            await self._forward(exchange, str(error.details["owner"]), address)
+
+    async def _forwarded(self, exchange: Exchange) -> bool:
+        """Whether another instance coordinates; it has answered. Raises `Unavailable`."""
+        engine = self._service.engine
+        if engine.coordinates or engine.cluster is None:
+            return False
+        if HOP in exchange.headers:
+            raise engine.cluster.not_coordinator()
+        peer = engine.cluster.coordinator()
+        await self._forward(exchange, peer.name, peer.address)
+        return True
+
+    async def _forward(self, exchange: Exchange, owner: str, address: str) -> None:
+        self._service.metrics.forwarded += 1
+        await self._service.forwarding(exchange, owner, address)
 
     def _answer_other_method(self, exchange: Exchange, allowed: list[str]) -> None:
         """Answer OPTIONS. Raises `MethodNotAllowed` for other methods that a path does not have."""

@@ -29,7 +29,7 @@ class Committing:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._transactions = service.engine.transactions
+        self._engine = service.engine
 
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what kept it from being done; nothing is ever seen of it then."""
@@ -53,7 +53,7 @@ class Committing:
             if not are_quick([new for _, new in commit.blocks]):
                 pending = await service.in_turn(service.checking, self._submit, commit)
             elif len(body) <= _INLINE_BYTES and self._is_immediate(commit):
-                pending = self._transactions.submit_commit(commit, Durability.WRITTEN)
+                pending = self._engine.transactions.submit_commit(commit, Durability.WRITTEN)
             else:
                 pending = await service.in_thread(self._submit, commit)
         return (await service.outcome(pending))[0]
@@ -64,10 +64,10 @@ class Committing:
         if commit.transaction_id or any(block.new.expect is not None for block in commit.blocks):
             return False
         immediate = self._service.engine.immediate
-        return immediate is Durability.WRITTEN and self._transactions.is_ready(commit)
+        return immediate is Durability.WRITTEN and self._engine.transactions.is_ready(commit)
 
     def _submit(self, commit: Commit) -> Pending[CommitResult]:
-        return self._transactions.submit_commit(commit, Durability.SYNCED)
+        return self._engine.transactions.submit_commit(commit, Durability.SYNCED)
 
 
 def _decoded(body: Buffer, transaction: int) -> Commit:

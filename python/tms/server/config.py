@@ -22,6 +22,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tms.cluster.ownership import OwnerLimits
+from tms.cluster.placement import CAPACITY_MAX
 from tms.compat.tephra.frames import FrameLimits
 from tms.engine import CompactionLimits, EngineConfig
 from tms.errors import ConfigError
@@ -31,6 +32,7 @@ from tms.server.service import CdapLimits, RequestLimits
 
 ENV_PREFIX = "TMS__"
 _SEPARATOR = "__"
+SESSION_S = 10.0  # that an instance is not heard of, and the others take it for dead
 _COMPACTION = CompactionLimits()
 _OWNER = OwnerLimits()
 _ENGINE, _LOG, _REQUESTS, _CONNECTIONS, _CDAP, _FRAMES = (
@@ -59,6 +61,10 @@ class ServerSection(_Section):
     drain_s: float = Field(default=10.0, ge=0, le=3_600)
     confirm_clock: bool = False
     take_over: bool = False
+    instance: str = Field(default="", pattern=r"^[A-Za-z0-9_.:-]{0,128}$")
+    advertise: str = Field(default="", pattern=r"^$|^http://[^/?#\s]+$")
+    capacity: int = Field(default=1, ge=1, le=CAPACITY_MAX)
+    session_s: float = Field(default=SESSION_S, ge=0.1, le=600)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "text"] = "auto"
 
@@ -211,6 +217,7 @@ class Settings(_Section):
 
     data: Path | None = None
     store: str = Field(default="", pattern=r"^$|^hbase://")
+    cluster: str = Field(default="", pattern=r"^$|^zookeeper://")
     server: ServerSection = ServerSection()
     limits: LimitsSection = LimitsSection()
     engine: EngineSection = EngineSection()
@@ -225,6 +232,11 @@ class Settings(_Section):
             raise ValueError("data: missing; give --data, TMS__DATA, a file, or --store")
         if self.data is not None and self.store:
             raise ValueError("data: there is a store too; messages are kept in one place")
+        if self.cluster and not self.store:
+            raise ValueError(
+                "cluster: its instances keep everything in one store that all of them reach; give "
+                "--store hbase://HOST:PORT"
+            )
         return self
 
 

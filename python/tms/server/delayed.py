@@ -35,7 +35,6 @@ class DelayedPublishing:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._delayed = service.engine.delayed
         self._turns = count()
 
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
@@ -64,7 +63,7 @@ class DelayedPublishing:
         durability: Durability | None,
         key: str,
     ) -> list[Deferred]:
-        service, submit = self._service, self._delayed.submit
+        service, submit = self._service, self._service.engine.delayed.submit
         if are_quick(blocks):
             pending = submit(name, blocks, due, durability, key)
         else:

@@ -23,6 +23,7 @@ from tms.model.message import Buffer, Fetched, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, View, as_view
 from tms.model.topic import TopicName
+from tms.server.forwarding import HOP
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
 from tms.server.http.request import accepted, header, query_of, topic_name
 from tms.server.operations import UNPACKED_FACTOR
@@ -43,6 +44,7 @@ class _FetchRequest(NamedTuple):
     limit: int
     isolation: View
     where: Filter | None
+    for_peer: bool
 
 
 class Fetching:
@@ -55,6 +57,8 @@ class Fetching:
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong."""
         request = self._read(exchange, topic_name(*varying))
+        if HOP in exchange.headers:
+            self._service.engine.topics.require_own(request.name, request.positions)
         budget = self._service.fetching
         held = 0
         try:
@@ -95,6 +99,7 @@ class Fetching:
             query.limit or FETCH_MESSAGES_DEFAULT,
             _view(query),
             as_filter(query.where),
+            HOP in exchange.headers,
         )
 
     async def _fetch(self, request: _FetchRequest) -> Fetched:
@@ -108,11 +113,13 @@ class Fetching:
                 return fetched
         await budget.claim(grant)
         try:
+            service = self._service
+            if request.for_peer:
+                fetch = partial(engine.fetch, name, positions, grant, 0, isolation, request.where)
+                return await service.for_peer(fetch)
             if request.where is None:
-                return await self._service.in_thread(
-                    engine.fetch, name, positions, grant, 0, isolation
-                )
-            return await self._service.in_turn(
+                return await service.in_thread(engine.fetch, name, positions, grant, 0, isolation)
+            return await service.in_turn(
                 self._filtering, engine.fetch, name, positions, grant, 0, isolation, request.where
             )
         finally:
@@ -131,7 +138,9 @@ class Fetching:
                 request = request._replace(positions=positions)
                 woken = loop.create_future()
                 wake = partial(settle_from_thread, loop, woken)
-                cancel = service.engine.watch(request.name, positions, wake, fetched.held)
+                cancel = service.engine.watch(
+                    request.name, positions, wake, fetched.held, request.isolation
+                )
                 try:
                     await exchange.sleep(woken, deadline - loop.time())
                 finally:

@@ -14,14 +14,20 @@ import resource
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import uvloop
 
+import tms
 from tms.api import messages
+from tms.client.http.peer import HttpPeer
 from tms.clock import Clock, SystemClock
-from tms.cluster.ownership import OwnerLimits, Ownership
+from tms.cluster.cluster import Cluster
+from tms.cluster.membership import InstanceRecord
+from tms.cluster.ownership import Ownership
 from tms.engine import Engine, EngineConfig, own
 from tms.errors import ConfigError, StorageUnavailable
 from tms.events import EventLog
@@ -33,6 +39,7 @@ from tms.server.service import Service
 from tms.store.base import Store
 from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.store import LevelDBStore
+from tms.topics.sweep import open_metadata
 
 if TYPE_CHECKING:
     from tms.compat.tephra.front import TephraServer
@@ -57,7 +64,7 @@ def serve(settings: Settings) -> None:
         cdap = settings.cdap.limits()
         config = replace(settings.engine.config(), transaction_lifetime_ms=cdap.tx_max_lifetime_ms)
         address = url_of(listener)
-        store, owner = _open_in_time(settings, clock, descriptors // 2, address, config.owner)
+        store, owner = _open_in_time(settings, clock, descriptors // 2, address, config)
         engine = _engine(store, clock, config, owner)
         try:
             if settings.server.confirm_clock:
@@ -125,6 +132,9 @@ class Server:
             self._service.close()
 
     def _drain(self) -> None:
+        cluster = self._service.engine.cluster
+        if cluster is not None:
+            cluster.drain()
         self._service.draining = True
         _log.info("draining", requests=self._http.requests)
         if self._tephra is not None:
@@ -138,8 +148,8 @@ class Server:
 
 
 def _open_in_time(
-    settings: Settings, clock: Clock, descriptors: int, address: str, limits: OwnerLimits
-) -> tuple[Store, Ownership | None]:
+    settings: Settings, clock: Clock, descriptors: int, address: str, config: EngineConfig
+) -> tuple[Store, Ownership | Cluster | None]:
     """The store, owned; one that other machines keep may not be there yet, so it is tried again
     until it is, or until a signal ends the process."""
     name = f"the service {address} on {socket.gethostname()}"
@@ -147,7 +157,9 @@ def _open_in_time(
         try:
             store = _open(settings, clock, descriptors)
             try:
-                return store, own(store, clock, name, limits, settings.server.take_over)
+                if settings.cluster:
+                    return store, _instance(settings, store, clock, address, config)
+                return store, own(store, clock, name, config.owner, settings.server.take_over)
             except BaseException:
                 store.close()
                 raise
@@ -158,7 +170,33 @@ def _open_in_time(
             threading.Event().wait(_STORE_RETRY_S)
 
 
-def _engine(store: Store, clock: Clock, config: EngineConfig, owner: Ownership | None) -> Engine:
+def _instance(
+    settings: Settings, store: Store, clock: Clock, address: str, config: EngineConfig
+) -> Cluster:
+    """This process as an instance of a cluster."""
+    from tms.cluster.zookeeper import Ensemble, ZooKeeperMember  # loads kazoo
+
+    ensemble, server = Ensemble.parse(settings.cluster), settings.server
+    address = server.advertise or address
+    id = server.instance or address.removeprefix("http://")
+    record = InstanceRecord(id, address, tms.__version__, server.capacity)
+    connect = partial(ensemble.session, server.session_s)
+    member = ZooKeeperMember(connect, ensemble.folder, record)
+    metadata = open_metadata(store)
+    ownership = Ownership(metadata, clock, id, config.owner, shared_by=ensemble.folder)
+    ownership.take(server.take_over)
+    ownership.start()
+    lifetime_ms = config.transaction_lifetime_ms
+    return Cluster(metadata, clock, member, ownership, _peer, lifetime_ms)
+
+
+def _peer(record: InstanceRecord, ask: Callable[[Callable[[], None]], None]) -> HttpPeer:
+    return HttpPeer(record.id, record.address, ask)
+
+
+def _engine(
+    store: Store, clock: Clock, config: EngineConfig, owner: Ownership | Cluster | None
+) -> Engine:
     try:
         return Engine(store, clock, config, owner=owner)
     except BaseException:

@@ -33,6 +33,8 @@ QUEUES_SHOWN = 100
 _OTHERS = ("(others)", "(others)")
 GROUP_PARTITIONS_MAX = 1_000
 _GAUGES = {
+    "cluster_instances": "Instances that this one sees, itself included; 0 for one that is alone.",
+    "cluster_coordinates": "1 at the instance that keeps transactions, groups and queues.",
     "delayed_waiting": "Delayed messages that are not due yet.",
     "partitions_open": "Partition logs that are open.",
     "cache_bytes": "Bytes of recent blocks in memory.",
@@ -45,6 +47,9 @@ _GAUGES = {
     "retention_held_back_ms": "How far retention stays behind the wall clock after a jump of it.",
 }
 _COUNTERS = {
+    "cluster_taken_over": "Partitions taken over from other instances.",
+    "cluster_released": "Partitions closed because another instance should own them.",
+    "cluster_fates_asked": "Questions to the coordinator what became of transactions.",
     "messages": "Messages stored.",
     "blocks": "Blocks stored.",
     "bytes": "Bytes of blocks stored.",
@@ -100,6 +105,7 @@ class Metrics(Collector):
         self.bytes_in = 0
         self.bytes_out = 0
         self.long_polls = 0
+        self.forwarded = 0
         self.groups: Sequence[GroupInfo] = ()  # as of the last scrape
         self._stats = stats
         self._lateness = lateness
@@ -154,6 +160,9 @@ class Metrics(Collector):
         )
         yield GaugeMetricFamily(
             "tms_http_connections", "Connections open now.", len(self._watchdog.connections)
+        )
+        yield CounterMetricFamily(
+            "tms_http_forwarded", "Requests sent on to the instance that keeps it.", self.forwarded
         )
         yield GaugeMetricFamily(
             "tms_http_long_polls", "Fetches and receives that wait for a message.", self.long_polls

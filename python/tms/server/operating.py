@@ -42,8 +42,10 @@ def routes_of(service: Service) -> list[Route]:
         exchange.respond(status, JSON_HEAD, bodies.encode(body))
 
     async def metrics(exchange: Exchange, _: Sequence[bytes]) -> None:
-        groups = service.engine.groups
-        service.metrics.groups = await service.in_thread(groups.all, GROUP_PARTITIONS_MAX)
+        engine = service.engine
+        if engine.coordinates:
+            find = engine.groups.all
+            service.metrics.groups = await service.in_thread(find, GROUP_PARTITIONS_MAX)
         body, media = service.metrics.exposition(header(exchange, b"accept"))
         exchange.respond(routes.OK, f"content-type: {media}\r\n".encode(), body)
 

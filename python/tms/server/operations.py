@@ -25,6 +25,7 @@ from tms.model.delayed import DelayedId
 from tms.model.queue import QueueSettings
 from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import PositionChange, PositionKey
+from tms.server import instances
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import (
     accepted,
@@ -84,9 +85,13 @@ class OperationEndpoint:
             if len(body.data) <= INLINE_BYTES:
                 return await self._do(work)
             await body.reserve(UNPACKED_FACTOR * len(body.data))
+            if operation.on is Resource.INSTANCE:
+                return await service.for_peer(work)
             return await service.in_turn(service.checking, work)
 
     async def _do(self, work: Callable[[], Any]) -> Any:
+        if self._operation.on is Resource.INSTANCE:
+            return await self._service.for_peer(work)
         if self._alone is None:
             return await self._service.in_thread(work)
         return await self._service.in_turn(self._alone, work)
@@ -125,18 +130,16 @@ class _Made:
 def _works_of(service: Service) -> dict[str, _Work]:
     """What does each operation: the engine's method of that name, or something around it."""
     engine = service.engine
-    ports = {
-        "topics": engine,
-        "queues": engine.queues,
-        "groups": engine.groups,
-        "transactions": engine.transactions,
-        "delayed": engine.delayed,
-    }
+    ports = {"topics": engine, **instances.works_of(service)}
+
+    def port_of(api: str) -> Callable[[], object]:
+        return lambda: ports.get(api) or getattr(engine, api)  # which it may get later
+
     works = {
-        operation.name: _call_of(ports[api], operation.function)
+        operation.name: _call_of(port_of(api), operation.function)
         for api, protocol in APIS.items()
         for operation in operations_of(protocol, api)
-        if api in ports and not operation.by_hand
+        if api != "service" and not operation.by_hand
     }
     around = _Around(engine, service.limits.publish_timeout_s)
     return works | {
@@ -150,8 +153,8 @@ def _works_of(service: Service) -> dict[str, _Work]:
     }
 
 
-def _call_of(port: object, function: str) -> _Work:
-    return lambda **arguments: getattr(port, function)(**arguments)
+def _call_of(port: Callable[[], object], function: str) -> _Work:
+    return lambda **arguments: getattr(port(), function)(**arguments)
 
 
 class _Around:

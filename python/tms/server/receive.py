@@ -24,6 +24,7 @@ from tms.errors import DataCorrupt, TMSError
 from tms.model.message import Buffer
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
+from tms.queues import Queues
 from tms.server.fetch import GRANT_BYTES_MIN
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.http.request import (
@@ -66,8 +67,7 @@ class Receiving:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._queues = service.engine.queues
-        self._waiting = QueueWaiters(self._queues.watch)
+        self._waiting = QueueWaiters(lambda *wanted: self._queues.watch(*wanted))
         self._decoder = msgspec.json.Decoder(ReceiveBody)
         self._turns = asyncio.Semaphore(service.limits.threads)  # else memory is kept for a queue
 
@@ -96,6 +96,10 @@ class Receiving:
             budget.release(held)
             if answer and not exchange.response_complete:
                 await self._return(request, answer.received)
+
+    @property
+    def _queues(self) -> Queues:
+        return self._service.engine.queues
 
     async def _found(self, exchange: Exchange, request: _ReceiveParameters) -> _LeasedBody:
         damage: DataCorrupt | None = None  # others may have messages before the wait is over

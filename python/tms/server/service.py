@@ -13,6 +13,7 @@ from tms.engine import Engine
 from tms.log.pending import Pending
 from tms.model.message import NewBlock
 from tms.model.topic import MESSAGE_BYTES_MAX
+from tms.server.forwarding import Forwarding
 from tms.server.http.exchange import settle, settle_from_thread
 from tms.server.http.request import Body, Budget
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
@@ -112,6 +113,8 @@ class Service:
         self.fetching = Budget("fetch", limits.fetch_bytes_in_flight_max, wait_s=0)
         self.watchdog.refusals = lambda: self.fetching.refused
         self.threads = ThreadPoolExecutor(limits.threads, "tms-http")
+        # Others ask while threads of theirs wait: who waits here for them must not keep them out.
+        self.peer_threads = ThreadPoolExecutor(limits.threads, "tms-http-peers")
         self.received = partial(Body, self.publishing, self.threads, limits.body_bytes_max)
         self._unpacking = asyncio.Lock()
         self.checking = asyncio.Lock()  # of requests that are large once they are unpacked
@@ -120,10 +123,12 @@ class Service:
             lambda: not self.reasons(),
             self.watchdog,
             (self.publishing, self.fetching),
-            engine.queues.stats,
-            lambda: engine.delayed.lateness.buckets(),
+            lambda: engine.queues.stats() if engine.coordinates else (),
+            lambda: engine.delayed.lateness.buckets() if engine.coordinates else ([], 0.0),
         )
         self.draining = False
+        self.answer_tephra: Callable[[bytes], bytes] | None = None  # where that is spoken
+        self.forwarding = Forwarding(limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000)
         self.ownership = OwnershipCheck(engine) if engine.is_disputed else None
 
     def reasons(self) -> list[str]:
@@ -133,6 +138,8 @@ class Service:
     def close(self) -> None:
         """End the threads; no request is left."""
         self.threads.shutdown(wait=True, cancel_futures=True)
+        self.peer_threads.shutdown(wait=True, cancel_futures=True)
+        self.forwarding.close()
         if self.ownership is not None:
             self.ownership.close()
 
@@ -140,6 +147,11 @@ class Service:
         """Do what may wait for the store, or takes long, outside of the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, lambda: work(*args, **kwargs))
+
+    async def for_peer(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """The same for another instance."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.peer_threads, lambda: work(*args, **kwargs))
 
     async def in_turn(
         self,

@@ -16,7 +16,6 @@ class Staging:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._transactions = service.engine.transactions
 
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong; nothing of the request is stored then."""
@@ -26,10 +25,11 @@ class Staging:
         async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)
             blocks = bodies.unframe_new(body.data)
-            info = await service.in_thread(self._transactions.describe, id)
+            transactions = service.engine.transactions
+            info = await service.in_thread(transactions.describe, id)
             if info.outcome != "open":
-                raise self._transactions.manager.state.why_not_open(id)
-            stage = self._transactions.stage
+                raise transactions.manager.state.why_not_open(id)
+            stage = transactions.stage
             if are_quick(blocks):
                 await service.in_thread(stage, name, blocks, id)
             else:

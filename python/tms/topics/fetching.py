@@ -4,13 +4,15 @@ Invariants
 
 * A fetch that finds nothing resolves `latest` once, so that what comes between two
   polls is not missed.
+* What others own they are asked for, in the order in which partitions were named.
 * Waiting is bounded and ends when something may be there; nobody polls.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from itertools import groupby
+from typing import Any, Protocol
 
 from tms.clock import Clock
 from tms.errors import Invalid, TMSError
@@ -18,7 +20,7 @@ from tms.log.partition import again
 from tms.log.reader import PartitionReader, Read
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.staging import is_reference
-from tms.log.visibility import FateOf, are_plain, visible_blocks
+from tms.log.visibility import FateOf, Unheard, are_plain, pointers_of, visible_blocks
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.message import Fetched, PartitionPosition, Readable
@@ -26,8 +28,9 @@ from tms.model.position import Position
 from tms.model.snapshot import Fate, Isolation, Snapshot
 from tms.model.topic import TopicName
 from tms.topics.filtering import FetchBounds, Selection
+from tms.topics.owners import Owners, Peer
 from tms.topics.partitions import Partitions
-from tms.topics.registry import Registry
+from tms.topics.registry import Registry, TopicRecord
 from tms.topics.retention import RetentionClock
 
 
@@ -36,6 +39,10 @@ class Decisions(Protocol):
 
     def fate(self, pointer: int, issued: bool) -> Fate:
         """What becomes of a message that was written with this pointer; `issued` by this engine."""
+        ...
+
+    def fate_at_once(self, pointer: int, issued: bool) -> Fate:
+        """The same without waiting. Raises `Unheard`."""
         ...
 
     def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
@@ -49,8 +56,7 @@ class Decisions(Protocol):
 
 
 class Fetcher:
-    """The way out. Thread-safe. `require_owner` raises `NotOwner` if another process owns the
-    store."""
+    """The way out. Thread-safe."""
 
     decisions: Decisions  # once `Topics.decide_by` has said it
 
@@ -60,13 +66,13 @@ class Fetcher:
         partitions: Partitions,
         retention: RetentionClock,
         clock: Clock,
-        require_owner: Callable[[], None] | None,
+        owners: Owners | None,
     ) -> None:
         self._registry = registry
         self._partitions = partitions
         self._retention = retention
         self._clock = clock
-        self._require_owner = require_owner
+        self._owners = owners
         self._closed: TMSError | None = None
         self.hits = 0
         self.misses = 0
@@ -90,18 +96,17 @@ class Fetcher:
         With a filter only what matches, and what was looked at is bounded; where nothing more is
         there `Fetched.reached` tells.
         Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
-        if self._require_owner is not None:
-            self._require_owner()
-        fate_of = self._fate_of(isolation)
+        if self._owners is not None:
+            self._owners.confirm()
         bytes_max = max(1, bytes_max)
         deadline_s = self._clock.monotonic_s() + wait_s
         in_time = True
         while True:
             fetched: Fetched | None = None
             if where is None:
-                fetched = self._read_cached(name, positions, bytes_max, fate_of)
+                fetched = self.fetch_cached(name, positions, bytes_max, isolation)
             if fetched is None:
-                fetched = self._read(name, positions, bytes_max, fate_of, where)
+                fetched = self._read(name, positions, bytes_max, isolation, where)
             if fetched.blocks or not fetched.ended or not in_time:
                 return fetched
             left_s = deadline_s - self._clock.monotonic_s()
@@ -109,7 +114,7 @@ class Fetcher:
                 return fetched
             woken = threading.Event()
             positions = [PartitionPosition(p, fetched.next[p]) for p, _ in positions]
-            cancel = self.watch(name, positions, woken.set, fetched.held)
+            cancel = self.watch(name, positions, woken.set, fetched.held, isolation)
             in_time = woken.wait(left_s)
             cancel()
 
@@ -122,24 +127,7 @@ class Fetcher:
     ) -> Fetched | None:
         """Like `fetch` without waiting and without touching the store; None when that is not
         possible."""
-        return self._read_cached(name, positions, bytes_max, self._fate_of(isolation))
-
-    def _fate_of(self, isolation: Isolation | Snapshot) -> FateOf | None:
-        if isolation is Isolation.COMMITTED:
-            return self.decisions.fate
-        if isinstance(isolation, Snapshot):
-            return lambda pointer, _: isolation.fate(pointer)
-        if isolation is Isolation.UNCOMMITTED:
-            return None
-        raise Invalid("The isolation `snapshot` needs a snapshot.", field="isolation")
-
-    def _read_cached(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        fate_of: FateOf | None,
-    ) -> Fetched | None:
+        fate_of = self._fate_of(isolation)
         topic = self._registry.known.get(name)
         if topic is None or self._closed is not None:
             return None
@@ -160,25 +148,62 @@ class Fetcher:
         self.hits += 1
         return fetched
 
+    def _fate_of(self, isolation: Isolation | Snapshot) -> FateOf | None:
+        if isolation is Isolation.COMMITTED:
+            return self.decisions.fate_at_once
+        if isinstance(isolation, Snapshot):
+            return lambda pointer, _: isolation.fate(pointer)
+        if isolation is Isolation.UNCOMMITTED:
+            return None
+        raise Invalid("The isolation `snapshot` needs a snapshot.", field="isolation")
+
     def _read(
         self,
         name: TopicName,
         positions: Sequence[PartitionPosition],
         bytes_max: int,
-        fate_of: FateOf | None,
+        isolation: Isolation | Snapshot,
         where: Filter | None,
     ) -> Fetched:
         if self._closed is not None:
             raise again(self._closed)
         self.misses += 1
         topic = self._registry.find(name)
-        floor = self._retention.floor(topic.retention_ms)
         fetched = Fetched([], {}, {}, {})
         selection: Selection | None = None
         if where is not None:
             selection = Selection(where, self.bounds, self._clock, len(positions))
+
+        def owner(place: PartitionPosition) -> Peer | None:
+            return self._partitions.peer_of(name, topic, place.partition)
+
+        for peer, some in groupby(positions, owner):
+            if peer is None:
+                bytes_max = self._read_here(
+                    fetched, (name, topic), [*some], bytes_max, isolation, selection
+                )
+                continue
+            answer = peer.fetch(name, [*some], max(1, bytes_max), 0, isolation, where)
+            fetched.blocks.extend(answer.blocks)
+            for mine, theirs in zip(_maps_of(fetched), _maps_of(answer), strict=True):
+                mine.update(theirs)
+            bytes_max -= sum(len(stored.block) for stored in answer.blocks)
+        return fetched
+
+    def _read_here(
+        self,
+        fetched: Fetched,
+        topic: tuple[TopicName, TopicRecord],
+        positions: Sequence[PartitionPosition],
+        bytes_max: int,
+        isolation: Isolation | Snapshot,
+        selection: Selection | None,
+    ) -> int:
+        """Add what partitions of this process show; how much room is left."""
+        fate_of = self._fate_of(isolation)
+        floor = self._retention.floor(topic[1].retention_ms)
         for partition, position in positions:
-            reader = self._partitions.get(name, topic, partition).reader
+            reader = self._partitions.get(*topic, partition).reader
             if bytes_max <= 0:
                 read = reader.skip(position)
             elif selection is None:
@@ -187,7 +212,7 @@ class Fetcher:
                 show = partial(_shown, reader, floor=floor, fate_of=fate_of)
                 read = selection.of(show, position, bytes_max)
             bytes_max -= _add(fetched, partition, read)
-        return fetched
+        return bytes_max
 
     def offsets(
         self, name: TopicName, at: Position, isolation: Isolation | Snapshot = Isolation.COMMITTED
@@ -198,16 +223,33 @@ class Fetcher:
         `TopicNotFound`, `Invalid` for a snapshot."""
         if isinstance(isolation, Snapshot):
             raise Invalid("Offsets are of committed or uncommitted messages.", field="isolation")
-        if self._require_owner is not None:
-            self._require_owner()
-        fate_of = self._fate_of(isolation)
+        if self._owners is not None:
+            self._owners.confirm()
+        topic = self._registry.find(name)
+        offsets: dict[int, int] = {}
+        for peer, some in self._partitions.by_owner(name, topic).items():
+            if peer is None:
+                offsets |= self.offsets_here(name, some, at, isolation)
+            else:
+                offsets |= peer.partitions.offsets(name, some, at, isolation)
+        return dict(sorted(offsets.items()))
+
+    def offsets_here(
+        self,
+        name: TopicName,
+        partitions: Iterable[int],
+        at: Position,
+        isolation: Isolation | Snapshot,
+    ) -> dict[int, int]:
+        """The same for some partitions of this process."""
         if self._closed is not None:
             raise again(self._closed)
+        fate_of = None if isolation is Isolation.UNCOMMITTED else self.decisions.fate
         topic = self._registry.find(name)
         floor = self._retention.floor(topic.retention_ms)
         since_ms = self.decisions.undecided_since_ms(self._clock.now_ms(), topic.has_foreign)
         offsets = {}
-        for partition in range(topic.partitions):
+        for partition in partitions:
             reader = self._partitions.get(name, topic, partition).reader
             if fate_of is not None:
                 end = reader.decided_end(fate_of, since_ms, floor)
@@ -218,8 +260,11 @@ class Fetcher:
     def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
         """The offset behind the last message of a partition, committed or not, and its id. Reads
         nothing but the partition's end. Raises `DataCorrupt`."""
-        log = self._partitions.get(name, self._registry.find(name), partition)
-        end, last = log.end()
+        topic = self._registry.find(name)
+        peer = self._partitions.peer_of(name, topic, partition)
+        if peer is not None:
+            return peer.partitions.end(name, partition)
+        end, last = self._partitions.get(name, topic, partition).end()
         return end, None if last == FIRST_KEY else MessageId(*last)
 
     def kept(self, name: TopicName, partitions: Iterable[int]) -> dict[int, Readable]:
@@ -227,9 +272,13 @@ class Fetcher:
         Raises `TopicNotFound`."""
         topic = self._registry.find(name)
         floor = self._retention.floor(topic.retention_ms)
-        readable = {}
-        for partition in partitions:
-            readable[partition] = self._partitions.get(name, topic, partition).readable(floor)
+        readable: dict[int, Readable] = {}
+        for peer, some in self._partitions.by_owner(name, topic, partitions).items():
+            if peer is not None:
+                readable |= peer.partitions.kept(name, some)
+                continue
+            for partition in some:
+                readable[partition] = self._partitions.get(name, topic, partition).readable(floor)
         return readable
 
     def watch(
@@ -238,6 +287,7 @@ class Fetcher:
         positions: Sequence[PartitionPosition],
         callback: Callable[[], None],
         held: Mapping[int, int] | None = None,
+        isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> Callable[[], None]:
         """Call `callback`, from any thread and at least once, when something may be there after
         these positions (`Fetched.next`), or when a transaction that holds one back has ended
@@ -245,15 +295,20 @@ class Fetcher:
         if self._closed is not None:
             raise again(self._closed)
         topic = self._registry.find(name)
-        readers = [
-            self._partitions.get(name, topic, partition).reader for partition, _ in positions
-        ]
-        cancels = [
-            self.decisions.watch_end(held[partition], callback)
-            if held and partition in held
-            else reader.watch(position, callback)
-            for reader, (partition, position) in zip(readers, positions, strict=True)
-        ]
+        cancels: list[Callable[[], None]] = []
+        elsewhere: dict[Peer, list[PartitionPosition]] = {}
+        for place in positions:
+            if held and place.partition in held:
+                cancels.append(self.decisions.watch_end(held[place.partition], callback))
+                continue
+            peer = self._partitions.peer_of(name, topic, place.partition)
+            if peer is not None:
+                elsewhere.setdefault(peer, []).append(place)
+                continue
+            reader = self._partitions.get(name, topic, place.partition).reader
+            cancels.append(reader.watch(place.position, callback))
+        for peer, some in elsewhere.items():
+            cancels.append(peer.watch(name, some, callback, isolation))
 
         def cancel() -> None:
             for each in cancels:
@@ -291,7 +346,10 @@ def _shown_cached(
     while (cached := reader.read_cached(position, floor, bytes_max)) is not None:
         if cached.blocks and are_plain(cached.blocks):
             return cached
-        read = _visible(cached, fate_of)
+        try:
+            read = _visible_at_once(cached, fate_of)
+        except Unheard:
+            return None
         if any(map(is_reference, read.blocks)):
             return None
         if read.blocks or read.ended:
@@ -302,12 +360,24 @@ def _shown_cached(
 
 def _visible(read: Read, fate_of: FateOf | None) -> Read:
     """What is shown of what was read."""
+    try:
+        return _visible_at_once(read, fate_of)
+    except Unheard as unheard:
+        return _visible_at_once(read, unheard.learn(pointers_of(read.blocks)))
+
+
+def _visible_at_once(read: Read, fate_of: FateOf | None) -> Read:
+    """The same. Raises `Unheard`."""
     if fate_of is None or not read.blocks:
         return read
     shown, stop, end_offset, held_by = visible_blocks(read.blocks, fate_of)
     if stop is not None:  # for this reader, the partition ends here
         return Read(shown, stop, end_offset, end_offset, read.start, held_by)
     return read if shown is read.blocks else read._replace(blocks=shown)
+
+
+def _maps_of(fetched: Fetched) -> tuple[dict[int, Any], ...]:
+    return fetched.next, fetched.ends, fetched.reached, fetched.held
 
 
 def _add(fetched: Fetched, partition: int, read: Read) -> int:

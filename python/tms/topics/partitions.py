@@ -1,20 +1,28 @@
 """The partition logs that are open in this process, opened when first asked for."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from tms.errors import Closed, PartitionNotFound, TMSError, TopicNotFound
+from tms.errors import (
+    Closed,
+    NotOwner,
+    PartitionNotFound,
+    TMSError,
+    TopicNotFound,
+    Unavailable,
+)
 from tms.log.cache import BlockCache
 from tms.log.inflight import InFlight
 from tms.log.partition import LogLimits, PartitionState, again
 from tms.log.partition_log import PartitionLog
-from tms.log.segments import SegmentChain
+from tms.log.segments import SegmentChain, Undisputed
 from tms.log.staging import StagedBlocks
 from tms.log.writer import PartitionWriter
 from tms.model import keys
 from tms.model.topic import TopicName
+from tms.topics.owners import Owners, Peer
 from tms.topics.registry import Registry, TopicRecord
 
 
@@ -32,13 +40,28 @@ class TopicLimits:
 class _OwnerCheck:
     """What the owner of a partition has to check; see `log.segments.OwnerCheck`."""
 
+    __slots__ = ("_name", "_owners", "_registry", "_uid")
+
     def __init__(
-        self, registry: Registry, name: TopicName, uid: int, require_owner: Callable[[], None]
+        self, registry: Registry, name: TopicName, uid: int, owners: Owners | Undisputed
     ) -> None:
         self._registry = registry
         self._name = name
         self._uid = uid
-        self.require_owner = require_owner
+        self._owners = owners
+
+    @property
+    def name(self) -> str:
+        """As which instance this process owns partitions."""
+        return self._owners.name
+
+    def require_owner(self) -> None:
+        """Raise `NotOwner`."""
+        self._owners.require_owner()
+
+    def fence(self, owners: Collection[str]) -> None:
+        """Let these answer nothing by what they know of the partition."""
+        self._owners.fence(owners)
 
     def require_topic(self) -> None:
         """Raise `TopicNotFound`."""
@@ -53,7 +76,7 @@ class Partitions:
         registry: Registry,
         limits: TopicLimits,
         background: Executor,
-        require_owner: Callable[[], None] | None,
+        owners: Owners | None,
     ) -> None:
         self.cache = BlockCache(limits.cache_bytes)
         self.in_flight = InFlight(limits.in_flight_bytes)
@@ -61,22 +84,25 @@ class Partitions:
         self._store = registry.store
         self._limits = limits.log
         self._background = background
-        self._require_owner = require_owner or _undisputed
+        self._owners = owners
         self.logs: dict[tuple[int, int], PartitionLog] = {}  # that are open, by uid and partition
         self._deleted: set[int] = set()
         self._closed: TMSError | None = None
         self._lock = threading.Lock()
 
     def get(self, name: TopicName, topic: TopicRecord, partition: int) -> PartitionLog:
-        """The log of one partition. Raises `PartitionNotFound`, `TopicNotFound`."""
+        """The log of one partition that this process owns. Raises `PartitionNotFound`,
+        `TopicNotFound`, `NotOwner`."""
         log = self.logs.get((topic.uid, partition))
         if log is not None:
             return log
-        if not 0 <= partition < topic.partitions:
-            raise PartitionNotFound(
-                f"The topic {name} has partitions 0 to {topic.partitions - 1}, not {partition}.",
-                partition=partition,
-                partitions=topic.partitions,
+        peer = self.peer_of(name, topic, partition)
+        if peer is not None:
+            raise NotOwner(
+                f"Partition {partition} of {name} is owned by {peer.name} at {peer.address}. Ask "
+                "there.",
+                owner=peer.name,
+                address=peer.address,
             )
         with self._lock:
             if self._closed is not None:
@@ -88,6 +114,38 @@ class Partitions:
                 log = self._make(name, topic.uid, partition)
                 self.logs[topic.uid, partition] = log
         return log
+
+    def peer_of(self, name: TopicName, topic: TopicRecord, partition: int) -> Peer | None:
+        """Who owns a partition, None: this process. Raises `PartitionNotFound`."""
+        if not 0 <= partition < topic.partitions:
+            raise PartitionNotFound(
+                f"The topic {name} has partitions 0 to {topic.partitions - 1}, not {partition}.",
+                partition=partition,
+                partitions=topic.partitions,
+            )
+        if self._owners is None:
+            return None
+        return self._owners.peer_of(name, (topic.uid, partition), topic.partitions)
+
+    def find(self, name: TopicName, topic: TopicRecord, partition: int) -> PartitionLog | Peer:
+        """The log of a partition, or who owns it. Raises `PartitionNotFound`, `TopicNotFound`."""
+        return self.peer_of(name, topic, partition) or self.get(name, topic, partition)
+
+    def by_owner(
+        self, name: TopicName, topic: TopicRecord, partitions: Iterable[int] | None = None
+    ) -> dict[Peer | None, list[int]]:
+        """Some partitions, or all, by who owns them; None: this process."""
+        owners: dict[Peer | None, list[int]] = {}
+        for partition in range(topic.partitions) if partitions is None else partitions:
+            owners.setdefault(self.peer_of(name, topic, partition), []).append(partition)
+        return owners
+
+    def owns(self, name: TopicName, topic: TopicRecord, partition: int) -> bool:
+        """Whether this process owns a partition; False while nobody can tell."""
+        try:
+            return self.peer_of(name, topic, partition) is None
+        except Unavailable:
+            return False
 
     def opened(self) -> list[PartitionLog]:
         """Every open log."""
@@ -108,6 +166,13 @@ class Partitions:
         for log in logs:
             log.close(timeout_s, TopicNotFound("The topic was deleted."))
 
+    def release(self, log: PartitionLog, timeout_s: float, reason: TMSError) -> None:
+        """Close the log of a partition that this process owns no more; it may be opened again."""
+        with self._lock:
+            if self.logs.get((log.uid, log.partition)) is log:
+                del self.logs[log.uid, log.partition]
+        log.close(timeout_s, reason)
+
     def close(self, timeout_s: float, reason: TMSError | None = None) -> None:
         """Write what is queued, let nothing new in, and wake who waits; `reason` is what everybody
         gets from then on."""
@@ -119,7 +184,7 @@ class Partitions:
             log.close(timeout_s, reason)
 
     def _make(self, name: TopicName, uid: int, partition: int) -> PartitionLog:
-        standing = _OwnerCheck(self._registry, name, uid, self._require_owner)
+        standing = _OwnerCheck(self._registry, name, uid, self._owners or Undisputed())
         metadata, clock = self._registry.metadata, self._registry.clock
         chain = SegmentChain(self._store, metadata, uid, partition, standing)
         state = PartitionState(
@@ -144,7 +209,3 @@ class Partitions:
             return record.retention_ms, record.retention_bytes
 
         return retention
-
-
-def _undisputed() -> None:
-    """No check: nobody else can own the store, or the maker of the engine guarantees it."""

@@ -3,13 +3,14 @@
 Invariants
 
 * Every block of a request is checked completely, and room for all of them is reserved, before any
-  of them is handed on: what is refused (`Overloaded` as well) was not stored by halves.
+  of them is handed on: what is refused (`Overloaded` as well) was not stored by halves. Of room
+  with other owners this says nothing.
 """
 
 from collections.abc import Sequence
 
 from tms.block import BlockHeader, check, decode, read_header
-from tms.errors import Invalid, TMSError
+from tms.errors import Invalid, StorageUnavailable, TMSError
 from tms.events import EventLog
 from tms.log.groups import PLAIN, Stamp, Ticket
 from tms.log.partition import again
@@ -22,6 +23,7 @@ from tms.model.ids import MessageId
 from tms.model.message import NOTHING, Appended, Buffer, NewBlock
 from tms.model.position import Position
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
+from tms.topics.owners import Owners, Peer
 from tms.topics.partitions import Partitions
 from tms.topics.registry import Registry, TopicRecord
 
@@ -34,10 +36,17 @@ class Publisher:
 
     fate_of: FateOf  # what became of a transaction; once `Topics.decide_by` has said it
 
-    def __init__(self, registry: Registry, partitions: Partitions, block_bytes: int) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        partitions: Partitions,
+        block_bytes: int,
+        owners: Owners | None = None,
+    ) -> None:
         self._registry = registry
         self._partitions = partitions
         self._block_bytes = block_bytes
+        self._owners = owners
         self._closed: TMSError | None = None
 
     def close(self, reason: TMSError) -> None:
@@ -54,49 +63,86 @@ class Publisher:
         internal: bool = False,
     ) -> PendingAppend:
         """Hand blocks to their partitions; the calling thread itself writes what needs at most
-        `inline`. `stamp` is a transaction's; `internal` ones were made here and may go to the
-        namespace `system`. See `Engine.submit`."""
-        if self._closed is not None:
-            raise again(self._closed)
+        `inline`. `stamp` is a transaction's; `internal` ones were made here."""
+        if self._closed is not None or self._owners is not None:
+            self._require_open()
         if not internal and name.namespace == SYSTEM_NAMESPACE:
             name.require_writable()
         topic = self._registry.known.get(name) or self._registry.find(name)
-        if durability is None:
-            durability = topic.durability
+        durability = durability or topic.durability
         if not blocks:
             raise Invalid("There is nothing to publish: give at least one block.")
         pending = PendingAppend(len(blocks))
         tickets: dict[PartitionLog, Ticket] = {}
+        elsewhere: dict[Peer, list[int]] = {}
         for number, new in enumerate(blocks):
             partition, block = new.partition, new.block
-            log = self._partitions.logs.get((topic.uid, partition))
-            if log is None:
-                log = self._partitions.get(name, topic, partition)
+            opened = self._partitions.logs.get((topic.uid, partition))
+            log = opened or self._partitions.find(name, topic, partition)
             if internal:
                 header = read_header(block)
             else:
                 header = check(block, topic.message_bytes_max, self._block_bytes)
-            ticket = tickets.get(log)
-            if ticket is None:
-                ticket = tickets[log] = Ticket(pending, durability, stamp)
+            if not isinstance(log, PartitionLog):
+                elsewhere.setdefault(log, []).append(number)
+                continue
+            ticket = tickets.get(log) or tickets.setdefault(log, Ticket(pending, durability, stamp))
             ticket.entries.append((number, block, header))
             ticket.bytes += len(block)
             if new.expect is not None:
                 precondition = self._precondition(log, block, new.expect, stamp.write_pointer)
                 ticket.preconditions[number] = precondition
-        if len(tickets) > 1:
+        if len(tickets) + len(elsewhere) > 1:  # else it is refused whole
             _reserve(tickets)
         strongest = None if durability is Durability.NONE else inline
+        for peer, numbers in elsewhere.items():
+            given = [blocks[number] for number in numbers], durability, stamp, internal
+            self._ask(peer, name, given, pending, numbers)
         for log, ticket in tickets.items():
             log.writer.submit(ticket, strongest)
         if durability is Durability.NONE:
-            return _acknowledged(pending, blocks, tickets)
+            return _acknowledged(pending, blocks)
         return pending
 
+    def _require_open(self) -> None:
+        if self._closed is not None:
+            raise again(self._closed)
+        if self._owners is not None:
+            self._owners.require_member()
+
+    def _ask(
+        self,
+        peer: Peer,
+        name: TopicName,
+        given: tuple[list[NewBlock], Durability, Stamp, bool],
+        pending: PendingAppend,
+        numbers: Sequence[int],
+    ) -> None:
+        """Let the owner of some blocks, which have these numbers in the request, store them."""
+        assert self._owners is not None
+        blocks, durability, stamp, internal = given
+
+        def ask() -> None:
+            try:
+                places = peer.partitions.store(
+                    name, blocks, durability, stamp.flags, stamp.write_pointer, internal
+                )
+            except TMSError as error:
+                pending.fail(len(numbers), error)
+            except BaseException:
+                pending.fail(len(numbers), StorageUnavailable("The owner was not asked."))
+                raise
+            else:
+                for number, place in zip(numbers, places, strict=True):
+                    pending.settle(number, place)
+
+        self._owners.ask(ask)
+
     def look(self, name: TopicName, new: NewBlock, pointer: int) -> None:
-        """Raises `WrongLastId` if a block of a transaction is surely not what it expects to be."""
-        if new.expect is not None:
-            topic = self._registry.find(name)
+        """Raises `WrongLastId` if a block of a transaction is surely not what it expects to be, as
+        far as that can be told here."""
+        topic = self._registry.find(name)
+        if new.expect is not None and self._partitions.owns(name, topic, new.partition):
             log = self._partitions.get(name, topic, new.partition)
             self._checked(new.block, topic)
             refusal = self._precondition(log, new.block, new.expect, pointer).refusal
@@ -132,6 +178,10 @@ class Publisher:
         topic = self._registry.find(name)
         count = 0
         for new in blocks:
+            peer = self._partitions.peer_of(name, topic, new.partition)
+            if peer is not None:
+                count += peer.partitions.count_stored(name, [new])
+                continue
             log = self._partitions.get(name, topic, new.partition)
             count += log.has_block(read_header(new.block))
         return count
@@ -140,7 +190,7 @@ class Publisher:
         """The headers of blocks that could be stored in a topic. Raises what is wrong with one."""
         topic = self._registry.find(name)
         for new in blocks:
-            self._partitions.get(name, topic, new.partition)
+            self._partitions.peer_of(name, topic, new.partition)  # is there
         return [self._checked(new.block, topic) for new in blocks]
 
     def _checked(self, block: Buffer, topic: TopicRecord) -> BlockHeader:
@@ -158,11 +208,7 @@ def _reserve(tickets: dict[PartitionLog, Ticket]) -> None:
         raise
 
 
-def _acknowledged(
-    pending: PendingAppend,
-    blocks: Sequence[NewBlock],
-    tickets: dict[PartitionLog, Ticket],
-) -> PendingAppend:
+def _acknowledged(pending: PendingAppend, blocks: Sequence[NewBlock]) -> PendingAppend:
     """The answer for durability `none`: given at once; what becomes of the blocks is only
     logged."""
 
@@ -173,8 +219,8 @@ def _acknowledged(
             _log.error("unacknowledged_append_failed", error=error.message, blocks=len(blocks))
 
     answer = PendingAppend(len(blocks))
-    for ticket in tickets.values():
-        for index, _, header in ticket.entries:
-            answer.settle(index, Appended(blocks[index].partition, -1, -1, header.count, -1))
+    for index, new in enumerate(blocks):
+        count = read_header(new.block).count
+        answer.settle(index, Appended(new.partition, -1, -1, count, -1))
     pending.add_done_callback(report)
     return answer

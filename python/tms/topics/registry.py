@@ -98,6 +98,7 @@ class Registry:
         self.metadata = metadata
         self.clock = clock
         self._topics_max = topics_max
+        self.announce = _nobody  # that topics have changed, to other processes
         self.known: dict[TopicName, TopicRecord] = {}  # as last seen
         self._lock = threading.Lock()
         noted = metadata.get(keys.RETENTION_DEFAULT)
@@ -201,8 +202,9 @@ class Registry:
                 old, properties=kept, outgrown=outgrown, **_settings_in(settings)
             )
             self._set(name, raw, new)
-            self.known[name] = new.resolved(self._default_ms)
-            return self.known[name]
+            known = self.known[name] = new.resolved(self._default_ms)
+        self.announce()
+        return known
 
     def require_life(self, name: TopicName, uid: int) -> None:
         """Raise `TopicNotFound` unless this generation of a topic is there in the store."""
@@ -239,6 +241,7 @@ class Registry:
             new = msgspec.structs.replace(old, has_foreign=True)
             self._set(name, raw, new)
             self.known[name] = new
+        self.announce()
 
     def delete(self, name: TopicName) -> TopicRecord:
         """Make the topic unreadable for good. Its maps are dropped by `drop_maps`."""
@@ -251,7 +254,8 @@ class Registry:
             self._topics -= 1
             if self.store.shared:
                 self._drop_records(record.uid)
-            return record
+        self.announce()
+        return record
 
     def journal_start(self, uid: int) -> str | None:
         """The id of the message from which an internal topic is to be read."""
@@ -385,6 +389,10 @@ class Registry:
             raise StorageUnavailable(
                 f"The topic {name} is being changed by another one. Try again."
             )
+
+
+def _nobody() -> None:
+    """Nobody else is there."""
 
 
 def _settings_in(source: TopicRecord | TopicSettings) -> dict[str, Any]:

@@ -7,27 +7,33 @@ Invariants
   transaction is stored or read (`decide_by`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
 from tms.clock import Clock
+from tms.errors import TMSError
 from tms.log.partition_log import PartitionLog
 from tms.log.visibility import FateOf
 from tms.model import keys
-from tms.model.topic import TopicName
+from tms.model.message import PartitionPosition
+from tms.model.topic import SYSTEM_NAMESPACE, TopicName
 from tms.store.base import Store
 from tms.topics.fetching import Decisions, Fetcher
 from tms.topics.internal_topic import InternalTopic
+from tms.topics.own_partitions import OwnPartitions
+from tms.topics.owners import Owners, PartitionsPort
 from tms.topics.partitions import Partitions, TopicLimits
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
 from tms.topics.retention import RetentionClock
 from tms.topics.sweep import open_metadata, sweep
 
+RELEASE_TIMEOUT_S = 10.0
+
 
 class Topics:
     """The topics of one store. Thread-safe. `threads` run what need not keep a caller waiting;
-    `require_owner` raises `NotOwner` if another process owns the store, None where none can."""
+    `owners` say who owns what of a store that other processes can reach, None where none can."""
 
     def __init__(
         self,
@@ -35,7 +41,7 @@ class Topics:
         clock: Clock,
         limits: TopicLimits,
         threads: Executor,
-        require_owner: Callable[[], None] | None = None,
+        owners: Owners | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -43,11 +49,14 @@ class Topics:
         self.metadata = open_metadata(store)
         sweep(store, self.metadata)
         self.registry = Registry(store, self.metadata, clock, limits.topics)
-        self.partitions = Partitions(self.registry, limits, threads, require_owner)
+        if owners is not None:
+            self.registry.announce = owners.announce
+        self.partitions = Partitions(self.registry, limits, threads, owners)
         seen = self.metadata.get(keys.RETENTION_CLOCK)
         self.retention = RetentionClock(clock, None if seen is None else int(seen))
-        self.publisher = Publisher(self.registry, self.partitions, limits.block_bytes)
-        self.fetcher = Fetcher(self.registry, self.partitions, self.retention, clock, require_owner)
+        self.publisher = Publisher(self.registry, self.partitions, limits.block_bytes, owners)
+        self.fetcher = Fetcher(self.registry, self.partitions, self.retention, clock, owners)
+        self.own = OwnPartitions(self)
 
     def decide_by(self, decisions: Decisions) -> None:
         """Take the outcomes of transactions from these decisions."""
@@ -55,8 +64,45 @@ class Topics:
         self.publisher.fate_of = decisions.fate
         self.fetcher.decisions = decisions
 
+    def release_foreign(self, reason: Callable[[], TMSError]) -> int:
+        """Close the logs that others should own by now; how many."""
+        released = 0
+        for log in self.partitions.opened():
+            name = self.registry.name_of(log.uid)
+            if name is None:  # deleted
+                continue
+            record = self.registry.find(name)
+            if record.uid == log.uid and not self.partitions.owns(name, record, log.partition):
+                self.partitions.release(log, RELEASE_TIMEOUT_S, reason())
+                released += 1
+        return released
+
+    def recheck(self, reason: Callable[[], TMSError]) -> bool:
+        """Close the logs that others have taken over, and forget of topics what others have
+        changed; whether a journal was among them. Raises `StorageUnavailable`."""
+        topics = {record.uid: name for name, record in self.registry.refresh()}
+        journal_lost = False
+        for log in self.partitions.opened():
+            if log.uid not in topics:
+                self.partitions.forget(log.uid, RELEASE_TIMEOUT_S)
+            elif not log.is_owned(self.metadata):
+                self.partitions.release(log, RELEASE_TIMEOUT_S, reason())
+                journal_lost |= topics[log.uid].namespace == SYSTEM_NAMESPACE
+        return journal_lost
+
+    def port(self, name: TopicName, partition: int) -> PartitionsPort:
+        """The owner of a partition. Raises `TopicNotFound`, `PartitionNotFound`."""
+        peer = self.partitions.peer_of(name, self.registry.find(name), partition)
+        return self.own if peer is None else peer.partitions
+
+    def require_own(self, name: TopicName, positions: Iterable[PartitionPosition]) -> None:
+        """Raise `NotOwner` unless this process owns all of these partitions."""
+        for partition, _ in positions:
+            self.log(name, partition)
+
     def log(self, name: TopicName, partition: int) -> PartitionLog:
-        """The log of one partition. Raises `TopicNotFound`, `PartitionNotFound`."""
+        """The log of one partition of this process. Raises `TopicNotFound`, `PartitionNotFound`,
+        `NotOwner`."""
         return self.partitions.get(name, self.registry.find(name), partition)
 
     def journal(self, name: TopicName, fate_of: FateOf | None = None) -> InternalTopic:

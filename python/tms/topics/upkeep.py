@@ -80,7 +80,9 @@ class Maintenance:
             for partition in range(record.partitions):
                 try:
                     self._clean_partition(name, record, partition, now_ms, stored)
-                    if (record.uid, partition) in staged:
+                    if (record.uid, partition) in staged and self._partitions.owns(
+                        name, record, partition
+                    ):
                         self._clean_staged(name, record, partition, now_ms)
                 except (TopicNotFound, Closed):
                     pass  # deleted meanwhile
@@ -134,6 +136,8 @@ class Maintenance:
         now_ms: int,
         stored: Mapping[bytes, bytes],
     ) -> None:
+        if not self._partitions.owns(name, topic, partition):
+            return
         floor = floor_by_time(now_ms, topic.retention_ms)
         if self._partitions.logs.get((topic.uid, partition)) is None and not _worth_opening(
             topic, partition, floor[0], stored

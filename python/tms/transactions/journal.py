@@ -68,7 +68,10 @@ class CommitPlaces:
     def is_stored(self, block: Stored) -> bool:
         """Whether the log still reaches as far; of a topic that is gone nothing is missed."""
         name = self._topics.registry.name_of(block.uid)
-        return name is None or self._topics.log(name, block.partition).reaches(block.end_offset)
+        if name is None:
+            return True
+        port = self._topics.port(name, block.partition)
+        return port.reaches(name, block.partition, block.end_offset)
 
     def make_durable(self, places: Iterable[tuple[int, int]]) -> None:
         """Sync what was stored in these partitions, by topic uid. Owns none of them: who owns one
@@ -76,7 +79,7 @@ class CommitPlaces:
         for uid, partition in places:
             name = self._topics.registry.name_of(uid)
             if name is not None:
-                self._topics.log(name, partition).make_durable()
+                self._topics.port(name, partition).make_durable(name, partition)
 
 
 class TransactionsMachine:

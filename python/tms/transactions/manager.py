@@ -278,6 +278,15 @@ class TransactionManager:
         late = pointer // POINTERS_PER_MS + self._lifetime_ms < self._clock.now_ms()
         return Fate.SKIPPED if late else Fate.OPEN
 
+    fate_at_once = fate
+
+    def fates(self, pointers: Iterable[int]) -> dict[int, Fate]:
+        """The same of several that were begun here, as it is in the journal. Raises
+        `StorageUnavailable`."""
+        state = self._journal.settled()
+        with self._journal.lock:
+            return {pointer: state.fate(pointer) for pointer in pointers}
+
     def bound(self) -> int:
         """A pointer up to which everything is decided for every transaction in progress."""
         with self._journal.lock:

@@ -306,6 +306,11 @@ class Transactions:
             before_ms = max(0, min(before_ms, cleaned_ms - self._lifetime_ms - LATE_MS))
         return self.tephra.truncate_before(before_ms)
 
+    def undecided_since_ms(self, foreign: bool) -> int:
+        """See `Decisions`."""
+        self.settle()
+        return self.manager.undecided_since_ms(self._topics.clock.now_ms(), foreign)
+
     def stats(self, now_ms: int) -> TransactionStats:
         """Counts, for metrics."""
         state = self.manager.state

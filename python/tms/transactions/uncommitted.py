@@ -15,20 +15,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
-from tms.block import BlockHeader, Flags
+from tms.block import Flags
 from tms.errors import Invalid, TimedOut, TMSError, TopicNotFound, TransactionEnded
 from tms.log.groups import Stamp
-from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
-from tms.log.records import FIRST_KEY
-from tms.log.recovery import header_of
-from tms.log.staging import Staged, is_reference
-from tms.model.message import Appended, NewBlock
-from tms.model.position import Position
-from tms.model.snapshot import POINTERS_PER_MS, Fate
+from tms.log.staging import reference_to
+from tms.model.message import Appended, NewBlock, Staged
+from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import TopicStaged
-from tms.topics.internal_topic import READ_BYTES
 from tms.topics.topics import Topics
 from tms.transactions.edits import Stored
 from tms.transactions.manager import WRITE_TIMEOUT_S, TransactionManager
@@ -69,7 +64,8 @@ class _Referred(NamedTuple):
 class Unnamed(NamedTuple):
     """Staged blocks of a partition that no commit will publish."""
 
-    log: PartitionLog
+    topic: TopicName
+    partition: int
     pointer: int
     blocks: list[Staged]
 
@@ -106,32 +102,25 @@ class UncommittedMessages:
         """Store blocks where nobody sees them, until `refer` or a commit names them."""
         with self._storing(write_pointer) as storing:
             name.require_writable()
-            checked = self._publisher.check(name, blocks)
+            self._publisher.check(name, blocks)
             if storing.id is not None:
                 with self._lock:
                     staged = self._staged.setdefault(storing.id, set())
                     staged.update((name, new.partition, write_pointer) for new in blocks)
-            for partition in {new.partition for new in blocks}:
-                some = [
-                    (new.block, header)
-                    for new, header in zip(blocks, checked, strict=True)
-                    if new.partition == partition
-                ]
-                log = self._topics.log(name, partition)
-                flags = storing.stamp().flags
-                log.staged.add(some, write_pointer, self._clock.now_ms(), flags)
+            for partition in dict.fromkeys(new.partition for new in blocks):
+                some = [new for new in blocks if new.partition == partition]
+                port, flags = self._topics.port(name, partition), storing.stamp().flags
+                port.stage(name, some, flags, write_pointer)
 
     def references(
         self, name: TopicName, partition: int, write_pointer: int, producers: Sequence[int] = ()
     ) -> list[NewBlock]:
         """Blocks that name what a transaction staged in a partition, in order; of these producers,
         if some are given."""
-        staged, named = (
-            self._topics.log(name, partition).staged.of(write_pointer),
-            frozenset(producers),
-        )
+        port, named = self._topics.port(name, partition), frozenset(producers)
+        staged = port.staged(name, partition, write_pointer)
         return [
-            NewBlock(partition, one.reference())
+            NewBlock(partition, reference_to(one))
             for one in staged
             if not named or one.producer_id in named
         ]
@@ -161,21 +150,11 @@ class UncommittedMessages:
         """What an earlier process referred to, as the log has it; nothing can be there of a
         transaction that began since the start."""
         pointer, ahead = storing.pointer, AHEAD_MS_MAX * POINTERS_PER_MS
-        places: list[Appended] = []
         if pointer >= self._first + (0 if storing.id else ahead):
-            return _Referred(0, places)
-        reader, ended = self._topics.log(name, partition).reader, False
-        position = Position.time(max(0, pointer - ahead) // POINTERS_PER_MS)
-        while not ended:
-            read = reader.read(position, FIRST_KEY, READ_BYTES)
-            position, ended = read.next, read.ended
-            for stored in read.blocks:
-                header = header_of(stored)
-                taken_back = header.flags & Flags.ROLLED_BACK
-                if is_reference(stored) and header.write_pointer == pointer and not taken_back:
-                    first = stored.last_sequence - header.count + 1
-                    place = stored.time_ms, first, header.count, header.base_offset
-                    places.append(Appended(partition, *place))
+            return _Referred(0, [])
+        from_ms = max(0, pointer - ahead) // POINTERS_PER_MS
+        port = self._topics.port(name, partition)
+        places = port.referred(name, partition, pointer, from_ms)
         return _Referred(len(places), places)
 
     @contextlib.contextmanager
@@ -199,23 +178,11 @@ class UncommittedMessages:
         """Take back the messages of a transaction in a range, synced; how many blocks there
         were. Raises `TransactionEnded` for one that was committed here: it stays."""
         _check_pointer(range.write_pointer)
-        log = self._topics.log(range.topic, range.partition)
-        count = log.roll_back(
-            range.first, range.last, range.write_pointer, self._require_uncommitted
-        )
-        self._manager.rolled_back(range.write_pointer)
+        topic, partition, first, last, pointer = range
+        port = self._topics.port(topic, partition)
+        count = port.roll_back(topic, partition, pointer, first, last)
+        self._manager.rolled_back(pointer)
         return count
-
-    def _require_uncommitted(self, header: BlockHeader) -> None:
-        """Raise `TransactionEnded` for a block that was committed here, however long ago."""
-        pointer, flags = header.write_pointer, header.flags
-        shown = flags & Flags.ISSUED and not flags & Flags.ROLLED_BACK
-        if shown and self._manager.state.fate(pointer) is Fate.VISIBLE:
-            raise TransactionEnded(
-                f"The transaction {pointer} is committed; its messages cannot be taken back.",
-                transaction=pointer,
-                outcome="committed",
-            )
 
     def take_back(self, writes: Writes[StoredRange]) -> bool:
         """Roll back what a transaction stored, which can no longer commit; whether nothing of it is
@@ -233,12 +200,12 @@ class UncommittedMessages:
         """A transaction has ended: what it staged is named by its commit, or dropped."""
         with self._lock:
             places = self._staged.pop(id, set())
-        for name, partition, pointer in places:
+        for name, partition, pointer in sorted(places):
             with contextlib.suppress(TMSError):
-                log = self._topics.log(name, partition)
-                self._referred.pop((log.uid, partition, pointer), None)
+                uid = self._registry.find(name).uid
+                self._referred.pop((uid, partition, pointer), None)
                 if not committed:
-                    log.staged.drop(pointer)
+                    self._topics.port(name, partition).drop_staged(name, partition, pointer)
 
     def unnamed(self, id: int, named: Sequence[TopicStaged]) -> list[Unnamed]:
         """What a transaction staged, as far as that is known, that a commit which names producers
@@ -254,19 +221,19 @@ class UncommittedMessages:
             if any(not part.producers for part in here):
                 continue
             with contextlib.suppress(TMSError):  # of a topic that is gone, all of it is
-                log = self._topics.log(name, partition)
-                blocks = [
-                    part for part in log.staged.of(pointer) if part.producer_id not in published
-                ]
-                if blocks and (log.uid, partition, pointer) not in self._referred:
-                    unnamed_.append(Unnamed(log, pointer, blocks))
+                staged = self._topics.port(name, partition).staged(name, partition, pointer)
+                blocks = [part for part in staged if part.producer_id not in published]
+                uid = self._registry.find(name).uid
+                if blocks and (uid, partition, pointer) not in self._referred:
+                    unnamed_.append(Unnamed(name, partition, pointer, blocks))
         return unnamed_
 
     def drop(self, unnamed: Sequence[Unnamed]) -> None:
         """Make room: nobody will ever name these. What fails stays until its day is dropped."""
-        for log, pointer, blocks in unnamed:
+        for name, partition, pointer, blocks in unnamed:
             with contextlib.suppress(TMSError):
-                log.staged.drop(pointer, blocks)
+                port = self._topics.port(name, partition)
+                port.drop_staged(name, partition, pointer, blocks)
 
     def _storing(self, write_pointer: int) -> "_Storing":
         _check_pointer(write_pointer)

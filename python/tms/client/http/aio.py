@@ -14,7 +14,7 @@ import asyncio
 import os
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar, cast
 
@@ -24,6 +24,7 @@ from tms.client.http.answers import BODIES_KEPT, AnswerReader
 from tms.client.http.connection import (
     CONNECT_S_MAX,
     ServiceAddress,
+    ServiceAddresses,
     connect_error,
     ended_error,
     exchange_error,
@@ -38,11 +39,11 @@ T = TypeVar("T")
 
 
 class AsyncHttpChannel:
-    """A channel to the service at `target`. For one event loop, which keeps connections open: one
-    that nobody has any more is closed with its channel."""
+    """A channel to a service. For one event loop, which keeps connections open: one that nobody has
+    any more is closed with its channel."""
 
-    def __init__(self, target: ServiceAddress, calls: Calls) -> None:
-        self._target = target
+    def __init__(self, addresses: ServiceAddresses, calls: Calls) -> None:
+        self._addresses = addresses
         self._calls = calls
         self._closed = False
         self._line: _AsyncLine | None = None
@@ -109,9 +110,11 @@ class AsyncHttpChannel:
                     await line.sent()
                 answer = await answered
         except TimeoutError as exc:
+            address = self._addresses.now
             self.reset()
+            self._addresses.avoid(address)
             raise TimedOut(
-                f"{self._target.url} has not answered within {timeout_s:.3g} s; is it overloaded, "
+                f"{address.url} has not answered within {timeout_s:.3g} s; is it overloaded, "
                 "stopped, or no TMS service?",
                 outcome="unknown",
             ) from exc
@@ -122,16 +125,18 @@ class AsyncHttpChannel:
             raise Closed("The bus, producer or consumer was closed.")
         if self._line is not None and self._line.usable:
             return self._line
-        target, wait_s = self._target, min(timeout_s, CONNECT_S_MAX)
+        target, wait_s = self._addresses.now, min(timeout_s, CONNECT_S_MAX)
+        avoid = self._addresses.avoid
         try:
             async with asyncio.timeout(wait_s):
                 _, self._line = await asyncio.get_running_loop().create_connection(
-                    lambda: _AsyncLine(target),
+                    lambda: _AsyncLine(target, avoid),
                     target.host,
                     target.port,
                     ssl=ssl.create_default_context() if target.tls else None,
                 )
         except OSError as exc:
+            avoid(target)
             raise connect_error(exc, target, wait_s) from exc
         return self._line
 
@@ -139,8 +144,9 @@ class AsyncHttpChannel:
 class _AsyncLine(asyncio.BufferedProtocol):
     """One connection, and what waits for its answers."""
 
-    def __init__(self, target: ServiceAddress) -> None:
+    def __init__(self, target: ServiceAddress, failed: Callable[[ServiceAddress], None]) -> None:
         self._target = target
+        self._failed = failed
         self._reader = AnswerReader(target.url, BODIES_KEPT)
         self._waiting: deque[asyncio.Future[Response]] = deque()
         self._transport: asyncio.Transport | None = None
@@ -163,6 +169,8 @@ class _AsyncLine(asyncio.BufferedProtocol):
 
     def fail(self, error: TMSError) -> None:
         """Everything under way fails; nothing more can be sent."""
+        if self.usable and isinstance(error, Unavailable):
+            self._failed(self._target)
         self.usable = False
         self._writable.set()
         while self._waiting:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from tms import forks
 from tms.api.parameters import TIMEOUT_S
 from tms.client.http.answers import BODIES_KEPT
-from tms.client.http.connection import HttpConnection, ServiceAddress
+from tms.client.http.connection import HttpConnection, ServiceAddresses
 from tms.client.http.exchange import Call, Calls, Response
 from tms.client.transport import FetchRequest, PendingAnswer
 from tms.clock import Clock
@@ -83,9 +83,9 @@ class HttpChannel:
     their answers."""
 
     def __init__(
-        self, target: ServiceAddress, calls: Calls, clock: Clock, timeout_s: float
+        self, addresses: ServiceAddresses, calls: Calls, clock: Clock, timeout_s: float
     ) -> None:
-        self._target = target
+        self._addresses = addresses
         self._calls = calls
         self._clock = clock
         self._send_s_max = attempt_s(timeout_s)
@@ -128,7 +128,8 @@ class HttpChannel:
         for."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         if not self._reading.acquire(timeout=max(0.0, timeout_s)):
-            raise TimedOut(f"{self._target.url} has not answered in {timeout_s:.3g} s.")
+            url = pending.line.connection.target.url
+            raise TimedOut(f"{url} has not answered in {timeout_s:.3g} s.")
         try:
             while not pending.settled:
                 self._settle(pending.line, pending.line.connection.receive(deadline_s))
@@ -148,9 +149,7 @@ class HttpChannel:
         if line is None or line.failed or (not line.waiting and not line.connection.usable):
             if line is not None and not line.failed:
                 line.connection.close()
-            line = self._line = _ChannelConnection(
-                HttpConnection(self._target, self._clock, self._send_s_max, BODIES_KEPT)
-            )
+            line = self._line = _ChannelConnection(self._connect())
         pending = HttpPending(self, line, call.read)
         line.waiting.append(pending)
         line.connection.send(call.chunks, self._clock.monotonic_s() + self._send_s_max)
@@ -158,16 +157,26 @@ class HttpChannel:
             self._drop(Closed(_CLOSED))
         return pending
 
+    def _connect(self) -> HttpConnection:
+        address = self._addresses.now
+        try:
+            return HttpConnection(address, self._clock, self._send_s_max, BODIES_KEPT)
+        except (Unavailable, TimedOut):
+            self._addresses.avoid(address)
+            raise
+
     def _settle(self, line: _ChannelConnection, answer: Response) -> None:
         line.waiting[0].settle(answer)  # it waits until it is settled: see `_forked`
         line.waiting.popleft()
         if not answer.keeps_open:
-            url = self._target.url
+            url = line.connection.target.url
             self._fail(line, Unavailable(f"{url} closed the connection.", outcome="unknown"))
 
     def _fail(self, line: _ChannelConnection, error: TMSError) -> None:
         """Everything under way on the line fails. The caller reads: it holds `_reading`."""
         line.failed = True
+        if isinstance(error, Unavailable | TimedOut):
+            self._addresses.avoid(line.connection.target)
         line.connection.close()
         while line.waiting:
             line.waiting.popleft().fail(error)
@@ -177,7 +186,7 @@ class HttpChannel:
         self._reading = threading.Lock()
         line, self._line = self._line, None
         if line is not None:
-            url = self._target.url
+            url = line.connection.target.url
             self._fail(
                 line, Unavailable(f"The connection to {url} stayed with the parent process.")
             )

@@ -47,6 +47,20 @@ class ServiceAddress:
         self.url = f"{parts.scheme}://{self.authority}"
 
 
+class ServiceAddresses:
+    """Where a service is reached: its instances, and the one that is used now. Thread-safe. Raises
+    `ConfigError`."""
+
+    def __init__(self, urls: str) -> None:
+        self._all = [ServiceAddress(url.strip()) for url in urls.split(",")]
+        self.now = self._all[0]
+
+    def avoid(self, address: ServiceAddress) -> None:
+        """It was not reached, or has refused: use the next one, if it is the one that is used."""
+        if address is self.now:
+            self.now = self._all[(self._all.index(address) + 1) % len(self._all)]
+
+
 def connect_error(exc: Exception, target: ServiceAddress, timeout_s: float) -> TMSError:
     """What it means that no connection could be made."""
     if isinstance(exc, ConnectionRefusedError):

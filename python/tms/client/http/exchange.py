@@ -69,13 +69,14 @@ class Call(msgspec.Struct, Generic[T]):
 
 class Calls:
     """Builds the calls to one service. `peer` names it in errors; a `token`, printable ASCII, goes
-    with every request, for what guards the service."""
+    with every request, for what guards the service, and so do `fields`, each with its CRLF."""
 
-    def __init__(self, authority: str, peer: str, token: str = "") -> None:
+    def __init__(self, authority: str, peer: str, token: str = "", fields: str = "") -> None:
         self._peer = peer
         self._common = f" HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: tms-python\r\n"
         if token:
             self._common += f"Authorization: Bearer {token}\r\n"
+        self._common += fields
         self._append_head = lru_cache(1_024)(self._make_append_head)
 
     def of(self, operation: Operation, given: Mapping[str, Any]) -> Call[Any]:
@@ -154,6 +155,17 @@ class Calls:
             kind=routes.BLOCKS,
             fields=f"Idempotency-Key: {token}\r\n" if token else "",
         )
+
+    def of_blocks(
+        self,
+        operation: Operation,
+        given: Mapping[str, Any],
+        blocks: Sequence[NewBlock],
+        read: Callable[[Buffer], T],
+    ) -> Call[T]:
+        """An operation with a body of blocks."""
+        chunks = list(bodies.frames(blocks))
+        return self._request(operation, given, chunks, read, kind=routes.BLOCKS)
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], id: int) -> Call[None]:
         given = {"name": name, "transaction": id}

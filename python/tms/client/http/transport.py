@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from tms import forks
 from tms.api.erasing import erase_body
+from tms.api.instances import ClusterApi
 from tms.api.operation import Operation, Repeat
 from tms.api.operations import (
     OPERATIONS,
@@ -40,11 +41,11 @@ from tms.api.operations import (
 from tms.api.parameters import TIMEOUT_S
 from tms.block.received import Received
 from tms.client.http.channel import HttpChannel
-from tms.client.http.connection import HttpConnection, ServiceAddress
+from tms.client.http.connection import HttpConnection, ServiceAddress, ServiceAddresses
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, explained, surely_not_done
 from tms.client.transport import Channel, FetchRequest
 from tms.clock import Clock, SystemClock
-from tms.errors import Closed, Conflict, NotFound, TMSError
+from tms.errors import Closed, Conflict, NotFound, TimedOut, TMSError, Unavailable
 from tms.model.delayed import Deferred, Due
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
@@ -86,8 +87,9 @@ def _method(operation: Operation) -> Callable[..., Any]:
 
 @has_operations("topics")
 class HttpTransport(TopicsApi):
-    """The service at `url` (`http://HOST:PORT`, or https). Thread-safe; connects when first
-    used."""
+    """The service at `url` (`http://HOST:PORT`, or https; several, separated by commas, of one
+    cluster). Thread-safe; connects when first used, and goes on to the next instance where one is
+    not reached, or refuses because it has to."""
 
     def __init__(
         self,
@@ -97,10 +99,10 @@ class HttpTransport(TopicsApi):
         clock: Clock | None = None,
         token: str = "",
     ) -> None:
-        self.target = ServiceAddress(url)
+        self.addresses = ServiceAddresses(url)
         self.timeout_s = timeout_s
         self.clock = clock or SystemClock()
-        self.calls = Calls(self.target.authority, self.target.url, token)
+        self.calls = Calls(self.addresses.now.authority, self.addresses.now.url, token)
         self._idle: deque[HttpConnection] = deque()
         self._closed = False
         forks.in_child(self._forked)
@@ -177,6 +179,11 @@ class HttpTransport(TopicsApi):
         """The service's log groups."""
         return HttpGroups(self)
 
+    @property
+    def cluster(self) -> ClusterApi:
+        """The instances of the service."""
+        return HttpCluster(self)
+
     def call(
         self,
         call: Call[T],
@@ -209,7 +216,7 @@ class HttpTransport(TopicsApi):
 
     def open_channel(self) -> Channel:
         """A connection of its own for one producer or consumer."""
-        return HttpChannel(self.target, self.calls, self.clock, self.timeout_s)
+        return HttpChannel(self.addresses, self.calls, self.clock, self.timeout_s)
 
     def close(self) -> None:
         """Close the idle connections; calls under way finish. A second call does nothing."""
@@ -223,7 +230,15 @@ class HttpTransport(TopicsApi):
     def attempt(self, call: Call[T], timeout_s: float) -> T:
         """One request and its answer."""
         deadline_s = self.clock.monotonic_s() + timeout_s
-        connection = self._take(timeout_s)
+        address = self.addresses.now
+        try:
+            connection = self._take(address, timeout_s)
+            return self._exchange(connection, call, deadline_s)
+        except (Unavailable, TimedOut):
+            self.addresses.avoid(address)
+            raise
+
+    def _exchange(self, connection: HttpConnection, call: Call[T], deadline_s: float) -> T:
         try:
             connection.send(call.chunks, deadline_s)
             answer = connection.receive(deadline_s)
@@ -237,7 +252,7 @@ class HttpTransport(TopicsApi):
             self._idle.append(connection)
         return call.read(answer)
 
-    def _take(self, timeout_s: float) -> HttpConnection:
+    def _take(self, address: ServiceAddress, timeout_s: float) -> HttpConnection:
         if self._closed:
             raise Closed("The bus was closed; open or connect a new one.")
         while self._idle:
@@ -245,10 +260,10 @@ class HttpTransport(TopicsApi):
                 connection = self._idle.pop()
             except IndexError:  # another thread was faster
                 break
-            if connection.usable:
+            if connection.target is address and connection.usable:
                 return connection
             connection.close()
-        return HttpConnection(self.target, self.clock, timeout_s)
+        return HttpConnection(address, self.clock, timeout_s)
 
 
 class _Port:
@@ -316,6 +331,11 @@ class HttpQueues(_Port, QueuesApi):
 @has_operations("groups")
 class HttpGroups(_Port, GroupsApi):
     """The log groups of a service."""
+
+
+@has_operations("cluster")
+class HttpCluster(_Port, ClusterApi):
+    """The instances of a service."""
 
 
 @has_operations("delayed")

@@ -5,7 +5,8 @@ import socket
 from functools import partial
 from ipaddress import ip_address
 
-from tms.compat.tephra.discovery import Registration, session
+from tms.cluster.sessions import Sessions, session
+from tms.compat.tephra.discovery import Registration
 from tms.compat.tephra.frames import FrameLimits, FrameServer
 from tms.compat.tephra.handler import Handler
 from tms.compat.tephra.messages import Messages, load_types
@@ -13,32 +14,41 @@ from tms.server.service import Service
 
 
 class TephraServer(FrameServer):
-    """A transaction server for Tephra's clients. Used by the event loop's thread."""
+    """A transaction server for Tephra's clients; where another instance coordinates it answers what
+    that one does. Used by the event loop's thread."""
 
     def __init__(self, service: Service, listener: socket.socket, limits: FrameLimits) -> None:
         types = load_types()
+        engine = service.engine
         handler = Handler(
-            types, service.engine.transactions, service.clock, lambda: not service.reasons()
+            types, lambda: engine.transactions, service.clock, lambda: not service.reasons()
         )
-        messages = Messages(types, handler, service.engine.confirm_owner)
-        super().__init__(listener, messages.answer, limits)
-        self._registration: Registration | None = None
+        messages = Messages(types, handler, engine.confirm_owner)
+        service.answer_tephra = messages.answer
+
+        def answer(message: bytes) -> bytes:
+            if engine.coordinates or engine.cluster is None:
+                return messages.answer(message)
+            return engine.cluster.coordinator().answer_tephra(message)
+
+        super().__init__(listener, answer, limits)
+        self._sessions: Sessions | None = None
 
     def register(self, quorum: str, name: str, host: str) -> None:
         """From `start` to `stop`, let clients find it through ZooKeeper."""
-        connect = partial(session, quorum)
-        self._registration = Registration(connect, name, reachable(host), self.port)
+        registration = Registration(name, reachable(host), self.port)
+        self._sessions = Sessions(partial(session, quorum), registration)
 
     async def start(self) -> None:
         """Begin to answer, and say so."""
         await super().start()
-        if self._registration is not None:
-            self._registration.start()
+        if self._sessions is not None:
+            self._sessions.start()
 
     async def stop(self, timeout_s: float) -> None:
         """Let no client find it any more, then answer what was received."""
-        if self._registration is not None:
-            await asyncio.to_thread(self._registration.stop)
+        if self._sessions is not None:
+            await asyncio.to_thread(self._sessions.stop)
         await super().stop(timeout_s)
 
 

@@ -13,7 +13,9 @@ from tms.errors import Invalid, Malformed, TooLarge, TransactionConflict
 from tms.events import EventLog
 from tms.model.snapshot import Snapshot, TransactionType, VisibilityLevel
 from tms.model.transaction_image import encode_image
+from tms.transactions.tephra import TephraOperations
 from tms.transactions.transactions import Transactions
+from tms.transactions.uncommitted import StoredRange
 
 I32_MAX = 2**31 - 1
 _SHORT, _LONG = TransactionType.SHORT, TransactionType.LONG
@@ -24,12 +26,20 @@ class Handler:
     """The methods of `TTransactionServer`. Thread-safe."""
 
     def __init__(
-        self, types: Any, transactions: Transactions, clock: Clock, ready: Callable[[], bool]
+        self,
+        types: Any,
+        transactions: Callable[[], Transactions],
+        clock: Clock,
+        ready: Callable[[], bool],
     ) -> None:
         self._types = types
-        self._tephra = transactions.tephra
+        self._transactions = transactions  # as long as they are kept here
         self._clock = clock
         self._ready = ready
+
+    @property
+    def _tephra(self) -> TephraOperations[StoredRange]:
+        return self._transactions().tephra
 
     # -- starting --------------------------------------------------------------------------------
 

@@ -191,6 +191,23 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         self.response_complete = True
         connection.on_response_complete()
 
+    async def relay(
+        self, status: int, head: bytes, length: int, chunks: AsyncIterator[bytes]
+    ) -> None:
+        """The same with chunks that are still to come."""
+        if self.disconnected:
+            return
+        connection = self.connection
+        connection.write(self._start(status, head, b"content-length: %d\r\n" % length))
+        async for chunk in chunks:
+            connection.write(chunk)
+            if connection.writable is not None:
+                await connection.writable.wait()
+            if connection.transport.is_closing():
+                return
+        self.response_complete = True
+        connection.on_response_complete()
+
     async def stream_chunks(self, status: int, head: bytes, chunks: AsyncIterator[bytes]) -> None:
         """Answer with chunks of HTTP, one for each that comes; the client sees it if they end with
         an error."""

@@ -1,0 +1,61 @@
+"""Bugs of instances that share a store; a part of `bugs`. Each undoes what keeps one of them from
+believing what others have changed.
+"""
+
+from collections.abc import Callable, Collection
+
+from sim.replacing import Replacement
+from tms.cluster.cluster import Cluster
+from tms.cluster.decisions import AskedDecisions
+from tms.cluster.standing import Standing
+from tms.engine import Engine
+from tms.log.segments import SegmentChain
+from tms.model.snapshot import Fate
+
+
+def _no_epoch() -> list[Replacement]:
+    """Who takes a partition over does not say so in its record."""
+    return [(SegmentChain, "take_over", lambda self: None)]
+
+
+def _acknowledge_before_verify() -> list[Replacement]:
+    """What was written is acknowledged, whoever owns the partition by then."""
+    return [(SegmentChain, "require_owned", lambda self: None)]
+
+
+def _trust_the_session() -> list[Replacement]:
+    """Whoever was a member of the cluster believes that it still owns what it did."""
+    return [(Cluster, "confirm", lambda self: None)]
+
+
+def _follow_without_asking() -> list[Replacement]:
+    """An instance that has not heard of a transaction takes it for one that never commits."""
+
+    def learn(self: AskedDecisions, pointers: Collection[int]) -> Callable[[int, bool], Fate]:
+        return lambda pointer, issued: Fate.SKIPPED
+
+    return [(AskedDecisions, "learn", learn)]
+
+
+def _two_coordinators() -> list[Replacement]:
+    """Whose journals were taken over goes on coordinating."""
+
+    def recheck(self: Engine, cluster: Cluster) -> None:
+        self.topics.recheck(cluster.not_owner)
+
+    return [(Engine, "recheck", recheck)]
+
+
+def _tell_nobody() -> list[Replacement]:
+    """Who takes a partition over does not tell the owner before."""
+    return [(Standing, "fence", lambda self, names: None)]
+
+
+OF_INSTANCES: dict[str, Callable[[], list[Replacement]]] = {
+    "acknowledge-before-verify": _acknowledge_before_verify,
+    "follow-without-asking": _follow_without_asking,
+    "no-epoch": _no_epoch,
+    "tell-nobody": _tell_nobody,
+    "trust-the-session": _trust_the_session,
+    "two-coordinators": _two_coordinators,
+}

@@ -1,0 +1,571 @@
+"""Several engines in one thread: instances of a cluster over one store, that see each other late or
+not at all, die, sleep, wake up, and ask one another over a network that loses, delays and repeats.
+
+Invariants
+
+* As for one engine (`world`): the same seed takes the same steps.
+* Between any two operations of the store of one instance another one may take over what it owns.
+* An instance that is at something, further down on the stack, answers nobody: it is slow.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from random import Random
+from threading import Lock
+from typing import Any, TypeVar
+
+from msgspec import structs
+
+from sim.bounds.drawing import Bounds
+from sim.disk import Disk
+from sim.faulty import FaultyStore
+from sim.history import Crashed, History
+from sim.world import Background, Died, Stuck, VirtualClock, World, quietly
+from tms.cluster.cluster import Cluster, RolePlayer
+from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
+from tms.cluster.ownership import Ownership
+from tms.cluster.standing import Standing
+from tms.compaction.compaction import CompactionLimits
+from tms.engine import ROLES, Engine
+from tms.errors import NotOwner, TimedOut, TMSError, Unavailable
+from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.topics.filtering import FetchBounds as FilterBounds
+from tms.topics.sweep import open_metadata
+
+INSTANCES = 3
+SETTLING = 9  # rounds
+LEADERLESS_MAX = 300  # questions in a row that nobody could answer
+IN_VAIN_MAX = 1_000  # times that somebody waits
+LIFETIME_MS = 25 * 3_600_000
+LOST, UNANSWERED, LATE, TWICE = 0.02, 0.02, 0.01, 0.02  # shares of the questions
+T = TypeVar("T")
+
+
+class Member:
+    """A member that sees the others when it is told; see `ClusterMember`."""
+
+    def __init__(self, record: InstanceRecord) -> None:
+        self.record = record
+        self.view = MembershipView()
+        self.state = MembershipState.LOST
+
+    def join(self, changed: Callable[[], None]) -> None:
+        """The world lets it be seen."""
+
+    def drain(self) -> None:
+        """Nothing is ended as it should."""
+
+    def leave(self) -> None:
+        """The world lets it go."""
+
+
+class WorldCluster(Cluster):
+    """An instance that does what the world lets it do."""
+
+    def __init__(self, instance: "Instance", lifetime_ms: int) -> None:
+        world = instance.world
+        metadata = open_metadata(instance.store)
+        ownership = Ownership(
+            metadata, world.clock, instance.id, wait=lambda seconds: None, shared_by="sim"
+        )
+        ownership.take()
+        connect = partial(_connected, instance)
+        super().__init__(metadata, world.clock, instance.member, ownership, connect, lifetime_ms)
+        self._instance = instance
+        self._standing = Standing(metadata, instance.id, f"{instance.life:04d}")
+        self.name = self._standing.name
+
+    def play(self, player: RolePlayer) -> None:
+        self._player = player
+        self._standing.join()
+        self._ownership.confirm()
+        self._read_pins()
+
+    def play_no_more(self) -> None:
+        self._ended = True
+
+    def ask(self, question: Callable[[], None]) -> None:
+        self._instance.background.submit(question)
+
+
+class Waiting(Background):
+    """Work that waits; who waits for an answer that nobody is working on is stuck."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_vain = 0
+
+    def passes(self, gate: Lock, timeout_s: float | None) -> bool:
+        passed = super().passes(gate, timeout_s)
+        self.in_vain = 0 if passed else self.in_vain + 1
+        if self.in_vain > IN_VAIN_MAX:
+            raise Stuck("Somebody waits for an answer that nobody is working on.")
+        return passed
+
+
+class InstanceBackground(Background):
+    """What one process has to do; nothing of it once that has died."""
+
+    def __init__(self, instance: "Instance") -> None:
+        super().__init__()
+        self._instance, self._life = instance, instance.life
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        instance, life = self._instance, self._life
+
+        def work() -> None:
+            if instance.life == life and instance.engine is not None:
+                instance.world.aside(partial(fn, *args, **kwargs))
+
+        return instance.world.background.submit(work)
+
+
+class Instance:
+    """A process, which may be dead."""
+
+    def __init__(self, world: "ClusterWorld", id: str) -> None:
+        self.world = world
+        self.id = id
+        self.life = 0
+        self.engine: Engine | None = None
+        self.store: FaultyStore
+        self.member: Member
+        self.cluster: WorldCluster
+        self.background: InstanceBackground
+
+    def start(self) -> None:
+        """Be a new process, which nobody sees yet."""
+        world = self.world
+        self.life += 1
+        self.store = FaultyStore(world.disk, partial(world.before, self))
+        self.member = Member(InstanceRecord(self.id, f"sim://{self.id}", "0"))
+        self.background = InstanceBackground(self)
+        with world.inside(self):
+            self.cluster = WorldCluster(self, LIFETIME_MS)
+            engine = Engine(
+                self.store,
+                world.clock,
+                world.config,
+                self.background,
+                world.random,
+                owner=self.cluster,
+            )
+        engine._fetcher.bounds = world.filtering
+        self.engine = engine
+
+    def settle(self) -> None:
+        """See who is there, and open and close what follows from it."""
+        engine, world = self.engine, self.world
+        if engine is None or world.busy[self.id]:
+            return
+        if self.id in world.present:
+            self.member.view, self.member.state = world.view(), MembershipState.MEMBER
+        before = engine.coordinates
+        with world.inside(self):
+            quietly(self.cluster.settle)
+        world.era += before != engine.coordinates  # leases begin anew
+
+
+class SimPeer:
+    """An instance, as another one asks it. What is asked may be lost, come late or twice."""
+
+    def __init__(self, caller: Instance, target: Instance) -> None:
+        self._caller, self._target = caller, target
+        self.name, self.address = target.id, f"sim://{target.id}"
+        self.partitions = SimPartitions(self)
+
+    def fetch(self, name: TopicName, positions: Any, *more: Any) -> Any:
+        def fetch(engine: Engine) -> Any:
+            engine.topics.require_own(name, positions)
+            return engine.fetch(name, positions, *more)
+
+        return self.ask(fetch)
+
+    def watch(self, name: TopicName, positions: Any, callback: Callable[[], None], _: Any) -> Any:
+        """Nobody waits here."""
+        callback()
+        return lambda: None
+
+    def erase_own(self, *given: Any) -> int:
+        return self.ask(lambda engine: engine.compaction.erase_own(*given))
+
+    def erase_delayed(self, *given: Any) -> int:
+        return self.ask(lambda engine: engine.delayed.erase(*given))
+
+    def undecided_since_ms(self, foreign: bool) -> int:
+        ask = partial(_undecided_since_ms, foreign)
+        return self.ask(ask, reading=True)
+
+    def answer_tephra(self, message: bytes) -> bytes:
+        raise NotImplementedError
+
+    def learn(self, pointers: Any) -> Any:
+        return self.ask(lambda engine: engine.transactions.manager.fates(pointers), reading=True)
+
+    def ask(self, do: Callable[[Engine], T], reading: bool = False, once: bool = False) -> T:
+        """What the instance answers. Raises `Unavailable`, `TimedOut`, and what it raises. What is
+        asked `once` nobody repeats."""
+        if self._caller.world.calm:
+            return self._answered(do, reading)
+        random = self._caller.world.random
+        chance = random.random()
+        if chance < LOST:
+            raise Unavailable("The question was lost.")
+        chance -= LOST
+        if chance < LATE:
+            self._later(do)
+            raise TimedOut("No answer came.", outcome="unknown")
+        chance -= LATE
+        if chance < TWICE and not once:
+            quietly(lambda: self._answered(do, reading))
+        answer = self._answered(do, reading)
+        if random.random() < UNANSWERED:
+            raise Unavailable("The answer was lost.", outcome="unknown")
+        return answer
+
+    def _answered(self, do: Callable[[Engine], T], reading: bool) -> T:
+        world, target = self._caller.world, self._target
+        engine = target.engine
+        if engine is None or (world.busy[target.id] and not (reading and _at_rest(engine))):
+            raise Unavailable("It does not answer.", outcome="unknown")
+        with world.inside(self._caller):
+            try:
+                with world.inside(target):
+                    engine.confirm_owner()
+                    return do(engine)
+            except Died:
+                world.bury_unless_below()
+                raise Unavailable("It has died.", outcome="unknown") from None
+
+    def _later(self, do: Callable[[Engine], object]) -> None:
+        self._caller.world.background.submit(lambda: quietly(lambda: self._answered(do, False)))
+
+
+class SimPartitions:
+    """The partitions of another instance."""
+
+    def __init__(self, peer: SimPeer) -> None:
+        self._peer = peer
+
+    def store(self, name: TopicName, blocks: Any, *more: Any) -> Any:
+        def store(engine: Engine) -> Any:  # what is sent is a copy
+            sent = [structs.replace(new, block=bytearray(new.block)) for new in blocks]
+            return engine.topics.own.store(name, sent, *more)
+
+        return self._peer.ask(store, once=True)
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return lambda *given: self._peer.ask(
+            lambda engine: getattr(engine.topics.own, method)(*given)
+        )
+
+
+class AnyInstance:
+    """The engine as actors know it: some instance for what every one of them answers, one that
+    coordinates for the rest."""
+
+    def __init__(self, world: "ClusterWorld") -> None:
+        object.__setattr__(self, "_world", world)
+
+    def __getattr__(self, name: str) -> Any:
+        world: ClusterWorld = object.__getattribute__(self, "_world")
+        return getattr(world.coordinator() if name in ROLES else world.some(), name)
+
+
+class ClusterWorld(World):
+    """The world of several instances. `engine` is any of them."""
+
+    crowded = True
+
+    def __init__(self, seed: int, topics: tuple[str, ...], bounds: Bounds) -> None:
+        self.random = Random(f"instances {seed}")
+        self.config = bounds.config(compaction=bounds.make(CompactionLimits, dirty_ratio=0.0))
+        self.filtering = bounds.make(FilterBounds)
+        self.history = History()
+        self.clock = VirtualClock(self.history)
+        self.background = Waiting()
+        self.life = self.era = 0
+        self.between = lambda: None
+        self.busy: Counter[str] = Counter()  # instances by how often they are on the stack
+        self.asked: set[str] = set()  # instances, in this step, which may still be at it
+        self.present: set[str] = set()  # as ZooKeeper says
+        self.calm = True  # nothing is lost on the way
+        self._number = self._leaderless = 0
+        self._dies_in = -1
+        self._dying: Instance | None = None
+        self._inside = False
+        self.disk = Disk(shared=True)
+        self.instances = [Instance(self, f"i{number}") for number in range(INSTANCES)]
+        self._waits = self.background.passes
+        self.step(self._begin)
+        self.engine = AnyInstance(self)  # type: ignore[assignment]
+        for topic in topics:
+            settings = TopicSettings(2, None, None, Durability.SYNCED)
+            self.engine.create_topic(TopicName.parse(topic), settings)
+
+    def _begin(self) -> None:
+        for instance in self.instances:
+            instance.start()
+            self.present.add(instance.id)
+        self._settle_all()
+
+    @property
+    def store(self) -> FaultyStore:  # type: ignore[override]
+        """That of some instance."""
+        return self.random.choice(self._alive()).store
+
+    # -- who answers ---------------------------------------------------------------------------
+
+    def some(self) -> Engine:
+        """An instance that answers, or will."""
+        for _ in range(20):
+            free = [one for one in self._alive() if not self.busy[one.id]]
+            if not free:
+                break
+            instance = self.random.choice(free)
+            assert instance.engine is not None
+            if instance.member.state is not MembershipState.LOST:
+                try:
+                    with self.inside(instance):
+                        instance.engine.confirm_owner()
+                except NotOwner:
+                    if instance.id in self.asked:
+                        break
+                    self._let_die(instance)  # whoever runs it starts it anew
+                    continue
+                self.asked.add(instance.id)
+                return instance.engine
+            instance.settle()
+        raise Unavailable("No instance answers.")
+
+    def coordinator(self) -> Engine:
+        """One that coordinates, as far as it knows."""
+        for attempt in range(6):
+            free = [one for one in self._alive() if not self.busy[one.id]]
+            found = [one for one in free if one.engine and one.engine.coordinates]
+            if found:
+                instance = self.random.choice(found)
+                engine = instance.engine
+                assert engine is not None
+                try:
+                    with self.inside(instance):
+                        engine.confirm_owner()
+                except TMSError:
+                    continue
+                if engine.coordinates:
+                    self.asked.add(instance.id)
+                    self._leaderless = 0
+                    return engine
+            elif attempt > 2:
+                self._settle_all()
+        if not self._inside and not any(self.busy.values()):
+            self._leaderless += 1
+        if self._leaderless > LEADERLESS_MAX:
+            raise Stuck("Nobody can coordinate.")
+        raise Unavailable("Nobody coordinates.")
+
+    # -- what happens to them ------------------------------------------------------------------
+
+    def stir(self) -> None:
+        """Something happens between the instances."""
+        random, self.calm = self.random, False
+        instance = random.choice(self.instances)
+        match random.randrange(8):
+            case 0:  # its session ends: it does not know
+                if len(self.present) > 1:
+                    self.present.discard(instance.id)
+                    self._number += 1
+            case 1:  # it is told
+                if instance.id not in self.present and instance.engine is not None:
+                    instance.member.state = MembershipState.LOST
+                    quietly(instance.cluster.settle)
+            case 2:
+                instance.member.state = MembershipState.SUSPENDED
+            case 3 | 4:
+                if instance.engine is None:
+                    self._start(instance)
+                self.present.add(instance.id)
+                self._number += 1
+            case 5:
+                topics = instance.cluster._metadata and self._topics(instance)
+                if topics:
+                    uid, partition = random.choice(topics)
+                    to = random.choice(self.instances).id
+                    quietly(lambda: instance.cluster.pin(f"{uid}/{partition}", to))
+            case _:
+                instance.settle()
+
+    def view(self) -> MembershipView:
+        """Who is there, as ZooKeeper says."""
+        there = [one for one in self.instances if one.id in self.present]
+        return MembershipView(self._number, tuple(one.member.record for one in there))
+
+    def before(self, instance: Instance, operation: str, name: str) -> None:
+        """An instance is about to use its store."""
+        if self._dies_in > 0:
+            self._dies_in -= 1
+            if self._dies_in == 0:
+                self._dies_in, self._dying = -1, instance
+                instance.store.crashed = True
+                raise Died
+        if self._inside or len(self.instances) < INSTANCES:
+            return
+        self._inside = True
+        try:
+            with self.inside(instance):
+                self.aside(lambda: quietly(self.between))
+                if self.random.random() < 0.02:
+                    other = self.random.choice(self.instances)
+                    if not self.busy[other.id]:
+                        self.aside(other.settle)
+        finally:
+            self._inside = False
+
+    @contextmanager
+    def inside(self, instance: Instance) -> Iterator[None]:
+        """The instance is at something."""
+        self.busy[instance.id] += 1
+        try:
+            yield
+        finally:
+            self.busy[instance.id] -= 1
+
+    def aside(self, work: Callable[[], object]) -> None:
+        """Do something of another process: who waits here does not die of it."""
+        try:
+            work()
+        except Died:
+            self.bury_unless_below()
+
+    def bury_unless_below(self) -> None:
+        """The process that was to die is dead; the error is raised again if it is at something
+        further down on the stack, which must end, too."""
+        assert self._dying is not None
+        if self.busy[self._dying.id] or self._dying.id in self.asked:
+            raise Died
+        self.bury()
+
+    def bury(self) -> None:
+        """The process that was to die is dead."""
+        assert self._dying is not None
+        self._let_die(self._dying)
+        self._dying = None
+
+    def _let_die(self, instance: Instance) -> None:
+        instance.life += 1
+        instance.engine = None
+        instance.store.crashed = True
+        self.life += 1
+        self.era += 1
+        self.history.add(Crashed(self.history.now(), False))
+        if self.random.random() < 0.5:
+            self.present.discard(instance.id)
+            self._number += 1
+
+    def _start(self, instance: Instance) -> None:
+        inside, self._inside = self._inside, True  # nobody else does anything meanwhile
+        try:
+            instance.start()
+        except Died:
+            self.bury()
+        except TMSError:
+            instance.engine = None
+        finally:
+            self._inside = inside
+
+    def _alive(self) -> list[Instance]:
+        alive = [one for one in self.instances if one.engine is not None]
+        while not alive:
+            for one in self.instances:
+                self._start(one)
+                self.present.add(one.id)
+            self._number += 1
+            alive = [one for one in self.instances if one.engine is not None]
+        return alive
+
+    def _settle_all(self) -> None:
+        for one in self.instances:
+            if one.engine is not None:
+                self.present.add(one.id)
+        self._number += 1
+        for _ in range(SETTLING):
+            for one in self._alive():
+                self.aside(one.settle)
+            if any(one.engine and one.engine.coordinates for one in self.instances):
+                return
+
+    def _topics(self, instance: Instance) -> list[tuple[int, int]]:
+        engine = instance.engine
+        if engine is None:
+            return []
+        known = engine.topics.registry.known.values()
+        return [(one.uid, number) for one in known for number in range(one.partitions)]
+
+    # -- as of one engine ----------------------------------------------------------------------
+
+    def step(self, work: Callable[[], None]) -> None:
+        """Do something; who dies of it is dead after it."""
+        from tms.log import pending
+
+        waits, pending._passes = pending._passes, self.background.passes
+        try:
+            work()
+        except Died:
+            self.bury()
+        except TMSError:  # an actor whose question nobody answered asks again
+            if self.calm:
+                raise
+        finally:
+            self.busy.clear()
+            self.asked.clear()
+            pending._passes = waits
+
+    def die_soon(self, operations: int, power: bool) -> None:
+        self._dies_in = operations
+
+    def close(self) -> None:
+        """Let one end as it should, and start anew."""
+        instance = self.random.choice(self._alive())
+        engine = instance.engine
+        assert engine is not None
+        quietly(engine.close)
+        instance.life += 1
+        self.life += 1
+        self.era += 1
+        instance.engine = None
+        self.present.discard(instance.id)
+        self._start(instance)
+
+    def restart(self) -> None:
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """End all faults: everybody lives, is seen, and has what it should."""
+        self._dies_in, self.between, self.calm = -1, lambda: None, True
+        for one in self.instances:
+            if one.engine is None:
+                self._start(one)
+            one.store.heal()
+        while self.background.run():
+            pass
+        self._settle_all()
+        for one in self._alive():
+            assert one.engine is not None
+            quietly(one.engine.maintenance.recover)
+
+
+def _connected(caller: Instance, record: InstanceRecord, _: object) -> SimPeer:
+    target = next(one for one in caller.world.instances if one.id == record.id)
+    return SimPeer(caller, target)
+
+
+def _undecided_since_ms(foreign: bool, engine: Engine) -> int:
+    return engine.transactions.undecided_since_ms(foreign)
+
+
+def _at_rest(engine: Engine) -> bool:
+    """Whether asking for outcomes needs nothing that somebody on the stack may hold."""
+    return engine.coordinates and engine.transactions.manager.known

@@ -1,0 +1,94 @@
+"""`tms cluster`, on two instances, on a service that is alone and on a data directory."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster_kit import Instances, instances
+from tests.http_kit import serving
+from tests.log_kit import until
+from tms.cli.main import run
+
+Tms = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def two() -> Iterator[Instances]:
+    with instances("a", "b") as both, both.connect("a") as bus:
+        bus.create_topic("orders", partitions=4)
+        yield both
+
+
+@pytest.fixture
+def tms(capsysbinary: pytest.CaptureFixture[bytes]) -> Tms:
+    """Runs `tms` at a place; its exit code and its JSON."""
+
+    def tms(*arguments: str) -> tuple[int, Any]:
+        capsysbinary.readouterr()
+        code = run([*arguments, "--json", "--no-input"])
+        return code, json.loads(capsysbinary.readouterr().out)
+
+    return tms
+
+
+def test_instances_are_shown_with_what_they_own(
+    two: Instances, tms: Tms, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    at = ("--url", two.url("b"))
+    code, view = tms("cluster", "status", *at)
+    assert code == 0 and [one["id"] for one in view["instances"]] == ["a", "b"]
+    assert view["answered_by"] == "b" and view["coordinator"] == two.coordinator()
+    assert {one["address"] for one in view["instances"]} == {two.url("a"), two.url("b")}
+    code, owners = tms("cluster", "owners", "orders", *at)
+    assert code == 0 and set(owners["owners"]) == {"a", "b"} and len(owners["owners"]) == 4
+    assert run(["cluster", "status", *at]) == 0
+    table = capsysbinary.readouterr().out.decode()
+    assert two.url("a") in table and "coordinates" in table.lower()
+    assert tms("cluster", "owners", "nowhere", *at)[0] == 3
+
+
+def test_a_partition_goes_where_it_is_told_and_back(two: Instances, tms: Tms) -> None:
+    at = ("--url", two.url("a"))
+    before = two.owners("orders")
+    other = "b" if before[2] == "a" else "a"
+    assert tms("cluster", "move", "orders", "2", other, *at) == (
+        0,
+        {"topic": "orders", "partition": 2, "instance": other},
+    )
+    assert two.owners("orders", "b")[2] == two.owners("orders", "a")[2] == other
+    assert tms("cluster", "unpin", "orders", "2", *at)[0] == 0
+    assert two.owners("orders") == before
+    assert tms("cluster", "move", "orders", "2", "nobody", *at)[0] == 2
+    assert tms("cluster", "move", "orders", "4", other, *at)[0] == 3
+    assert tms("cluster", "move", "nowhere", "0", other, *at)[0] == 3
+
+
+def test_an_instance_is_drained_through_any_other(two: Instances, tms: Tms) -> None:
+    at = ("--url", two.url("b"))
+    assert tms("cluster", "drain", "a", *at)[0] == 2  # nobody confirmed it
+    assert tms("cluster", "drain", "a", "--dry-run", *at)[1] == {"instance": "a", "drained": False}
+    assert tms("cluster", "drain", "nobody", "--yes", *at)[0] == 3
+    assert tms("cluster", "drain", "a", "--yes", *at)[0] == 0
+    until(lambda: set(two.owners("orders", "b")) == {"b"})
+    assert [one["draining"] for one in tms("cluster", "status", *at)[1]["instances"]] == [1, 0]
+
+
+def test_of_several_addresses_one_has_to_answer(two: Instances, tms: Tms) -> None:
+    urls = f"http://127.0.0.1:1,{two.url('a')},http://127.0.0.1:1"
+    assert tms("cluster", "owners", "orders", "--url", urls)[0] == 0
+    assert tms("topic", "describe", "orders", "--url", urls)[0] == 0
+    assert tms("cluster", "status", "--url", "http://127.0.0.1:1,http://127.0.0.1:2")[0] == 6
+
+
+def test_who_is_alone_has_no_instances(tms: Tms, tmp_path: Path) -> None:
+    with serving() as served:
+        at = ("--url", f"http://127.0.0.1:{served.address[1]}")
+        code, view = tms("cluster", "status", *at)
+        assert code == 0 and view["instances"] == [] and view["state"] == "alone"
+        assert tms("cluster", "owners", "orders", *at)[0] in (3, 4)
+        assert tms("cluster", "drain", "a", "--yes", *at)[0] == 4
+    code, said = tms("cluster", "status", "--data", str(tmp_path))
+    assert code != 0 and "--url" in said["error"]["next"]

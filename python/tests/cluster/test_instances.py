@@ -1,0 +1,298 @@
+"""Several instances over one store: any of them answers anything, and what each owns is moved, lost
+and taken over without anything acknowledged being lost."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.cluster_kit import instances
+from tests.http_kit import Client
+from tms.client.client import Bus
+from tms.errors import NotOwner, TMSError, TopicNotFound, Unavailable
+
+TOPIC, PARTITIONS = "orders", 8
+IN_TIME_S = 10.0
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + IN_TIME_S
+    while not holds():
+        assert time.monotonic() < deadline_s, what
+        threading.Event().wait(0.01)
+
+
+def read(bus: Bus, topic: str = TOPIC) -> list[tuple[int, int, bytes | None]]:
+    """Everything, in the order of partitions."""
+    consumer = bus.consumer(topic, stop_at_end=True)
+    return sorted((m.partition, m.offset, m.value) for m in consumer)
+
+
+def values(bus: Bus, topic: str = TOPIC) -> set[bytes | None]:
+    return {value for _, _, value in read(bus, topic)}
+
+
+def spread(bus: Bus, tag: str, topic: str = TOPIC) -> set[bytes | None]:
+    """One message in each partition."""
+    sent: set[bytes | None] = set()
+    for partition in range(PARTITIONS):
+        value = f"{tag}{partition}".encode()
+        bus.publish(topic, value, partition=partition)
+        sent.add(value)
+    return sent
+
+
+def test_any_instance_answers_publishes_and_fetches() -> None:
+    with instances("a", "b", "c") as all, all.connect("a") as first:
+        first.create_topic(TOPIC, partitions=PARTITIONS)
+        sent: set[bytes | None] = set()
+        for id in "abc":
+            with all.connect(id) as bus:
+                sent |= spread(bus, id)
+        assert set(all.owners(TOPIC)) == {"a", "b", "c"}
+        seen = []
+        for id in "abc":
+            with all.connect(id) as bus:
+                seen.append(read(bus))
+        assert {value for _, _, value in seen[0]} == sent
+        assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_transaction_over_partitions_of_several_owners_is_seen_everywhere() -> None:
+    with instances("a", "b", "c") as all, all.connect("a") as first:
+        first.create_topic(TOPIC, partitions=PARTITIONS)
+        for id in "abc":
+            with all.connect(id) as bus, bus.transaction() as tx:
+                for partition in range(PARTITIONS):
+                    tx.send(TOPIC, f"{id}{partition}".encode(), partition=partition)
+            expected = {f"{id}{p}".encode() for p in range(PARTITIONS)}
+            for other in "abc":
+                with all.connect(other) as bus:
+                    assert expected <= values(bus)
+
+
+def test_what_is_rolled_back_is_seen_nowhere_and_what_is_open_holds_readers_everywhere() -> None:
+    with instances("a", "b", "c") as all, all.connect("a") as bus:
+        bus.create_topic(TOPIC, partitions=PARTITIONS)
+        with pytest.raises(RuntimeError), bus.transaction() as tx:
+            for partition in range(PARTITIONS):
+                tx.send(TOPIC, b"never", partition=partition)
+            raise RuntimeError
+        sent = spread(bus, "plain")
+        for id in "abc":
+            with all.connect(id) as other:
+                assert values(other) == sent
+
+
+def test_groups_queues_and_delayed_messages_are_reached_through_any_instance() -> None:
+    with instances("a", "b", "c") as all, all.connect("a") as first:
+        first.create_topic(TOPIC, partitions=PARTITIONS)
+        sent = spread(first, "x")
+        got: list[bytes | None] = []
+        with (
+            all.connect("b") as bus,
+            bus.consumer(TOPIC, group="g", start="earliest") as consumer,
+        ):
+            for message in consumer:
+                got.append(message.value)
+                if len(got) == PARTITIONS:
+                    break
+            consumer.ack()
+        assert set(got) == sent
+        for id in "abc":
+            with all.connect(id) as bus:
+                [group] = bus.groups(TOPIC)
+                assert group.group == "g" and group.lag == 0
+                bus.publish_later(TOPIC, f"late {id}".encode(), delay=0.05)
+        with all.connect("c") as bus:
+            until(lambda: {b"late a", b"late b", b"late c"} <= values(bus), "delayed messages")
+            queue = bus.queue(TOPIC, group="work", start="earliest")
+            done: list[bytes | None] = []
+            while len(done) < PARTITIONS + 3:
+                messages = queue.receive(limit=4, wait_s=1)
+                done += [message.value for message in messages]
+                queue.ack(messages)
+            assert set(done) == values(bus)
+
+
+def test_topics_that_one_instance_changes_are_changed_for_all_at_once() -> None:
+    with instances("a", "b") as all, all.connect("a") as a, all.connect("b") as b:
+        a.create_topic(TOPIC, partitions=2)
+        for bus in (a, b):
+            for partition in range(2):
+                bus.publish(TOPIC, b"old", partition=partition)
+        a.update_topic(TOPIC, partitions=4)
+        for partition in range(4):
+            b.publish(TOPIC, b"new", partition=partition)
+        assert len(read(a)) == len(read(b)) == 8
+        b.delete_topic(TOPIC)
+        for bus in (a, b):
+            with pytest.raises(TopicNotFound):
+                read(bus)
+        a.create_topic(TOPIC, partitions=2)
+        assert read(b) == [] == read(a)
+        b.publish(TOPIC, b"again", partition=0)
+        assert values(a) == {b"again"} == values(b)
+
+
+def test_what_concerns_all_partitions_is_done_by_all_owners() -> None:
+    with instances("a", "b", "c") as all, all.connect("a") as bus:
+        bus.create_topic(TOPIC, partitions=PARTITIONS)
+        for round in range(3):
+            for partition in range(PARTITIONS):
+                bus.publish(TOPIC, f"{round}".encode(), key=b"k%d" % partition, partition=partition)
+        info = bus.describe_topic(TOPIC)
+        assert [one.partition for one in info.partition_infos] == list(range(PARTITIONS))
+        assert {one.end_offset for one in info.partition_infos} == {3}
+        assert bus.offsets(TOPIC) == dict.fromkeys(range(PARTITIONS), 3)
+        assert bus.erase(TOPIC, key=b"k5") == 3
+        assert len(read(bus)) == 3 * (PARTITIONS - 1)
+        bus.truncate_topic(TOPIC)
+        assert read(bus) == []
+
+
+def test_an_instance_that_ends_leaves_everything_to_the_others() -> None:
+    with instances("a", "b", "c") as all:
+        coordinator = all.coordinator()
+        rest = [id for id in "abc" if id != coordinator]
+        with all.connect(rest[0]) as bus:
+            bus.create_topic(TOPIC, partitions=PARTITIONS)
+            sent = spread(bus, "before")
+            all.stop(coordinator)
+            sent |= spread(bus, "after")
+            with bus.transaction() as tx:
+                for partition in range(PARTITIONS):
+                    tx.send(TOPIC, b"tx", partition=partition)
+            assert values(bus) == sent | {b"tx"}
+        assert all.coordinator() in rest
+        assert set(all.owners(TOPIC, rest[0])) == set(rest)
+
+
+def test_fault_12_an_instance_that_does_not_know_that_it_was_replaced_answers_nothing() -> None:
+    with instances("a", "b", "c") as all:
+        coordinator = all.coordinator()
+        rest = [id for id in "abc" if id != coordinator]
+        with all.connect(rest[0]) as bus, all.connect(coordinator) as old:
+            bus.create_topic(TOPIC, partitions=PARTITIONS)
+            sent = spread(old, "before")
+            mine = [p for p, id in enumerate(all.owners(TOPIC)) if id == coordinator]
+            assert mine and values(old) == sent
+            all.member[coordinator].expire(blind=True)
+            sent |= spread(bus, "after")
+            with bus.transaction() as tx:
+                tx.send(TOPIC, b"tx", partition=mine[0])
+            assert values(bus) == sent | {b"tx"}
+            with Client(all.served[coordinator].address) as client:
+                path = f"/v2/namespaces/default/topics/{TOPIC}/messages"
+                for partition in mine:
+                    at = f"{path}?start={partition}:earliest"
+                    answer = client.request("GET", at)
+                    if answer.status == 200:  # it has taken the partition back, and read it
+                        texts = {m["value"] for m in answer.json["messages"]}
+                        assert f"after{partition}" in texts
+
+
+def test_fault_13_while_suspended_an_instance_reads_and_does_not_write() -> None:
+    with instances("a", "b") as all, all.connect("a") as bus:
+        bus.create_topic(TOPIC, partitions=PARTITIONS)
+        sent = spread(bus, "x")
+        mine = [p for p, id in enumerate(all.owners(TOPIC)) if id == "a"]
+        assert mine
+        all.member["a"].suspend()
+        with Client(all.served["a"].address) as client:
+            path = f"/v2/namespaces/default/topics/{TOPIC}/messages"
+            answer = client.request("GET", f"{path}?start={mine[0]}:earliest")
+            assert answer.status == 200 and len(answer.json["messages"]) == 1
+            body = b'{"messages": [{"value": "no", "partition": %d}]}' % mine[0]
+            answer = client.request("POST", path, body, media="application/json")
+            assert answer.status == 503, answer
+        all.members.tell()
+        sent |= spread(bus, "y")
+        assert values(bus) == sent
+
+
+def test_fault_13_once_lost_an_instance_owns_nothing_until_it_is_seen_again() -> None:
+    with instances("a", "b") as all, all.connect("b") as bus:
+        bus.create_topic(TOPIC, partitions=PARTITIONS)
+        sent = spread(bus, "x")
+        all.member["a"].expire()
+        with Client(all.served["a"].address) as client:
+            path = f"/v2/namespaces/default/topics/{TOPIC}/messages"
+            assert client.request("GET", f"{path}?start=earliest").status == 503
+            assert client.request("GET", "/readyz").status == 503
+        sent |= spread(bus, "y")
+        assert values(bus) == sent
+        all.member["a"].join(all.cluster["a"].settle_again)
+        with all.connect("a") as again:
+            sent |= spread(again, "z")
+            assert values(again) == sent == values(bus)
+
+
+def test_a_move_is_noticed_by_nobody() -> None:
+    with instances("a", "b") as all, all.connect("a") as bus:
+        bus.create_topic(TOPIC, partitions=PARTITIONS)
+        stop, sent, errors = threading.Event(), [], []
+
+        def publish() -> None:
+            with all.connect("b") as own, own.producer(TOPIC) as producer:
+                number = 0
+                while not stop.is_set():
+                    number += 1
+                    try:
+                        producer.send(b"%d" % number, partition=number % PARTITIONS)
+                        producer.flush()
+                    except TMSError as error:
+                        errors.append(error)
+                    sent.append(b"%d" % number)
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        for to in ("a", "b"):
+            for partition in range(PARTITIONS):
+                with Client(all.served["a"].address) as client:
+                    path = f"/v2/namespaces/default/topics/{TOPIC}/owners/{partition}"
+                    body = b'{"to": "%s"}' % to.encode()
+                    answer = client.request("PUT", path, body, media="application/json")
+                    assert answer.status == 204, answer
+                assert all.owners(TOPIC)[partition] == to
+                threading.Event().wait(0.05)
+        stop.set()
+        thread.join()
+        assert not errors
+        assert [value for _, _, value in sorted(read(bus), key=_number)] == sent
+
+
+def _number(row: tuple[int, int, bytes | None]) -> int:
+    return int(row[2] or b"0")
+
+
+def test_an_instance_that_drains_hands_everything_over() -> None:
+    with instances("a", "b") as all, all.connect("a") as bus:
+        bus.create_topic(TOPIC, partitions=PARTITIONS)
+        sent = spread(bus, "x")
+        with Client(all.served["b"].address) as client:  # which lets the one concerned do it
+            answer = client.request("POST", "/v2/cluster/instances/a/drain")
+            assert answer.status == 204, answer
+        until(lambda: set(all.owners(TOPIC)) == {"b"}, "b owns everything")
+        until(lambda: all.coordinator() == "b", "b coordinates")
+        sent |= spread(bus, "y")
+        assert values(bus) == sent
+
+
+def test_a_service_of_another_kind_is_refused_by_the_cluster_and_the_other_way_round() -> None:
+    from tests.cluster_kit import LIMITS
+    from tms.clock import SystemClock
+    from tms.engine import own
+    from tms.errors import AlreadyRunning
+
+    with instances("a") as all, all.connect("a") as bus:
+        bus.create_topic(TOPIC)
+        with pytest.raises(AlreadyRunning, match="the cluster at test"):
+            own(all.store, SystemClock(), "alone", LIMITS)
+        bus.publish(TOPIC, b"1")
+        alone = own(all.store, SystemClock(), "alone", LIMITS, take_over=True)
+        assert alone is not None
+        with pytest.raises((NotOwner, Unavailable)), all.connect("a", timeout_s=1) as late:
+            late.publish(TOPIC, b"2")
+        alone.release()

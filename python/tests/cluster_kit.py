@@ -1,0 +1,172 @@
+"""Instances of a cluster in this process: one store, one list of members, and services that ask
+one another over HTTP."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tms
+from tests.http_kit import Client, Served, serving
+from tests.log_kit import KeptStore
+from tms.client.client import Bus
+from tms.client.http.peer import HttpPeer
+from tms.clock import Clock, SystemClock
+from tms.cluster.cluster import Cluster
+from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
+from tms.cluster.ownership import OwnerLimits, Ownership
+from tms.store.base import Store
+from tms.topics.sweep import open_metadata
+
+LIMITS = OwnerLimits(beat_s=0.2, silent_s=30.0)
+LIFETIME_MS = 25 * 3_600_000
+
+
+class Members:
+    """Who is there, as everybody sees it at once unless `hold` keeps it from somebody."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.present: dict[str, MemoryMember] = {}
+        self.number = 0
+
+    def tell(self) -> None:
+        with self.lock:
+            self.number += 1
+            records = tuple(self.present[id].record for id in sorted(self.present))
+            for member in self.present.values():
+                member.see(MembershipView(self.number, records))
+
+
+class MemoryMember:
+    """A member without a ZooKeeper; see `ClusterMember`."""
+
+    def __init__(self, members: Members, record: InstanceRecord) -> None:
+        self._members = members
+        self._changed: Callable[[], None] = lambda: None
+        self.record = record
+        self.view = MembershipView()
+        self.state = MembershipState.LOST
+        self.blind = False  # it sees nothing new
+
+    def join(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        with self._members.lock:
+            self._members.present[self.record.id] = self
+        self._members.tell()
+
+    def see(self, view: MembershipView, state: MembershipState = MembershipState.MEMBER) -> None:
+        if not self.blind:
+            self.view, self.state = view, state
+            self._changed()
+
+    def suspend(self) -> None:
+        """It cannot tell whether the others see it."""
+        self.state = MembershipState.SUSPENDED
+        self._changed()
+
+    def expire(self, blind: bool = False) -> None:
+        """The others do not see it any more; `blind`: and it does not know."""
+        self.blind = blind
+        with self._members.lock:
+            self._members.present.pop(self.record.id, None)
+        if not blind:
+            self.state = MembershipState.LOST
+            self._changed()
+        self._members.tell()
+
+    def drain(self) -> None:
+        old = self.record
+        self.record = InstanceRecord(old.id, old.address, old.version, old.capacity, True)
+        self._members.tell()
+
+    def leave(self) -> None:
+        with self._members.lock:
+            self._members.present.pop(self.record.id, None)
+        self._members.tell()
+
+
+def instance(
+    store: Store, members: Members, record: InstanceRecord, clock: Clock | None = None
+) -> tuple[Cluster, MemoryMember]:
+    """An instance that may be given to an engine."""
+    clock, metadata = clock or SystemClock(), open_metadata(store)
+    ownership = Ownership(metadata, clock, record.id, LIMITS, shared_by="test")
+    ownership.take()
+    ownership.start()
+    member = MemoryMember(members, record)
+
+    def connect(other: InstanceRecord, ask: Callable[[Callable[[], None]], None]) -> HttpPeer:
+        return HttpPeer(other.id, other.address, ask)
+
+    return Cluster(metadata, clock, member, ownership, connect, LIFETIME_MS), member
+
+
+class Instances:
+    """Services that are instances of one cluster over a store in memory."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        self.store = store or KeptStore(shared=True)
+        self.members = Members()
+        self.stacks: dict[str, contextlib.ExitStack] = {}
+        self.served: dict[str, Served] = {}
+        self.member: dict[str, MemoryMember] = {}
+        self.cluster: dict[str, Cluster] = {}
+
+    def start(self, id: str, store: Store | None = None) -> Served:
+        """One more, which others may reach when this returns."""
+        listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
+        host, port = listener.getsockname()[:2]
+        record = InstanceRecord(id, f"http://{host}:{port}", "0")
+        store = store or self.store
+        cluster, member = instance(store, self.members, record)
+        self.stacks[id] = stack = contextlib.ExitStack()
+        served = stack.enter_context(serving(store, owner=cluster, listener=listener))
+        served.service.engine.start()
+        self.served[id], self.member[id], self.cluster[id] = served, member, cluster
+        return served
+
+    def url(self, id: str) -> str:
+        host, port = self.served[id].address
+        return f"http://{host}:{port}"
+
+    def connect(self, id: str, **options: Any) -> Bus:
+        """A bus at one of them, once somebody coordinates."""
+        self.coordinator()
+        return tms.connect(self.url(id), **options)
+
+    def stop(self, id: str) -> None:
+        """Let one end."""
+        self.stacks.pop(id).close()
+        del self.served[id]
+
+    def owners(self, topic: str, id: str = "") -> list[str]:
+        """Who should own the partitions of a topic, as an instance says it."""
+        served = self.served[id or next(iter(self.served))]
+        with Client(served.address) as client:
+            answer = client.request("GET", f"/v2/namespaces/default/topics/{topic}/owners")
+        owners: list[str] = answer.json["owners"]
+        return owners
+
+    def coordinator(self) -> str:
+        """Who coordinates, once somebody does."""
+        for _ in range(500):
+            for id, served in self.served.items():
+                if served.service.engine.coordinates:
+                    return id
+            threading.Event().wait(0.01)
+        raise AssertionError("nobody coordinates")
+
+
+@contextlib.contextmanager
+def instances(*ids: str) -> Iterator[Instances]:
+    """Instances of these ids."""
+    all = Instances()
+    try:
+        for id in ids:
+            all.start(id)
+        yield all
+    finally:
+        for id in [*all.served]:
+            all.stop(id)

@@ -1,0 +1,292 @@
+"""What operators ask of a cluster, and what its instances ask of one another."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Protocol
+
+from msgspec import Meta, Struct
+
+from tms.api import bodies, routes
+from tms.api.operation import (
+    Access,
+    Codec,
+    DeclaredOnly,
+    Form,
+    Repeat,
+    Resource,
+    delete,
+    get,
+    named,
+    post,
+    put,
+)
+from tms.api.parameters import LARGE_BYTES, Shown, number_in
+from tms.model.cluster import ClusterView, TopicOwners
+from tms.model.ids import MessageId
+from tms.model.message import Appended, NewBlock, Readable, Staged
+from tms.model.position import LATEST, Position
+from tms.model.snapshot import Fate, Isolation
+from tms.model.topic import PARTITIONS_MAX, Durability, PartitionInfo, TopicName
+
+ERASE_TIMEOUT_S = 3_600.0
+Number = Annotated[
+    int, Meta(pattern="^[0-9]{1,4}$"), Codec(str, number_in("partition", PARTITIONS_MAX), str)
+]
+Pointer = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Key = tuple[int, int]
+InstanceId = Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
+
+
+class StampQuery(Struct):
+    """How blocks are stored for another instance."""
+
+    flags: int = 0
+    write_pointer: int = 0
+    durability: Durability = Durability.SYNCED
+    internal: int = 0
+    expect: str | None = None
+
+
+class FatesBody(Struct):
+    """Transactions that were begun here, by what becomes of their messages; all others may still
+    commit."""
+
+    visible: list[int]
+    skipped: list[int]
+
+
+def _fates_body(fates: Mapping[int, Fate]) -> FatesBody:
+    return FatesBody(
+        [pointer for pointer, fate in fates.items() if fate is Fate.VISIBLE],
+        [pointer for pointer, fate in fates.items() if fate is Fate.SKIPPED],
+    )
+
+
+def _fates(body: FatesBody) -> dict[int, Fate]:
+    fates = dict.fromkeys(body.visible, Fate.VISIBLE)
+    return fates | dict.fromkeys(body.skipped, Fate.SKIPPED)
+
+
+FATES: Codec[Mapping[int, Fate]] = Codec(FatesBody, _fates, _fates_body)
+
+
+class ClusterApi(Protocol):
+    """The instances of a service that share a store."""
+
+    @get("cluster", Resource.CLUSTER, Access.OBSERVE)
+    def view(self) -> ClusterView:
+        """The instances, and who keeps transactions, groups, queues and delayed messages."""
+        raise DeclaredOnly
+
+    @get("{name}/owners", Resource.TOPIC, Access.READ)
+    def owners(self, name: TopicName) -> TopicOwners:
+        """The instances that own the partitions of a topic, in order."""
+        raise DeclaredOnly
+
+    @post("cluster/instances/{id}/drain", Resource.CLUSTER, Access.OPERATE)
+    def drain(self, id: InstanceId) -> None:
+        """Let an instance own nothing, as long as there are others; until it is started anew."""
+        raise DeclaredOnly
+
+    @put("{name}/owners/{partition}", Resource.TOPIC, Access.OPERATE)
+    def move(self, name: TopicName, partition: Number, to: InstanceId) -> None:
+        """Let an instance own a partition, as long as it is there."""
+        raise DeclaredOnly
+
+    @delete("{name}/owners/{partition}", Resource.TOPIC, Access.OPERATE)
+    def unpin(self, name: TopicName, partition: Number) -> None:
+        """Let placement choose the owner of a partition again."""
+        raise DeclaredOnly
+
+
+class PartitionsApi(Protocol):
+    """What an instance does with its partitions for others; see `topics.owners`."""
+
+    @post(
+        "{name}/owned/blocks",
+        Resource.INSTANCE,
+        Access.OPERATE,
+        repeat=Repeat.NEVER,
+        form=Form(
+            query=StampQuery, body={routes.BLOCKS: bytes}, answer={routes.JSON: bodies.AppendedBody}
+        ),
+    )
+    def store(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        durability: Durability,
+        flags: int = 0,
+        write_pointer: int = 0,
+        internal: bool = False,
+    ) -> list[Appended]:
+        """Append blocks, stamped by a transaction."""
+        raise DeclaredOnly
+
+    @post(
+        "{name}/owned/staged",
+        Resource.INSTANCE,
+        Access.OPERATE,
+        statuses=(routes.NO_CONTENT,),
+        form=Form(query=StampQuery, body={routes.BLOCKS: bytes}),
+    )
+    def stage(
+        self, name: TopicName, blocks: Sequence[NewBlock], flags: int, write_pointer: int
+    ) -> None:
+        """Store blocks of a transaction where nobody sees them."""
+        raise DeclaredOnly
+
+    @post(
+        "{name}/owned/count-stored",
+        Resource.INSTANCE,
+        Access.OPERATE,
+        form=Form(body={routes.BLOCKS: bytes}, answer={routes.JSON: dict[str, int]}),
+    )
+    def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
+        """How many of these blocks were stored before."""
+        raise DeclaredOnly
+
+    @get("{name}/owned/{partition}/staged", Resource.INSTANCE, Access.OPERATE)
+    def staged(
+        self, name: TopicName, partition: Number, write_pointer: Pointer
+    ) -> Annotated[list[Staged], named("StagedBlocks", "Staged blocks.", "staged", list[Staged])]:
+        """What a transaction has staged, in order."""
+        raise DeclaredOnly
+
+    @post(
+        "{name}/owned/{partition}/drop-staged",
+        Resource.INSTANCE,
+        Access.OPERATE,
+        body_bytes_max=LARGE_BYTES,
+    )
+    def drop_staged(
+        self,
+        name: TopicName,
+        partition: Number,
+        write_pointer: Pointer,
+        blocks: list[Staged] | None = None,
+    ) -> None:
+        """Forget what a transaction has staged, or these blocks of it."""
+        raise DeclaredOnly
+
+    @get("{name}/owned/{partition}/referred", Resource.INSTANCE, Access.OPERATE)
+    def referred(
+        self, name: TopicName, partition: Number, write_pointer: Pointer, from_ms: int
+    ) -> Annotated[
+        list[Appended], named("Referred", "Places of references.", "places", list[Appended])
+    ]:
+        """Where the references to what a transaction staged went."""
+        raise DeclaredOnly
+
+    @post("{name}/owned/{partition}/roll-back", Resource.INSTANCE, Access.OPERATE)
+    def roll_back(
+        self, name: TopicName, partition: Number, write_pointer: Pointer, first: Key, last: Key
+    ) -> Annotated[int, named("RolledBack", "How many blocks there were.", "blocks", int)]:
+        """Take back the messages of a transaction in [first, last]."""
+        raise DeclaredOnly
+
+    @get("{name}/owned/{partition}/reaches", Resource.INSTANCE, Access.OPERATE)
+    def reaches(
+        self, name: TopicName, partition: Number, end_offset: int
+    ) -> Annotated[bool, named("Reaches", "Whether it does.", "reaches", bool)]:
+        """Whether everything before an offset is there."""
+        raise DeclaredOnly
+
+    @post("{name}/owned/{partition}/sync", Resource.INSTANCE, Access.OPERATE)
+    def make_durable(self, name: TopicName, partition: Number) -> None:
+        """Sync what readers can see."""
+        raise DeclaredOnly
+
+    @get("{name}/owned/{partition}/end", Resource.INSTANCE, Access.OPERATE)
+    def end(
+        self, name: TopicName, partition: Number
+    ) -> Annotated[
+        tuple[int, MessageId | None],
+        named(
+            "PartitionEnd", "Offset and id.", "end", tuple[int, tuple[int, int, int, int] | None]
+        ),
+    ]:
+        """The offset behind the last message, and its id."""
+        raise DeclaredOnly
+
+    @post("{name}/owned/kept", Resource.INSTANCE, Access.OPERATE)
+    def kept(
+        self, name: TopicName, partitions: list[int]
+    ) -> Annotated[
+        Mapping[int, Readable], named("Kept", "By partition.", "kept", dict[int, Readable])
+    ]:
+        """What may still be shown of messages that were fetched before."""
+        raise DeclaredOnly
+
+    @post("{name}/owned/describe", Resource.INSTANCE, Access.OPERATE)
+    def describe(
+        self, name: TopicName, partitions: list[int]
+    ) -> Annotated[
+        list[PartitionInfo],
+        named("PartitionInfos", "Partitions.", "partitions", list[PartitionInfo]),
+    ]:
+        """How partitions stand."""
+        raise DeclaredOnly
+
+    @post("{name}/owned/offsets", Resource.INSTANCE, Access.OPERATE)
+    def offsets(
+        self,
+        name: TopicName,
+        partitions: list[int],
+        at: Position = LATEST,
+        isolation: Shown = Isolation.COMMITTED,
+    ) -> Annotated[Mapping[int, int], named("OwnedOffsets", "Offsets.", "offsets", dict[int, int])]:
+        """Which offsets a position is."""
+        raise DeclaredOnly
+
+    @post("{name}/owned/truncate", Resource.INSTANCE, Access.OPERATE, repeat=Repeat.UNSAFE)
+    def truncate(self, name: TopicName, partitions: list[int], before: Position) -> None:
+        """Make all messages before a position unreadable."""
+        raise DeclaredOnly
+
+
+class PeersApi(Protocol):
+    """What an instance does for others besides; all but the last as the coordinator."""
+
+    @post("cluster/fates", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
+    def fates(self, pointers: list[int]) -> Annotated[Mapping[int, Fate], FATES]:
+        """What becomes of messages of transactions that were begun here."""
+        raise DeclaredOnly
+
+    @get("cluster/undecided-since", Resource.INSTANCE, Access.OPERATE)
+    def undecided_since_ms(
+        self, foreign: bool
+    ) -> Annotated[int, named("UndecidedSince", "In ms since 1970.", "time_ms", int)]:
+        """A time before which nothing was published by a transaction that is not decided."""
+        raise DeclaredOnly
+
+    @post("{name}/delayed/erase", Resource.INSTANCE, Access.OPERATE, repeat=Repeat.NEVER)
+    def erase_delayed(
+        self, name: TopicName, key: bytes, partition: int | None = None
+    ) -> Annotated[int, named("ErasedDelayed", "How many.", "erased", int)]:
+        """Erase the messages of a key that are not due yet."""
+        raise DeclaredOnly
+
+    @post("cluster/tephra", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
+    def answer_tephra(
+        self, message: bytes
+    ) -> Annotated[bytes, named("TephraAnswer", "A message.", "message", bytes)]:
+        """Answer a message of Tephra's protocol."""
+        raise DeclaredOnly
+
+    @post(
+        "{name}/owned/{partition}/erase",
+        Resource.INSTANCE,
+        Access.OPERATE,
+        repeat=Repeat.NEVER,
+        timeout_s=ERASE_TIMEOUT_S,
+    )
+    def erase_own(
+        self,
+        name: TopicName,
+        partition: Number,
+        key: bytes | None = None,
+        id: MessageId | None = None,
+        waiting: int | None = None,
+    ) -> Annotated[int, named("ErasedHere", "How many.", "erased", int)]:
+        """Erase the messages of a key, or the one with an id, in a partition."""
+        raise DeclaredOnly

@@ -1,0 +1,51 @@
+"""What operators ask of a service: how it is, and what it offers."""
+
+from typing import Any, Protocol
+
+from tms.api import bodies, routes
+from tms.api.operation import Access, DeclaredOnly, Form, Resource, get
+
+
+class ServiceApi(Protocol):
+    """The service itself."""
+
+    @get("/", Resource.SERVICE, Access.OBSERVE, form=Form(answer={routes.JSON: bodies.RootBody}))
+    def root(self) -> None:
+        """Name, version and links."""
+        raise DeclaredOnly
+
+    @get(
+        routes.LIVEZ,
+        Resource.SERVICE,
+        Access.OBSERVE,
+        form=Form(answer={routes.JSON: bodies.ReadinessBody}),
+    )
+    def live(self) -> None:
+        """200 while the process serves."""
+        raise DeclaredOnly
+
+    @get(
+        routes.READYZ,
+        Resource.SERVICE,
+        Access.OBSERVE,
+        statuses=(routes.OK, routes.NOT_READY),
+        form=Form(answer={routes.JSON: bodies.ReadinessBody}),
+    )
+    def ready(self) -> None:
+        """Whether publishing would work."""
+        raise DeclaredOnly
+
+    @get(routes.METRICS, Resource.SERVICE, Access.OBSERVE, form=Form(answer={routes.TEXT: str}))
+    def metrics(self) -> None:
+        """Prometheus metrics."""
+        raise DeclaredOnly
+
+    @get(
+        routes.OPENAPI,
+        Resource.SERVICE,
+        Access.OBSERVE,
+        form=Form(answer={routes.JSON: dict[str, Any]}),
+    )
+    def openapi(self) -> None:
+        """This document."""
+        raise DeclaredOnly

@@ -1,0 +1,140 @@
+"""An instance of a cluster, as another one asks it.
+
+* A request carries `TMS-Hop`: whoever gets it does it, or refuses with `NotOwner`.
+* What is refused so is not tried again here: by then somebody else may be the owner.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TypeVar
+
+from tms.api import bodies, routes
+from tms.api.instances import PartitionsApi, PeersApi
+from tms.api.operations import OPERATIONS
+from tms.client.http.connection import ServiceAddress
+from tms.client.http.exchange import Call, Calls
+from tms.client.http.transport import HttpTransport, has_operations
+from tms.errors import NotOwner, TMSError
+from tms.model.message import Appended, NewBlock, PartitionPosition
+from tms.model.preconditions import expected_text
+from tms.model.snapshot import Fate, Isolation, View
+from tms.model.topic import Durability, TopicName
+from tms.retrying import is_retriable
+
+TIMEOUT_S = 10.0  # of a request to another instance
+STORE_TIMEOUT_S = 30.0
+WATCH_S = 5.0  # of one look whether something has come
+T = TypeVar("T")
+
+
+def _same_peer(error: BaseException) -> bool:
+    return is_retriable(error) and not isinstance(error, NotOwner)
+
+
+@has_operations("partitions")
+class HttpPartitions(PartitionsApi):
+    """The partitions of an instance."""
+
+    def __init__(self, peer: "HttpPeer") -> None:
+        self._peer = peer
+        self.do = peer.do
+
+    def store(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        durability: Durability,
+        flags: int = 0,
+        write_pointer: int = 0,
+        internal: bool = False,
+    ) -> list[Appended]:
+        expect = ",".join(
+            f"{number}:{expected_text(new.expect)}"
+            for number, new in enumerate(blocks)
+            if new.expect is not None
+        )
+        call = self._peer.calls.of_blocks(
+            OPERATIONS["partitions.store"],
+            {
+                "name": name,
+                "durability": durability,
+                "flags": flags,
+                "write_pointer": write_pointer,
+                "internal": int(internal),
+                "expect": expect or None,
+            },
+            blocks,
+            lambda answer: bodies.decode(answer, bodies.AppendedBody).appended,
+        )
+        return self._peer.attempt(call, STORE_TIMEOUT_S)
+
+    def stage(
+        self, name: TopicName, blocks: Sequence[NewBlock], flags: int, write_pointer: int
+    ) -> None:
+        given = {"name": name, "flags": flags, "write_pointer": write_pointer}
+        operation = OPERATIONS["partitions.stage"]
+        self._peer.call(self._peer.calls.of_blocks(operation, given, blocks, lambda _: None))
+
+    def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
+        call = self._peer.calls.of_blocks(
+            OPERATIONS["partitions.count_stored"],
+            {"name": name},
+            blocks,
+            lambda answer: bodies.decode(answer, dict[str, int])["stored"],
+        )
+        return self._peer.call(call)
+
+
+@has_operations("peers")
+class HttpPeer(HttpTransport, PeersApi):
+    """The instance `name` at `address`. `ask` does something in the background. Thread-safe."""
+
+    def __init__(self, name: str, address: str, ask: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(address, timeout_s=TIMEOUT_S)
+        self.name, self.address = name, address
+        self._ask = ask
+        target = ServiceAddress(address)
+        self.calls = Calls(target.authority, name, fields=f"{routes.HOP_HEADER}: 1\r\n")
+        self.partitions = HttpPartitions(self)
+
+    def call(
+        self,
+        call: Call[T],
+        again: Callable[[BaseException], bool] = _same_peer,
+        extra_s: float = 0,
+    ) -> T:
+        """A request, repeated while `again` says so and this instance is the owner."""
+        return super().call(call, lambda error: again(error) and _same_peer(error), extra_s)
+
+    def learn(self, pointers: Collection[int]) -> dict[int, Fate]:
+        """What becomes of messages of these transactions."""
+        ended = self.fates(sorted(pointers))
+        return {pointer: ended.get(pointer, Fate.OPEN) for pointer in pointers}
+
+    def watch(
+        self,
+        name: TopicName,
+        positions: Sequence[PartitionPosition],
+        callback: Callable[[], None],
+        isolation: View = Isolation.COMMITTED,
+    ) -> Callable[[], None]:
+        """Call `callback` once something may be there after these positions."""
+        cancelled = threading.Event()
+
+        def look() -> None:
+            if cancelled.is_set():
+                return
+            try:
+                self.fetch(name, positions, 1, WATCH_S, isolation)
+            except TMSError:
+                cancelled.wait(1.0)  # who waits looks, and is told
+            if not cancelled.is_set():
+                callback()
+
+        self._ask(look)
+        return partial(_cancel, cancelled)
+
+
+def _cancel(event: threading.Event) -> None:
+    event.set()

@@ -1,0 +1,374 @@
+"""The instances that share a store, as one of them: what it should own, what it may answer, whom it
+asks for the rest.
+
+    membership ─▶ placement ─▶ settle_roles: close what others should own, open what is ours
+    standing   ─▶ recheck: close what others have taken
+
+Invariants
+
+* Who should own what is computed from the newest view; that it is wrong for a moment does no harm,
+  because the epoch of a partition decides who owns it.
+* Nothing is answered before it was looked up, since the request came, whether others have moved
+  this instance's record (`confirm`).
+* While it cannot be told whether the others see this instance it writes nothing; once they do not,
+  it owns nothing.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import msgspec
+
+from tms.clock import Clock
+from tms.cluster.decisions import AskedDecisions, Coordinating
+from tms.cluster.membership import ClusterMember, InstanceRecord, MembershipState, MembershipView
+from tms.cluster.ownership import Ownership
+from tms.cluster.placement import Placement
+from tms.cluster.standing import Standing
+from tms.errors import NotOwner, StorageUnavailable, TMSError, Unavailable
+from tms.events import EventLog
+from tms.model import keys
+from tms.model.topic import SYSTEM_NAMESPACE, TopicName
+from tms.store.base import Map
+from tms.topics.owners import Peer
+
+ASKING_THREADS = 32
+LOOK_S = 5.0  # after which it is looked whether owners were chosen, if nobody has said so
+AGAIN_S = 0.5  # after which roles that could not be settled are tried again
+COORDINATOR = (0, 0)  # its place; no topic has the uid 0
+_log = EventLog(__name__)
+
+
+class ClusterPeer(Peer, Coordinating, Protocol):
+    """Another instance, also as the coordinator."""
+
+    def erase_delayed(self, name: TopicName, key: bytes, partition: int | None) -> int:
+        """Erase the messages of a key that are not due yet; how many."""
+        ...
+
+    def answer_tephra(self, message: bytes) -> bytes:
+        """Answer a message of Tephra's protocol."""
+        ...
+
+
+class RolePlayer(Protocol):
+    """Who opens and closes what an instance owns: the engine."""
+
+    def settle_roles(self, cluster: "Cluster") -> None:
+        """Open what this process should own, close what others should. One at a time calls it."""
+        ...
+
+    def recheck(self, cluster: "Cluster") -> None:
+        """Others have taken something over, or changed topics: forget what was true before."""
+        ...
+
+
+class Cluster:
+    """An instance among others. Thread-safe. `connect` makes a peer of its record and of what asks
+    in the background."""
+
+    def __init__(
+        self,
+        metadata: Map,
+        clock: Clock,
+        member: ClusterMember,
+        ownership: Ownership,
+        connect: Callable[[InstanceRecord, Callable[[Callable[[], None]], None]], ClusterPeer],
+        lifetime_ms: int,
+    ) -> None:
+        self._metadata = metadata
+        self._member = member
+        self._record = record = member.record
+        self._ownership = ownership
+        self._connect = connect
+        self._standing = Standing(metadata, record.id)
+        self.name = self._standing.name
+        self.decisions = AskedDecisions(self.coordinator, clock, lifetime_ms)
+        self.taken_over = self.released = 0  # partitions
+        self._player: RolePlayer | None = None
+        self._asking = ThreadPoolExecutor(ASKING_THREADS, "tms-peers")
+        self._checking = threading.Lock()  # held by who looks what others have changed
+        self._lock = threading.Lock()  # guards what follows
+        self._placed: tuple[MembershipView, Placement | None] = (MembershipView(), None)
+        self._owners: dict[tuple[int, int], list[str]] = {}  # by uid and number of partitions
+        self._pins: Mapping[str, str] = {}  # instances by places
+        self._peers: dict[InstanceRecord, ClusterPeer] = {}
+        self._owes = False  # an announcement
+        self._changed = threading.Event()
+        self._ended = False
+        self._thread: threading.Thread | None = None
+
+    # -- playing roles -------------------------------------------------------------------------
+
+    def play(self, player: RolePlayer) -> None:
+        """Be an instance from now on, in the background. Raises what keeps it from being one."""
+        self._player = player
+        self._standing.join()
+        self._ownership.confirm()
+        self._read_pins()
+        self._thread = threading.Thread(target=self._run, name="tms-cluster", daemon=True)
+        self._thread.start()
+        self._member.join(self._changed.set)
+
+    def play_no_more(self) -> None:
+        """Let others own everything; the roles stay as they are."""
+        ended, self._ended = self._ended, True
+        self._changed.set()
+        if self._thread is not None and not ended:
+            self._thread.join()
+        self._member.leave()
+
+    def settle_again(self) -> None:
+        """Something that this instance owned was lost: perhaps it should own it again."""
+        self._changed.set()
+
+    def drain(self) -> None:
+        """Let others own everything, as long as there are others."""
+        self._member.drain()
+
+    def release(self) -> None:
+        """Be an instance no more."""
+        self.play_no_more()
+        self._asking.shutdown(wait=False, cancel_futures=True)
+        try:
+            self._standing.leave()
+        except TMSError as error:  # the next process with this id writes over it
+            _log.warning("leaving_failed", error=error.message)
+        alone = all(one.id == self._record.id for one in self._member.view.instances)
+        self._ownership.release(free=alone)
+
+    def watch(self, when_lost: Callable[[TMSError], None]) -> None:
+        """Call `when_lost` once the store is owned otherwise."""
+        self._ownership.watch(when_lost)
+
+    @property
+    def lost(self) -> TMSError | None:
+        """Why this process can own nothing any more."""
+        return self._ownership.lost
+
+    def _run(self) -> None:
+        settled = True
+        while not self._ended:
+            self._changed.wait(LOOK_S if settled else AGAIN_S)
+            self._changed.clear()
+            if self._ended:
+                return
+            try:
+                self.settle()
+                settled = True
+            except TMSError as error:
+                _log.warning("roles_unsettled", error=error.message)
+                settled = False
+            except Exception:
+                _log.exception("roles_unsettled")
+                settled = False
+
+    def settle(self) -> None:
+        """Open what this instance should own, close what others should, and say what is still to be
+        said. Raises what keeps it from that; it may be called again."""
+        if self._owes:
+            self._standing.announce()
+            self._owes = False
+        self._read_pins()
+        if self._player is not None:
+            self._player.settle_roles(self)
+
+    # -- who owns what -------------------------------------------------------------------------
+
+    @property
+    def view(self) -> MembershipView:
+        """The newest view."""
+        return self._member.view
+
+    @property
+    def id(self) -> str:
+        """The id of this instance."""
+        return self._record.id
+
+    @property
+    def state(self) -> MembershipState:
+        """How this instance stands with the others."""
+        return self._member.state
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether this instance should keep what one keeps for all."""
+        try:
+            return self._owner(COORDINATOR, 1).id == self._record.id
+        except Unavailable:
+            return False
+
+    def owner(self, name: TopicName, place: tuple[int, int], partitions: int) -> InstanceRecord:
+        """Who should own a partition. Raises `Unavailable`."""
+        if name.namespace == SYSTEM_NAMESPACE:
+            return self._owner(COORDINATOR, 1)
+        return self._owner(place, partitions)
+
+    def peer_of(self, name: TopicName, place: tuple[int, int], partitions: int) -> Peer | None:
+        """See `Owners`."""
+        owner = self.owner(name, place, partitions)
+        return None if owner.id == self._record.id else self._peer(owner)
+
+    def coordinator(self) -> ClusterPeer:
+        """The instance that coordinates, if it is another one. Raises `Unavailable`."""
+        owner = self._owner(COORDINATOR, 1)
+        if owner.id == self._record.id:
+            raise Unavailable("This instance begins to coordinate. Try again.")
+        return self._peer(owner)
+
+    def stats(self, coordinates: bool) -> dict[str, int]:
+        """Counters, by the names of `EngineStats`."""
+        return {
+            "cluster_instances": len(self.view.instances),
+            "cluster_coordinates": int(coordinates),
+            "cluster_taken_over": self.taken_over,
+            "cluster_released": self.released,
+            "cluster_fates_asked": self.decisions.asked,
+        }
+
+    def coordinator_id(self) -> str:
+        """Who should coordinate; empty while nobody can tell."""
+        try:
+            return self._owner(COORDINATOR, 1).id
+        except Unavailable:
+            return ""
+
+    def not_coordinator(self) -> TMSError:
+        """The error of an instance that is asked for what only the coordinator has."""
+        try:
+            owner = self._owner(COORDINATOR, 1)
+        except Unavailable as error:
+            return error
+        if owner.id == self._record.id:
+            return Unavailable("This instance begins to coordinate. Try again.")
+        return self.not_owner(owner, "Transactions, groups, queues and delayed messages are")
+
+    def not_owner(self, owner: InstanceRecord | None = None, what: str = "This is") -> TMSError:
+        """The error of an instance that is asked for what another one owns."""
+        if owner is None:
+            return NotOwner("Another instance has taken this over. Try again.", owner=None)
+        return NotOwner(
+            f"{what} kept by {owner.id} at {owner.address}. Ask there.",
+            owner=owner.id,
+            address=owner.address,
+            view=self.view.number,
+        )
+
+    def pin(self, place: str, id: str | None) -> None:
+        """Choose the owner of a partition (`UID/NUMBER`, `0/0`: the coordinator); None: as it is
+        placed. Raises `StorageUnavailable` when others do at the same time."""
+        raw = self._metadata.get(keys.PINS)
+        pins = {} if raw is None else msgspec.json.decode(raw, type=dict[str, str])
+        pins.pop(place, None)
+        if id is not None:
+            pins[place] = id
+        if not self._metadata.compare_and_set(keys.PINS, raw, msgspec.json.encode(pins)):
+            raise StorageUnavailable("Owners are being chosen by others. Try again.")
+        self._read_pins()
+        self.announce()
+
+    def _owner(self, place: tuple[int, int], partitions: int) -> InstanceRecord:
+        if self._member.state is MembershipState.LOST or self._ended:
+            raise Unavailable(
+                f"The instance {self._record.id} is not among the others now: ZooKeeper is not "
+                "reached, or has ended its session. Go to another instance, or try again."
+            )
+        uid, number = place
+        with self._lock:
+            view, placement = self._placed
+            if view is not self._member.view:
+                view = self._member.view
+                instances = [record.instance() for record in view.instances]
+                placement = Placement(instances) if instances else None
+                self._placed, self._owners = (view, placement), {}
+            if placement is None:
+                raise Unavailable("This instance does not see the others yet. Try again.")
+            owners = self._owners.get((uid, partitions))
+            if owners is None:
+                pins = {
+                    n: self._pins[f"{uid}/{n}"]
+                    for n in range(partitions if self._pins else 0)
+                    if f"{uid}/{n}" in self._pins
+                }
+                owners = self._owners[uid, partitions] = placement.owners(uid, partitions, pins)
+            id = owners[number]
+        return next(record for record in view.instances if record.id == id)
+
+    def _peer(self, record: InstanceRecord) -> ClusterPeer:
+        with self._lock:
+            peer = self._peers.get(record)
+            if peer is None:
+                peer = self._peers[record] = self._connect(record, self.ask)
+        return peer
+
+    def _read_pins(self) -> None:
+        raw = self._metadata.get(keys.PINS)
+        pins = {} if raw is None else msgspec.json.decode(raw, type=dict[str, str])
+        with self._lock:
+            if pins == self._pins:
+                return
+            self._pins, self._owners = pins, {}
+        self._changed.set()
+
+    # -- owning --------------------------------------------------------------------------------
+
+    def confirm(self) -> None:
+        """See `Owners`."""
+        if self._ownership.lost is not None:
+            self._ownership.confirm()
+        if self._look() is None:
+            return
+        with self._checking:
+            moved = self._look()
+            if moved is not None and self._player is not None:
+                self._read_pins()
+                self._player.recheck(self)
+                self._standing.settle(moved)
+
+    def _look(self) -> int | None:
+        try:
+            return self._standing.look()
+        except NotOwner:
+            self._ownership.confirm()  # says it better if the store is owned otherwise
+            raise
+
+    def require_owner(self) -> None:
+        """See `Owners`."""
+        if self._ownership.lost is not None:
+            self._ownership.confirm()
+        self.require_member()
+
+    def require_member(self) -> None:
+        """See `Owners`."""
+        if self._member.state is not MembershipState.MEMBER:
+            raise StorageUnavailable(self.reasons()[0])
+
+    def reasons(self) -> list[str]:
+        """Why this instance cannot store, in sentences."""
+        if self._member.state is MembershipState.MEMBER:
+            return []
+        return [
+            f"The instance {self._record.id} cannot tell whether the others see it, so it stores "
+            "nothing: ZooKeeper is not reached. Try again, or go to another instance."
+        ]
+
+    def fence(self, owners: Collection[str]) -> None:
+        """See `Owners`."""
+        self._standing.fence(owners)
+        self.taken_over += 1
+
+    def announce(self) -> None:
+        """See `Owners`. What could not be said is said later, too."""
+        self._owes = True
+        try:
+            self._standing.announce()
+        except TMSError:
+            self._changed.set()
+            raise
+        self._owes = False
+
+    def ask(self, question: Callable[[], None]) -> None:
+        """See `Owners`."""
+        self._asking.submit(question)

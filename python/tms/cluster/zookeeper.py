@@ -1,0 +1,171 @@
+"""Membership in ZooKeeper: an ephemeral node for each instance.
+
+    /<folder>/instances/<id>   ephemeral   an InstanceRecord as JSON
+
+Invariants
+
+* Only sessions, ephemeral nodes and watches are used. Nothing that is found out here has to be
+  right: see `membership`.
+* A view is read as a whole whenever something has changed. Its number is the newest ZooKeeper
+  transaction that made it, which only grows.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
+from tms.cluster.sessions import SESSION_S, Sessions, session
+from tms.errors import Invalid, Unavailable
+from tms.events import EventLog
+
+PORT = 2_181
+_log = EventLog(__name__)
+
+
+class Ensemble(NamedTuple):
+    """Where ZooKeeper is: its servers, the folder of this cluster, and whom it lets in."""
+
+    hosts: str
+    folder: str
+    user: str = ""
+    password: str = ""
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """`zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…]/FOLDER`. Raises `Invalid`."""
+        parts = urlsplit(url)
+        who, _, where = parts.netloc.rpartition("@")
+        user, _, password = who.partition(":")
+        hosts = [host if ":" in host else f"{host}:{PORT}" for host in where.split(",")]
+        folder = parts.path.rstrip("/")
+        named = parts.scheme == "zookeeper" and all(map(_is_host, hosts))
+        if not named or not folder or bool(who) != bool(user and password):
+            shown = f"{parts.scheme}://{where}{parts.path}"
+            raise Invalid(
+                "ZooKeeper is named zookeeper://HOST:PORT,HOST:PORT/FOLDER, with USER:PASSWORD@ "
+                f"before the hosts where it asks for them; got {shown!r:.200}.",
+                field="zookeeper",
+            )
+        return cls(",".join(hosts), folder, unquote(user), unquote(password))
+
+    def session(self, session_s: float = SESSION_S) -> Any:
+        """A session, not connected yet."""
+        return session(self.hosts, self.user, self.password, session_s)
+
+
+def _is_host(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 65_536
+
+
+def addresses(ensemble: Ensemble) -> list[str]:
+    """The URLs of the instances that are there. Raises `Unavailable`."""
+    zookeeper, found = ensemble.session(), []
+    try:
+        zookeeper.start(SESSION_S)
+        folder = f"{ensemble.folder}/instances"
+        for id in sorted(zookeeper.get_children(folder)):
+            try:
+                value, _ = zookeeper.get(f"{folder}/{id}")
+            except NoNodeError:  # it went meanwhile
+                continue
+            record = msgspec.json.decode(value, type=InstanceRecord)
+            found.append(record.address)
+    except NoNodeError:
+        found = []
+    except zookeeper.handler.timeout_exception as exc:
+        raise Unavailable(f"ZooKeeper at {ensemble.hosts} is not reached. Try again.") from exc
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+    if not found:
+        raise Unavailable(
+            f"ZooKeeper at {ensemble.hosts} knows no instance in {ensemble.folder}. Start one with "
+            "`tms serve --cluster`, or check the folder."
+        )
+    return found
+
+
+class ZooKeeperMember:
+    """One instance in the folder of its cluster; see `ClusterMember`. `connect` makes a session."""
+
+    def __init__(self, connect: Callable[[], Any], folder: str, record: InstanceRecord) -> None:
+        self._folder = f"{folder}/instances"
+        self._path = f"{self._folder}/{record.id}"
+        self.record = record
+        self._shown = record  # in its node
+        self._sessions = Sessions(connect, self)
+        self._changed: Callable[[], None] = lambda: None
+        self.view = MembershipView()
+        self.state = MembershipState.LOST
+
+    def join(self, changed: Callable[[], None]) -> None:
+        """See `ClusterMember`."""
+        self._changed = changed
+        self._sessions.start()
+
+    def drain(self) -> None:
+        """See `ClusterMember`."""
+        self.record = msgspec.structs.replace(self.record, draining=True)
+        self._sessions.poke()
+
+    def leave(self) -> None:
+        """See `ClusterMember`."""
+        self._sessions.stop()
+
+    # -- in the thread of the sessions ---------------------------------------------------------
+
+    def begin(self, zookeeper: Any) -> None:
+        """Be seen."""
+        zookeeper.ensure_path(self._folder)
+        self._shown = self.record
+        value = msgspec.json.encode(self._shown)
+        try:
+            zookeeper.create(self._path, value, ephemeral=True)
+        except NodeExistsError:  # of the session before, which ZooKeeper has not ended yet
+            zookeeper.delete(self._path)
+            zookeeper.create(self._path, value, ephemeral=True)
+        _log.info("cluster_joined", instance=self.record.id)
+
+    def look(self, zookeeper: Any) -> None:
+        """See the others."""
+        record = self.record
+        if record != self._shown:
+            zookeeper.set(self._path, msgspec.json.encode(record))
+            self._shown = record
+        self._become(MembershipState.MEMBER, self._read(zookeeper))
+
+    def interrupted(self) -> None:
+        """The others may see this instance, or not."""
+        self._become(MembershipState.SUSPENDED, self.view)
+
+    def ended(self, lost: bool) -> None:
+        """The others see this instance no more."""
+        if lost:
+            _log.warning("cluster_lost", instance=self.record.id)
+        self._become(MembershipState.LOST, self.view)
+
+    def _read(self, zookeeper: Any) -> MembershipView:
+        poke = self._sessions.poke
+        ids, folder = zookeeper.get_children(self._folder, watch=poke, include_data=True)
+        number, instances = folder.pzxid, []
+        for id in sorted(ids):
+            try:
+                value, node = zookeeper.get(f"{self._folder}/{id}", watch=poke)
+                instances.append(msgspec.json.decode(value, type=InstanceRecord))
+            except NoNodeError:  # it went meanwhile: the folder has changed again
+                continue
+            except msgspec.MsgspecError as error:
+                _log.warning("instance_unreadable", instance=id, error=str(error))
+                continue
+            number = max(number, node.mzxid)
+        return MembershipView(number, tuple(instances))
+
+    def _become(self, state: MembershipState, view: MembershipView) -> None:
+        if (state, view) != (self.state, self.view):
+            self.state, self.view = state, view
+            self._changed()

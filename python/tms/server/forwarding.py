@@ -1,0 +1,217 @@
+"""Requests for what another instance keeps: sent there as they came, and its answer back.
+
+* Body and answer are streamed: a piece at a time is in memory here.
+* A request goes one hop (`TMS-Hop`): who gets it does it, or says who the owner is.
+* Nothing is repeated here. An error says whether the request may have been carried out.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import httptools
+
+from tms.api import routes
+from tms.errors import Unavailable
+from tms.server.http.exchange import Disconnected, Exchange, settle
+
+HOP = routes.HOP_HEADER.lower().encode()  # in a request of another instance
+CONNECT_S = 5.0
+IDLE_MAX = 64  # connections to an instance that wait for the next request
+READ_BYTES = 256 << 10
+_OWN = frozenset((b"host", b"connection", b"keep-alive", b"expect", b"transfer-encoding", HOP))
+_NOT_BACK = frozenset((b"connection", b"content-length", b"transfer-encoding", b"keep-alive"))
+
+
+class _Answer:
+    """What the parser has found so far."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.length: int | None = None
+        self.pieces: deque[bytes] = deque()
+        self.headed = self.complete = False
+        self.keeps_open = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name == b"content-length":
+            self.length = int(value)
+        elif name == b"connection":
+            self.keeps_open = value.lower() != b"close"
+        if name not in _NOT_BACK:
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.headed = True
+
+    def on_body(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+class _Line(NamedTuple):
+    """A connection to an instance."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class Forwarding:
+    """Forwards requests. Used by the event loop's thread only. `timeout_s`: until an answer
+    begins."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._idle: dict[str, list[_Line]] = {}
+
+    async def __call__(self, exchange: Exchange, owner: str, address: str) -> None:
+        """Let the instance `owner` answer. Raises `Unavailable`, `Disconnected`."""
+        line = await self._line(owner, address)
+        kept = False
+        try:
+            kept = await self._exchange(exchange, line, owner)
+        finally:
+            idle = self._idle.setdefault(address, [])
+            if kept and len(idle) < IDLE_MAX:
+                idle.append(line)
+            else:
+                line.writer.transport.abort()
+
+    def close(self) -> None:
+        """Close what waits."""
+        for lines in self._idle.values():
+            for line in lines:
+                line.writer.transport.abort()
+        self._idle.clear()
+
+    async def _line(self, owner: str, address: str) -> _Line:
+        idle = self._idle.get(address)
+        while idle:
+            line = idle.pop()
+            if not line.reader.at_eof() and not line.writer.is_closing():
+                return line
+            line.writer.transport.abort()
+        url = urlsplit(address)
+        opening = asyncio.open_connection(url.hostname, url.port, limit=READ_BYTES)
+        connecting = asyncio.ensure_future(opening)
+        try:
+            await asyncio.wait([connecting], timeout=CONNECT_S)
+            if not connecting.done():
+                connecting.cancel()
+                raise TimeoutError(f"nothing for {CONNECT_S} s")
+            reader, writer = connecting.result()
+        except OSError as exc:
+            raise Unavailable(
+                f"{owner}, which keeps this, is not reached at {address} ({exc}). Try again."
+            ) from exc
+        return _Line(reader, writer)
+
+    async def _exchange(self, exchange: Exchange, line: _Line, owner: str) -> bool:
+        """Send the request, answer it; whether the connection may be used again."""
+        answer = _Answer()
+        parser = httptools.HttpResponseParser(answer)
+        try:
+            await self._send(exchange, line.writer)
+            await self._head(exchange, line.reader, parser, answer)
+        except (OSError, EOFError, httptools.HttpParserError) as exc:
+            raise _broken(owner, exc) from exc
+        status = parser.get_status_code()
+        head = b"".join(b"%b: %b\r\n" % pair for pair in answer.headers)
+        if exchange.method == "HEAD" or status == routes.NO_CONTENT:
+            exchange.respond(status, head)
+            return False
+        pieces = _pieces(line.reader, parser, answer)
+        try:
+            if answer.length is not None:
+                await exchange.relay(status, head, answer.length, pieces)
+            else:
+                await exchange.stream_chunks(status, head, pieces)
+        except (OSError, EOFError, httptools.HttpParserError) as exc:
+            raise _broken(owner, exc) from exc
+        return answer.complete and answer.keeps_open
+
+    async def _send(self, exchange: Exchange, writer: asyncio.StreamWriter) -> None:
+        query = b"?" + exchange.query if exchange.query else b""
+        chunked = exchange.content_length is None and exchange.more_body
+        lines = [
+            b"%b %b%b HTTP/1.1\r\nhost: tms\r\n" % (exchange.method.encode(), exchange.path, query),
+            *(b"%b: %b\r\n" % pair for pair in exchange.headers.items() if pair[0] not in _OWN),
+            b"%b: 1\r\n" % HOP,
+            b"transfer-encoding: chunked\r\n" if chunked else b"",
+            b"\r\n",
+        ]
+        writer.write(b"".join(lines))
+        async for piece in exchange.pieces():
+            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            await writer.drain()
+        if chunked:
+            writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    async def _head(
+        self,
+        exchange: Exchange,
+        reader: asyncio.StreamReader,
+        parser: httptools.HttpResponseParser,
+        answer: _Answer,
+    ) -> None:
+        """Wait until an answer begins, the client leaves, or this service drains."""
+        while not answer.headed:
+            loop = asyncio.get_running_loop()
+            woken = loop.create_future()
+            read = asyncio.ensure_future(reader.read(READ_BYTES))
+            read.add_done_callback(partial(_settle, woken))
+            try:
+                await exchange.sleep(woken, self._timeout_s)
+                if exchange.disconnected:
+                    raise Disconnected
+                if not read.done():
+                    if exchange.hurried:
+                        raise Unavailable(
+                            "The service is draining; go to another instance or try again.",
+                            outcome="unknown",
+                        )
+                    raise TimeoutError("it does not answer")
+            finally:
+                if not read.done():
+                    read.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await read
+            data = read.result()
+            if not data:
+                raise EOFError("it closed the connection")
+            parser.feed_data(data)
+
+
+async def _pieces(
+    reader: asyncio.StreamReader, parser: httptools.HttpResponseParser, answer: _Answer
+) -> AsyncIterator[bytes]:
+    """The body as it comes."""
+    while True:
+        while answer.pieces:
+            yield answer.pieces.popleft()
+        if answer.complete:
+            return
+        data = await reader.read(READ_BYTES)
+        if not data:
+            raise EOFError("it closed the connection")
+        parser.feed_data(data)
+
+
+def _settle(woken: "asyncio.Future[None]", _: object) -> None:
+    settle(woken)
+
+
+def _broken(owner: str, exc: Exception) -> Unavailable:
+    return Unavailable(
+        f"{owner}, which keeps this, was asked and has not answered: {exc}. Ask for the outcome, "
+        "or repeat the request if that does no harm.",
+        outcome="unknown",
+    )

@@ -1,0 +1,112 @@
+"""What other instances of a cluster ask of this one, and what operators ask of the cluster."""
+
+from typing import Any
+
+from tms.cluster.cluster import Cluster
+from tms.engine import Engine
+from tms.errors import Conflict, Invalid, NotFound, NotOwner
+from tms.model.cluster import ClusterView, InstanceInfo, TopicOwners
+from tms.model.snapshot import Fate
+from tms.model.topic import TopicName
+from tms.server.service import Service
+
+
+class Peers:
+    """What an instance does for others besides; see `PeersApi`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._engine = engine = service.engine
+        self.erase_own = engine.compaction.erase_own
+
+    def answer_tephra(self, message: bytes) -> bytes:
+        """Answer a message of Tephra's protocol."""
+        if self._service.answer_tephra is None:
+            raise NotFound("This instance does not speak Tephra's protocol; see --tephra-port.")
+        return self._service.answer_tephra(message)
+
+    def fates(self, pointers: list[int]) -> dict[int, Fate]:
+        """What becomes of messages of transactions that were begun here."""
+        return self._engine.transactions.manager.fates(pointers)
+
+    def undecided_since_ms(self, foreign: bool) -> int:
+        """A time before which nothing was published by a transaction that is not decided."""
+        return self._engine.transactions.undecided_since_ms(foreign)
+
+    def erase_delayed(self, name: TopicName, key: bytes, partition: int | None = None) -> int:
+        """Erase the messages of a key that are not due yet."""
+        return self._engine.delayed.erase(name, key, partition)
+
+
+class Instances:
+    """The cluster of an engine; see `ClusterApi`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def view(self) -> ClusterView:
+        """The instances, and who coordinates. A service that is alone has none."""
+        cluster = self._engine.cluster
+        if cluster is None:
+            return ClusterView(0, "", "alone", "")
+        instances = tuple(
+            InstanceInfo(one.id, one.address, one.version, one.capacity, one.draining)
+            for one in cluster.view.instances
+        )
+        number, state = cluster.view.number, cluster.state.value
+        return ClusterView(number, cluster.id, state, cluster.coordinator_id(), instances)
+
+    def owners(self, name: TopicName) -> TopicOwners:
+        """Who should own the partitions of a topic."""
+        cluster, topic = self._cluster(), self._engine.topics.registry.find(name)
+        owners = [
+            cluster.owner(name, (topic.uid, partition), topic.partitions).id
+            for partition in range(topic.partitions)
+        ]
+        return TopicOwners(cluster.view.number, tuple(owners))
+
+    def drain(self, id: str) -> None:
+        """Let this instance own nothing, as long as there are others."""
+        cluster = self._cluster()
+        if id == cluster.id:
+            cluster.drain()
+            return
+        for one in cluster.view.instances:
+            if one.id == id:
+                raise NotOwner(
+                    f"The instance {id} drains itself: ask at {one.address}.",
+                    owner=id,
+                    address=one.address,
+                )
+        raise NotFound(f"There is no instance {id}; see `tms cluster status`.")
+
+    def move(self, name: TopicName, partition: int, to: str) -> None:
+        """Let an instance own a partition, as long as it is there."""
+        cluster = self._cluster()
+        if all(one.id != to for one in cluster.view.instances):
+            raise Invalid(f"There is no instance {to}; see `tms cluster status`.", field="to")
+        cluster.pin(self._place(name, partition), to)
+
+    def unpin(self, name: TopicName, partition: int) -> None:
+        """Let placement choose the owner of a partition again."""
+        self._cluster().pin(self._place(name, partition), None)
+
+    def _place(self, name: TopicName, partition: int) -> str:
+        topic = self._engine.topics.registry.find(name)
+        self._engine.topics.partitions.peer_of(name, topic, partition)  # is there
+        return f"{topic.uid}/{partition}"
+
+    def _cluster(self) -> Cluster:
+        cluster = self._engine.cluster
+        if cluster is None:
+            raise Conflict("This service is alone: it owns everything. See docs/cluster.md.")
+        return cluster
+
+
+def works_of(service: Service) -> dict[str, Any]:
+    """What answers, by the names of the protocols."""
+    return {
+        "partitions": service.engine.topics.own,
+        "peers": Peers(service),
+        "cluster": Instances(service.engine),
+    }

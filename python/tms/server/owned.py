@@ -1,0 +1,85 @@
+"""What other instances of a cluster ask of this one, with bodies of blocks."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tms.api import bodies, routes
+from tms.api.bodies import AppendedBody
+from tms.api.instances import StampQuery
+from tms.api.operations import OPERATIONS
+from tms.errors import Invalid
+from tms.model.message import NewBlock
+from tms.model.preconditions import parse_expected
+from tms.model.topic import TopicName
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import content_type, header, parameters, query_of, topic_name
+from tms.server.operations import JSON_HEAD
+from tms.server.router import Route
+from tms.server.service import Service
+
+_BLOCKS_ONLY = (routes.BLOCKS,)
+
+
+def routes_of(service: Service) -> list[Route]:
+    """The routes of those that have a body of blocks."""
+    own = service.engine.topics.own
+
+    async def store(exchange: Exchange, varying: Sequence[bytes]) -> None:
+        query = query_of(exchange.query, StampQuery)
+        stamp = query.durability, query.flags, query.write_pointer, bool(query.internal)
+
+        def do(name: TopicName, blocks: list[NewBlock]) -> bytes:
+            blocks = _expecting(blocks, query.expect)
+            return bodies.encode(AppendedBody(own.store(name, blocks, *stamp)))
+
+        await _with_blocks(service, exchange, varying, do)
+
+    async def stage(exchange: Exchange, varying: Sequence[bytes]) -> None:
+        query = query_of(exchange.query, StampQuery)
+
+        def do(name: TopicName, blocks: list[NewBlock]) -> bytes:
+            own.stage(name, blocks, query.flags, query.write_pointer)
+            return b""
+
+        await _with_blocks(service, exchange, varying, do)
+
+    async def count_stored(exchange: Exchange, varying: Sequence[bytes]) -> None:
+        parameters(exchange.query, ())
+
+        def do(name: TopicName, blocks: list[NewBlock]) -> bytes:
+            return bodies.encode({"stored": own.count_stored(name, blocks)})
+
+        await _with_blocks(service, exchange, varying, do)
+
+    answers = {"store": store, "stage": stage, "count_stored": count_stored}
+    return [Route(OPERATIONS[f"partitions.{name}"], answer) for name, answer in answers.items()]
+
+
+async def _with_blocks(
+    service: Service,
+    exchange: Exchange,
+    varying: Sequence[bytes],
+    do: Callable[[TopicName, list[NewBlock]], bytes],
+) -> None:
+    name = topic_name(*varying)
+    content_type(header(exchange, b"content-type"), _BLOCKS_ONLY)
+    async with service.received(exchange) as body:
+        service.metrics.bytes_in += len(body.data)
+        answer = await service.for_peer(do, name, bodies.unframe_new(body.data))
+    if answer:
+        exchange.respond(routes.OK, JSON_HEAD, answer)
+    else:
+        exchange.respond(routes.NO_CONTENT, b"")
+
+
+def _expecting(blocks: list[NewBlock], text: str | None) -> list[NewBlock]:
+    """The blocks with what they expect: `NUMBER:ID`, separated by commas."""
+    try:
+        for part in (text or "").split(",") if text else ():
+            number, _, id = part.partition(":")
+            expect = parse_expected(id)
+            blocks[int(number)] = msgspec.structs.replace(blocks[int(number)], expect=expect)
+    except (ValueError, IndexError) as exc:
+        raise Invalid(f"`expect` is NUMBER:ID, got {text!r:.80}.", field="expect") from exc
+    return blocks
