@@ -271,6 +271,8 @@ class AnyInstance:
         object.__setattr__(self, "_world", world)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "open_channel":  # there is no network below
+            raise AttributeError(name)
         world: ClusterWorld = object.__getattribute__(self, "_world")
         return getattr(world.coordinator() if name in ROLES else world.some(), name)
 

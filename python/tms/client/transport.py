@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar
 
 from tms.api.operations import (
     DelayedApi,
@@ -130,7 +130,6 @@ class LocalTransport(Transport, Protocol):
     ) -> Callable[[], None]: ...
 
 
-@runtime_checkable
 class RemoteTransport(Transport, Protocol):
     """A transport with a network below, where a channel is a connection of its own."""
 
@@ -141,7 +140,7 @@ def open_channel(transport: LocalTransport | RemoteTransport) -> Channel:
     """A channel on this transport."""
     return (
         transport.open_channel()
-        if isinstance(transport, RemoteTransport)
+        if hasattr(transport, "open_channel")
         else LocalChannel(transport)
     )
 
