@@ -188,7 +188,7 @@ class Simulation:
         random = self.world.random
         if random.random() < 0.15:
             random.choice(self.readers).glance()
-        if self.mover.lends() and random.random() < 0.15:
+        if random.random() < 0.15 and self.mover.lends():
             random.choice(self.later).meddle()
         if self.world.crowded and random.random() < 0.1:
             producer = random.choice(self.producers)

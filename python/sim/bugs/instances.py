@@ -9,6 +9,7 @@ from tms.cluster.cluster import Cluster
 from tms.cluster.decisions import AskedDecisions
 from tms.cluster.standing import Standing
 from tms.engine import Engine
+from tms.log.records import BlockKey
 from tms.log.segments import SegmentChain
 from tms.model.snapshot import Fate
 
@@ -16,6 +17,22 @@ from tms.model.snapshot import Fate
 def _no_epoch() -> list[Replacement]:
     """Who takes a partition over does not say so in its record."""
     return [(SegmentChain, "take_over", lambda self: None)]
+
+
+def _scan_before_fence() -> list[Replacement]:
+    """Who takes a partition over looks for its end while the owner before may still write."""
+    take_over, seal = SegmentChain.take_over, SegmentChain.seal
+
+    def late(self: SegmentChain, end_offset: int, last: BlockKey, stored_bytes: int) -> None:
+        take_over(self)
+        seal(self, end_offset, last, stored_bytes)
+
+    return [(SegmentChain, "take_over", lambda self: None), (SegmentChain, "seal", late)]
+
+
+def _journal_at_any_epoch() -> list[Replacement]:
+    """Who had a journal before another one had it appends to it without reading it again."""
+    return [(SegmentChain, "is_at", lambda self, epoch: True)]
 
 
 def _acknowledge_before_verify() -> list[Replacement]:
@@ -54,7 +71,9 @@ def _tell_nobody() -> list[Replacement]:
 OF_INSTANCES: dict[str, Callable[[], list[Replacement]]] = {
     "acknowledge-before-verify": _acknowledge_before_verify,
     "follow-without-asking": _follow_without_asking,
+    "journal-at-any-epoch": _journal_at_any_epoch,
     "no-epoch": _no_epoch,
+    "scan-before-fence": _scan_before_fence,
     "tell-nobody": _tell_nobody,
     "trust-the-session": _trust_the_session,
     "two-coordinators": _two_coordinators,

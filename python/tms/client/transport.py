@@ -139,9 +139,7 @@ class RemoteTransport(Transport, Protocol):
 def open_channel(transport: LocalTransport | RemoteTransport) -> Channel:
     """A channel on this transport."""
     return (
-        transport.open_channel()
-        if hasattr(transport, "open_channel")
-        else LocalChannel(transport)
+        transport.open_channel() if hasattr(transport, "open_channel") else LocalChannel(transport)
     )
 
 

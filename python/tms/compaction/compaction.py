@@ -184,6 +184,7 @@ class Compaction:
         compacts: bool,
         pause: Callable[[], None],
     ) -> None:
+        self._partitions.confirm()
         log = self._partitions.get(name, topic, partition)
         with self._working_on(log):
             self._passes_over(log, name, topic, compacts, pause)

@@ -34,7 +34,8 @@ PLAIN = Stamp(0, 0)
 
 
 class Ticket(Struct, eq=False):
-    """One caller's blocks for one partition."""
+    """One caller's blocks for one partition. With `epoch`, it rests on what the caller has read at
+    that epoch, and is refused once the partition was taken over anew."""
 
     pending: PendingAppend
     durability: Durability
@@ -43,6 +44,7 @@ class Ticket(Struct, eq=False):
     preconditions: dict[int, Precondition] = {}  # by place in the pending append
     bytes: int = 0
     reserved: bool = False  # whether room was made for it
+    epoch: int | None = None
 
 
 class WriteGroup(Struct, eq=False):

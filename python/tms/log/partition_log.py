@@ -98,10 +98,12 @@ class PartitionLog:
         with self.state.owner:
             self.state.load()
 
-    def settle(self) -> None:
-        """After a write that failed: what of it is stored counts, and nothing more comes of it."""
-        if self.state.known and not self.state.loaded:
+    def settle(self) -> int:
+        """Find the end, as its owner, unless it is known; the epoch. After a write that failed,
+        what of it is stored counts, and nothing more comes of it."""
+        if not self.state.loaded:
             self.load()
+        return self.state.chain.record.epoch
 
     def is_owned(self, metadata: Map) -> bool:
         """Whether the partition's record in the store still names this owner."""

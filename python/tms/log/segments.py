@@ -123,6 +123,7 @@ class SegmentChain:
         self._raw: bytes | None = None
         self.record = _NOTHING
         self.active: SegmentRecord | None = None  # appended to; none before the first append
+        self._since = self._taken = 0  # epochs: the first that only this owner had since, its last
         self._maps: dict[int, Map] = {}
 
     def refresh(self) -> None:
@@ -139,19 +140,25 @@ class SegmentChain:
         a store of one process."""
         if not self.shared:
             return
-        standing, record = self._standing, self.record
+        standing, record, raw = self._standing, self.record, self._raw
         standing.require_owner()
-        if self._raw is None and not standing.name:
+        if raw is None and not standing.name:
             return
         before = {record.owner or "", *(record.previous or ())} - {"", standing.name}
+        epoch = record.epoch + 1
         self._set(
             msgspec.structs.replace(
                 record,
-                epoch=record.epoch + 1,
+                epoch=epoch,
                 owner=standing.name or UNSET,
                 previous=tuple(sorted(before)) or UNSET,
             )
         )
+        if raw is None or (record.owner or "") != standing.name:
+            self._since = epoch
+        elif record.epoch != self._taken:
+            self._since = record.epoch
+        self._taken = epoch
         if before:
             standing.fence(before)
 
@@ -177,6 +184,10 @@ class SegmentChain:
             raise StorageUnavailable(
                 f"Partition {self.partition} was taken over while it was written to. Try again."
             )
+
+    def is_at(self, epoch: int) -> bool:
+        """Whether nobody else has owned the partition since this epoch; 0: ever."""
+        return not self.shared or self._since <= max(1, epoch)
 
     # -- the open segment ----------------------------------------------------------------------
 

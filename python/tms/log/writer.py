@@ -265,6 +265,10 @@ class PartitionWriter:
     ) -> None:
         producers, partition = self._state.producers, self._state.chain.partition
         refused: TMSError | None = None
+        if ticket.epoch is not None and not self._state.chain.is_at(ticket.epoch):
+            refused = StorageUnavailable(
+                f"Partition {partition} was taken over after it had been read. Try again."
+            )
         for number, block, header in ticket.entries:
             known: RememberedBlock | None = None
             if header.producer_id and refused is None:

@@ -6,26 +6,29 @@ Invariants
 * `replay` gives the entries in the order in which they were appended; an entry is there if its
   append was acknowledged, and may be there if it was not. What is not there comes never: nothing is
   replayed while a write that failed is still under way.
+* Nothing is appended behind entries that the last replay did not have and that were not appended
+  here since: once another process has owned the journal, every append is refused until it is
+  replayed. It is never appended to through another process.
 * A journal that was never appended to has no topic.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tms.block import decode, encode
+from tms.block import decode, encode, read_header
 from tms.errors import StorageUnavailable, TopicNotFound
 from tms.journal.journaled import Cells, JournalEntry
-from tms.log.groups import PLAIN, Stamp
+from tms.log.groups import PLAIN, Stamp, Ticket
+from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
 from tms.log.records import FIRST_KEY
 from tms.log.recovery import header_of
 from tms.log.visibility import FateOf, fate_of_block
 from tms.model.ids import MessageId
-from tms.model.message import Appended, NewBlock
+from tms.model.message import Appended
 from tms.model.position import Position
 from tms.model.snapshot import Fate
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability, TopicName, TopicSettings
 from tms.topics.partitions import Partitions
-from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
 
 READ_BYTES = 8 << 20
@@ -42,7 +45,6 @@ class InternalTopic:
         name: TopicName,
         registry: Registry,
         partitions: Partitions,
-        publisher: Publisher,
         fate_of: FateOf | None = None,
     ) -> None:
         self.name = name
@@ -50,9 +52,9 @@ class InternalTopic:
         self.bytes = 0  # of these
         self._registry = registry
         self._partitions = partitions
-        self._publisher = publisher
         self._fate_of = fate_of
         self._exists = False
+        self._epoch: int | None = None  # of the partition, at the last replay
         self._failed: list[PendingAppend] = []  # writes without an answer in time
 
     def append(
@@ -62,10 +64,9 @@ class InternalTopic:
         stamp: Stamp = PLAIN,
         inline: Durability = Durability.SYNCED,
     ) -> PendingAppend:
-        """Append entries together; the calling thread itself writes what needs at most `inline`."""
-        if not self._exists:
-            self._registry.create(self.name, _SETTINGS)
-            self._exists = True
+        """Append entries together; the calling thread itself writes what needs at most `inline`.
+        Raises `NotOwner`."""
+        self._create()
         keys: list[bytes | None] = []
         values: list[bytes | None] = []
         for key, value in entries:
@@ -73,8 +74,11 @@ class InternalTopic:
             values.append(value)
             self.length += 1
             self.bytes += len(key or b"") + len(value or b"")
-        blocks = [NewBlock(0, encode(values, keys))]
-        return self._publisher.submit(self.name, blocks, durability, inline, stamp, internal=True)
+        block = encode(values, keys)
+        pending, entry = PendingAppend(1), (0, block, read_header(block))
+        ticket = Ticket(pending, durability, stamp, [entry], bytes=len(block), epoch=self._epoch)
+        self._log().writer.submit(ticket, inline)
+        return pending
 
     def write(self, entries: Sequence[Cells], durability: Durability) -> Appended:
         """Append entries together, and wait until they are stored. This thread writes them if no
@@ -84,12 +88,23 @@ class InternalTopic:
         if pending.done():
             return pending.result()[0]
         try:
-            record = self._registry.find(self.name)
-            self._partitions.get(self.name, record, 0).writer.write_what_waits(TIMEOUT_S)
+            self._log().writer.write_what_waits(TIMEOUT_S)
             return pending.result(TIMEOUT_S)[0]
         finally:
             if not pending.done():
                 self._failed.append(pending)
+
+    def claim(self) -> None:
+        """Own the journal, also one that was never appended to: whoever owns it next takes it over
+        from this process."""
+        self._create()
+        self._settle()
+
+    def renew(self, entries: Sequence[Cells]) -> None:
+        """Append entries that rest on nothing before them, synced; a replay must follow. What
+        became of a write before is settled then."""
+        self._epoch = None
+        self.write(entries, Durability.SYNCED)
 
     def snapshot(self, entries: Iterable[Sequence[Cells]], before_ms: int | None = None) -> None:
         """Append entries, each sequence of them together, synced; from now on `replay` begins with
@@ -97,24 +112,35 @@ class InternalTopic:
         places = [self.write(batch, Durability.SYNCED) for batch in entries]
         if not places:
             return
-        first = MessageId(places[0].time_ms, places[0].sequence)
-        record = self._registry.find(self.name)
-        self._registry.set_journal_start(record.uid, str(first))
+        first, log = MessageId(places[0].time_ms, places[0].sequence), self._log()
+        self._registry.set_journal_start(log.uid, str(first))
         self.length = self.bytes = 0
         before = Position.at(first) if before_ms is None else Position.time(before_ms)
-        self._partitions.get(self.name, record, 0).reader.truncate(before, first.time_ms)
+        log.reader.truncate(before, first.time_ms)
 
     def replay(self) -> Iterator[JournalEntry]:
         """All entries since the last snapshot. Raises `StorageUnavailable` while a write that
-        failed is still under way."""
+        failed is still under way, and `NotOwner`."""
         self.length = self.bytes = 0
-        for entry in self.since(None):
+        self._epoch = self._settle()
+        for entry in self._entries(None):
             self.length += 1
             self.bytes += len(entry.key or b"") + len(entry.value or b"")
             yield entry
 
-    def since(self, start: Position | None) -> Iterator[JournalEntry]:
+    def since(self, start: Position) -> Iterator[JournalEntry]:
         """The same, from a position on instead."""
+        self._settle()
+        return self._entries(start)
+
+    def _create(self) -> None:
+        if not self._exists:
+            self._registry.create(self.name, _SETTINGS)
+            self._exists = True
+
+    def _settle(self) -> int:
+        """See to it that what is there stays as it is, unless somebody appends; at which epoch, 0
+        of a journal that was never appended to."""
         for pending in list(self._failed):
             if not pending.done():
                 raise StorageUnavailable(
@@ -122,14 +148,22 @@ class InternalTopic:
                 )
             self._failed.remove(pending)
         try:
-            record = self._registry.find(self.name)
+            log = self._log()
         except TopicNotFound:
-            return
+            return 0
         self._exists = True
-        log = self._partitions.get(self.name, record, 0)
+        return log.settle()
+
+    def _log(self) -> PartitionLog:
+        record = self._registry.known.get(self.name) or self._registry.find(self.name)
+        return self._partitions.get(self.name, record, 0)
+
+    def _entries(self, start: Position | None) -> Iterator[JournalEntry]:
+        if not self._exists:
+            return
+        log = self._log()
         reader = log.reader
-        log.settle()
-        first = self._registry.journal_start(record.uid)
+        first = self._registry.journal_start(log.uid)
         position = start or (Position.earliest() if first is None else Position.parse(first))
         ended = False
         while not ended:

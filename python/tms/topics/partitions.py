@@ -90,6 +90,11 @@ class Partitions:
         self._closed: TMSError | None = None
         self._lock = threading.Lock()
 
+    def confirm(self) -> None:
+        """See `Owners.confirm`."""
+        if self._owners is not None:
+            self._owners.confirm()
+
     def get(self, name: TopicName, topic: TopicRecord, partition: int) -> PartitionLog:
         """The log of one partition that this process owns. Raises `PartitionNotFound`,
         `TopicNotFound`, `NotOwner`."""

@@ -46,6 +46,7 @@ class Topics:
         self.store = store
         self.clock = clock
         self.run_in_background = threads.submit
+        self.is_one_of_several = owners is not None and bool(owners.name)  # processes
         self.metadata = open_metadata(store)
         sweep(store, self.metadata)
         self.registry = Registry(store, self.metadata, clock, limits.topics)
@@ -107,4 +108,4 @@ class Topics:
 
     def journal(self, name: TopicName, fate_of: FateOf | None = None) -> InternalTopic:
         """An internal topic, which replays the transactions that `fate_of` shows; None: all."""
-        return InternalTopic(name, self.registry, self.partitions, self.publisher, fate_of)
+        return InternalTopic(name, self.registry, self.partitions, fate_of)

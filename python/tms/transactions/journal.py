@@ -195,7 +195,7 @@ class TransactionJournal(Journaled[TransactionState, Edit]):
         """The state, for deciding. The caller holds `writing`."""
         if not self.known:
             barrier = encode_edits([Reserved(self.state.reserved)])
-            self._topic.write([(None, barrier)], Durability.SYNCED)
+            self._topic.renew([(None, barrier)])
             self.load()
             self._reloaded()
         return self.state

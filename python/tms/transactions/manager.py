@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from tms.errors import TimedOut, TMSError, TransactionNotFound
+from tms.errors import StorageUnavailable, TimedOut, TMSError, TransactionNotFound
 from tms.log.pending import Pending
 from tms.model.snapshot import POINTERS_PER_MS, Fate, Snapshot, TransactionType
 from tms.model.topic import Durability
@@ -52,6 +52,7 @@ class TransactionManager:
     ) -> None:
         self._clock = topics.clock
         self._lifetime_ms = lifetime_ms  # of a foreign transaction
+        self._elsewhere = topics.is_one_of_several  # others may have begun what is unknown here
         self._watchers = Watchers()
         self._journal = TransactionJournal(journal, topics.clock, CommitPlaces(topics), reloaded)
         self.commits = CommitQueue(self._journal, self._watchers, topics.run_in_background)
@@ -272,9 +273,9 @@ class TransactionManager:
 
     def fate(self, pointer: int, issued: bool) -> Fate:
         """What becomes of a message, for a reader of committed ones. A foreign pointer is open
-        until it is rolled back or too old."""
+        until it is rolled back or too old. Raises `StorageUnavailable`."""
         if issued:
-            return self.state.fate(pointer)
+            return self._fate(self.state, pointer)
         late = pointer // POINTERS_PER_MS + self._lifetime_ms < self._clock.now_ms()
         return Fate.SKIPPED if late else Fate.OPEN
 
@@ -285,7 +286,16 @@ class TransactionManager:
         `StorageUnavailable`."""
         state = self._journal.settled()
         with self._journal.lock:
-            return {pointer: state.fate(pointer) for pointer in pointers}
+            return {pointer: self._fate(state, pointer) for pointer in pointers}
+
+    def _fate(self, state: TransactionState, pointer: int) -> Fate:
+        if self._elsewhere and pointer > state.last_pointer:
+            raise StorageUnavailable(
+                f"The transaction {pointer} was begun at another instance, which coordinates by "
+                "now. Try again.",
+                transaction=pointer,
+            )
+        return state.fate(pointer)
 
     def bound(self) -> int:
         """A pointer up to which everything is decided for every transaction in progress."""
