@@ -31,6 +31,7 @@ from tms.cluster.standing import Standing
 from tms.compaction.compaction import CompactionLimits
 from tms.engine import ROLES, Engine
 from tms.errors import NotOwner, TimedOut, TMSError, Unavailable
+from tms.log.records import key_after
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.topics.filtering import FetchBounds as FilterBounds
 from tms.topics.sweep import open_metadata
@@ -499,6 +500,17 @@ class ClusterWorld(World):
             if any(one.engine and one.engine.coordinates for one in self.instances):
                 return
 
+    def drop_unreadable(self) -> None:
+        """What the coprocessor does while HBase compacts: take out what was written behind the end
+        of a sealed segment, by an owner that had been replaced."""
+        for one in self._alive():
+            assert one.engine is not None
+            for log in one.engine.topics.partitions.opened():
+                for segment in log.state.chain.record.segments:
+                    if segment.last is not None:
+                        log.state.chain.cut(segment, key_after(segment.last))
+                        log.state.chain.reclaim(segment, lambda: None)
+
     def _topics(self, instance: Instance) -> list[tuple[int, int]]:
         engine = instance.engine
         if engine is None:
@@ -533,12 +545,14 @@ class ClusterWorld(World):
         instance = self.random.choice(self._alive())
         engine = instance.engine
         assert engine is not None
-        quietly(engine.close)
-        instance.life += 1
-        self.life += 1
-        self.era += 1
-        instance.engine = None
-        self.present.discard(instance.id)
+        try:
+            quietly(engine.close)
+        finally:  # also if another one dies meanwhile
+            instance.life += 1
+            self.life += 1
+            self.era += 1
+            instance.engine = None
+            self.present.discard(instance.id)
         self._start(instance)
 
     def restart(self) -> None:

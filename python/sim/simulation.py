@@ -269,6 +269,7 @@ class Simulation:
         ours = (*PLACES, OUTPUT, KEPT, *NAMED, *HANDED, *dead, CUT, *SHARED, JOINED, *LATER)
         for place in ours:
             history.add(Final(history.now(), place, self._all(place)))
+        world.drop_unreadable()
         history.add(Compacted(history.now(), KEPT, TOMBSTONE_RETENTION_MS))
         history.add(Stored(history.now(), self._stored()))
         for work in WORKS:

@@ -178,6 +178,9 @@ class World:
         self.store.heal()
         self.engine = self._open()
 
+    def drop_unreadable(self) -> None:
+        """Nothing is behind the end of a sealed segment."""
+
     def settle(self) -> None:
         """End all faults, finish what is under way."""
         self._dies_in, self.between = -1, lambda: None

@@ -63,9 +63,10 @@ class Coordinator:
         return [*self.delayed.warnings(), *self.queues.warnings()]
 
     def stop(self) -> None:
-        """Nothing more is done in the background."""
+        """Nothing more is done in the background, and who waits for something here looks again."""
         self.queues.close()
         self.delayed.close()
+        self.transactions.manager.wake_all()
 
     def shorten_journals(self) -> None:
         """Let the next start be short; without that it only takes longer."""

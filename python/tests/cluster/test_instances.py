@@ -280,6 +280,31 @@ def test_an_instance_that_drains_hands_everything_over() -> None:
         assert values(bus) == sent
 
 
+def test_who_waits_at_an_instance_that_hands_over_gets_what_comes_back() -> None:
+    with instances("a", "b") as all:
+        first = all.coordinator()
+        rest = "b" if first == "a" else "a"
+        with all.connect(first) as waiting, all.connect(rest) as bus:
+            bus.create_topic(TOPIC, partitions=1)
+            queue = waiting.queue(TOPIC, group="work", start="earliest")
+            got: list[bytes | None] = []
+
+            def receive() -> None:
+                got.extend(message.value for message in queue.receive(limit=1, wait_s=20))
+
+            thread = threading.Thread(target=receive)
+            thread.start()
+            threading.Event().wait(0.3)
+            with Client(all.served[first].address) as client:
+                path = f"/v2/cluster/instances/{first}/drain"
+                assert client.request("POST", path).status == 204
+            until(lambda: all.coordinator() == rest, "the other one coordinates")
+            began_s = time.monotonic()
+            bus.publish(TOPIC, b"work")
+            thread.join(IN_TIME_S)
+            assert got == [b"work"] and time.monotonic() - began_s < IN_TIME_S
+
+
 def test_a_service_of_another_kind_is_refused_by_the_cluster_and_the_other_way_round() -> None:
     from tests.cluster_kit import LIMITS
     from tms.clock import SystemClock

@@ -320,8 +320,10 @@ class Queues:
             raise unreadable()
 
     def close(self) -> None:
-        """End the background's work."""
+        """End the background's work, and let everybody who waits look again."""
         self._upkeep.stop()
+        for queue in self.opened():
+            queue.waiters.wake_all()
 
     # -- which there are ---------------------------------------------------------------------------
 

@@ -119,9 +119,12 @@ class App:
         service = self._service
         if service.draining:
             raise Unavailable(DRAINING)
+        asked = HOP in exchange.headers  # as the owner: it may not know of it yet
+        if asked and service.ownership is not None:
+            await service.ownership.confirm()
         if route.operation.api in COORDINATED and await self._forwarded(exchange):
             return
-        if service.ownership is not None:
+        if service.ownership is not None and not asked:
             await service.ownership.confirm()
         try:
             await route.answer(exchange, varying)

@@ -336,3 +336,7 @@ class TransactionManager:
     def rolled_back(self, pointer: int) -> None:
         """Messages of a transaction were rolled back: who waits for it looks again."""
         self._watchers.wake([self.state.in_progress.get(pointer, pointer)])
+
+    def wake_all(self) -> None:
+        """Whoever waits for the end of a transaction looks again."""
+        self._watchers.wake_if(lambda id: True)
