@@ -22,7 +22,7 @@ from msgspec import structs
 from sim.bounds.drawing import Bounds
 from sim.disk import Disk
 from sim.faulty import FaultyStore
-from sim.history import Crashed, History
+from sim.history import Crashed, History, Place
 from sim.world import Background, Died, Stuck, VirtualClock, World, quietly
 from tms.cluster.cluster import Cluster, RolePlayer
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
@@ -32,6 +32,7 @@ from tms.compaction.compaction import CompactionLimits
 from tms.engine import ROLES, Engine
 from tms.errors import NotOwner, TimedOut, TMSError, Unavailable
 from tms.log.records import key_after
+from tms.model import keys
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.topics.filtering import FetchBounds as FilterBounds
 from tms.topics.sweep import open_metadata
@@ -40,6 +41,7 @@ INSTANCES = 3
 SETTLING = 9  # rounds
 LEADERLESS_MAX = 300  # questions in a row that nobody could answer
 IN_VAIN_MAX = 1_000  # times that somebody waits
+STIRRED = 0.03  # of the operations of stores come others in between
 LIFETIME_MS = 25 * 3_600_000
 LOST, UNANSWERED, LATE, TWICE = 0.02, 0.02, 0.01, 0.02  # shares of the questions
 T = TypeVar("T")
@@ -282,6 +284,7 @@ class ClusterWorld(World):
     """The world of several instances. `engine` is any of them."""
 
     crowded = True
+    steps = 110
 
     def __init__(self, seed: int, topics: tuple[str, ...], bounds: Bounds) -> None:
         self.random = Random(f"instances {seed}")
@@ -296,7 +299,8 @@ class ClusterWorld(World):
         self.asked: set[str] = set()  # instances, in this step, which may still be at it
         self.present: set[str] = set()  # as ZooKeeper says
         self.calm = True  # nothing is lost on the way
-        self._number = self._leaderless = 0
+        self._seen = MembershipView()
+        self._leaderless = 0
         self._dies_in = -1
         self._dying: Instance | None = None
         self._inside = False
@@ -380,7 +384,6 @@ class ClusterWorld(World):
             case 0:  # its session ends: it does not know
                 if len(self.present) > 1:
                     self.present.discard(instance.id)
-                    self._number += 1
             case 1:  # it is told
                 if instance.id not in self.present and instance.engine is not None:
                     instance.member.state = MembershipState.LOST
@@ -391,7 +394,6 @@ class ClusterWorld(World):
                 if instance.engine is None:
                     self._start(instance)
                 self.present.add(instance.id)
-                self._number += 1
             case 5:
                 topics = instance.cluster._metadata and self._topics(instance)
                 if topics:
@@ -403,8 +405,10 @@ class ClusterWorld(World):
 
     def view(self) -> MembershipView:
         """Who is there, as ZooKeeper says."""
-        there = [one for one in self.instances if one.id in self.present]
-        return MembershipView(self._number, tuple(one.member.record for one in there))
+        there = tuple(one.member.record for one in self.instances if one.id in self.present)
+        if there != self._seen.instances:
+            self._seen = MembershipView(self._seen.number + 1, there)
+        return self._seen
 
     def before(self, instance: Instance, operation: str, name: str) -> None:
         """An instance is about to use its store."""
@@ -417,15 +421,26 @@ class ClusterWorld(World):
         if self._inside or len(self.instances) < INSTANCES:
             return
         self._inside = True
+        self.looked_through = self._place(instance, name) if operation == "scan" else None
         try:
             with self.inside(instance):
                 self.aside(lambda: quietly(self.between))
-                if self.random.random() < 0.02:
-                    other = self.random.choice(self.instances)
-                    if not self.busy[other.id]:
-                        self.aside(other.settle)
+                if self.random.random() < STIRRED:
+                    self._stir_others()
         finally:
             self._inside = False
+
+    def _stir_others(self) -> None:
+        """Somebody's session ends or begins while somebody is at something, and others see it."""
+        if self.random.random() < 0.5 and not self.calm:
+            id = self.random.choice(self.instances).id
+            if id not in self.present:
+                self.present.add(id)
+            elif len(self.present) > 1:
+                self.present.remove(id)
+        other = self.random.choice(self.instances)
+        if not self.busy[other.id]:
+            self.aside(other.settle)
 
     @contextmanager
     def inside(self, instance: Instance) -> Iterator[None]:
@@ -466,7 +481,6 @@ class ClusterWorld(World):
         self.history.add(Crashed(self.history.now(), False))
         if self.random.random() < 0.5:
             self.present.discard(instance.id)
-            self._number += 1
 
     def _start(self, instance: Instance) -> None:
         inside, self._inside = self._inside, True  # nobody else does anything meanwhile
@@ -485,7 +499,6 @@ class ClusterWorld(World):
             for one in self.instances:
                 self._start(one)
                 self.present.add(one.id)
-            self._number += 1
             alive = [one for one in self.instances if one.engine is not None]
         return alive
 
@@ -493,7 +506,6 @@ class ClusterWorld(World):
         for one in self.instances:
             if one.engine is not None:
                 self.present.add(one.id)
-        self._number += 1
         for _ in range(SETTLING):
             for one in self._alive():
                 self.aside(one.settle)
@@ -510,6 +522,15 @@ class ClusterWorld(World):
                     if segment.last is not None:
                         log.state.chain.cut(segment, key_after(segment.last))
                         log.state.chain.reclaim(segment, lambda: None)
+
+    def _place(self, instance: Instance, name: str) -> Place | None:
+        """The partition that a map is of."""
+        if instance.engine is None or "/s" not in name:
+            return None
+        uid, partition = keys.payload_place(name)
+        known = instance.engine.topics.registry.known.items()
+        topic = next((name.topic for name, record in known if record.uid == uid), None)
+        return None if topic is None else (topic, partition)
 
     def _topics(self, instance: Instance) -> list[tuple[int, int]]:
         engine = instance.engine

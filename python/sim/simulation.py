@@ -68,7 +68,6 @@ TOPICS = (
 PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
 HANDED = tuple(place for work in WORKS for place in (work.place, work.handled))
 SHORT_MS, LONG_MS = (0, 1, 5, 300, 3_000), (700_000, 7_300_000)
-STEPS = 220
 SETTLE_ROUNDS = 60
 KEYED_SHARE = 0.3  # of the runs
 
@@ -84,10 +83,10 @@ class Simulation:
     """One run."""
 
     def __init__(
-        self, seed: int, bounds: Bounds, steps: int = STEPS, of: type[World] = World
+        self, seed: int, bounds: Bounds, steps: int | None = None, of: type[World] = World
     ) -> None:
-        self._steps = steps
         self.world = of(seed, TOPICS, bounds)
+        self._steps = of.steps if steps is None else steps
         random, world = self.world.random, self.world
         self.readers = [
             Reader(world, f"reader-{number}", place, committed)
@@ -191,7 +190,9 @@ class Simulation:
         if random.random() < 0.15 and self.mover.lends():
             random.choice(self.later).meddle()
         if self.world.crowded and random.random() < 0.1:
-            producer = random.choice(self.producers)
+            place = self.world.looked_through
+            there = [one for one in self.producers if one.place == place]
+            producer = random.choice(there or self.producers)
             if producer is not self._at:
                 producer.step()
 
@@ -315,7 +316,7 @@ class Simulation:
             position = fetched.next[place[1]]
 
 
-def run(seed: int, steps: int = STEPS, of: type[World] = World) -> Outcome:
+def run(seed: int, steps: int | None = None, of: type[World] = World) -> Outcome:
     """Run one seed, with the bounds that it draws, in a world of one engine or of several."""
     bounds = Bounds.of(seed)
     with bounds.set():

@@ -21,7 +21,7 @@ from unittest.mock import patch
 from sim.bounds.drawing import Bounds
 from sim.disk import Disk
 from sim.faulty import FaultyStore
-from sim.history import Clock, Crashed, History
+from sim.history import Clock, Crashed, History, Place
 from tms.compaction.compaction import CompactionLimits
 from tms.engine import Engine
 from tms.errors import TMSError
@@ -102,7 +102,10 @@ class Background(Executor):
 class World:
     """What the actors of a simulation share."""
 
+    steps = 220  # of a run
     crowded = False  # whether others publish while somebody is in the middle of something
+
+    looked_through: Place | None = None  # the partition that somebody is about to scan
 
     def __init__(self, seed: int, topics: tuple[str, ...], bounds: Bounds) -> None:
         self.random = Random(seed)

@@ -29,9 +29,9 @@ class Keeper(Producer):
         names = (f"{self._name}-{self._made + i}" for i in range(random.choice((1, 1, 2, 4))))
         self._values = tuple(keyed(world, name, random.random() < 0.2) for name in names)
         self._made += len(self._values)
-        self._durability = durability_at(world, self._place)
+        self._durability = durability_at(world, self.place)
         self._pending = None
-        world.history.add(Sent(world.history.now(), self._place, self._values))
+        world.history.add(Sent(world.history.now(), self.place, self._values))
 
 
 class Compactor(Producer):

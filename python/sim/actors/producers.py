@@ -13,7 +13,7 @@ class Producer:
 
     def __init__(self, world: World, name: str, place: Place) -> None:
         self._world = world
-        self._name, self._place = name, place
+        self._name, self.place = name, place
         self._made = 0
         self._values: tuple[str, ...] = ()
         self._lone = False  # whether each is a block by itself
@@ -47,9 +47,9 @@ class Producer:
         count = world.random.choice((2, 5, 8) if self._lone else (1, 1, 2, 3))
         self._values = tuple(f"{self._name}-{self._made + i}" for i in range(count))
         self._made += count
-        self._durability = durability_at(world, self._place)
+        self._durability = durability_at(world, self.place)
         self._pending = None
-        world.history.add(Sent(world.history.now(), self._place, self._values))
+        world.history.add(Sent(world.history.now(), self.place, self._values))
 
     def _send(self) -> None:
         new = self._new()
@@ -59,13 +59,13 @@ class Producer:
     def _new(self) -> list[NewBlock]:
         blocks = [(value,) for value in self._values] if self._lone else [self._values]
         return [
-            NewBlock(self._place[1], block(values, self._producer_id, self._sequence + number))
+            NewBlock(self.place[1], block(values, self._producer_id, self._sequence + number))
             for number, values in enumerate(blocks)
         ]
 
     def _submit(self, new: list[NewBlock]) -> None:
         engine = self._world.engine
-        self._pending = engine.submit(topic_of(self._place), new, self._durability)
+        self._pending = engine.submit(topic_of(self.place), new, self._durability)
 
     def _look(self) -> None:
         if self._pending is None or not self._pending.done():
@@ -82,6 +82,6 @@ class Producer:
         messages = tuple(zip(ids, self._values, strict=True))
         synced = self._durability is SYNCED
         history = self._world.history
-        history.add(Acknowledged(history.now(), self._place, messages, synced))
+        history.add(Acknowledged(history.now(), self.place, messages, synced))
         self._sequence += len(appended)
         self._values = ()

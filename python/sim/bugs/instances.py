@@ -9,6 +9,7 @@ from tms.cluster.cluster import Cluster
 from tms.cluster.decisions import AskedDecisions
 from tms.cluster.standing import Standing
 from tms.engine import Engine
+from tms.log.partition import PartitionState
 from tms.log.records import BlockKey
 from tms.log.segments import SegmentChain
 from tms.model.snapshot import Fate
@@ -30,9 +31,9 @@ def _scan_before_fence() -> list[Replacement]:
     return [(SegmentChain, "take_over", lambda self: None), (SegmentChain, "seal", late)]
 
 
-def _journal_at_any_epoch() -> list[Replacement]:
+def _journal_in_any_term() -> list[Replacement]:
     """Who had a journal before another one had it appends to it without reading it again."""
-    return [(SegmentChain, "is_at", lambda self, epoch: True)]
+    return [(PartitionState, "is_in", lambda self, term: True)]
 
 
 def _acknowledge_before_verify() -> list[Replacement]:
@@ -71,7 +72,7 @@ def _tell_nobody() -> list[Replacement]:
 OF_INSTANCES: dict[str, Callable[[], list[Replacement]]] = {
     "acknowledge-before-verify": _acknowledge_before_verify,
     "follow-without-asking": _follow_without_asking,
-    "journal-at-any-epoch": _journal_at_any_epoch,
+    "journal-in-any-term": _journal_in_any_term,
     "no-epoch": _no_epoch,
     "scan-before-fence": _scan_before_fence,
     "tell-nobody": _tell_nobody,

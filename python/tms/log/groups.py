@@ -34,8 +34,8 @@ PLAIN = Stamp(0, 0)
 
 
 class Ticket(Struct, eq=False):
-    """One caller's blocks for one partition. With `epoch`, it rests on what the caller has read at
-    that epoch, and is refused once the partition was taken over anew."""
+    """One caller's blocks for one partition. With `term`, it rests on what the caller has read in
+    that term of the partition, and is refused in any other."""
 
     pending: PendingAppend
     durability: Durability
@@ -44,7 +44,7 @@ class Ticket(Struct, eq=False):
     preconditions: dict[int, Precondition] = {}  # by place in the pending append
     bytes: int = 0
     reserved: bool = False  # whether room was made for it
-    epoch: int | None = None
+    term: object = None
 
 
 class WriteGroup(Struct, eq=False):

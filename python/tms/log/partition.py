@@ -100,6 +100,7 @@ class PartitionState:
         self._until_look = 0
         self._watcher_ids = 0
         self.retired: TMSError | None = None  # why nothing more will come
+        self._term: object = None  # of who read it last, and decides what is appended
         self.rewrites = 0  # after which messages that somebody has read may be gone
 
     # -- the owner's ---------------------------------------------------------------------------
@@ -126,7 +127,8 @@ class PartitionState:
                 self.chain.recover()
             else:
                 self.chain.refresh()
-            self.chain.take_over()
+            if not self.chain.take_over():
+                self._term = None
             end = recovery.find_end(self.chain, self._metadata, self.producers)
             if self.chain.shared and end.unsaved_bytes:  # what is sealed may be compacted
                 self._save(end.last, end.end_offset, end.saved_bytes + end.unsaved_bytes)
@@ -147,6 +149,17 @@ class PartitionState:
             self.known, self.loaded, self.failed = True, True, False
             watchers = self._take_watchers()
         _call(watchers)
+
+    def begin_term(self, term: object) -> None:
+        """From now on who has read the partition in this term, and nobody else, appends what rests
+        on that. The caller holds `owner`."""
+        self.load()
+        self._term = term
+
+    def is_in(self, term: object) -> bool:
+        """Whether nobody has owned the partition, or read it to append to it, after this term
+        began. The caller holds `owner`."""
+        return self._term is term
 
     def find_end(self) -> int:
         """The end offset, also if another process has taken over and written on since it was

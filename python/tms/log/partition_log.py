@@ -98,12 +98,14 @@ class PartitionLog:
         with self.state.owner:
             self.state.load()
 
-    def settle(self) -> int:
-        """Find the end, as its owner, unless it is known; the epoch. After a write that failed,
-        what of it is stored counts, and nothing more comes of it."""
-        if not self.state.loaded:
+    def settle(self) -> None:
+        """After a write that failed: what of it is stored counts, and nothing more comes of it."""
+        if self.state.known and not self.state.loaded:
             self.load()
-        return self.state.chain.record.epoch
+
+    def begin_term(self, term: object) -> None:
+        """See `PartitionState.begin_term`."""
+        self.change(lambda: self.state.begin_term(term))
 
     def is_owned(self, metadata: Map) -> bool:
         """Whether the partition's record in the store still names this owner."""

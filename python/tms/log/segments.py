@@ -123,7 +123,7 @@ class SegmentChain:
         self._raw: bytes | None = None
         self.record = _NOTHING
         self.active: SegmentRecord | None = None  # appended to; none before the first append
-        self._since = self._taken = 0  # epochs: the first that only this owner had since, its last
+        self._taken = -1  # the epoch that this owner has raised it to
         self._maps: dict[int, Map] = {}
 
     def refresh(self) -> None:
@@ -135,15 +135,15 @@ class SegmentChain:
 
     # -- owning --------------------------------------------------------------------------------
 
-    def take_over(self) -> None:
-        """Fence off every other owner; after it the end is to be found, and sealed. Does nothing in
-        a store of one process."""
+    def take_over(self) -> bool:
+        """Fence off every other owner; after it the end is to be found, and sealed. Whether nobody
+        else has owned it since the last time. Does nothing in a store of one process."""
         if not self.shared:
-            return
-        standing, record, raw = self._standing, self.record, self._raw
+            return True
+        standing, record = self._standing, self.record
         standing.require_owner()
-        if raw is None and not standing.name:
-            return
+        if self._raw is None and not standing.name:
+            return False
         before = {record.owner or "", *(record.previous or ())} - {"", standing.name}
         epoch = record.epoch + 1
         self._set(
@@ -154,13 +154,11 @@ class SegmentChain:
                 previous=tuple(sorted(before)) or UNSET,
             )
         )
-        if raw is None or (record.owner or "") != standing.name:
-            self._since = epoch
-        elif record.epoch != self._taken:
-            self._since = record.epoch
+        again = record.epoch == self._taken and (record.owner or "") == standing.name
         self._taken = epoch
         if before:
             standing.fence(before)
+        return again
 
     def seal(self, end_offset: int, last: BlockKey, stored_bytes: int) -> None:
         """Let the open segment, which another owner may still write to, end here for good. Does
@@ -184,10 +182,6 @@ class SegmentChain:
             raise StorageUnavailable(
                 f"Partition {self.partition} was taken over while it was written to. Try again."
             )
-
-    def is_at(self, epoch: int) -> bool:
-        """Whether nobody else has owned the partition since this epoch; 0: ever."""
-        return not self.shared or self._since <= max(1, epoch)
 
     # -- the open segment ----------------------------------------------------------------------
 

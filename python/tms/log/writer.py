@@ -265,9 +265,9 @@ class PartitionWriter:
     ) -> None:
         producers, partition = self._state.producers, self._state.chain.partition
         refused: TMSError | None = None
-        if ticket.epoch is not None and not self._state.chain.is_at(ticket.epoch):
+        if ticket.term is not None and not self._state.is_in(ticket.term):
             refused = StorageUnavailable(
-                f"Partition {partition} was taken over after it had been read. Try again."
+                f"Partition {partition} has another reader, or owner, than it had. Try again."
             )
         for number, block, header in ticket.entries:
             known: RememberedBlock | None = None

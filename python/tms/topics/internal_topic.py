@@ -6,9 +6,10 @@ Invariants
 * `replay` gives the entries in the order in which they were appended; an entry is there if its
   append was acknowledged, and may be there if it was not. What is not there comes never: nothing is
   replayed while a write that failed is still under way.
-* Nothing is appended behind entries that the last replay did not have and that were not appended
-  here since: once another process has owned the journal, every append is refused until it is
-  replayed. It is never appended to through another process.
+* Among several processes nothing is appended behind entries that the last replay did not have and
+  that were not appended by this object since: once another process has owned the journal, or
+  another object has replayed it, every append is refused until it is replayed. It is never appended
+  to through another process, and never left without an owner, whom the next one tells.
 * A journal that was never appended to has no topic.
 """
 
@@ -54,7 +55,7 @@ class InternalTopic:
         self._partitions = partitions
         self._fate_of = fate_of
         self._exists = False
-        self._epoch: int | None = None  # of the partition, at the last replay
+        self._term: object = None  # of the partition, since the last replay
         self._failed: list[PendingAppend] = []  # writes without an answer in time
 
     def append(
@@ -76,7 +77,7 @@ class InternalTopic:
             self.bytes += len(key or b"") + len(value or b"")
         block = encode(values, keys)
         pending, entry = PendingAppend(1), (0, block, read_header(block))
-        ticket = Ticket(pending, durability, stamp, [entry], bytes=len(block), epoch=self._epoch)
+        ticket = Ticket(pending, durability, stamp, [entry], bytes=len(block), term=self._term)
         self._log().writer.submit(ticket, inline)
         return pending
 
@@ -94,16 +95,10 @@ class InternalTopic:
             if not pending.done():
                 self._failed.append(pending)
 
-    def claim(self) -> None:
-        """Own the journal, also one that was never appended to: whoever owns it next takes it over
-        from this process."""
-        self._create()
-        self._settle()
-
     def renew(self, entries: Sequence[Cells]) -> None:
         """Append entries that rest on nothing before them, synced; a replay must follow. What
         became of a write before is settled then."""
-        self._epoch = None
+        self._term = None
         self.write(entries, Durability.SYNCED)
 
     def snapshot(self, entries: Iterable[Sequence[Cells]], before_ms: int | None = None) -> None:
@@ -122,7 +117,11 @@ class InternalTopic:
         """All entries since the last snapshot. Raises `StorageUnavailable` while a write that
         failed is still under way, and `NotOwner`."""
         self.length = self.bytes = 0
-        self._epoch = self._settle()
+        self._settle()
+        if self._partitions.are_of_several:
+            self._create()
+            self._term = object()
+            self._log().begin_term(self._term)
         for entry in self._entries(None):
             self.length += 1
             self.bytes += len(entry.key or b"") + len(entry.value or b"")
@@ -138,9 +137,8 @@ class InternalTopic:
             self._registry.create(self.name, _SETTINGS)
             self._exists = True
 
-    def _settle(self) -> int:
-        """See to it that what is there stays as it is, unless somebody appends; at which epoch, 0
-        of a journal that was never appended to."""
+    def _settle(self) -> None:
+        """See to it that what is there stays as it is, unless somebody appends."""
         for pending in list(self._failed):
             if not pending.done():
                 raise StorageUnavailable(
@@ -150,9 +148,9 @@ class InternalTopic:
         try:
             log = self._log()
         except TopicNotFound:
-            return 0
+            return
         self._exists = True
-        return log.settle()
+        log.settle()
 
     def _log(self) -> PartitionLog:
         record = self._registry.known.get(self.name) or self._registry.find(self.name)

@@ -85,6 +85,7 @@ class Partitions:
         self._limits = limits.log
         self._background = background
         self._owners = owners
+        self.are_of_several = owners is not None and bool(owners.name)  # processes
         self.logs: dict[tuple[int, int], PartitionLog] = {}  # that are open, by uid and partition
         self._deleted: set[int] = set()
         self._closed: TMSError | None = None

@@ -46,7 +46,6 @@ class Topics:
         self.store = store
         self.clock = clock
         self.run_in_background = threads.submit
-        self.is_one_of_several = owners is not None and bool(owners.name)  # processes
         self.metadata = open_metadata(store)
         sweep(store, self.metadata)
         self.registry = Registry(store, self.metadata, clock, limits.topics)

@@ -52,7 +52,9 @@ class TransactionManager:
     ) -> None:
         self._clock = topics.clock
         self._lifetime_ms = lifetime_ms  # of a foreign transaction
-        self._elsewhere = topics.is_one_of_several  # others may have begun what is unknown here
+        self._elsewhere = (
+            topics.partitions.are_of_several
+        )  # others may have begun what is unknown here
         self._watchers = Watchers()
         self._journal = TransactionJournal(journal, topics.clock, CommitPlaces(topics), reloaded)
         self.commits = CommitQueue(self._journal, self._watchers, topics.run_in_background)

@@ -53,8 +53,6 @@ class Transactions:
         self._positions: PositionsParticipant
         self._others: list[CommitParticipant] = []
         journal = topics.journal(TRANSACTIONS)
-        if topics.is_one_of_several:  # who coordinates next tells this process by taking it over
-            journal.claim()
         self.manager = TransactionManager(topics, journal, self._invalidate_others, lifetime_ms)
         topics.decide_by(self.manager)
         self._uncommitted = UncommittedMessages(self.manager, topics)
