@@ -75,7 +75,7 @@ class Standing:
     def fence(self, names: Collection[str]) -> None:
         """Move the records of other processes, by their names; of one that is gone there is nothing
         to move. Raises `StorageUnavailable`."""
-        for name in names:
+        for name in sorted(names):
             id, _, process = name.rpartition(" ")
             self._move(INSTANCE_PREFIX + id.encode(), process)
 
