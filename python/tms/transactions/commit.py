@@ -223,10 +223,12 @@ class CommitUnderWay:
             self._attempt.writes.sure = False  # what this commit stored cannot be taken back
 
         def give_up() -> None:
-            with contextlib.suppress(TMSError):  # else `expire` does it
-                self._parts.manager.invalidate(self._id)
-            self._ended()
-            self._attempt.answer.fail(1, error)
+            try:
+                with contextlib.suppress(TMSError):  # else `expire` does it
+                    self._parts.manager.invalidate(self._id)
+            finally:  # or whoever repeats it waits for an answer for ever
+                self._ended()
+                self._attempt.answer.fail(1, error)
 
         if inline is Durability.SYNCED:
             give_up()
