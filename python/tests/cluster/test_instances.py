@@ -10,10 +10,13 @@ import pytest
 from tests.cluster_kit import instances
 from tests.http_kit import Client
 from tms.client.client import Bus
-from tms.errors import NotOwner, TMSError, TopicNotFound, Unavailable
+from tms.errors import NotOwner, StorageUnavailable, TMSError, TopicNotFound, Unavailable
+from tms.model.topic import Durability, TopicName
+from tms.topics.internal_topic import InternalTopic
 
 TOPIC, PARTITIONS = "orders", 8
 IN_TIME_S = 10.0
+SYNCED = Durability.SYNCED
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -303,6 +306,49 @@ def test_who_waits_at_an_instance_that_hands_over_gets_what_comes_back() -> None
             bus.publish(TOPIC, b"work")
             thread.join(IN_TIME_S)
             assert got == [b"work"] and time.monotonic() - began_s < IN_TIME_S
+
+
+JOURNAL = TopicName("system", "_test")
+
+
+def entries(journal: InternalTopic) -> list[bytes | None]:
+    return [entry.value for entry in journal.replay()]
+
+
+def test_who_replayed_a_journal_last_is_the_only_one_that_appends_to_it() -> None:
+    with instances("a", "b") as all:
+        first = all.coordinator()
+        rest = "b" if first == "a" else "a"
+        one = all.served[first].service.engine.topics.journal(JOURNAL)
+        assert entries(one) == []
+        one.write([(None, b"1")], SYNCED)
+        again = all.served[first].service.engine.topics.journal(JOURNAL)
+        assert entries(again) == [b"1"]
+        with pytest.raises(StorageUnavailable, match="another reader"):
+            one.write([(None, b"behind its back")], SYNCED)
+        again.write([(None, b"2")], SYNCED)
+        all.member[first].expire()
+        until(lambda: all.coordinator() == rest, "the other one coordinates")
+        other = all.served[rest].service.engine.topics.journal(JOURNAL)
+        assert entries(other) == [b"1", b"2"]
+        other.write([(None, b"3")], SYNCED)
+        with pytest.raises(TMSError):
+            again.write([(None, b"behind its back")], SYNCED)
+        all.member[first].join(all.cluster[first].settle_again)
+        all.stop(rest)
+        until(lambda: all.coordinator() == first, "the first one coordinates again")
+        with pytest.raises(StorageUnavailable, match="or owner"):
+            again.write([(None, b"behind its back")], SYNCED)
+        assert entries(again) == [b"1", b"2", b"3"]
+        again.write([(None, b"4")], SYNCED)
+        assert entries(one) == [b"1", b"2", b"3", b"4"]
+
+
+def test_what_becomes_of_a_transaction_that_was_begun_later_elsewhere_nobody_guesses() -> None:
+    with instances("a") as all:
+        manager = all.served[all.coordinator()].service.engine.transactions.manager
+        with pytest.raises(StorageUnavailable, match="begun at another instance"):
+            manager.fate(manager.begin().id + 1, True)
 
 
 def test_a_service_of_another_kind_is_refused_by_the_cluster_and_the_other_way_round() -> None:

@@ -1,5 +1,5 @@
-"""The simulation of several instances: nothing is found in any of these seeds, and every planted bug
-is found."""
+"""The simulation of several instances: nothing is found in these seeds, and every planted bug is
+found."""
 
 import logging
 from collections.abc import Iterator
