@@ -4,25 +4,60 @@ import json
 import os
 import signal
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from urllib.parse import urlsplit
 
 import tms
 from integration.cluster.zookeeper import ZooKeeper
+from integration.links import Link
 from tests.faults.clients import free_port
 from tests.faults.service import Service, within
 
 SESSION_S = 1.0
+CALL_S = 5  # that HBase has for a call
 PARTITIONS = 8
 
 
-class Instances:
-    """Instances of these names, each at a port of its own."""
+class Links:
+    """What an instance reaches others through, and they it, each to be cut by itself."""
 
-    def __init__(self, store: str, zookeeper: ZooKeeper, names: str = "abc") -> None:
+    def __init__(self, store: str, zookeeper: ZooKeeper, port: int) -> None:
+        parts = urlsplit(store)
+        assert parts.port is not None
+        self.thrift = Link(parts.port)
+        self.zookeeper = Link(int(zookeeper.address.rpartition(":")[2]))
+        self.front = Link(port)  # where other instances ask
+        self.all = (self.thrift, self.zookeeper, self.front)
+        self.store = f"hbase://127.0.0.1:{self.thrift.port}{parts.path}"
+        self.advertised = f"http://127.0.0.1:{self.front.port}"
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        for link in self.all:
+            self._stack.enter_context(link)
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._stack.close()
+
+
+class Instances:
+    """Instances of these names, each at a port of its own; with `cut` through links of its own."""
+
+    def __init__(
+        self, store: str, zookeeper: ZooKeeper, names: str = "abc", cut: bool = False
+    ) -> None:
         self._store = store
-        self.zookeeper = f"zookeeper://{zookeeper.address}/{Path(store).name}"
+        self._folder = Path(store).name
+        self.zookeeper = f"zookeeper://{zookeeper.address}/{self._folder}"
         self.ports = {name: free_port() for name in names}
+        self._stack = ExitStack()
+        self.links: dict[str, Links] = {}
+        for name in names if cut else "":
+            links = Links(store, zookeeper, self.ports[name])
+            self.links[name] = self._stack.enter_context(links)
         self.running = {name: self._serve(name) for name in names}
         self.wait()
 
@@ -79,7 +114,14 @@ class Instances:
     def close(self) -> None:
         for service in self.running.values():
             service.kill()
+        self._stack.close()
 
     def _serve(self, name: str) -> Service:
-        flags = ["--cluster", self.zookeeper, "--instance", name, "--session-s", str(SESSION_S)]
-        return Service(self._store, "--port", str(self.ports[name]), *flags)
+        store, zookeeper = self._store, self.zookeeper
+        flags = ["--port", str(self.ports[name]), "--instance", name]
+        flags += ["--session-s", str(SESSION_S), "--call-timeout-s", str(CALL_S)]
+        if name in self.links:
+            links = self.links[name]
+            store, flags = links.store, [*flags, "--advertise", links.advertised]
+            zookeeper = f"zookeeper://127.0.0.1:{links.zookeeper.port}/{self._folder}"
+        return Service(store, *flags, "--cluster", zookeeper)

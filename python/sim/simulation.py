@@ -245,16 +245,19 @@ class Simulation:
         self.world.settle()
         self._settle_all(self.actors)
         self.world.clock.pass_ms(60_000)  # so that nothing is held back any more
-        self.world.engine.transactions.manager.expire()
+        self._expire()
         self._settle_all(self.takers)
         self._settle_all([self.mover])
         self._conclude()
+
+    def _expire(self) -> None:
+        quietly(lambda: self.world.engine.transactions.manager.expire())
 
     def _settle_all(self, unsettled: Sequence[Actor | Mover]) -> None:
         world = self.world
         for _ in range(SETTLE_ROUNDS):
             world.clock.pass_ms(1_000)
-            world.engine.transactions.manager.expire()
+            self._expire()
             quietly(world.engine.queues.tidy)
             unsettled = [actor for actor in unsettled if not actor.settle()]
             while world.background.run():

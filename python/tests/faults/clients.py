@@ -1,12 +1,16 @@
 """Clients of a service whose processes are killed: what they saw is checked as a history.
 
 Writers commit transactions over two topics, a group makes a message of each message, readers read,
-all through HTTP and with patience; meanwhile the test kills what it likes. See `sim.rules.checker`
-for what must hold.
+workers settle what a queue has, and messages are published to be delivered later, all through HTTP
+and with patience; meanwhile the test kills what it likes. See `sim.rules.checker` for what must
+hold; of queues and delayed messages it is that nothing acknowledged is lost, a message that was
+settled is never handed out again, and one with a delay comes once and not before it is due.
 """
 
 import socket
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 
@@ -19,6 +23,8 @@ from tms.model.position import Position
 
 A, B, MADE = ("a", 0), ("b", 0), ("made", 0)
 PLACES: tuple[Place, ...] = (A, B, MADE)
+JOBS, LATER = "jobs", "later"
+DELAY_S = 1.0
 PATIENCE_S = 60.0
 END_S = 90.0  # in which everybody must have come to an end
 
@@ -30,6 +36,26 @@ class Run:
         self.url = url
         self.history = History()
         self.stop = threading.Event()
+        self.jobs: list[str] = []  # that were acknowledged
+        self.settled: set[str] = set()  # of them, as was acknowledged
+        self.again: list[str] = []  # that were handed out after that
+        self.later: dict[str, float] = {}  # that were acknowledged, and when they were due
+        self._settling = threading.Lock()
+
+    def settle(self, values: set[str], before: set[str]) -> None:
+        """A worker got these while those before had been settled already."""
+        with self._settling:
+            self.again += values & before
+
+    def snapshot(self) -> set[str]:
+        """What is settled now."""
+        with self._settling:
+            return set(self.settled)
+
+    def note_settled(self, values: set[str]) -> None:
+        """It was acknowledged that these are settled."""
+        with self._settling:
+            self.settled |= values
 
     def bus(self) -> Bus:
         """A bus with patience for a service that starts again."""
@@ -106,6 +132,79 @@ def transform(run: Run, name: str) -> None:
                     break
 
 
+def publish_jobs(run: Run) -> None:
+    """Publish what workers are to do; what was not acknowledged may be there."""
+    number = 0
+    with run.bus() as bus:
+        while not run.stop.wait(0.02):
+            number += 1
+            try:
+                bus.publish(JOBS, b"job-%d" % number)
+            except TMSError:
+                continue
+            run.jobs.append(f"job-{number}")
+
+
+def settle_jobs(run: Run, until_empty: bool = False) -> None:
+    """Settle what the queue has, until the end of the run or of the queue."""
+    with run.bus() as bus:
+        queue = bus.queue(JOBS, group="workers", start="earliest", lease_s=2.0, deliveries_max=0)
+        while until_empty or not run.stop.is_set():
+            before = run.snapshot()
+            try:
+                messages = queue.receive(limit=8, wait_s=1)
+                got = {(message.value or b"").decode() for message in messages}
+                run.settle(got, before)
+                if got:
+                    queue.ack(messages)
+            except TMSError:  # whoever leases them next settles them
+                continue
+            run.note_settled(got)
+            if until_empty and not got and run.settled >= set(run.jobs):
+                return
+
+
+def publish_later(run: Run) -> None:
+    """Publish what is to come later."""
+    number = 0
+    with run.bus() as bus:
+        while not run.stop.wait(0.1):
+            number += 1
+            value = f"later-{number}"
+            due_s = time.time() + DELAY_S
+            try:
+                bus.publish_later(LATER, value.encode(), delay=DELAY_S)
+            except TMSError:
+                continue
+            run.later[value] = due_s
+
+
+def finish_queue(run: Run) -> None:
+    """Everything was settled, and nothing that was settled came again."""
+    ended_s = time.monotonic() + END_S
+    settle_jobs(run, until_empty=True)
+    assert time.monotonic() < ended_s, "the queue did not become empty in time"
+    assert run.again == []
+
+
+def finish_later(run: Run) -> None:
+    """Everything that was acknowledged came, once, and not before it was due."""
+    ended_s = time.monotonic() + END_S
+    with run.bus() as bus:
+        while True:
+            found = list(bus.consumer(LATER, stop_at_end=True))
+            came = Counter((message.value or b"").decode() for message in found)
+            if came.keys() >= run.later.keys():
+                break
+            assert time.monotonic() < ended_s, sorted(run.later.keys() - came.keys())[:5]
+            time.sleep(0.2)
+    early = [
+        m.value for m in found if m.time_ms < 1000 * run.later.get((m.value or b"").decode(), 0) - 5
+    ]
+    assert not early
+    assert [value for value in run.later if came[value] > 1] == []
+
+
 def finish(run: Run) -> None:
     """What is there at the end."""
     history = run.history
@@ -129,7 +228,7 @@ class Clients:
     def start(self) -> None:
         """Make the topics, and begin."""
         with self.run.bus() as bus:
-            for topic, _ in PLACES:
+            for topic in (*(topic for topic, _ in PLACES), JOBS, LATER):
                 bus.create_topic(topic)
         for number in range(2):
             self._go(write, f"w{number}")
@@ -137,6 +236,10 @@ class Clients:
             self._go(transform, f"t{number}")
         for place in PLACES:
             self._go(read, f"r-{place[0]}", place)
+        self._go(publish_jobs)
+        self._go(publish_later)
+        for _ in range(2):
+            self._go(settle_jobs)
 
     def killed(self) -> None:
         """Something that stores was killed."""
@@ -150,6 +253,8 @@ class Clients:
         assert not self._failures, self._failures
         assert not any(thread.is_alive() for thread in self._threads)
         finish(self.run)
+        finish_queue(self.run)
+        finish_later(self.run)
         assert check(self.run.history) == []
         return sum(one.committed for one in self.run.history.of(Ended))
 

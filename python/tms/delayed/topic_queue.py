@@ -314,11 +314,11 @@ class DelayQueue:
             return True
         try:
             exists = self.stored.ready(create)
+            following = self.stored.first(self.stored.begin) if exists else None
         except BaseException:
             self._invalidate()
             raise
         self._known_s = self._clock.monotonic_s()
-        following = self.stored.first(self.stored.begin) if exists else None
         if following is None:
             self.stored.waiting = 0  # whatever was counted
         with self._state:
