@@ -1,6 +1,6 @@
 """Three `tms serve` over one HBase and one ZooKeeper: what is below and between them is killed,
-moved, wiped and cut off while producers, transactions, groups, queues and delayed messages run. What
-the clients saw is checked as a history."""
+moved, wiped and cut off while producers, transactions, groups, queues and delayed messages run.
+What the clients saw is checked as a history."""
 
 import shutil
 import time

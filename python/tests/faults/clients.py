@@ -199,7 +199,9 @@ def finish_later(run: Run) -> None:
             assert time.monotonic() < ended_s, sorted(run.later.keys() - came.keys())[:5]
             time.sleep(0.2)
     early = [
-        m.value for m in found if m.time_ms < 1000 * run.later.get((m.value or b"").decode(), 0) - 5
+        m.value
+        for m in found
+        if m.id.time_ms < 1000 * run.later.get((m.value or b"").decode(), 0) - 5
     ]
     assert not early
     assert [value for value in run.later if came[value] > 1] == []

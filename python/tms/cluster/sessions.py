@@ -5,7 +5,8 @@ Invariants
 
 * Nobody waits for ZooKeeper but this thread.
 * One session at a time: when it is lost its ephemeral nodes go with it, and the next one begins
-  anew. One that is interrupted for longer than `ABANDON_S` is given up.
+  anew. One that is interrupted for longer than `abandon_s` is given up, and a new one tried:
+  servers that have lost their data refuse for ever who has seen what they had.
 * Between attempts there is a pause that grows up to `PAUSE_S_MAX`; an outage is logged once.
 """
 
@@ -20,8 +21,8 @@ from kazoo.security import make_digest_acl
 from tms.events import EventLog
 
 SESSION_S = 10.0
-ABANDON_S = 3 * SESSION_S
-PAUSE_S, PAUSE_S_MAX = 0.5, 30.0
+ABANDON_S = 2 * SESSION_S
+PAUSE_S, PAUSE_S_MAX = 0.5, 5.0
 STOP_S = 5.0
 _log = EventLog("tms.server")
 
@@ -56,20 +57,23 @@ class SessionUser(Protocol):
         ...
 
     def interrupted(self) -> None:
-        """Whether the session still is cannot be told."""
+        """Whether the session still is cannot be told, until `ended` or the next `begin`."""
         ...
 
     def ended(self, lost: bool) -> None:
-        """The session is no more; `lost`: although nobody ended it."""
+        """The session is no more; `lost`: ZooKeeper has ended it."""
         ...
 
 
 class Sessions:
     """One session after another until they are stopped."""
 
-    def __init__(self, connect: Callable[[], Any], user: SessionUser) -> None:
+    def __init__(
+        self, connect: Callable[[], Any], user: SessionUser, abandon_s: float | None = None
+    ) -> None:
         self._connect = connect
         self._user = user
+        self._abandon_s = ABANDON_S if abandon_s is None else abandon_s
         self._state = ""
         self._poked = threading.Event()
         self._stopping = False
@@ -120,13 +124,16 @@ class Sessions:
             self._away, self._pause_s = False, PAUSE_S
             self._use(zookeeper)
         finally:
+            ended = self._stopping or self._state == KazooState.LOST
             try:
                 zookeeper.stop()
             finally:
                 zookeeper.close()
                 self._begun = False
-                if began:
+                if began and ended:
                     self._user.ended(lost=not self._stopping)
+                elif began:
+                    self._user.interrupted()
 
     def _use(self, zookeeper: Any) -> None:
         while True:
@@ -135,7 +142,7 @@ class Sessions:
                 return
             if self._state == KazooState.SUSPENDED:
                 self._user.interrupted()
-                if not self._poked.wait(ABANDON_S):
+                if not self._poked.wait(self._abandon_s):
                     return
             else:
                 self._user.look(zookeeper)

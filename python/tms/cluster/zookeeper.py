@@ -91,14 +91,21 @@ def addresses(ensemble: Ensemble) -> list[str]:
 
 
 class ZooKeeperMember:
-    """One instance in the folder of its cluster; see `ClusterMember`. `connect` makes a session."""
+    """One instance in the folder of its cluster; see `ClusterMember`. `connect` makes a session, of
+    `session_s`."""
 
-    def __init__(self, connect: Callable[[], Any], folder: str, record: InstanceRecord) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        folder: str,
+        record: InstanceRecord,
+        session_s: float = SESSION_S,
+    ) -> None:
         self._folder = f"{folder}/instances"
         self._path = f"{self._folder}/{record.id}"
         self.record = record
         self._shown = record  # in its node
-        self._sessions = Sessions(connect, self)
+        self._sessions = Sessions(connect, self, 2 * session_s)
         self._changed: Callable[[], None] = lambda: None
         self.view = MembershipView()
         self.state = MembershipState.LOST

@@ -181,7 +181,7 @@ def _instance(
     id = server.instance or address.removeprefix("http://")
     record = InstanceRecord(id, address, tms.__version__, server.capacity)
     connect = partial(ensemble.session, server.session_s)
-    member = ZooKeeperMember(connect, ensemble.folder, record)
+    member = ZooKeeperMember(connect, ensemble.folder, record, server.session_s)
     metadata = open_metadata(store)
     ownership = Ownership(metadata, clock, id, config.owner, shared_by=ensemble.folder)
     ownership.take(server.take_over)
