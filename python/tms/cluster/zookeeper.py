@@ -148,7 +148,8 @@ class ZooKeeperMember:
 
     def interrupted(self) -> None:
         """The others may see this instance, or not."""
-        self._become(MembershipState.SUSPENDED, self.view)
+        if self.state is MembershipState.MEMBER:
+            self._become(MembershipState.SUSPENDED, self.view)
 
     def ended(self, lost: bool) -> None:
         """The others see this instance no more."""
