@@ -33,6 +33,7 @@ from tms.engine import ROLES, Engine
 from tms.errors import NotOwner, TimedOut, TMSError, Unavailable
 from tms.log.records import key_after
 from tms.model import keys
+from tms.model.cluster import ClusterEvent
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.topics.filtering import FetchBounds as FilterBounds
 from tms.topics.sweep import open_metadata
@@ -203,6 +204,9 @@ class SimPeer:
         return self.ask(ask, reading=True)
 
     def answer_tephra(self, message: bytes) -> bytes:
+        raise NotImplementedError
+
+    def events(self) -> list[ClusterEvent]:
         raise NotImplementedError
 
     def learn(self, pointers: Any) -> Any:

@@ -133,6 +133,7 @@ class EngineStats:
     cluster_taken_over: int = 0  # partitions, from instances that may have lived
     cluster_released: int = 0  # partitions, to others
     cluster_fates_asked: int = 0
+    cluster_opening_ms: int = 0
     transactions_open: int = 0  # this and what follows where they are kept
     transactions_oldest_ms: int = 0
     transactions_invalid: int = 0

@@ -50,6 +50,30 @@ def test_instances_are_shown_with_what_they_own(
     assert tms("cluster", "owners", "nowhere", *at)[0] == 3
 
 
+def test_events_of_all_instances_are_shown(
+    two: Instances, tms: Tms, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    at = ("--url", two.url("b"))
+    coordinator = two.coordinator()
+    until(lambda: len(tms("cluster", "events", *at)[1]) >= 7)
+    code, events = tms("cluster", "events", *at)
+    assert code == 0 and [e["time_ms"] for e in events] == sorted(e["time_ms"] for e in events)
+    for instance in "ab":
+        mine = [(e["what"], e["details"]) for e in events if e["instance"] == instance]
+        assert ("membership", "member") in mine
+        assert {("an instance joined", "a"), ("an instance joined", "b")} <= {*mine}
+    [opened] = {e["instance"] for e in events if e["what"] == "coordinates"} & {coordinator}
+    assert opened == coordinator
+    other = "b" if coordinator == "a" else "a"
+    two.stop(coordinator)
+    url = two.url(other)
+    until(lambda: "took over" in str(tms("cluster", "events", "--url", url)[1]))
+    events = tms("cluster", "events", "--url", url)[1]
+    assert ("an instance left", coordinator) in [(e["what"], e["details"]) for e in events]
+    assert run(["cluster", "events", "--url", url]) == 0
+    assert "an instance left" in capsysbinary.readouterr().out.decode()
+
+
 def test_a_partition_goes_where_it_is_told_and_back(two: Instances, tms: Tms) -> None:
     at = ("--url", two.url("a"))
     before = two.owners("orders")

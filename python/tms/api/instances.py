@@ -20,7 +20,7 @@ from tms.api.operation import (
     put,
 )
 from tms.api.parameters import LARGE_BYTES, Shown, number_in
-from tms.model.cluster import ClusterView, TopicOwners
+from tms.model.cluster import ClusterEvent, ClusterView, TopicOwners
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock, Readable, Staged
 from tms.model.position import LATEST, Position
@@ -33,6 +33,10 @@ Number = Annotated[
 ]
 Pointer = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Key = tuple[int, int]
+Events = Annotated[
+    list[ClusterEvent],
+    named("ClusterEvents", "What instances noticed and did.", "events", list[ClusterEvent]),
+]
 InstanceId = Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
 
 
@@ -75,6 +79,11 @@ class ClusterApi(Protocol):
     @get("cluster", Resource.CLUSTER, Access.OBSERVE)
     def view(self) -> ClusterView:
         """The instances, and who keeps transactions, groups, queues and delayed messages."""
+        raise DeclaredOnly
+
+    @get("cluster/events", Resource.CLUSTER, Access.OBSERVE)
+    def events(self) -> Events:
+        """What the instances that are there noticed and did, oldest first."""
         raise DeclaredOnly
 
     @get("{name}/owners", Resource.TOPIC, Access.READ)
@@ -264,6 +273,11 @@ class PeersApi(Protocol):
         self, name: TopicName, key: bytes, partition: int | None = None
     ) -> Annotated[int, named("ErasedDelayed", "How many.", "erased", int)]:
         """Erase the messages of a key that are not due yet."""
+        raise DeclaredOnly
+
+    @get("cluster/own-events", Resource.INSTANCE, Access.OBSERVE)
+    def events(self) -> Events:
+        """What this instance noticed and did, oldest first."""
         raise DeclaredOnly
 
     @post("cluster/tephra", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)

@@ -17,6 +17,7 @@ from tms.cli.session import (
     topic_argument,
     yes_option,
 )
+from tms.model.ids import utc
 from tms.model.topic import TopicName
 
 _partition = click.argument("partition", type=click.IntRange(min=0))
@@ -48,6 +49,23 @@ def status(session: Session) -> None:
         for one in view.instances
     ]
     session.show(msgspec.to_builtins(view), rows)
+
+
+@command.command("events", cls=Shared)
+@click.pass_obj
+def events(session: Session) -> None:
+    """What the instances noticed and did since they were started, the newest thousand of each."""
+    found = _cluster(session).events()
+    rows: list[Row] = [
+        {
+            "time": utc(event.time_ms).isoformat(timespec="milliseconds"),
+            "instance": event.instance,
+            "event": event.what,
+            "details": event.details,
+        }
+        for event in found
+    ]
+    session.show(msgspec.to_builtins(found), rows)
 
 
 @command.command("owners", cls=Shared)

@@ -23,6 +23,7 @@ import msgspec
 
 from tms.clock import Clock
 from tms.cluster.decisions import AskedDecisions, Coordinating
+from tms.cluster.events import ClusterEvents
 from tms.cluster.membership import ClusterMember, InstanceRecord, MembershipState, MembershipView
 from tms.cluster.ownership import Ownership
 from tms.cluster.placement import Placement
@@ -30,6 +31,7 @@ from tms.cluster.standing import Standing
 from tms.errors import NotOwner, StorageUnavailable, TMSError, Unavailable
 from tms.events import EventLog
 from tms.model import keys
+from tms.model.cluster import ClusterEvent
 from tms.model.topic import SYSTEM_NAMESPACE, TopicName
 from tms.store.base import Map
 from tms.topics.owners import Peer
@@ -52,9 +54,18 @@ class ClusterPeer(Peer, Coordinating, Protocol):
         """Answer a message of Tephra's protocol."""
         ...
 
+    def events(self) -> list[ClusterEvent]:
+        """What it noticed and did."""
+        ...
+
 
 class RolePlayer(Protocol):
     """Who opens and closes what an instance owns: the engine."""
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether it keeps what one process keeps for all."""
+        ...
 
     def settle_roles(self, cluster: "Cluster") -> None:
         """Open what this process should own, close what others should. One at a time calls it."""
@@ -79,6 +90,7 @@ class Cluster:
         lifetime_ms: int,
     ) -> None:
         self._metadata = metadata
+        self._clock = clock
         self._member = member
         self._record = record = member.record
         self._ownership = ownership
@@ -87,6 +99,8 @@ class Cluster:
         self.name = self._standing.name
         self.decisions = AskedDecisions(self.coordinator, clock, lifetime_ms)
         self.taken_over = self.released = 0  # partitions
+        self.events = ClusterEvents(record.id, clock)
+        self._opening_s = 0.0  # of the coordinator's states, the last time
         self._player: RolePlayer | None = None
         self._asking = ThreadPoolExecutor(ASKING_THREADS, "tms-peers")
         self._checking = threading.Lock()  # held by who looks what others have changed
@@ -172,8 +186,16 @@ class Cluster:
             self._standing.announce()
             self._owes = False
         self._read_pins()
-        if self._player is not None:
+        if self._player is None:
+            return
+        before, began_s = self._player.coordinates, self._clock.monotonic_s()
+        try:
             self._player.settle_roles(self)
+        finally:
+            coordinates = self._player.coordinates
+            if coordinates and not before:
+                self._opening_s = self._clock.monotonic_s() - began_s
+            self.events.look(self, coordinates, self._opening_s)
 
     # -- who owns what -------------------------------------------------------------------------
 
@@ -211,6 +233,10 @@ class Cluster:
         owner = self.owner(name, place, partitions)
         return None if owner.id == self._record.id else self._peer(owner)
 
+    def others(self) -> list[ClusterPeer]:
+        """The other instances that are there."""
+        return [self._peer(one) for one in self.view.instances if one.id != self.id]
+
     def coordinator(self) -> ClusterPeer:
         """The instance that coordinates, if it is another one. Raises `Unavailable`."""
         owner = self._owner(COORDINATOR, 1)
@@ -226,6 +252,7 @@ class Cluster:
             "cluster_taken_over": self.taken_over,
             "cluster_released": self.released,
             "cluster_fates_asked": self.decisions.asked,
+            "cluster_opening_ms": round(self._opening_s * 1_000),
         }
 
     def coordinator_id(self) -> str:

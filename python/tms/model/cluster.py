@@ -28,6 +28,16 @@ class ClusterView:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """What an instance noticed or did, at a time by its clock (ms since 1970)."""
+
+    time_ms: int
+    instance: str
+    what: str
+    details: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TopicOwners:
     """The ids of the instances that own the partitions of a topic, in order, of a view."""
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from tms.cluster.cluster import Cluster
 from tms.engine import Engine
-from tms.errors import Conflict, Invalid, NotFound, NotOwner
-from tms.model.cluster import ClusterView, InstanceInfo, TopicOwners
+from tms.errors import Conflict, Invalid, NotFound, NotOwner, TMSError
+from tms.model.cluster import ClusterEvent, ClusterView, InstanceInfo, TopicOwners
 from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
 from tms.server.service import Service
@@ -33,6 +33,11 @@ class Peers:
         """A time before which nothing was published by a transaction that is not decided."""
         return self._engine.transactions.undecided_since_ms(foreign)
 
+    def events(self) -> list[ClusterEvent]:
+        """What this instance noticed and did."""
+        cluster = self._engine.cluster
+        return [] if cluster is None else cluster.events.newest()
+
     def erase_delayed(self, name: TopicName, key: bytes, partition: int | None = None) -> int:
         """Erase the messages of a key that are not due yet."""
         return self._engine.delayed.erase(name, key, partition)
@@ -55,6 +60,18 @@ class Instances:
         )
         number, state = cluster.view.number, cluster.state.value
         return ClusterView(number, cluster.id, state, cluster.coordinator_id(), instances)
+
+    def events(self) -> list[ClusterEvent]:
+        """What the instances noticed and did. One that does not answer is named at the end."""
+        cluster = self._cluster()
+        events, silent = cluster.events.newest(), list[ClusterEvent]()
+        for peer in cluster.others():
+            try:
+                events += peer.events()
+            except TMSError as error:
+                now_ms = self._engine.topics.clock.now_ms()
+                silent.append(ClusterEvent(now_ms, peer.name, "does not answer", error.message))
+        return sorted(events, key=lambda event: event.time_ms) + silent
 
     def owners(self, name: TopicName) -> TopicOwners:
         """Who should own the partitions of a topic."""

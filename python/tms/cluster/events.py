@@ -1,0 +1,76 @@
+"""What an instance noticed of the others, and what it owned since: the newest of it, in memory.
+
+Each is logged, too.
+"""
+
+from collections import deque
+from typing import Protocol
+
+from tms.clock import Clock
+from tms.cluster.membership import MembershipState, MembershipView
+from tms.events import EventLog
+from tms.model.cluster import ClusterEvent
+
+EVENTS_MAX = 1_000
+_log = EventLog(__name__)
+
+
+class Counted(Protocol):
+    """What changes between two looks."""
+
+    @property
+    def view(self) -> MembershipView: ...
+
+    @property
+    def state(self) -> MembershipState: ...
+
+    taken_over: int
+    released: int
+
+
+class ClusterEvents:
+    """The events of one instance. `look` is for one thread at a time, `newest` for all."""
+
+    def __init__(self, id: str, clock: Clock) -> None:
+        self._id = id
+        self._clock = clock
+        self._events: deque[ClusterEvent] = deque(maxlen=EVENTS_MAX)
+        self._seen: frozenset[str] = frozenset()
+        self._draining: frozenset[str] = frozenset()
+        self._state = MembershipState.LOST
+        self._taken_over = self._released = 0
+        self._coordinates = False
+
+    def newest(self) -> list[ClusterEvent]:
+        """All that are remembered, oldest first."""
+        return list(self._events)
+
+    def look(self, cluster: Counted, coordinates: bool, opening_s: float) -> None:
+        """Note what is different now."""
+        seen = frozenset(one.id for one in cluster.view.instances)
+        draining = frozenset(one.id for one in cluster.view.instances if one.draining)
+        for what, ids in (
+            ("joined", seen - self._seen),
+            ("left", self._seen - seen),
+            ("drains", draining - self._draining),
+        ):
+            for id in sorted(ids):
+                self._note(f"an instance {what}", id)
+        if cluster.state is not self._state:
+            self._note("membership", cluster.state.value)
+        if coordinates != self._coordinates:
+            ready = f"ready after {opening_s:.3f} s"
+            self._note("coordinates" if coordinates else "coordinates no more", ready * coordinates)
+        for what, count in (
+            ("took over", cluster.taken_over - self._taken_over),
+            ("released", cluster.released - self._released),
+        ):
+            if count:
+                self._note(what, f"{count} partition{'s' * (count > 1)}")
+        self._seen, self._draining, self._state = seen, draining, cluster.state
+        self._taken_over, self._released = cluster.taken_over, cluster.released
+        self._coordinates = coordinates
+
+    def _note(self, what: str, details: str) -> None:
+        self._events.append(ClusterEvent(self._clock.now_ms(), self._id, what, details))
+        _log.info("cluster_changed", what=what, details=details)
