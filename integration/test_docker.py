@@ -22,6 +22,7 @@ from tms.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSE = ROOT / "docker" / "compose.yaml"
+INSTANCES = ["tms-1", "tms-2"]
 RUN = ROOT / "docker" / "hbase" / "run.sh"
 ANSWERS = ROOT / "docker" / "hbase" / "answers.sh"
 DOCKERFILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docker/*/Dockerfile"))
@@ -46,8 +47,8 @@ def _site(name: str) -> dict[str, str]:
 # The composition.
 
 
-def test_the_composition_has_hbase_its_gateway_and_the_service() -> None:
-    assert list(_services()) == ["hbase", "thrift", "install", "tms"]
+def test_the_composition_has_hbase_its_gateway_a_zookeeper_and_two_instances() -> None:
+    assert list(_services()) == ["hbase", "thrift", "install", "zookeeper", *INSTANCES]
 
 
 def test_what_a_service_is_built_from_exists_and_every_image_is_built() -> None:
@@ -110,13 +111,22 @@ def test_volumes_are_declared_and_mounted_where_the_image_keeps_its_data() -> No
     assert _site("server")["hbase.rootdir"].startswith("file:///data/")
 
 
-def test_the_service_stores_at_the_gateway() -> None:
+@pytest.mark.parametrize("name", INSTANCES)
+def test_an_instance_stores_at_the_gateway_and_is_seen_by_the_other(name: str) -> None:
     services = _services()
-    command = services["tms"]["command"]
-    store = urlsplit(command[command.index("--store") + 1])
+    command = services[name]["command"]
+    given = dict(zip(command[1::2], command[2::2], strict=False))
+    store, cluster = urlsplit(given["--store"]), urlsplit(given["--cluster"])
     assert store.scheme == "hbase"
     assert services[store.hostname or ""]["command"] == ["thrift"]
     assert f"-p {store.port} " in RUN.read_text()
+    assert cluster.scheme == "zookeeper"
+    assert services[cluster.hostname or ""]["command"] == ["zookeeper"]
+    assert f"ZooKeeperServerMain {cluster.port} " in RUN.read_text()
+    assert str(cluster.port) in services[cluster.hostname or ""]["healthcheck"]["test"][-1]
+    advertised = urlsplit(given["--advertise"])
+    assert (given["--instance"], advertised.hostname) == (name, name)
+    assert str(advertised.port) in _exposed(services[name]["image"])
 
 
 def test_the_gateway_looks_for_the_master_where_the_server_says_it_is() -> None:
@@ -219,7 +229,7 @@ def test_commands_of_the_service_are_commands_that_exist() -> None:
     services = _services()
     for command in (
         yaml.safe_load(" ".join(words[1:])),
-        services["tms"]["command"],
+        *(services[name]["command"] for name in INSTANCES),
         *_commands_of_install(services["install"]["command"][0]),
     ):
         found, words = cli.get_command(click.Context(cli), command[0]), command[1:]
@@ -236,6 +246,7 @@ def test_commands_of_the_service_are_commands_that_exist() -> None:
         ("thrift", "org.apache.hadoop.hbase.thrift2.ThriftServer", "gateway"),
         ("thrift1", "org.apache.hadoop.hbase.thrift.ThriftServer", "gateway"),
         ("admin", "Admin", "gateway"),
+        ("zookeeper", "org.apache.zookeeper.server.ZooKeeperServerMain", "server"),
     ],
 )
 def test_the_programs_of_the_image_run_with_the_options_of_the_tests(
@@ -257,5 +268,5 @@ def test_a_program_that_the_image_does_not_have_is_refused() -> None:
     ran = subprocess.run([RUN, "shell"], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (
         64,
-        "error: no program shell; give server, thrift, thrift1 or admin\n",
+        "error: no program shell; give server, thrift, thrift1, zookeeper or admin\n",
     )

@@ -34,9 +34,11 @@ case $program in
     org.apache.hadoop.hbase.thrift2.ThriftServer start -p 9090 --infoport -1 ;;
   thrift1) java_with gateway "${HBASE_HEAP:-256m}" \
     org.apache.hadoop.hbase.thrift.ThriftServer start -p 9091 --infoport -1 ;;
+  zookeeper) java_with server "${HBASE_HEAP:-128m}" \
+    org.apache.zookeeper.server.ZooKeeperServerMain 2181 /data/zookeeper ;;
   admin) java_with gateway "${HBASE_HEAP:-256m}" Admin ;;
   *)
-    echo "error: no program $program; give server, thrift, thrift1 or admin" >&2
+    echo "error: no program $program; give server, thrift, thrift1, zookeeper or admin" >&2
     exit 64
     ;;
 esac
