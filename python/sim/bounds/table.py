@@ -328,6 +328,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "log.search.DAMAGED_ROWS_MAX",
         "cluster.ownership.OwnerLimits.*",
         "cluster.cluster.ASKING_THREADS",
+        "cluster.events.EVENTS_MAX",
         "cluster.decisions.REMEMBERED",
         "cluster.standing._SCAN_BYTES",
         "server.forwarding.IDLE_MAX",
