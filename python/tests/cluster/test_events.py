@@ -9,7 +9,7 @@ from tms.cluster.membership import InstanceRecord, MembershipState, MembershipVi
 
 @dataclass
 class _Cluster:
-    view: MembershipView = MembershipView()
+    view: MembershipView
     state: MembershipState = MembershipState.MEMBER
     taken_over: int = 0
     released: int = 0
@@ -22,7 +22,7 @@ class _Cluster:
 
 
 def _events() -> tuple[ClusterEvents, _Cluster]:
-    return ClusterEvents("a", ManualClock()), _Cluster()
+    return ClusterEvents("a", ManualClock()), _Cluster(MembershipView())
 
 
 def test_every_change_is_noted_once() -> None:
