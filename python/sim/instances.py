@@ -598,7 +598,7 @@ class ClusterWorld(World):
             quietly(one.engine.maintenance.recover)
 
 
-def _connected(caller: Instance, record: InstanceRecord, _: object) -> SimPeer:
+def _connected(caller: Instance, record: InstanceRecord) -> SimPeer:
     target = next(one for one in caller.world.instances if one.id == record.id)
     return SimPeer(caller, target)
 

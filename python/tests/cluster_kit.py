@@ -97,8 +97,8 @@ def instance(
     ownership.start()
     member = MemoryMember(members, record)
 
-    def connect(other: InstanceRecord, ask: Callable[[Callable[[], None]], None]) -> HttpPeer:
-        return HttpPeer(other.id, other.address, ask)
+    def connect(other: InstanceRecord) -> HttpPeer:
+        return HttpPeer(other.id, other.address)
 
     return Cluster(metadata, clock, member, ownership, connect, LIFETIME_MS), member
 
@@ -114,9 +114,9 @@ class Instances:
         self.member: dict[str, MemoryMember] = {}
         self.cluster: dict[str, Cluster] = {}
 
-    def start(self, id: str, store: Store | None = None) -> Served:
+    def start(self, id: str, store: Store | None = None, port: int = 0) -> Served:
         """One more, which others may reach when this returns."""
-        listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
+        listener = socket.create_server(("127.0.0.1", port), backlog=2_048)
         host, port = listener.getsockname()[:2]
         record = InstanceRecord(id, f"http://{host}:{port}", "0")
         store = store or self.store

@@ -1,6 +1,7 @@
 """`tms cluster`, on two instances, on a service that is alone and on a data directory."""
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def tms(capsysbinary: pytest.CaptureFixture[bytes]) -> Tms:
 
     def tms(*arguments: str) -> tuple[int, Any]:
         capsysbinary.readouterr()
-        code = run([*arguments, "--json", "--no-input"])
+        code = run([*arguments[:2], "--json", "--no-input", *arguments[2:]])
         return code, json.loads(capsysbinary.readouterr().out)
 
     return tms
@@ -116,3 +117,61 @@ def test_who_is_alone_has_no_instances(tms: Tms, tmp_path: Path) -> None:
         assert tms("cluster", "drain", "a", "--yes", *at)[0] == 4
     code, said = tms("cluster", "status", "--data", str(tmp_path))
     assert code != 0 and "--url" in said["error"]["next"]
+
+
+def test_instances_are_restarted_one_after_another(
+    two: Instances, tms: Tms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command is run for each; the coordinator comes last, and not before the other is back."""
+    coordinator, order = two.coordinator(), list[str]()
+    other = "b" if coordinator == "a" else "a"
+
+    def restart(words: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        program, id, host, address = words
+        assert (program, host, address) == ("restart", "127.0.0.1", two.url(id))
+        order.append(id)
+        port = two.served[id].address[1]
+        two.stop(id)
+        two.start(id, port=port)
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(subprocess, "run", restart)
+    words = ("--", "restart", "{instance}", "{host}", "{address}")
+    at = ("--url", two.url(coordinator))
+    code, answer = tms("cluster", "restart", "--dry-run", *at, *words)
+    assert (code, answer, order) == (0, {"restarted": []}, [])
+    code, answer = tms("cluster", "restart", *at, *words)
+    assert (code, answer) == (0, {"restarted": order}), answer
+    assert order == [other, coordinator]
+
+
+def test_a_restart_ends_with_the_first_instance_that_is_not_back(
+    two: Instances, tms: Tms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = ("--url", two.url("a"))
+    code, error = tms("cluster", "restart", *at, "--", "false", "{instance}")
+    assert code != 0 and "ended with 1" in str(error)
+    code, error = tms("cluster", "restart", *at, "--", "/no/such/program")
+    assert code == 2 and "cannot be run" in str(error)
+    stopped: list[str] = []
+
+    def stop(words: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        stopped.extend(words)
+        two.stop(words[0])
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(subprocess, "run", stop)
+    code, error = tms("cluster", "restart", "--wait", "1s", *at, "--", "{instance}")
+    assert code != 0 and "not ready in time" in str(error)
+    assert len(stopped) == 1
+    [left] = two.served
+    code, error = tms("cluster", "restart", "--url", two.url(left), "--", "{instance}")
+    assert code != 0 and "one instance" in str(error)
+
+
+def test_a_service_that_is_alone_is_not_restarted_so(tms: Tms) -> None:
+    with serving() as served:
+        host, port = served.address
+        at = ("--url", f"http://{host}:{port}")
+        code, error = tms("cluster", "restart", *at, "--", "true")
+    assert code != 0 and "no cluster" in str(error)

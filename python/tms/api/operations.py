@@ -550,6 +550,7 @@ APIS: dict[str, type] = {
     "partitions": PartitionsApi,
     "peers": PeersApi,
 }
+COORDINATED = frozenset(("transactions", "queues", "groups", "delayed"))  # by one instance
 OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation
     for name, api in APIS.items()

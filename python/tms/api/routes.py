@@ -31,6 +31,7 @@ TEXT = "text/plain"
 NEXT_HEADER = "TMS-Next"  # where to go on: usable as `start` of the next fetch
 END_HEADER = "TMS-End"  # `0:123,1:456`: the offset after the last message, by partition
 REACHED_HEADER = "TMS-Reached"  # the same of before which everything was looked at
+OWNER_HEADER = "TMS-Owner"  # `URL` keeps this, or `URL 0 1, URL 2` these partitions: ask there
 HOP_HEADER = "TMS-Hop"  # another instance asks: do it here, or refuse
 
 PROBLEM_BYTES_MAX = 2_048

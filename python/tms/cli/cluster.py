@@ -4,12 +4,20 @@ Letting an instance own nothing asks for its name first, shows with `--dry-run` 
 and takes `--yes`.
 """
 
+import shlex
+import subprocess
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
 import click
 import msgspec
 
+from tms.api import routes
 from tms.api.instances import ClusterApi
 from tms.cli.output import Row
 from tms.cli.session import (
+    SECONDS,
     CommandGroup,
     Session,
     Shared,
@@ -17,9 +25,17 @@ from tms.cli.session import (
     topic_argument,
     yes_option,
 )
+from tms.client.http.transport import HttpTransport
+from tms.cluster.rolling import restart_all
+from tms.doctor.probe import ask
+from tms.errors import Conflict, Invalid
+from tms.model.cluster import InstanceInfo
 from tms.model.ids import utc
 from tms.model.topic import TopicName
 
+_LOOK_S = 5.0  # of a question to an instance while others restart
+_STDERR = 2  # the descriptor: standard output is the result
+_PAUSE_S = 0.5  # between two looks whether it is back
 _partition = click.argument("partition", type=click.IntRange(min=0))
 _instance = click.argument("instance")
 
@@ -114,6 +130,62 @@ def drain(session: Session, instance: str, dry_run: bool, yes: bool) -> None:
     if session.proceed(what, instance, dry_run, yes):
         _cluster(session).drain(instance)
     session.show_result({"instance": instance, "drained": not dry_run})
+
+
+@command.command("restart", cls=Shared)
+@click.argument("words", metavar="COMMAND…", nargs=-1, required=True)
+@click.option("--wait", type=SECONDS, default=120.0, help="For each to be ready again. [120s]")
+@dry_run_option
+@click.pass_obj
+def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool) -> None:
+    """Restart the instances one after another, each by COMMAND, which ends when it has stopped the
+    instance and started it again. In it {instance}, {host} and {address} are filled in:
+
+    tms cluster restart -- ssh {host} systemctl restart tms
+
+    The next one follows when it is ready and all others see it. The coordinator comes last."""
+    cluster = _cluster(session)
+    urls = ",".join(one.address for one in cluster.view().instances)
+    if urls:  # others answer while one restarts
+        cluster = HttpTransport(urls, timeout_s=_LOOK_S).cluster
+
+    def run(one: InstanceInfo) -> None:
+        host = urlsplit(one.address).hostname or ""
+        filled = [
+            word.replace("{instance}", one.id)
+            .replace("{host}", host)
+            .replace("{address}", one.address)
+            for word in words
+        ]
+        session.say(f"{one.id}: {shlex.join(filled)}")
+        if dry_run:
+            return
+        try:
+            code = subprocess.run(filled, check=False, stdout=_STDERR).returncode
+        except OSError as exc:
+            raise Invalid(f"{filled[0]!r} cannot be run: {exc}.", field="COMMAND") from exc
+        if code:
+            raise Conflict(
+                f"The command for {one.id} ended with {code}. See `tms cluster status`; the "
+                "instances after it were not restarted."
+            )
+
+    def wait_for(holds: Callable[[], bool]) -> bool:
+        deadline_s = session.clock.monotonic_s() + wait
+        while not (held := dry_run or holds()) and session.clock.monotonic_s() < deadline_s:
+            time.sleep(_PAUSE_S)
+        return held
+
+    restarted = []
+    for one in restart_all(cluster.view, _is_ready, run, wait_for):
+        restarted.append(one.id)
+        session.say(f"{one.id} {'would be restarted' if dry_run else 'is ready'}.")
+    session.show_result({"restarted": [] if dry_run else restarted})
+
+
+def _is_ready(one: InstanceInfo) -> bool:
+    body = ask(one.address, routes.READYZ, _LOOK_S).body
+    return isinstance(body, dict) and body.get("ready") is True
 
 
 def _cluster(session: Session) -> ClusterApi:

@@ -77,8 +77,7 @@ class RolePlayer(Protocol):
 
 
 class Cluster:
-    """An instance among others. Thread-safe. `connect` makes a peer of its record and of what asks
-    in the background."""
+    """An instance among others. Thread-safe. `connect` makes a peer of its record."""
 
     def __init__(
         self,
@@ -86,7 +85,7 @@ class Cluster:
         clock: Clock,
         member: ClusterMember,
         ownership: Ownership,
-        connect: Callable[[InstanceRecord, Callable[[Callable[[], None]], None]], ClusterPeer],
+        connect: Callable[[InstanceRecord], ClusterPeer],
         lifetime_ms: int,
     ) -> None:
         self._metadata = metadata
@@ -327,7 +326,7 @@ class Cluster:
         with self._lock:
             peer = self._peers.get(record)
             if peer is None:
-                peer = self._peers[record] = self._connect(record, self.ask)
+                peer = self._peers[record] = self._connect(record)
         return peer
 
     def _read_pins(self) -> None:

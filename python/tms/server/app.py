@@ -10,7 +10,7 @@ from typing import Any
 
 from tms.api import routes
 from tms.api.operation import Resource
-from tms.api.operations import OPERATIONS
+from tms.api.operations import COORDINATED, OPERATIONS
 from tms.api.routes import MethodNotAllowed
 from tms.compat.cdap import answers
 from tms.compat.cdap.app import CDAP, Cdap, is_cdap
@@ -40,7 +40,6 @@ _OURS = frozenset(
 )
 _WORTH_RETRYING = frozenset((ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE, ErrorKind.STORAGE_FULL))
 _PROBLEM_HEAD = f"content-type: {routes.PROBLEM}\r\n".encode()
-COORDINATED = frozenset(("transactions", "queues", "groups", "delayed"))
 _METHODS = {"GET": ("GET", "HEAD")}
 _BROKE = "The service met an error of its own. Its log has the details under the request id {}."
 _OTHER = "other"  # in metrics and logs: requests for nothing that there is

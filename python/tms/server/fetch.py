@@ -23,7 +23,7 @@ from tms.model.message import Buffer, Fetched, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, View, as_view
 from tms.model.topic import TopicName
-from tms.server.forwarding import HOP
+from tms.server.forwarding import HOP, owner_head
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
 from tms.server.http.request import accepted, header, query_of, topic_name
 from tms.server.operations import UNPACKED_FACTOR
@@ -57,8 +57,11 @@ class Fetching:
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong."""
         request = self._read(exchange, topic_name(*varying))
-        if HOP in exchange.headers:
-            self._service.engine.topics.require_own(request.name, request.positions)
+        topics = self._service.engine.topics
+        if request.for_peer:
+            topics.require_own(request.name, request.positions)
+        elif topics.partitions.are_of_several:
+            topics.require_some_own(request.name, request.positions)
         budget = self._service.fetching
         held = 0
         try:
@@ -68,7 +71,10 @@ class Fetching:
             held = bodies.framed_bytes(fetched.blocks)
             budget.bytes += held
             if request.media == routes.BLOCKS:
-                await self._send_blocks(exchange, fetched, held)
+                elsewhere = {}
+                if not request.for_peer:
+                    elsewhere = topics.elsewhere(request.name, dict(request.positions))
+                await self._send_blocks(exchange, fetched, held, owner_head(elsewhere))
             else:
                 unpacked, body = await self._unpacked(request, fetched, held)
                 budget.bytes += len(body)
@@ -154,8 +160,10 @@ class Fetching:
             service.metrics.long_polls -= 1
         return request, fetched
 
-    async def _send_blocks(self, exchange: Exchange, fetched: Fetched, length: int) -> None:
-        head = _head(routes.BLOCKS, fetched.next, fetched.reached, fetched.ends)
+    async def _send_blocks(
+        self, exchange: Exchange, fetched: Fetched, length: int, owners: bytes
+    ) -> None:
+        head = _head(routes.BLOCKS, fetched.next, fetched.reached, fetched.ends) + owners
         self._service.metrics.bytes_out += length
         await exchange.stream(routes.OK, head, length, bodies.frames(fetched.blocks))
 

@@ -7,7 +7,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -76,7 +76,7 @@ class Forwarding:
         line = await self._line(owner, address)
         kept = False
         try:
-            kept = await self._exchange(exchange, line, owner)
+            kept = await self._exchange(exchange, line, owner, address)
         finally:
             idle = self._idle.setdefault(address, [])
             if kept and len(idle) < IDLE_MAX:
@@ -113,7 +113,7 @@ class Forwarding:
             ) from exc
         return _Line(reader, writer)
 
-    async def _exchange(self, exchange: Exchange, line: _Line, owner: str) -> bool:
+    async def _exchange(self, exchange: Exchange, line: _Line, owner: str, address: str) -> bool:
         """Send the request, answer it; whether the connection may be used again."""
         answer = _Answer()
         parser = httptools.HttpResponseParser(answer)
@@ -124,6 +124,7 @@ class Forwarding:
             raise _broken(owner, exc) from exc
         status = parser.get_status_code()
         head = b"".join(b"%b: %b\r\n" % pair for pair in answer.headers)
+        head += owner_head({address: ()})
         if exchange.method == "HEAD" or status == routes.NO_CONTENT:
             exchange.respond(status, head)
             return False
@@ -188,6 +189,14 @@ class Forwarding:
             if not data:
                 raise EOFError("it closed the connection")
             parser.feed_data(data)
+
+
+def owner_head(owners: Mapping[str, Sequence[int]]) -> bytes:
+    """What tells a client where to go straight: addresses, and which partitions each keeps."""
+    if not owners:
+        return b""
+    entries = (" ".join((url, *map(str, some))) for url, some in owners.items())
+    return f"{routes.OWNER_HEADER}: {', '.join(entries)}\r\n".encode("latin-1")
 
 
 async def _pieces(

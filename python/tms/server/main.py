@@ -14,7 +14,6 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -190,8 +189,8 @@ def _instance(
     return Cluster(metadata, clock, member, ownership, _peer, lifetime_ms)
 
 
-def _peer(record: InstanceRecord, ask: Callable[[Callable[[], None]], None]) -> HttpPeer:
-    return HttpPeer(record.id, record.address, ask)
+def _peer(record: InstanceRecord) -> HttpPeer:
+    return HttpPeer(record.id, record.address)
 
 
 def _engine(

@@ -23,6 +23,7 @@ from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.preconditions import ANSWERED, ONE_BLOCK, parse_expected
 from tms.model.topic import Durability, TopicName
+from tms.server.forwarding import owner_head
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import Body, content_type, query_of, writable_topic
 from tms.server.idempotency import (
@@ -55,16 +56,19 @@ class Publishing:
         options = _options(exchange.query)
         headers = exchange.headers
         media = content_type(headers.get(b"content-type", b"").decode("latin-1"), _READABLE)
+        head = JSON_HEAD
         async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)
             if b"idempotency-key" in headers:
                 answer = await self._once(exchange, name, body, options, media)
             elif media == routes.BLOCKS:
-                appended = await self._append(name, bodies.unframe_new(body.data), options)
-                answer = bodies.encode(AppendedBody(appended))
+                blocks = bodies.unframe_new(body.data)
+                answer = bodies.encode(AppendedBody(await self._append(name, blocks, options)))
+                partitions = dict.fromkeys(new.partition for new in blocks)
+                head += owner_head(service.engine.topics.elsewhere(name, partitions))
             else:
                 answer = await self._json(name, body, options)
-        exchange.respond(routes.OK, JSON_HEAD, answer)
+        exchange.respond(routes.OK, head, answer)
 
     async def _once(
         self,

@@ -146,6 +146,17 @@ class Partitions:
             owners.setdefault(self.peer_of(name, topic, partition), []).append(partition)
         return owners
 
+    def elsewhere(
+        self, name: TopicName, topic: TopicRecord, partitions: Iterable[int]
+    ) -> dict[str, list[int]]:
+        """Which of these partitions others own, by where those are reached; empty while nobody can
+        tell."""
+        try:
+            owners = self.by_owner(name, topic, partitions)
+        except Unavailable:
+            return {}
+        return {peer.address: some for peer, some in owners.items() if peer is not None}
+
     def owns(self, name: TopicName, topic: TopicRecord, partition: int) -> bool:
         """Whether this process owns a partition; False while nobody can tell."""
         try:

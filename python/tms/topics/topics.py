@@ -7,7 +7,7 @@ Invariants
   transaction is stored or read (`decide_by`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 
 from tms.clock import Clock
@@ -99,6 +99,19 @@ class Topics:
         """Raise `NotOwner` unless this process owns all of these partitions."""
         for partition, _ in positions:
             self.log(name, partition)
+
+    def require_some_own(self, name: TopicName, positions: Sequence[PartitionPosition]) -> None:
+        """Raise `NotOwner` if one other process owns all of these partitions."""
+        record = self.registry.find(name)
+        owners = self.partitions.by_owner(name, record, [partition for partition, _ in positions])
+        if len(owners) == 1 and None not in owners:
+            self.require_own(name, positions[:1])
+
+    def elsewhere(self, name: TopicName, partitions: Iterable[int]) -> dict[str, list[int]]:
+        """Which of these partitions others own, by where those are reached."""
+        if not self.partitions.are_of_several:
+            return {}
+        return self.partitions.elsewhere(name, self.registry.find(name), partitions)
 
     def log(self, name: TopicName, partition: int) -> PartitionLog:
         """The log of one partition of this process. Raises `TopicNotFound`, `PartitionNotFound`,

@@ -1,12 +1,13 @@
-"""HTTP channels for asyncio: one connection, requests pipelined, answers in order.
+"""HTTP channels for asyncio: a connection to each instance that is asked, requests pipelined,
+answers in order.
 
 Invariants
 
-* Requests leave in the order in which `append` and `fetch` were called; answers settle them in that
-  order.
+* Requests leave in the order in which `append` and `fetch` were called; the answers of an instance
+  settle them in that order.
 * A cancelled or timed-out call does not disturb the others: its answer, if it still comes, is
   dropped.
-* When the connection fails, everything under way on it fails; the next request opens a new one.
+* When a connection fails, everything under way on it fails; the next request opens a new one.
 * A process that was forked makes connections of its own, on an event loop of its own.
 """
 
@@ -20,11 +21,10 @@ from typing import TypeVar, cast
 
 from tms import forks
 from tms.block.received import Received
+from tms.client.http.addresses import ServiceAddress, ServiceAddresses
 from tms.client.http.answers import BODIES_KEPT, AnswerReader
 from tms.client.http.connection import (
     CONNECT_S_MAX,
-    ServiceAddress,
-    ServiceAddresses,
     connect_error,
     ended_error,
     exchange_error,
@@ -46,14 +46,14 @@ class AsyncHttpChannel:
         self._addresses = addresses
         self._calls = calls
         self._closed = False
-        self._line: _AsyncLine | None = None
+        self._lines: dict[ServiceAddress, _AsyncLine] = {}
         self._begin()
         forks.in_child(self._begin)
 
     def _begin(self) -> None:
-        if self._line is not None:
-            self._line.leave()
-        self._line = None
+        for line in self._lines.values():
+            line.leave()
+        self._lines = {}
         self._sending = asyncio.Lock()
 
     async def append(
@@ -63,7 +63,21 @@ class AsyncHttpChannel:
         durability: Durability | None,
         timeout_s: float,
     ) -> list[Appended]:
-        return await self._exchange(self._calls.append(name, blocks, durability), timeout_s)
+        call = self._calls.append(name, blocks, durability)
+        owners = self._addresses.by_owner(call.places)
+        if len(owners) <= 1:
+            return await self._exchange(call, timeout_s)
+        parts = []
+        for address, numbers in owners.items():
+            some = [blocks[number] for number in numbers]
+            parts.append((self._calls.append(name, some, durability), address))
+        answers = await self._exchange_all(parts, timeout_s)
+        placed = {
+            number: place
+            for numbers, places in zip(owners.values(), answers, strict=True)
+            for number, place in zip(numbers, places, strict=True)
+        }
+        return [placed[number] for number in range(len(blocks))]
 
     async def fetch(self, request: FetchRequest, timeout_s: float) -> Fetched:
         loop = asyncio.get_running_loop()
@@ -89,28 +103,46 @@ class AsyncHttpChannel:
         return await self._exchange(call, wait_s + timeout_s)
 
     def reset(self) -> None:
-        if self._line is not None:
-            self._line.fail(Unavailable("The connection was given up.", outcome="unknown"))
+        for line in self._lines.values():
+            line.fail(Unavailable("The connection was given up.", outcome="unknown"))
 
     def close(self) -> None:
         self._closed = True
-        if self._line is not None:
-            self._line.fail(Closed("It was closed while it waited."))
+        for line in self._lines.values():
+            line.fail(Closed("It was closed while it waited."))
 
     def __del__(self) -> None:
-        if self._line is not None:
-            self._line.abandon()
+        for line in self._lines.values():
+            line.abandon()
 
     async def _exchange(self, call: Call[T], timeout_s: float) -> T:
+        [answer] = await self._exchange_all([(call, self._addresses.of(call.places))], timeout_s)
+        return answer
+
+    async def _exchange_all(
+        self, calls: Sequence[tuple[Call[T], ServiceAddress]], timeout_s: float
+    ) -> list[T]:
+        """Requests to instances, in this order, and their answers."""
+        under_way: deque[tuple[Call[T], ServiceAddress, asyncio.Future[Response]]] = deque()
+        answers: list[T] = []
+        address = calls[0][1]
         try:
             async with asyncio.timeout(timeout_s):
                 async with self._sending:
-                    line = await self._connected(timeout_s)
-                    answered = line.send(call.chunks)
-                    await line.sent()
-                answer = await answered
+                    for call, address in calls:
+                        line = await self._connected(address, timeout_s)
+                        under_way.append((call, address, line.send(call.chunks)))
+                        await line.sent()
+                while under_way:
+                    call, address, answered = under_way[0]
+                    answer = await answered
+                    under_way.popleft()
+                    self._addresses.take_in(call.places, answer.headers)
+                    answers.append(call.read(answer))
+        except Unavailable:
+            self._addresses.avoid(address)
+            raise
         except TimeoutError as exc:
-            address = self._addresses.now
             self.reset()
             self._addresses.avoid(address)
             raise TimedOut(
@@ -118,18 +150,22 @@ class AsyncHttpChannel:
                 "stopped, or no TMS service?",
                 outcome="unknown",
             ) from exc
-        return call.read(answer)
+        finally:
+            for _, _, answered in under_way:  # an error came first
+                if not answered.cancel() and not answered.cancelled():
+                    answered.exception()  # it is known
+        return answers
 
-    async def _connected(self, timeout_s: float) -> "_AsyncLine":
+    async def _connected(self, target: ServiceAddress, timeout_s: float) -> "_AsyncLine":
         if self._closed:
             raise Closed("The bus, producer or consumer was closed.")
-        if self._line is not None and self._line.usable:
-            return self._line
-        target, wait_s = self._addresses.now, min(timeout_s, CONNECT_S_MAX)
-        avoid = self._addresses.avoid
+        line = self._lines.get(target)
+        if line is not None and line.usable:
+            return line
+        wait_s, avoid = min(timeout_s, CONNECT_S_MAX), self._addresses.avoid
         try:
             async with asyncio.timeout(wait_s):
-                _, self._line = await asyncio.get_running_loop().create_connection(
+                _, line = await asyncio.get_running_loop().create_connection(
                     lambda: _AsyncLine(target, avoid),
                     target.host,
                     target.port,
@@ -138,7 +174,8 @@ class AsyncHttpChannel:
         except OSError as exc:
             avoid(target)
             raise connect_error(exc, target, wait_s) from exc
-        return self._line
+        self._lines[target] = line
+        return line
 
 
 class _AsyncLine(asyncio.BufferedProtocol):

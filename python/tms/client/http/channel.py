@@ -1,20 +1,24 @@
 """The synchronous HTTP channel: request k+1 leaves before answer k is read; answers come in order.
 
+    append ──▶ by owner ──▶ the line to each ──▶ its answers ──▶ one answer
+
 Invariants
 
-* When the connection fails, everything under way on it fails; the next request opens a new one.
+* An instance gets its requests over one connection, in the order in which they were begun.
+* When a connection fails, everything under way on it fails; the next request opens a new one.
 * A process that was forked makes a connection of its own.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from tms import forks
 from tms.api.parameters import TIMEOUT_S
+from tms.client.http.addresses import ServiceAddress, ServiceAddresses
 from tms.client.http.answers import BODIES_KEPT
-from tms.client.http.connection import HttpConnection, ServiceAddresses
+from tms.client.http.connection import HttpConnection
 from tms.client.http.exchange import Call, Calls, Response
 from tms.client.transport import FetchRequest, PendingAnswer
 from tms.clock import Clock
@@ -31,13 +35,11 @@ _CLOSED = "The producer or consumer was closed."
 class HttpPending(Generic[T]):
     """An answer on its way over a channel."""
 
-    __slots__ = ("_answer", "_channel", "_error", "_read", "line", "settled")
+    __slots__ = ("_answer", "_call", "_channel", "_error", "line", "settled")
 
-    def __init__(
-        self, channel: "HttpChannel", line: "_ChannelConnection", read: Callable[[Response], T]
-    ) -> None:
+    def __init__(self, channel: "HttpChannel", line: "_ChannelConnection", call: Call[T]) -> None:
         self._channel = channel
-        self._read = read
+        self._call = call
         self._answer: Response | None = None
         self._error: TMSError | None = None
         self.line = line
@@ -54,11 +56,12 @@ class HttpPending(Generic[T]):
         if self._error is not None:
             raise self._error
         assert self._answer is not None, "a settled request has an answer or an error"
-        return self._read(self._answer)
+        return self._call.read(self._answer)
 
     def settle(self, answer: Response) -> None:
         """The channel's: the answer came."""
         self._answer = answer
+        self._channel.addresses.take_in(self._call.places, answer.headers)
         self.settled = True
 
     def fail(self, error: TMSError) -> None:
@@ -67,8 +70,30 @@ class HttpPending(Generic[T]):
         self.settled = True
 
 
+class _PendingParts:
+    """The answers to the parts of an append, each with the numbers of its blocks."""
+
+    def __init__(
+        self, parts: list[tuple[list[int], HttpPending[list[Appended]]]], clock: Clock
+    ) -> None:
+        self._parts = parts
+        self._clock = clock
+
+    def done(self) -> bool:
+        return all(pending.done() for _, pending in self._parts)
+
+    def result(self, timeout_s: float | None = None) -> list[Appended]:
+        left_s = TIMEOUT_S if timeout_s is None else timeout_s
+        placed: dict[int, Appended] = {}
+        for numbers, pending in self._parts:
+            begun_s = self._clock.monotonic_s()
+            placed.update(zip(numbers, pending.result(max(0.0, left_s)), strict=True))
+            left_s -= self._clock.monotonic_s() - begun_s
+        return [placed[number] for number in range(len(placed))]
+
+
 class _ChannelConnection:
-    """A channel's present connection, and what waits for its answers."""
+    """A channel's present connection to an instance, and what waits for its answers."""
 
     __slots__ = ("connection", "failed", "waiting")
 
@@ -79,17 +104,17 @@ class _ChannelConnection:
 
 
 class HttpChannel:
-    """One connection with several requests under way. One thread begins requests; any may wait for
-    their answers."""
+    """A connection to each instance that is asked, with several requests under way. One thread
+    begins requests; any may wait for their answers."""
 
     def __init__(
         self, addresses: ServiceAddresses, calls: Calls, clock: Clock, timeout_s: float
     ) -> None:
-        self._addresses = addresses
+        self.addresses = addresses
         self._calls = calls
         self._clock = clock
         self._send_s_max = attempt_s(timeout_s)
-        self._line: _ChannelConnection | None = None
+        self._lines: dict[ServiceAddress, _ChannelConnection] = {}
         self._reading = threading.Lock()
         self._closed = False
         forks.in_child(self._forked)
@@ -97,10 +122,20 @@ class HttpChannel:
     def submit(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
     ) -> PendingAnswer[list[Appended]]:
-        return self._begin(self._calls.append(name, blocks, durability))
+        call = self._calls.append(name, blocks, durability)
+        owners = self.addresses.by_owner(call.places)
+        if len(owners) <= 1:
+            return self._begin(call, self.addresses.of(call.places))
+        parts = []
+        for address, numbers in owners.items():
+            some = [blocks[number] for number in numbers]
+            part = self._begin(self._calls.append(name, some, durability), address)
+            parts.append((numbers, part))
+        return _PendingParts(parts, self._clock)
 
     def begin_fetch(self, request: FetchRequest) -> PendingAnswer[Fetched]:
-        return self._begin(self._calls.fetch(request))
+        call = self._calls.fetch(request)
+        return self._begin(call, self.addresses.of(call.places))
 
     def reset(self) -> None:
         self._drop(TimedOut("The request was given up.", outcome="unknown"))
@@ -142,27 +177,26 @@ class HttpChannel:
         finally:
             self._reading.release()
 
-    def _begin(self, call: Call[T]) -> HttpPending[T]:
+    def _begin(self, call: Call[T], address: ServiceAddress) -> HttpPending[T]:
         if self._closed:
             raise Closed(_CLOSED)
-        line = self._line
+        line = self._lines.get(address)
         if line is None or line.failed or (not line.waiting and not line.connection.usable):
             if line is not None and not line.failed:
                 line.connection.close()
-            line = self._line = _ChannelConnection(self._connect())
-        pending = HttpPending(self, line, call.read)
+            line = self._lines[address] = _ChannelConnection(self._connect(address))
+        pending = HttpPending(self, line, call)
         line.waiting.append(pending)
         line.connection.send(call.chunks, self._clock.monotonic_s() + self._send_s_max)
         if self._closed:  # by another thread, which may have come before there was a line
             self._drop(Closed(_CLOSED))
         return pending
 
-    def _connect(self) -> HttpConnection:
-        address = self._addresses.now
+    def _connect(self, address: ServiceAddress) -> HttpConnection:
         try:
             return HttpConnection(address, self._clock, self._send_s_max, BODIES_KEPT)
         except (Unavailable, TimedOut):
-            self._addresses.avoid(address)
+            self.addresses.avoid(address)
             raise
 
     def _settle(self, line: _ChannelConnection, answer: Response) -> None:
@@ -176,7 +210,7 @@ class HttpChannel:
         """Everything under way on the line fails. The caller reads: it holds `_reading`."""
         line.failed = True
         if isinstance(error, Unavailable | TimedOut):
-            self._addresses.avoid(line.connection.target)
+            self.addresses.avoid(line.connection.target)
         line.connection.close()
         while line.waiting:
             line.waiting.popleft().fail(error)
@@ -184,18 +218,18 @@ class HttpChannel:
     def _forked(self) -> None:
         """The parent gets the answers to what is under way."""
         self._reading = threading.Lock()
-        line, self._line = self._line, None
-        if line is not None:
-            url = line.connection.target.url
+        lines, self._lines = self._lines, {}
+        for address, line in lines.items():
             self._fail(
-                line, Unavailable(f"The connection to {url} stayed with the parent process.")
+                line,
+                Unavailable(f"The connection to {address.url} stayed with the parent process."),
             )
 
     def _drop(self, error: TMSError) -> None:
-        line = self._line
-        if line is None:
-            return
-        line.connection.shut_down()  # whoever reads returns at once and gives way
+        lines = list(self._lines.values())
+        for line in lines:
+            line.connection.shut_down()  # whoever reads returns at once and gives way
         with self._reading:
-            if not line.failed:
-                self._fail(line, error)
+            for line in lines:
+                if not line.failed:
+                    self._fail(line, error)

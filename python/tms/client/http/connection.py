@@ -11,9 +11,9 @@ import select
 import socket
 from collections import deque
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 from tms import forks
+from tms.client.http.addresses import ServiceAddress
 from tms.client.http.answers import AnswerReader
 from tms.client.http.exchange import Response
 from tms.clock import Clock
@@ -22,43 +22,6 @@ from tms.model.message import Buffer
 
 CONNECT_S_MAX = 5.0
 _BUFFERS_PER_SEND = 64
-
-
-class ServiceAddress:
-    """Where the service is, from its URL. Raises `ConfigError`."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        try:
-            port = parts.port
-        except ValueError as exc:
-            raise ConfigError(f"The URL {url!r} has no valid port.") from exc
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-            raise ConfigError(
-                f"The URL of a TMS service is http://HOST:PORT or https://HOST:PORT, got {url!r}."
-            )
-        if parts.path not in ("", "/") or parts.query or parts.fragment:
-            raise ConfigError(f"The URL of a TMS service has no path, got {url!r}.")
-        self.tls = parts.scheme == "https"
-        self.host = parts.hostname
-        self.port = port or (443 if self.tls else 7070)
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        self.authority = f"{host}:{self.port}"
-        self.url = f"{parts.scheme}://{self.authority}"
-
-
-class ServiceAddresses:
-    """Where a service is reached: its instances, and the one that is used now. Thread-safe. Raises
-    `ConfigError`."""
-
-    def __init__(self, urls: str) -> None:
-        self._all = [ServiceAddress(url.strip()) for url in urls.split(",")]
-        self.now = self._all[0]
-
-    def avoid(self, address: ServiceAddress) -> None:
-        """It was not reached, or has refused: use the next one, if it is the one that is used."""
-        if address is self.now:
-            self.now = self._all[(self._all.index(address) + 1) % len(self._all)]
 
 
 def connect_error(exc: Exception, target: ServiceAddress, timeout_s: float) -> TMSError:

@@ -16,8 +16,9 @@ import msgspec
 from tms.api import bodies, commits, delayed, queues, routes
 from tms.api.erasing import ErasedBody
 from tms.api.operation import Operation
-from tms.api.operations import OPERATIONS
+from tms.api.operations import COORDINATED, OPERATIONS
 from tms.block.received import Received
+from tms.client.http.addresses import COORDINATOR, Place
 from tms.client.transport import FetchRequest
 from tms.errors import (
     ConfigError,
@@ -43,6 +44,7 @@ WAIT_S_MAX = 20.0  # of one request; who waits for longer asks again
 T = TypeVar("T")
 
 _FETCH, _COMMIT = OPERATIONS["fetch"], OPERATIONS["commit"]
+_COORDINATOR = (COORDINATOR,)
 _CONTENT_TYPE = b"content-type"
 _GOOD = frozenset((routes.OK, routes.CREATED, routes.NO_CONTENT))
 _UNSURE = (TimedOut, StorageUnavailable)  # also said by the service: it may have been done
@@ -65,6 +67,7 @@ class Call(msgspec.Struct, Generic[T]):
 
     chunks: list[Buffer]
     read: Callable[[Response], T]
+    places: Sequence[Place] = ()  # that it concerns
 
 
 class Calls:
@@ -114,7 +117,7 @@ class Calls:
         expect = blocks[0].expect if blocks else None
         common = self._append_head if expect is None else self._make_append_head
         head = common(name, durability, expect) + b"%d\r\n\r\n" % sum(map(len, chunks))
-        return Call([head, *chunks], self._appended)
+        return Call([head, *chunks], self._appended, [(name, new.partition) for new in blocks])
 
     def fetch(self, request: FetchRequest) -> Call[Fetched]:
         view, where = request.isolation, request.where
@@ -131,7 +134,8 @@ class Calls:
             query |= {"isolation": Isolation.SNAPSHOT, "snapshot": snapshot}
         path = _FETCH.target(query)
         head = f"GET {path}{self._common}Accept: {routes.BLOCKS}, {routes.PROBLEM}\r\n\r\n"
-        return Call([head.encode("ascii")], self._fetched)
+        places = [(request.name, partition) for partition, _ in request.positions]
+        return Call([head.encode("ascii")], self._fetched, places)
 
     def publish_later(
         self,
@@ -219,7 +223,9 @@ class Calls:
         if chunks:
             head += f"Content-Type: {kind}\r\nContent-Length: {sum(map(len, chunks))}\r\n"
         return Call(
-            [f"{head}\r\n".encode("ascii"), *chunks], lambda answer: read(self._good(answer))
+            [f"{head}\r\n".encode("ascii"), *chunks],
+            lambda answer: read(self._good(answer)),
+            _COORDINATOR if operation.api in COORDINATED else (),
         )
 
     def _good(self, answer: Response) -> Buffer:

@@ -4,17 +4,20 @@
 * What is refused so is not tried again here: by then somebody else may be the owner.
 """
 
-import threading
+import asyncio
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import TypeVar
 
 from tms.api import bodies, routes
 from tms.api.instances import PartitionsApi, PeersApi
 from tms.api.operations import OPERATIONS
-from tms.client.http.connection import ServiceAddress
+from tms.client.http.addresses import ServiceAddress
+from tms.client.http.aio import AsyncHttpChannel
 from tms.client.http.exchange import Call, Calls
 from tms.client.http.transport import HttpTransport, has_operations
+from tms.client.http.watches import WATCHES
+from tms.client.transport import FetchRequest
 from tms.errors import NotOwner, TMSError
 from tms.model.message import Appended, NewBlock, PartitionPosition
 from tms.model.preconditions import expected_text
@@ -25,6 +28,7 @@ from tms.retrying import is_retriable
 TIMEOUT_S = 10.0  # of a request to another instance
 STORE_TIMEOUT_S = 30.0
 WATCH_S = 5.0  # of one look whether something has come
+AGAIN_S = 1.0  # after which whoever waits is told to look, where watching has failed
 T = TypeVar("T")
 
 
@@ -88,12 +92,12 @@ class HttpPartitions(PartitionsApi):
 
 @has_operations("peers")
 class HttpPeer(HttpTransport, PeersApi):
-    """The instance `name` at `address`. `ask` does something in the background. Thread-safe."""
+    """The instance `name` at `address`. Thread-safe."""
 
-    def __init__(self, name: str, address: str, ask: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, name: str, address: str) -> None:
         super().__init__(address, timeout_s=TIMEOUT_S)
         self.name, self.address = name, address
-        self._ask = ask
+        self._channels: deque[AsyncHttpChannel] = deque()  # of watches that have ended
         target = ServiceAddress(address)
         self.calls = Calls(target.authority, name, fields=f"{routes.HOP_HEADER}: 1\r\n")
         self.partitions = HttpPartitions(self)
@@ -120,21 +124,20 @@ class HttpPeer(HttpTransport, PeersApi):
         isolation: View = Isolation.COMMITTED,
     ) -> Callable[[], None]:
         """Call `callback` once something may be there after these positions."""
-        cancelled = threading.Event()
+        request = FetchRequest(name, positions, 1, WATCH_S, isolation)
+        return WATCHES.begin(self._watch(request, callback))
 
-        def look() -> None:
-            if cancelled.is_set():
-                return
-            try:
-                self.fetch(name, positions, 1, WATCH_S, isolation)
-            except TMSError:
-                cancelled.wait(1.0)  # who waits looks, and is told
-            if not cancelled.is_set():
-                callback()
-
-        self._ask(look)
-        return partial(_cancel, cancelled)
-
-
-def _cancel(event: threading.Event) -> None:
-    event.set()
+    async def _watch(self, request: FetchRequest, callback: Callable[[], None]) -> None:
+        channel = self._channels.pop() if self._channels else None
+        channel = channel or AsyncHttpChannel(self.addresses, self.calls)
+        try:
+            await channel.fetch(request, TIMEOUT_S)
+        except TMSError:
+            channel.close()
+            await asyncio.sleep(AGAIN_S)  # who waits looks, and is told
+        except BaseException:  # it was cancelled
+            channel.close()
+            raise
+        else:
+            self._channels.append(channel)
+        callback()

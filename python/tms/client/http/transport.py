@@ -7,8 +7,8 @@ with bodies of bytes.
 
 Invariants
 
-* In the pool are only connections without anything under way; at most `IDLE_CONNECTIONS_MAX` of
-  them.
+* In the pool are only connections without anything under way; at most `IDLE_CONNECTIONS_MAX` to an
+  instance.
 * Appends, commits and delayed publishes are tried once: who numbered a block or holds the key of a
   request repeats it. Everything else is repeated here while its errors are retriable and the time
   lasts.
@@ -21,7 +21,7 @@ Invariants
 * A process that was forked makes connections of its own.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
@@ -40,8 +40,9 @@ from tms.api.operations import (
 )
 from tms.api.parameters import TIMEOUT_S
 from tms.block.received import Received
+from tms.client.http.addresses import ServiceAddress, ServiceAddresses
 from tms.client.http.channel import HttpChannel
-from tms.client.http.connection import HttpConnection, ServiceAddress, ServiceAddresses
+from tms.client.http.connection import HttpConnection
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, explained, surely_not_done
 from tms.client.transport import Channel, FetchRequest
 from tms.clock import Clock, SystemClock
@@ -88,8 +89,9 @@ def _method(operation: Operation) -> Callable[..., Any]:
 @has_operations("topics")
 class HttpTransport(TopicsApi):
     """The service at `url` (`http://HOST:PORT`, or https; several, separated by commas, of one
-    cluster). Thread-safe; connects when first used, and goes on to the next instance where one is
-    not reached, or refuses because it has to."""
+    cluster). Thread-safe; connects when first used, goes straight to the instance that keeps what
+    a call concerns once one has said so, and on to the next where one is not reached, or refuses
+    because it has to."""
 
     def __init__(
         self,
@@ -99,11 +101,11 @@ class HttpTransport(TopicsApi):
         clock: Clock | None = None,
         token: str = "",
     ) -> None:
-        self.addresses = ServiceAddresses(url)
-        self.timeout_s = timeout_s
         self.clock = clock or SystemClock()
+        self.addresses = ServiceAddresses(url, self.clock)
+        self.timeout_s = timeout_s
         self.calls = Calls(self.addresses.now.authority, self.addresses.now.url, token)
-        self._idle: deque[HttpConnection] = deque()
+        self._idle: dict[ServiceAddress, deque[HttpConnection]] = defaultdict(deque)
         self._closed = False
         forks.in_child(self._forked)
 
@@ -221,8 +223,9 @@ class HttpTransport(TopicsApi):
     def close(self) -> None:
         """Close the idle connections; calls under way finish. A second call does nothing."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        for idle in list(self._idle.values()):
+            while idle:
+                idle.pop().close()
 
     def _forked(self) -> None:
         self._idle.clear()
@@ -230,7 +233,7 @@ class HttpTransport(TopicsApi):
     def attempt(self, call: Call[T], timeout_s: float) -> T:
         """One request and its answer."""
         deadline_s = self.clock.monotonic_s() + timeout_s
-        address = self.addresses.now
+        address = self.addresses.of(call.places)
         try:
             connection = self._take(address, timeout_s)
             return self._exchange(connection, call, deadline_s)
@@ -245,22 +248,25 @@ class HttpTransport(TopicsApi):
         except BaseException:
             connection.close()
             raise
-        full = self._closed or len(self._idle) >= IDLE_CONNECTIONS_MAX
+        idle = self._idle[connection.target]
+        full = self._closed or len(idle) >= IDLE_CONNECTIONS_MAX
         if full or not answer.keeps_open or connection.failure is not None:
             connection.close()
         else:
-            self._idle.append(connection)
+            idle.append(connection)
+        self.addresses.take_in(call.places, answer.headers)
         return call.read(answer)
 
     def _take(self, address: ServiceAddress, timeout_s: float) -> HttpConnection:
         if self._closed:
             raise Closed("The bus was closed; open or connect a new one.")
-        while self._idle:
+        idle = self._idle[address]
+        while idle:
             try:
-                connection = self._idle.pop()
+                connection = idle.pop()
             except IndexError:  # another thread was faster
                 break
-            if connection.target is address and connection.usable:
+            if connection.usable:
                 return connection
             connection.close()
         return HttpConnection(address, self.clock, timeout_s)

@@ -1,0 +1,81 @@
+"""Where a client goes: straight to who keeps something once an answer has said so."""
+
+import pytest
+
+from tests.clocks import ManualClock
+from tms.client.http.addresses import COORDINATOR, SHUNNED_S, Place, ServiceAddresses
+from tms.errors import ConfigError
+from tms.model.topic import TopicName
+
+TOPIC = TopicName("default", "t")
+A, B, C = "http://a:1", "http://b:2", "http://c:3"
+PLACES: list[Place] = [(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)]
+
+
+def _said(text: str) -> dict[bytes, bytes]:
+    return {b"tms-owner": text.encode()}
+
+
+def _urls(addresses: ServiceAddresses) -> list[str]:
+    """Where each of the places leads."""
+    return [addresses.of([place]).url for place in PLACES]
+
+
+def test_what_nobody_has_said_goes_to_the_first_instance() -> None:
+    addresses = ServiceAddresses(f"{A},{B}")
+    assert addresses.by_owner(PLACES) == {}
+    assert addresses.of([]).url == addresses.of(PLACES).url == A
+    addresses.take_in(PLACES, {})
+    assert addresses.by_owner(PLACES) == {}
+
+
+def test_partitions_go_to_the_owners_that_answers_name() -> None:
+    addresses = ServiceAddresses(A)
+    addresses.take_in(PLACES, _said(f"{B} 0 2, {C} 7"))
+    assert _urls(addresses) == [B, A, B]
+    assert addresses.of(PLACES).url == A  # of several owners: one of them asks the others
+    parts = addresses.by_owner(PLACES)
+    assert {address.url: numbers for address, numbers in parts.items()} == {B: [0, 2], A: [1]}
+    addresses.take_in(PLACES, _said(f"{A} 0"))
+    assert _urls(addresses) == [A, A, B]
+
+
+def test_an_owner_of_a_whole_request_owns_all_its_places() -> None:
+    addresses = ServiceAddresses(A)
+    addresses.take_in([COORDINATOR], _said(B))
+    assert addresses.of([COORDINATOR]).url == B
+    assert _urls(addresses) == [A, A, A]
+
+
+@pytest.mark.parametrize("text", ["", " ", ",", "ftp://x", f"{B} x -1 ²", "http://b:port 0", "b:1"])
+def test_what_makes_no_sense_is_not_learned(text: str) -> None:
+    addresses = ServiceAddresses(A)
+    addresses.take_in(PLACES, _said(text))
+    assert _urls(addresses) == [A, A, A]
+
+
+def test_an_owner_that_was_not_reached_is_left_alone_for_a_while() -> None:
+    clock = ManualClock()
+    addresses = ServiceAddresses(A, clock)
+    addresses.take_in(PLACES, _said(f"{B} 0, {C} 1"))
+    addresses.avoid(addresses.of([PLACES[0]]))
+    assert _urls(addresses) == [A, C, A]
+    addresses.take_in(PLACES, _said(f"{B} 0"))
+    assert _urls(addresses) == [A, C, A]
+    clock.pass_ms(round(SHUNNED_S * 1_000) + 1)
+    addresses.take_in(PLACES, _said(f"{B} 0"))
+    assert _urls(addresses) == [B, C, A]
+
+
+def test_an_instance_that_was_not_reached_gives_way_to_the_next_one() -> None:
+    addresses = ServiceAddresses(f"{A},{B}")
+    addresses.avoid(addresses.now)
+    assert _urls(addresses) == [B, B, B]
+    addresses.avoid(addresses.now)
+    assert _urls(addresses) == [A, A, A]
+
+
+def test_an_address_is_a_url_without_a_path() -> None:
+    for wrong in ("http://x/path", "http://u@x", "http://x:port", "zookeeper://x", "http://"):
+        with pytest.raises(ConfigError):
+            ServiceAddresses(wrong)

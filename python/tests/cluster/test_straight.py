@@ -1,0 +1,203 @@
+"""Clients go straight to the instance that keeps what they want, and find it again when it moves;
+whoever waits at another one keeps nobody from working."""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+import tms
+from tests.cluster.test_instances import PARTITIONS, TOPIC, read, spread, until, values
+from tests.cluster_kit import Instances, instances
+from tms.client.client import Bus
+from tms.model.topic import TopicName
+
+MESSAGES = 2_000
+
+
+@pytest.fixture
+def three() -> Iterator[Instances]:
+    with instances("a", "b", "c") as all, all.connect("a") as bus:
+        bus.create_topic(TOPIC, partitions=PARTITIONS)
+        assert set(all.owners(TOPIC)) == {"a", "b", "c"}
+        yield all
+
+
+def hops(all: Instances) -> Counter[str]:
+    """What instances have asked one another for, by operation."""
+    count: Counter[str] = Counter()
+    for served in all.served.values():
+        for (operation, _), answers in served.service.metrics.answers.items():
+            if operation.startswith("partitions."):
+                count[operation] += answers
+        count["forwarded"] += served.service.metrics.forwarded
+    return count
+
+
+def test_lone_publishes_go_to_the_owner_once_it_is_known(three: Instances) -> None:
+    with three.connect("a") as bus:
+        sent = spread(bus, "first")
+        before = hops(three)
+        assert before["partitions.store"] > 0
+        for round in range(5):
+            sent |= spread(bus, f"again {round} ")
+        assert hops(three) == before
+        assert values(bus) == sent
+
+
+def test_a_producer_divides_its_requests_among_the_owners(three: Instances) -> None:
+    with three.connect("a") as bus:
+        spread(bus, "x")
+        before = hops(three)
+        with bus.producer(TOPIC) as producer:
+            for number in range(MESSAGES):
+                producer.send(b"%d" % number, key=b"%d" % number)
+                if number % 100 == 99:
+                    producer.flush()
+        assert hops(three)["partitions.store"] == before["partitions.store"]
+        assert {b"%d" % number for number in range(MESSAGES)} <= values(bus)
+
+
+def test_an_asyncio_producer_divides_its_requests_among_the_owners(three: Instances) -> None:
+    async def publish() -> None:
+        async with tms.aio.connect(three.url("a")) as bus:
+            for partition in range(PARTITIONS):
+                await bus.publish(TOPIC, b"learn", partition=partition)
+            before = hops(three)
+            async with bus.producer(TOPIC) as producer:
+                for number in range(MESSAGES):
+                    await producer.send(b"%d" % number, key=b"%d" % number)
+            await asyncio.gather(
+                *(bus.publish(TOPIC, b"lone %d" % p, partition=p) for p in range(PARTITIONS))
+            )
+            assert hops(three)["partitions.store"] == before["partitions.store"]
+
+    with three.connect("a") as bus:
+        sent = spread(bus, "x")
+    asyncio.run(publish())
+    with three.connect("b") as bus:
+        sent |= {b"%d" % number for number in range(MESSAGES)} | {b"learn"}
+        sent |= {b"lone %d" % partition for partition in range(PARTITIONS)}
+        assert values(bus) == sent
+        assert len(read(bus)) == PARTITIONS * 3 + MESSAGES
+
+
+def test_what_one_instance_keeps_for_all_is_asked_of_it(three: Instances) -> None:
+    at = next(id for id in "abc" if id != three.coordinator())
+    with three.connect(at) as bus:
+        queue = bus.queue(TOPIC, group="work", start="earliest")
+        spread(bus, "x")
+        got = queue.receive(limit=1)
+        queue.ack(got)
+        before = hops(three)["forwarded"]
+        assert before > 0
+        for _ in range(5):
+            queue.ack(queue.receive(limit=1))
+            with bus.transaction() as tx:
+                tx.send(TOPIC, b"y")
+        assert hops(three)["forwarded"] == before
+
+
+def test_one_partition_is_consumed_at_its_owner(three: Instances) -> None:
+    partition = three.owners(TOPIC).index("b")
+    with three.connect("a") as bus:
+        bus.publish(TOPIC, b"first", partition=partition)
+        got = []
+        consumer = bus.consumer(TOPIC, start="earliest", partitions=[partition])
+        for message in consumer:
+            got.append(message.value)
+            if len(got) == 1:
+                before = hops(three)
+            if len(got) == 50:
+                break
+            bus.publish(TOPIC, b"%d" % len(got), partition=partition)
+        # The first answers say where to go; the fetch that was under way then ends first.
+        assert hops(three)["forwarded"] <= before["forwarded"] + 1
+        assert hops(three)["partitions.fetch"] == 0
+
+
+@pytest.mark.parametrize("producers", [1, 4])
+def test_nothing_is_lost_twice_or_out_of_order_while_partitions_move(
+    three: Instances, producers: int
+) -> None:
+    """Each producer has several requests under way when what it knows of owners is wrong."""
+
+    def produce(number: int, bus: Bus) -> None:
+        with bus.producer(TOPIC, batch_bytes=2_000) as producer:
+            for count in range(MESSAGES):
+                producer.send(b"%d %d" % (number, count), partition=count % PARTITIONS)
+
+    with three.connect("a", timeout_s=30) as bus:
+        spread(bus, "x")
+        threads = [threading.Thread(target=produce, args=(n, bus)) for n in range(producers)]
+        for thread in threads:
+            thread.start()
+        number = 0
+        while any(thread.is_alive() for thread in threads):
+            three.cluster["b"].pin(_place(three, number % PARTITIONS), "abc"[number % 3])
+            number += 1
+            time.sleep(0.03)
+        for thread in threads:
+            thread.join()
+        for number in range(producers):
+            for partition in range(PARTITIONS):
+                mine = [
+                    int(value.split()[1])
+                    for at, _, value in read(bus)
+                    if value and at == partition and value.startswith(b"%d " % number)
+                ]
+                assert mine == list(range(partition, MESSAGES, PARTITIONS))
+
+
+def _place(all: Instances, partition: int) -> str:
+    engine = next(iter(all.served.values())).service.engine
+    return f"{engine.topics.registry.find(TopicName('default', TOPIC)).uid}/{partition}"
+
+
+def test_an_owner_that_ends_is_left_and_the_next_one_found(three: Instances) -> None:
+    with three.connect("a", timeout_s=20) as bus:
+        sent = spread(bus, "before")
+        sent |= spread(bus, "straight")
+        three.stop("b")
+        sent |= spread(bus, "after")
+        before = hops(three)
+        sent |= spread(bus, "straight again")
+        assert hops(three) == before
+        assert values(bus) == sent
+
+
+def test_many_that_wait_for_partitions_of_others_keep_nobody_from_publishing(
+    three: Instances,
+) -> None:
+    """Each of them waits at all owners through one instance."""
+    crowd = 80
+    got: list[bytes | None] = []
+
+    async def wait(bus: "tms.aio.Bus") -> None:
+        async for message in bus.consumer(TOPIC, start="latest"):
+            got.append(message.value)
+            return
+
+    async def all_wait(ready: threading.Event) -> None:
+        async with tms.aio.connect(three.url("a")) as bus:
+            tasks = [asyncio.create_task(wait(bus)) for _ in range(crowd)]
+            metrics = three.served["a"].service.metrics
+            await asyncio.to_thread(until, lambda: metrics.long_polls == crowd, "all wait")
+            ready.set()
+            await asyncio.gather(*tasks)
+
+    ready = threading.Event()
+    waiting = threading.Thread(target=lambda: asyncio.run(all_wait(ready)))
+    waiting.start()
+    assert ready.wait(20)
+    owners = three.owners(TOPIC)
+    with three.connect("a") as bus:
+        begun_s = time.monotonic()
+        bus.publish(TOPIC, b"wake", partition=owners.index("b"))
+        assert time.monotonic() - begun_s < 2
+        until(lambda: len(got) == crowd, "all have seen it")
+    waiting.join()
+    assert set(got) == {b"wake"}

@@ -1,0 +1,116 @@
+"""Where a service is reached: its instances, and which of them keeps what, as answers have said.
+
+Invariants
+
+* Any instance answers any request: what is not known here, or is wrong, costs a hop.
+* An instance that was not reached is not gone to because of what it keeps for `SHUNNED_S`: clients
+  may be where the addresses lead nowhere that instances have for one another.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+from urllib.parse import urlsplit
+
+from tms.api import routes
+from tms.clock import Clock, SystemClock
+from tms.errors import ConfigError
+from tms.model.topic import TopicName
+
+SHUNNED_S = 10.0
+PLACES_MAX = 100_000  # whose owners are known; with one more all are learned anew
+COORDINATOR: Final = "coordinator"
+_OWNER = routes.OWNER_HEADER.lower().encode()
+Place = tuple[TopicName, int] | str  # a partition, or what one instance keeps for all
+
+
+class ServiceAddress:
+    """Where the service is, from its URL. Raises `ConfigError`."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError as exc:
+            raise ConfigError(f"The URL {url!r} has no valid port.") from exc
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise ConfigError(
+                f"The URL of a TMS service is http://HOST:PORT or https://HOST:PORT, got {url!r}."
+            )
+        if parts.path not in ("", "/") or parts.query or parts.fragment:
+            raise ConfigError(f"The URL of a TMS service has no path, got {url!r}.")
+        self.tls = parts.scheme == "https"
+        self.host = parts.hostname
+        self.port = port or (443 if self.tls else 7070)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        self.authority = f"{host}:{self.port}"
+        self.url = f"{parts.scheme}://{self.authority}"
+
+
+class ServiceAddresses:
+    """The instances of a service, and the one that is used for what no owner is known of.
+    Thread-safe. Raises `ConfigError`."""
+
+    def __init__(self, urls: str, clock: Clock | None = None) -> None:
+        self._given = [ServiceAddress(url.strip()) for url in urls.split(",")]
+        self.now = self._given[0]
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._by_url = {address.url: address for address in self._given}
+        self._owners: dict[Place, ServiceAddress] = {}
+        self._shunned: dict[ServiceAddress, float] = {}  # until when
+
+    def of(self, places: Sequence[Place]) -> ServiceAddress:
+        """Where to send a request that concerns these places."""
+        owners = self.by_owner(places)
+        return next(iter(owners)) if len(owners) == 1 else self.now
+
+    def by_owner(self, places: Sequence[Place]) -> dict[ServiceAddress, list[int]]:
+        """Where to send the parts of a request that can be divided: the numbers of the places that
+        each instance keeps. Empty while no owner is known."""
+        owners: dict[ServiceAddress, list[int]] = {}
+        for number, place in enumerate(places if self._owners else ()):
+            owners.setdefault(self._owners.get(place, self.now), []).append(number)
+        return owners
+
+    def take_in(self, places: Sequence[Place], headers: Mapping[bytes, bytes]) -> None:
+        """Learn what an answer says of who keeps these places: `URL`, or `URL PARTITION…`,
+        separated by commas."""
+        said = headers.get(_OWNER)
+        if said is None:
+            return
+        for entry in said.decode("latin-1").split(","):
+            url, *numbers = entry.split() or [""]
+            partitions = {int(number) for number in numbers if number.isdecimal()}
+            if "://" not in url:
+                continue
+            with suppress(ConfigError):
+                self._learn(
+                    [
+                        place
+                        for place in places
+                        if not numbers or (not isinstance(place, str) and place[1] in partitions)
+                    ],
+                    ServiceAddress(url),
+                )
+
+    def _learn(self, places: Iterable[Place], owner: ServiceAddress) -> None:
+        with self._lock:
+            owner = self._by_url.setdefault(owner.url, owner)
+            if self._shunned.get(owner, 0) > self._clock.monotonic_s():
+                return
+            owners = self._owners if len(self._owners) < PLACES_MAX else {}
+            self._owners = owners | dict.fromkeys(places, owner)
+
+    def avoid(self, address: ServiceAddress) -> None:
+        """It was not reached, or has refused: use the next one, if it is the one that is used."""
+        with self._lock:
+            if address in self._owners.values():
+                self._shunned[address] = self._clock.monotonic_s() + SHUNNED_S
+                self._owners = {
+                    place: owner for place, owner in self._owners.items() if owner is not address
+                }
+            if address is self.now:
+                number = self._given.index(address) + 1
+                self.now = self._given[number % len(self._given)]
