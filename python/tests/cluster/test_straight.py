@@ -169,6 +169,43 @@ def test_an_owner_that_ends_is_left_and_the_next_one_found(three: Instances) -> 
         assert values(bus) == sent
 
 
+def test_who_reads_at_an_instance_that_is_lost_goes_on_at_another(three: Instances) -> None:
+    """It answers, and refuses: a connection that fails would be left anyway."""
+    partition = three.owners(TOPIC).index("b")
+    place = {"start": "earliest", "partitions": [partition]}
+
+    async def read_two(bus: "tms.aio.Bus") -> list[bytes | None]:
+        got: list[bytes | None] = []
+        async for message in bus.consumer(TOPIC, **place):
+            got.append(message.value)
+            if len(got) == 2:
+                return got
+            three.member["b"].expire()
+            await asyncio.to_thread(at_a.publish, TOPIC, b"2", partition=partition)
+        raise AssertionError("it goes on for ever")
+
+    async def main() -> list[bytes | None]:
+        async with tms.aio.connect(three.url("a"), timeout_s=10) as bus:
+            await bus.publish(TOPIC, b"1", partition=partition)  # says who the owner is
+            return await read_two(bus)
+
+    with three.connect("a", timeout_s=10) as at_a, three.connect("c") as at_c:
+        assert asyncio.run(main()) == [b"1", b"2"]
+        three.member["b"].join(three.cluster["b"].settle_again)
+        until(lambda: three.owners(TOPIC, "a")[partition] == "b", "b is back")
+        until(lambda: not three.served["b"].service.reasons(), "b is ready")
+        at_a.publish(TOPIC, b"3", partition=partition)
+        got = []
+        for message in at_a.consumer(TOPIC, **place):
+            got.append(message.value)
+            if len(got) == 4:
+                break
+            if len(got) == 3:
+                three.member["b"].expire()
+                at_c.publish(TOPIC, b"4", partition=partition)
+        assert got == [b"1", b"2", b"3", b"4"]
+
+
 def test_many_that_wait_for_partitions_of_others_keep_nobody_from_publishing(
     three: Instances,
 ) -> None:

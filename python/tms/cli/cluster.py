@@ -6,7 +6,7 @@ and takes `--yes`.
 
 import shlex
 import subprocess
-import time
+import threading
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -26,7 +26,7 @@ from tms.cli.session import (
     yes_option,
 )
 from tms.client.http.transport import HttpTransport
-from tms.cluster.rolling import restart_all
+from tms.client.rolling import restart_all
 from tms.doctor.probe import ask
 from tms.errors import Conflict, Invalid
 from tms.model.cluster import InstanceInfo
@@ -173,7 +173,7 @@ def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool
     def wait_for(holds: Callable[[], bool]) -> bool:
         deadline_s = session.clock.monotonic_s() + wait
         while not (held := dry_run or holds()) and session.clock.monotonic_s() < deadline_s:
-            time.sleep(_PAUSE_S)
+            threading.Event().wait(_PAUSE_S)
         return held
 
     restarted = []

@@ -71,10 +71,10 @@ class Fetching:
             held = bodies.framed_bytes(fetched.blocks)
             budget.bytes += held
             if request.media == routes.BLOCKS:
-                elsewhere = {}
-                if not request.for_peer:
-                    elsewhere = topics.elsewhere(request.name, dict(request.positions))
-                await self._send_blocks(exchange, fetched, held, owner_head(elsewhere))
+                owners = b""
+                if topics.partitions.are_of_several and not request.for_peer:
+                    owners = owner_head(topics.elsewhere(request.name, dict(request.positions)))
+                await self._send_blocks(exchange, fetched, held, owners)
             else:
                 unpacked, body = await self._unpacked(request, fetched, held)
                 budget.bytes += len(body)

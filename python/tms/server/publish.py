@@ -64,8 +64,10 @@ class Publishing:
             elif media == routes.BLOCKS:
                 blocks = bodies.unframe_new(body.data)
                 answer = bodies.encode(AppendedBody(await self._append(name, blocks, options)))
-                partitions = dict.fromkeys(new.partition for new in blocks)
-                head += owner_head(service.engine.topics.elsewhere(name, partitions))
+                topics = service.engine.topics
+                if topics.partitions.are_of_several:
+                    partitions = dict.fromkeys(new.partition for new in blocks)
+                    head += owner_head(topics.elsewhere(name, partitions))
             else:
                 answer = await self._json(name, body, options)
         exchange.respond(routes.OK, head, answer)

@@ -109,8 +109,6 @@ class Topics:
 
     def elsewhere(self, name: TopicName, partitions: Iterable[int]) -> dict[str, list[int]]:
         """Which of these partitions others own, by where those are reached."""
-        if not self.partitions.are_of_several:
-            return {}
         return self.partitions.elsewhere(name, self.registry.find(name), partitions)
 
     def log(self, name: TopicName, partition: int) -> PartitionLog:

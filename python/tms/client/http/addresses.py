@@ -21,7 +21,7 @@ from tms.model.topic import TopicName
 SHUNNED_S = 10.0
 PLACES_MAX = 100_000  # whose owners are known; with one more all are learned anew
 COORDINATOR: Final = "coordinator"
-_OWNER = routes.OWNER_HEADER.lower().encode()
+OWNER = routes.OWNER_HEADER.lower().encode()
 Place = tuple[TopicName, int] | str  # a partition, or what one instance keeps for all
 
 
@@ -57,12 +57,14 @@ class ServiceAddresses:
         self.now = self._given[0]
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
+        self.informed = False  # whether anything was ever said of owners
         self._by_url = {address.url: address for address in self._given}
         self._owners: dict[Place, ServiceAddress] = {}
         self._shunned: dict[ServiceAddress, float] = {}  # until when
 
     def of(self, places: Sequence[Place]) -> ServiceAddress:
-        """Where to send a request that concerns these places."""
+        """Where to send a request that concerns these places; as long as nothing was said it is
+        `now`."""
         owners = self.by_owner(places)
         return next(iter(owners)) if len(owners) == 1 else self.now
 
@@ -75,12 +77,9 @@ class ServiceAddresses:
         return owners
 
     def take_in(self, places: Sequence[Place], headers: Mapping[bytes, bytes]) -> None:
-        """Learn what an answer says of who keeps these places: `URL`, or `URL PARTITION…`,
-        separated by commas."""
-        said = headers.get(_OWNER)
-        if said is None:
-            return
-        for entry in said.decode("latin-1").split(","):
+        """Learn what the header `OWNER` of an answer says of who keeps these places: `URL`, or `URL
+        PARTITION…`, separated by commas."""
+        for entry in headers.get(OWNER, b"").decode("latin-1").split(","):
             url, *numbers = entry.split() or [""]
             partitions = {int(number) for number in numbers if number.isdecimal()}
             if "://" not in url:
@@ -102,6 +101,7 @@ class ServiceAddresses:
                 return
             owners = self._owners if len(self._owners) < PLACES_MAX else {}
             self._owners = owners | dict.fromkeys(places, owner)
+            self.informed = True
 
     def avoid(self, address: ServiceAddress) -> None:
         """It was not reached, or has refused: use the next one, if it is the one that is used."""

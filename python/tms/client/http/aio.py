@@ -21,7 +21,7 @@ from typing import TypeVar, cast
 
 from tms import forks
 from tms.block.received import Received
-from tms.client.http.addresses import ServiceAddress, ServiceAddresses
+from tms.client.http.addresses import OWNER, ServiceAddress, ServiceAddresses
 from tms.client.http.answers import BODIES_KEPT, AnswerReader
 from tms.client.http.connection import (
     CONNECT_S_MAX,
@@ -31,7 +31,7 @@ from tms.client.http.connection import (
 )
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, Response
 from tms.client.transport import FetchRequest
-from tms.errors import Closed, TimedOut, TMSError, Unavailable
+from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, Unavailable
 from tms.model.message import Appended, Buffer, Fetched, NewBlock
 from tms.model.topic import Durability, TopicName
 
@@ -64,7 +64,7 @@ class AsyncHttpChannel:
         timeout_s: float,
     ) -> list[Appended]:
         call = self._calls.append(name, blocks, durability)
-        owners = self._addresses.by_owner(call.places)
+        owners = self._addresses.by_owner(call.places) if self._addresses.informed else {}
         if len(owners) <= 1:
             return await self._exchange(call, timeout_s)
         parts = []
@@ -116,7 +116,9 @@ class AsyncHttpChannel:
             line.abandon()
 
     async def _exchange(self, call: Call[T], timeout_s: float) -> T:
-        [answer] = await self._exchange_all([(call, self._addresses.of(call.places))], timeout_s)
+        addresses = self._addresses
+        address = addresses.of(call.places) if addresses.informed else addresses.now
+        [answer] = await self._exchange_all([(call, address)], timeout_s)
         return answer
 
     async def _exchange_all(
@@ -137,9 +139,10 @@ class AsyncHttpChannel:
                     call, address, answered = under_way[0]
                     answer = await answered
                     under_way.popleft()
-                    self._addresses.take_in(call.places, answer.headers)
+                    if OWNER in answer.headers:
+                        self._addresses.take_in(call.places, answer.headers)
                     answers.append(call.read(answer))
-        except Unavailable:
+        except (Unavailable, StorageUnavailable):
             self._addresses.avoid(address)
             raise
         except TimeoutError as exc:

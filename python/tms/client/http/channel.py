@@ -16,13 +16,13 @@ from typing import Any, Generic, TypeVar
 
 from tms import forks
 from tms.api.parameters import TIMEOUT_S
-from tms.client.http.addresses import ServiceAddress, ServiceAddresses
+from tms.client.http.addresses import OWNER, ServiceAddress, ServiceAddresses
 from tms.client.http.answers import BODIES_KEPT
 from tms.client.http.connection import HttpConnection
 from tms.client.http.exchange import Call, Calls, Response
 from tms.client.transport import FetchRequest, PendingAnswer
 from tms.clock import Clock
-from tms.errors import Closed, TimedOut, TMSError, Unavailable
+from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, Unavailable
 from tms.model.message import Appended, Fetched, NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.retrying import attempt_s
@@ -56,12 +56,17 @@ class HttpPending(Generic[T]):
         if self._error is not None:
             raise self._error
         assert self._answer is not None, "a settled request has an answer or an error"
-        return self._call.read(self._answer)
+        try:
+            return self._call.read(self._answer)
+        except (Unavailable, StorageUnavailable):
+            self._channel.addresses.avoid(self.line.connection.target)
+            raise
 
     def settle(self, answer: Response) -> None:
         """The channel's: the answer came."""
         self._answer = answer
-        self._channel.addresses.take_in(self._call.places, answer.headers)
+        if OWNER in answer.headers:
+            self._channel.addresses.take_in(self._call.places, answer.headers)
         self.settled = True
 
     def fail(self, error: TMSError) -> None:
@@ -123,9 +128,9 @@ class HttpChannel:
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None
     ) -> PendingAnswer[list[Appended]]:
         call = self._calls.append(name, blocks, durability)
-        owners = self.addresses.by_owner(call.places)
+        owners = self.addresses.by_owner(call.places) if self.addresses.informed else {}
         if len(owners) <= 1:
-            return self._begin(call, self.addresses.of(call.places))
+            return self._begin(call, next(iter(owners), self.addresses.now))
         parts = []
         for address, numbers in owners.items():
             some = [blocks[number] for number in numbers]
@@ -135,7 +140,9 @@ class HttpChannel:
 
     def begin_fetch(self, request: FetchRequest) -> PendingAnswer[Fetched]:
         call = self._calls.fetch(request)
-        return self._begin(call, self.addresses.of(call.places))
+        addresses = self.addresses
+        address = addresses.of(call.places) if addresses.informed else addresses.now
+        return self._begin(call, address)
 
     def reset(self) -> None:
         self._drop(TimedOut("The request was given up.", outcome="unknown"))

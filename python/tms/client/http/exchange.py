@@ -32,7 +32,7 @@ from tms.errors import (
 )
 from tms.model.delayed import Deferred, Due
 from tms.model.ids import MessageId
-from tms.model.message import Appended, Buffer, Fetched, NewBlock
+from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.preconditions import expected_text
 from tms.model.snapshot import Isolation, Snapshot, encode_snapshot
@@ -44,7 +44,6 @@ WAIT_S_MAX = 20.0  # of one request; who waits for longer asks again
 T = TypeVar("T")
 
 _FETCH, _COMMIT = OPERATIONS["fetch"], OPERATIONS["commit"]
-_COORDINATOR = (COORDINATOR,)
 _CONTENT_TYPE = b"content-type"
 _GOOD = frozenset((routes.OK, routes.CREATED, routes.NO_CONTENT))
 _UNSURE = (TimedOut, StorageUnavailable)  # also said by the service: it may have been done
@@ -67,7 +66,16 @@ class Call(msgspec.Struct, Generic[T]):
 
     chunks: list[Buffer]
     read: Callable[[Response], T]
-    places: Sequence[Place] = ()  # that it concerns
+    topic: TopicName | None = None
+    parts: Sequence[NewBlock | PartitionPosition] = ()  # what it says of partitions of the topic
+    coordinated: bool = False
+
+    @property
+    def places(self) -> list[Place]:
+        """What it concerns; see `ServiceAddresses`."""
+        if self.coordinated:
+            return [COORDINATOR]
+        return [] if self.topic is None else [(self.topic, part.partition) for part in self.parts]
 
 
 class Calls:
@@ -117,7 +125,7 @@ class Calls:
         expect = blocks[0].expect if blocks else None
         common = self._append_head if expect is None else self._make_append_head
         head = common(name, durability, expect) + b"%d\r\n\r\n" % sum(map(len, chunks))
-        return Call([head, *chunks], self._appended, [(name, new.partition) for new in blocks])
+        return Call([head, *chunks], self._appended, name, blocks)
 
     def fetch(self, request: FetchRequest) -> Call[Fetched]:
         view, where = request.isolation, request.where
@@ -134,8 +142,7 @@ class Calls:
             query |= {"isolation": Isolation.SNAPSHOT, "snapshot": snapshot}
         path = _FETCH.target(query)
         head = f"GET {path}{self._common}Accept: {routes.BLOCKS}, {routes.PROBLEM}\r\n\r\n"
-        places = [(request.name, partition) for partition, _ in request.positions]
-        return Call([head.encode("ascii")], self._fetched, places)
+        return Call([head.encode("ascii")], self._fetched, request.name, request.positions)
 
     def publish_later(
         self,
@@ -225,7 +232,7 @@ class Calls:
         return Call(
             [f"{head}\r\n".encode("ascii"), *chunks],
             lambda answer: read(self._good(answer)),
-            _COORDINATOR if operation.api in COORDINATED else (),
+            coordinated=operation.api in COORDINATED,
         )
 
     def _good(self, answer: Response) -> Buffer:

@@ -40,13 +40,21 @@ from tms.api.operations import (
 )
 from tms.api.parameters import TIMEOUT_S
 from tms.block.received import Received
-from tms.client.http.addresses import ServiceAddress, ServiceAddresses
+from tms.client.http.addresses import OWNER, ServiceAddress, ServiceAddresses
 from tms.client.http.channel import HttpChannel
 from tms.client.http.connection import HttpConnection
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, explained, surely_not_done
 from tms.client.transport import Channel, FetchRequest
 from tms.clock import Clock, SystemClock
-from tms.errors import Closed, Conflict, NotFound, TimedOut, TMSError, Unavailable
+from tms.errors import (
+    Closed,
+    Conflict,
+    NotFound,
+    StorageUnavailable,
+    TimedOut,
+    TMSError,
+    Unavailable,
+)
 from tms.model.delayed import Deferred, Due
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
@@ -233,11 +241,12 @@ class HttpTransport(TopicsApi):
     def attempt(self, call: Call[T], timeout_s: float) -> T:
         """One request and its answer."""
         deadline_s = self.clock.monotonic_s() + timeout_s
-        address = self.addresses.of(call.places)
+        addresses = self.addresses
+        address = addresses.of(call.places) if addresses.informed else addresses.now
         try:
             connection = self._take(address, timeout_s)
             return self._exchange(connection, call, deadline_s)
-        except (Unavailable, TimedOut):
+        except (Unavailable, StorageUnavailable, TimedOut):
             self.addresses.avoid(address)
             raise
 
@@ -254,7 +263,8 @@ class HttpTransport(TopicsApi):
             connection.close()
         else:
             idle.append(connection)
-        self.addresses.take_in(call.places, answer.headers)
+        if OWNER in answer.headers:
+            self.addresses.take_in(call.places, answer.headers)
         return call.read(answer)
 
     def _take(self, address: ServiceAddress, timeout_s: float) -> HttpConnection:
