@@ -16,10 +16,11 @@
     key      0  1  a                        a request that was stored, so that it is stored once
              1  8  when, ms
              9 16  its token
-    value       …  JSON: due, sequence of the first message, entries, digest, first of its group
+    value       …  JSON: due, sequence of the first message, entries, digest, first of its group,
+                   what a later owner has decided of it
 
     key      0  1  h                        the owner
-    value       …  JSON: epoch, sequences that were given away
+    value       …  JSON: epoch, sequences that were given away, groups that are settled
 
     key      0  1  n                        how many wait
     value       …  JSON: the position at which that is so, how many
@@ -40,6 +41,7 @@ Invariants
 
 import struct
 from collections.abc import Container
+from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple, Self
 
@@ -88,10 +90,13 @@ class Moved(NamedTuple):
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """Who may write: the owner that raised the epoch last. It gives sequences up to `reserved`."""
+    """Who may write: the owner that raised the epoch last. It gives sequences up to `reserved`. Of
+    the groups in `settled`, half-open ranges, those requests count that a later owner has found
+    whole, and no others: they came too late."""
 
     epoch: int
     reserved: int
+    settled: list[tuple[int, int]] = []
 
     def mark(self) -> bytes:
         """The value of the mark of a message that this owner cancels."""
@@ -105,6 +110,14 @@ class Tally(msgspec.Struct, frozen=True, array_like=True):
     waiting: int
 
 
+class Decision(IntEnum):
+    """What an owner that came later has decided of a request, for good."""
+
+    NONE = 0
+    WHOLE = 1
+    CANCELLED = 2  # it was not whole
+
+
 class Request(msgspec.Struct, frozen=True, array_like=True):
     """What was stored for a token: entries with these partitions and counts, one behind the other.
     `group` is the first sequence of all that were written with it."""
@@ -114,6 +127,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     entries: list[tuple[int, int]]
     digest: str
     group: int
+    decision: Decision = Decision.NONE
 
     def ids(self) -> list[DelayedId]:
         """The ids of the entries: of the first message of each."""

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from tms.delayed.entries import Request, request_key, split_request_key
+from tms.delayed.entries import Decision, Request, request_key, split_request_key
 from tms.errors import IdempotencyKeyReused
 from tms.log.records import decode
 
@@ -65,6 +65,8 @@ class Requests:
 
     def add(self, made_ms: int, token: bytes, raw: bytes) -> None:
         """Remember a request."""
+        if (older := self._known.pop(token, None)) is not None and older[0] != made_ms:
+            self._gone.append(request_key(older[0], token))  # what it was for was made anew
         self._known[token] = (made_ms, raw)
         if len(self._known) > REQUESTS_MAX:
             oldest, (when_ms, _) = self._known.popitem(last=False)
@@ -74,18 +76,22 @@ class Requests:
         """Forget a request."""
         self._known.pop(token, None)
 
-    def newest_group(self) -> list[tuple[int, bytes, Request]]:
-        """The requests that were written last, with when and their tokens."""
+    def undecided(self) -> tuple[int, list[tuple[int, bytes, bytes]]]:
+        """The number of the group that was written last, and when they were made, tokens and rows
+        of the requests of which it is not sure that they are whole: those of that group, and those
+        that somebody has begun to cancel."""
         self.read_all()
-        group: list[tuple[int, bytes, Request]] = []
-        for token, (made_ms, raw) in self._known.items():
-            request = decode(raw, Request, token)
-            if group and request.group < group[0][2].group:
-                continue
-            if group and request.group > group[0][2].group:
-                group.clear()
-            group.append((made_ms, token, request))
-        return group
+        requests = [
+            (decode(raw, Request, token), (made_ms, token, raw))
+            for token, (made_ms, raw) in self._known.items()
+        ]
+        newest = max((request.group for request, _ in requests), default=0)
+        return newest, [
+            row
+            for request, row in requests
+            if request.decision is Decision.CANCELLED
+            or (request.group == newest and request.decision is Decision.NONE)
+        ]
 
     def old(self, now_ms: int) -> list[bytes]:
         """The keys of some that need not be remembered any more."""

@@ -12,6 +12,9 @@ Invariants
   which another one began to move can be committed any more. A request is stored, then the epoch
   looked at, then its entries stored, then the epoch looked at: so who takes over finds the request
   of every entry that may still come. What is not whole then is cancelled for good.
+* Several may take over at once. Each decides of the newest requests by compare-and-set of their
+  rows, so all decide the same; then it notes at the head, as its owner, up to where requests are
+  settled. A request from before that nobody has decided of was stored too late, and never counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,10 +22,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 
+import msgspec
+
 from tms.delayed.entries import (
     GROUP,
     HEAD,
     TALLY,
+    Decision,
     DelayedEntry,
     Head,
     Moved,
@@ -47,6 +53,7 @@ from tms.transactions.transactions import Transactions
 
 RESERVED = 1 << 20  # sequences given away with one write
 SCAN_BYTES = 4 << 20
+SETTLED_MAX = 64  # take-overs after which requests are known to come too late
 REQUEST_BYTES = 256 << 10  # read at once while the scheduler waits
 _DELETED_MAX = 10_000  # keys of one call
 
@@ -113,7 +120,7 @@ class StoredDelayQueue:
             wanted = first + count + RESERVED
             if wanted > SEQUENCE_MAX:
                 raise TooLarge(f"The topic {self.name} has had too many delayed messages.")
-            head = Head(self.head.epoch, wanted)
+            head = msgspec.structs.replace(self.head, reserved=wanted)
             with self._writing():
                 done = self._there.compare_and_set(HEAD, encode(self.head), encode(head))
             if not done:
@@ -270,13 +277,8 @@ class StoredDelayQueue:
         map_.recover()
         raw = map_.get(HEAD)
         old = Head(0, 1) if raw is None else decode(raw, Head, HEAD)
-        head = Head(old.epoch + 1, old.reserved + RESERVED)
-        if not map_.compare_and_set(HEAD, raw, encode(head)):
-            raise StorageUnavailable(
-                f"The delayed messages of {self.name} are being taken over by another process. Try "
-                "again."
-            )
-        self.head = head
+        self.head = Head(old.epoch + 1, old.reserved + RESERVED, old.settled)
+        self._set(HEAD, raw, encode(self.head))
         if self.shared:
             self._transactions.manager.confirm()
         self._transactions.settle()
@@ -285,7 +287,7 @@ class StoredDelayQueue:
         self.next_sequence = max(old.reserved, self.moved.before)
         self.requests = Requests(self._stored_requests)
         if self.shared:
-            self._cancel_halves()
+            self._settle_requests(old.reserved)
         raw = map_.get(TALLY)
         tally = Tally(Moved(), 0) if raw is None else decode(raw, Tally, TALLY)
         counted = tuple(tally.moved) == self.moved
@@ -297,24 +299,63 @@ class StoredDelayQueue:
         self.delete(gone)
         self.trusted, self.lost, self._unsynced = True, False, False
 
-    def _cancel_halves(self) -> None:
-        """Cancel incomplete requests of the newest group: the former owner may still be writing
-        their entries."""
-        for made_ms, token, request in self.requests.newest_group():
-            if all(self._is_decided(id) for id in request.ids()):
-                continue
-            ids = _messages(request)
-            mark = self.head.mark()
-            for at in range(0, len(ids), _DELETED_MAX):
-                marks = [(cancelled_key(id), mark) for id in ids[at : at + _DELETED_MAX]]
-                self._there.write(marks, Durability.SYNCED)
-            self._there.delete([request_key(made_ms, token)])
-            self.requests.discard(token)
+    def _settle_requests(self, reserved: int) -> None:
+        """Decide of the newest requests, whose entries a former owner may still be writing: below
+        `reserved` all are settled then. Cancel those that are not whole."""
+        newest, undecided = self.requests.undecided()
+        if newest >= reserved:  # of an owner that came later, which is at it
+            raise self._taken_over()
+        for made_ms, token, raw in undecided:
+            request, key, whole = decode(raw, Request, token), request_key(made_ms, token), False
+            if request.decision is Decision.NONE:
+                whole = all(self._is_decided(id) for id in request.ids())
+                decision = Decision.WHOLE if whole else Decision.CANCELLED
+                decided = encode(msgspec.structs.replace(request, decision=decision))
+                self._set(key, raw, decided)
+                self.requests.add(made_ms, token, decided)
+            if not whole:
+                self._cancel(request)
+                self.delete([key])
+                self.requests.discard(token)
+        settled = [known for known in self.head.settled if known[0] != newest]
+        settled = [*settled[1 - SETTLED_MAX :], (newest, reserved)]
+        head = msgspec.structs.replace(self.head, settled=settled)
+        self._set(HEAD, encode(self.head), encode(head))
+        self.head = head
+
+    def _cancel(self, request: Request) -> None:
+        ids, mark = _messages(request), self.head.mark()
+        for at in range(0, len(ids), _DELETED_MAX):
+            marks = [(cancelled_key(id), mark) for id in ids[at : at + _DELETED_MAX]]
+            self._there.write(marks, Durability.SYNCED)
+
+    def _set(self, key: bytes, expected: bytes | None, value: bytes) -> None:
+        """Raise `StorageUnavailable` if the row is another one by now."""
+        if not self._there.compare_and_set(key, expected, value):
+            raise self._taken_over()
+
+    def _taken_over(self) -> StorageUnavailable:
+        return StorageUnavailable(
+            f"The delayed messages of {self.name} are being taken over by another process. Try "
+            "again."
+        )
 
     def _stored_requests(self, after: bytes) -> Sequence[tuple[bytes, bytes]]:
         start, stop = all_of(b"a")
         bytes_max = SCAN_BYTES if self.shared else REQUEST_BYTES
-        return self._there.scan(max(start, after + b"\0"), stop, bytes_max)
+        while True:
+            rows = self._there.scan(max(start, after + b"\0"), stop, bytes_max)
+            late = {key for key, raw in rows if self._is_late(decode(raw, Request, key))}
+            self.delete(sorted(late))
+            if len(late) < len(rows) or not rows:
+                return [row for row in rows if row[0] not in late]
+            after = rows[-1][0]
+
+    def _is_late(self, request: Request) -> bool:
+        """Whether a request was stored when its writer was the owner no more."""
+        return request.decision is Decision.NONE and any(
+            first <= request.group < end for first, end in self.head.settled
+        )
 
     def _is_decided(self, id: DelayedId) -> bool:
         """Whether an entry is stored, or what was written with it was whole before the last move

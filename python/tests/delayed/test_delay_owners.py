@@ -1,0 +1,145 @@
+"""Owners of a topic's delayed messages that come while others are still at it: any of their steps
+may come in between. What is acknowledged is delivered once, wherever it was repeated."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+import pytest
+
+from tests.clocks import ManualClock
+from tests.delay_kit import World
+from tests.log_kit import KeptStore
+from tms.errors import TMSError
+from tms.model import keys
+from tms.model.delayed import Due
+
+SEEDS = 60
+SETTLED_S = 0.02  # after which a thread that came to no step waits for another one
+TRIES = 40
+
+
+class Turns:
+    """Lets threads go on one at a time, a step in a map of delayed messages each, in an order drawn
+    by chance."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._lock = threading.Condition()
+        self._waiting: list[threading.Event] = []
+        self._running = 0
+
+    def before(self, operation: str, name: str) -> None:
+        """Wait for the turn. The `before` of a `FaultyStore`."""
+        if not keys.is_delayed_map(name) or threading.current_thread().name != "actor":
+            return
+        turn = threading.Event()
+        with self._lock:
+            self._waiting.append(turn)
+            self._lock.notify_all()
+        assert turn.wait(30), "nobody gave a turn"
+
+    def run(self, *acts: Callable[[], None]) -> None:
+        """Until all have acted."""
+
+        def ended(act: Callable[[], None]) -> None:
+            try:
+                act()
+            finally:
+                with self._lock:
+                    self._running -= 1
+                    self._lock.notify_all()
+
+        self._running = len(acts)
+        threads = [threading.Thread(target=ended, args=(act,), name="actor") for act in acts]
+        for thread in threads:
+            thread.start()
+        with self._lock:
+            while self._running:
+                self._lock.wait_for(lambda: len(self._waiting) == self._running, SETTLED_S)
+                if self._waiting:
+                    self._random.shuffle(self._waiting)
+                    for _ in range(self._random.choice((1, 1, 1, 2, 5))):  # ahead of others
+                        if not self._waiting:
+                            break
+                        turn = self._waiting.pop()
+                        turn.set()
+                        self._lock.wait_for(lambda: len(self._waiting) == self._running, SETTLED_S)
+        for thread in threads:
+            thread.join()
+
+
+class Succession:
+    """Engines over one store, each of which has taken over from the one before; those do not know
+    it yet, and go on."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.clock = Random(seed), ManualClock()
+        self.turns = Turns(self.random)
+        self._inner = KeptStore(shared=True)
+        self.engines = [self.newest()]
+        self.acknowledged: dict[bytes, bool] = {}
+
+    def newest(self) -> World:
+        """One more engine, which takes the journals over."""
+        world = World(inner=self._inner, clock=self.clock)
+        world.store.before = self.turns.before
+        return world
+
+    def publish(self, name: bytes) -> None:
+        """Publish something, and repeat it wherever as long as it fails."""
+        values = {part: [name + b"%d" % part] for part in range(self.random.choice((1, 2)))}
+        done = False
+        for _ in range(TRIES):
+            world = self.random.choice(self.engines[-2:])
+            try:
+                world.together(values, Due(delay_ms=1_000), name.decode())
+                done = True
+                break
+            except TMSError as error:
+                assert error.retriable, error
+        self.acknowledged |= {value: done for some in values.values() for value in some}
+
+    def move(self, world: World) -> None:
+        """What a scheduler does; a little later, again."""
+        for _ in range(3):
+            try:
+                world.delayed.move()
+            except TMSError as error:
+                assert error.retriable, error
+            self.clock.pass_ms(self.random.choice((0, 600, 1_500)))
+
+    def succeed(self) -> None:
+        """Others take over, one after another, and move what is due."""
+        for _ in range(self.random.choice((1, 2, 3))):
+            self.engines.append(self.newest())
+            self.move(self.engines[-1])
+
+    def finish(self) -> list[bytes | None]:
+        """What was delivered in the end."""
+        last = self.newest()
+        for _ in range(4):
+            last.delayed.move()
+            self.clock.pass_ms(6_000)
+        return last.read()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_is_acknowledged_is_delivered_once_whoever_takes_over_meanwhile(seed: int) -> None:
+    owners = Succession(seed)
+    first = owners.engines[0]
+    if owners.random.random() < 0.7:
+        first.later(b"before", delay_ms=owners.random.choice((1, 5_000)), token="before")
+        owners.acknowledged[b"before"] = True
+    owners.clock.pass_ms(10)
+    acts = [partial(owners.publish, name) for name in (b"x", b"y", b"z")]
+    owners.turns.run(
+        *acts[: owners.random.choice((1, 2, 3))], partial(owners.move, first), owners.succeed
+    )
+    found = owners.finish()
+    for value, acknowledged in owners.acknowledged.items():
+        count = found.count(value)
+        assert count == 1 or (count == 0 and not acknowledged), (value, found)
+    assert set(found) <= set(owners.acknowledged)
