@@ -339,6 +339,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "client.delayed.PAGE",
         "client.http.answers.*",
         "client.delivery.PLACES_MAX",
+        "client.http.addresses.*",
         "client.known._*",
         "compat.cdap.answers.*",
         "compat.cdap.app.*",

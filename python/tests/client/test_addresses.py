@@ -67,6 +67,16 @@ def test_an_owner_that_was_not_reached_is_left_alone_for_a_while() -> None:
     assert _urls(addresses) == [B, C, A]
 
 
+def test_no_more_owners_are_remembered_than_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tms.client.http.addresses.PLACES_MAX", 2)
+    addresses = ServiceAddresses(A)
+    for place in PLACES:
+        addresses.take_in([place], _said(B))
+    assert _urls(addresses) == [A, A, B]  # they are learned again
+
+
 def test_an_instance_that_was_not_reached_gives_way_to_the_next_one() -> None:
     addresses = ServiceAddresses(f"{A},{B}")
     addresses.avoid(addresses.now)

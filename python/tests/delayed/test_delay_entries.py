@@ -30,9 +30,9 @@ def test_each_row_is_as_it_is_documented() -> None:
     assert rows == {
         struct.pack(">cQQ", b"x", due_ms, 2): struct.pack(">Q", 1),
         struct.pack(">cQ16s", b"a", START_MS, token): (
-            b'[1700000001000,1,[[1,2],[0,1]],"f173366ab9f016b0c1d53ca9",1]'
+            b'[1700000001000,1,[[1,2],[0,1]],"f173366ab9f016b0c1d53ca9",1,0]'
         ),
-        b"h": b"[1,1048577]",
+        b"h": b"[1,1048577,[]]",
         b"n": b"[[0,0,0],2]",
     }
 
