@@ -110,7 +110,7 @@ class Tally(msgspec.Struct, frozen=True, array_like=True):
     waiting: int
 
 
-class Decision(IntEnum):
+class Verdict(IntEnum):
     """What an owner that came later has decided of a request, for good."""
 
     NONE = 0
@@ -127,7 +127,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     entries: list[tuple[int, int]]
     digest: str
     group: int
-    decision: Decision = Decision.NONE
+    verdict: Verdict = Verdict.NONE
 
     def ids(self) -> list[DelayedId]:
         """The ids of the entries: of the first message of each."""

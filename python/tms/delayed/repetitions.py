@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from tms.delayed.entries import Decision, Request, request_key, split_request_key
+from tms.delayed.entries import Request, Verdict, request_key, split_request_key
 from tms.errors import IdempotencyKeyReused
 from tms.log.records import decode
 
@@ -89,8 +89,8 @@ class Requests:
         return newest, [
             row
             for request, row in requests
-            if request.decision is Decision.CANCELLED
-            or (request.group == newest and request.decision is Decision.NONE)
+            if request.verdict is Verdict.CANCELLED
+            or (request.group == newest and request.verdict is Verdict.NONE)
         ]
 
     def old(self, now_ms: int) -> list[bytes]:

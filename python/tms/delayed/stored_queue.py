@@ -28,12 +28,12 @@ from tms.delayed.entries import (
     GROUP,
     HEAD,
     TALLY,
-    Decision,
     DelayedEntry,
     Head,
     Moved,
     Request,
     Tally,
+    Verdict,
     all_of,
     cancelled_key,
     entry_key,
@@ -307,10 +307,10 @@ class StoredDelayQueue:
             raise self._taken_over()
         for made_ms, token, raw in undecided:
             request, key, whole = decode(raw, Request, token), request_key(made_ms, token), False
-            if request.decision is Decision.NONE:
+            if request.verdict is Verdict.NONE:
                 whole = all(self._is_decided(id) for id in request.ids())
-                decision = Decision.WHOLE if whole else Decision.CANCELLED
-                decided = encode(msgspec.structs.replace(request, decision=decision))
+                verdict = Verdict.WHOLE if whole else Verdict.CANCELLED
+                decided = encode(msgspec.structs.replace(request, verdict=verdict))
                 self._set(key, raw, decided)
                 self.requests.add(made_ms, token, decided)
             if not whole:
@@ -353,7 +353,7 @@ class StoredDelayQueue:
 
     def _is_late(self, request: Request) -> bool:
         """Whether a request was stored when its writer was the owner no more."""
-        return request.decision is Decision.NONE and any(
+        return request.verdict is Verdict.NONE and any(
             first <= request.group < end for first, end in self.head.settled
         )
 
