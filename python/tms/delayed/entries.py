@@ -110,7 +110,7 @@ class Tally(msgspec.Struct, frozen=True, array_like=True):
     waiting: int
 
 
-class Verdict(IntEnum):
+class RequestState(IntEnum):
     """What an owner that came later has decided of a request, for good."""
 
     NONE = 0
@@ -127,7 +127,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     entries: list[tuple[int, int]]
     digest: str
     group: int
-    verdict: Verdict = Verdict.NONE
+    state: RequestState = RequestState.NONE
 
     def ids(self) -> list[DelayedId]:
         """The ids of the entries: of the first message of each."""

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from tms.delayed.entries import Request, Verdict, request_key, split_request_key
+from tms.delayed.entries import Request, RequestState, request_key, split_request_key
 from tms.errors import IdempotencyKeyReused
 from tms.log.records import decode
 
@@ -89,8 +89,8 @@ class Requests:
         return newest, [
             row
             for request, row in requests
-            if request.verdict is Verdict.CANCELLED
-            or (request.group == newest and request.verdict is Verdict.NONE)
+            if request.state is RequestState.CANCELLED
+            or (request.group == newest and request.state is RequestState.NONE)
         ]
 
     def old(self, now_ms: int) -> list[bytes]:

@@ -32,8 +32,8 @@ from tms.delayed.entries import (
     Head,
     Moved,
     Request,
+    RequestState,
     Tally,
-    Verdict,
     all_of,
     cancelled_key,
     entry_key,
@@ -307,10 +307,10 @@ class StoredDelayQueue:
             raise self._taken_over()
         for made_ms, token, raw in undecided:
             request, key, whole = decode(raw, Request, token), request_key(made_ms, token), False
-            if request.verdict is Verdict.NONE:
+            if request.state is RequestState.NONE:
                 whole = all(self._is_decided(id) for id in request.ids())
-                verdict = Verdict.WHOLE if whole else Verdict.CANCELLED
-                decided = encode(msgspec.structs.replace(request, verdict=verdict))
+                state = RequestState.WHOLE if whole else RequestState.CANCELLED
+                decided = encode(msgspec.structs.replace(request, state=state))
                 self._set(key, raw, decided)
                 self.requests.add(made_ms, token, decided)
             if not whole:
@@ -353,7 +353,7 @@ class StoredDelayQueue:
 
     def _is_late(self, request: Request) -> bool:
         """Whether a request was stored when its writer was the owner no more."""
-        return request.verdict is Verdict.NONE and any(
+        return request.state is RequestState.NONE and any(
             first <= request.group < end for first, end in self.head.settled
         )
 
