@@ -27,7 +27,7 @@ from tms.retrying import is_retriable
 
 TIMEOUT_S = 10.0  # of a request to another instance
 STORE_TIMEOUT_S = 30.0
-WATCH_S = 5.0  # of one look whether something has come
+WATCH_S = 15.0  # of one look whether something has come
 AGAIN_S = 1.0  # after which whoever waits is told to look, where watching has failed
 T = TypeVar("T")
 
@@ -131,7 +131,11 @@ class HttpPeer(HttpTransport, PeersApi):
         channel = self._channels.pop() if self._channels else None
         channel = channel or AsyncHttpChannel(self.addresses, self.calls)
         try:
-            await channel.fetch(request, TIMEOUT_S)
+            while True:
+                fetched = await channel.fetch(request, TIMEOUT_S)
+                if fetched.blocks or not fetched.ended:
+                    break
+                request = request.after(fetched, WATCH_S)
         except TMSError:
             channel.close()
             await asyncio.sleep(AGAIN_S)  # who waits looks, and is told
