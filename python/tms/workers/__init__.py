@@ -1,0 +1,1 @@
+"""Several worker processes on one data directory: a supervisor has it, workers own what is in it."""
