@@ -98,6 +98,11 @@ class FaultyStore:
         """What the inner store says."""
         return self.inner.shared
 
+    @property
+    def immediate(self) -> Durability:
+        """What the inner store says."""
+        return self.inner.immediate
+
     def open(self, name: str, create: bool) -> "FaultyMap":
         """The map with this name, around the inner one."""
         with self._lock:
@@ -114,6 +119,11 @@ class FaultyStore:
             self.enter("drop", name)
             self.inner.drop(name)
             self._maps.pop(name, None)
+
+    def let_go(self, prefix: str) -> None:
+        """What the inner store does."""
+        self.enter("let_go", prefix)
+        self.inner.let_go(prefix)
 
     def names(self, prefix: str) -> list[str]:
         """Names of existing maps that begin with `prefix`, sorted."""

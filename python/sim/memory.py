@@ -141,6 +141,7 @@ class MemoryStore:
 
     def __init__(self, *, shared: bool = False) -> None:
         self.shared = shared
+        self.immediate = Durability.NONE if shared else Durability.WRITTEN
         self._lock = threading.Lock()
         self._maps: dict[str, MemoryMap] = {}
         self._closed = False
@@ -167,6 +168,9 @@ class MemoryStore:
             dropped = self._maps.pop(name, None)
         if dropped is not None:
             dropped.end(NotFound(f"The map {name} was dropped."))
+
+    def let_go(self, prefix: str) -> None:
+        """Nothing to do: all use the same maps."""
 
     def names(self, prefix: str) -> list[str]:
         """Names of existing maps that begin with `prefix`, sorted."""

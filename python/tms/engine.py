@@ -388,7 +388,7 @@ class Engine:
     @property
     def immediate(self) -> Durability:
         """The strongest durability that the store gives without keeping the caller waiting."""
-        return Durability.NONE if self._store.shared else Durability.WRITTEN
+        return self._store.immediate
 
     def append(
         self,

@@ -64,6 +64,7 @@ class ServerSection(_Section):
     instance: str = Field(default="", pattern=r"^[A-Za-z0-9_.:-]{0,128}$")
     advertise: str = Field(default="", pattern=r"^$|^http://[^/?#\s]+$")
     capacity: int = Field(default=1, ge=1, le=CAPACITY_MAX)
+    workers: int = Field(default=1, ge=1, le=64)
     session_s: float = Field(default=SESSION_S, ge=0.1, le=600)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "text"] = "auto"
@@ -236,6 +237,11 @@ class Settings(_Section):
             raise ValueError(
                 "cluster: its instances keep everything in one store that all of them reach; give "
                 "--store hbase://HOST:PORT"
+            )
+        if self.server.workers > 1 and self.data is None:
+            raise ValueError(
+                "server.workers: workers divide a data directory; of a store that machines share, "
+                "start several instances (--cluster)"
             )
         return self
 

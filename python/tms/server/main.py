@@ -14,6 +14,7 @@ import resource
 import signal
 import socket
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -52,40 +53,58 @@ _STORE_RETRY_S = 2.0
 def serve(settings: Settings) -> None:
     """Serve until a signal comes."""
     logs.configure(settings.server.log_level, settings.server.log_format)
-    memory.configure()
-    descriptors = _raise_descriptor_limit()
     with contextlib.ExitStack() as listeners:
         listener = listeners.enter_context(listen(settings.server.host, settings.server.port))
         foreign = _listen_for_tephra(settings)
         if foreign is not None:
             listeners.enter_context(foreign)
-        clock = SystemClock()
-        cdap = settings.cdap.limits()
-        config = replace(settings.engine.config(), transaction_lifetime_ms=cdap.tx_max_lifetime_ms)
-        address = url_of(listener)
-        store, owner = _open_in_time(settings, clock, descriptors // 2, address, config)
-        engine = _engine(store, clock, config, owner)
-        try:
-            if settings.server.confirm_clock:
-                engine.confirm_clock()
-            engine.start()
-            messages.arrow_schema()  # loads pyarrow, so that the first request need not
-            limits = settings.limits
-            service = Service(
-                engine, clock, limits.requests(), limits.connections(descriptors // 2), cdap
-            )
-            tephra = None
-            if foreign is not None:
-                tephra = _tephra(settings, service, foreign, descriptors // 8)
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(_serve(service, settings.server.drain_s, listener, tephra))
-        finally:
-            engine.close()
+        if settings.server.workers > 1:
+            from tms.server.workers import supervise  # which others need not load
+
+            supervise(settings, listener, foreign)
+        else:
+            open_ = partial(_open_in_time, settings, url_of(listener))
+            run_service(settings, [listener], foreign, open_)
     _log.info("stopped")
 
 
+def run_service(
+    settings: Settings,
+    listeners: Sequence[socket.socket],
+    foreign: socket.socket | None,
+    open_: Callable[[Clock, EngineConfig, int], tuple[Store, Ownership | Cluster | None]],
+) -> None:
+    """Serve on these listeners what is opened by a clock, with a configuration and so many
+    descriptors, until a signal comes."""
+    memory.configure()
+    descriptors = raise_descriptor_limit()
+    clock, cdap = SystemClock(), settings.cdap.limits()
+    config = replace(settings.engine.config(), transaction_lifetime_ms=cdap.tx_max_lifetime_ms)
+    store, owner = open_(clock, config, descriptors // 2)
+    engine = _engine(store, clock, config, owner)
+    try:
+        if settings.server.confirm_clock:
+            engine.confirm_clock()
+        engine.start()
+        messages.arrow_schema()  # loads pyarrow, so that the first request need not
+        limits = settings.limits
+        service = Service(
+            engine, clock, limits.requests(), limits.connections(descriptors // 2), cdap
+        )
+        tephra = None
+        if foreign is not None:
+            tephra = _tephra(settings, service, foreign, descriptors // 8)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(service, settings.server.drain_s, listeners, tephra))
+    finally:
+        engine.close()
+
+
 async def _serve(
-    service: Service, drain_s: float, listener: socket.socket, tephra: "TephraServer | None"
+    service: Service,
+    drain_s: float,
+    listeners: Sequence[socket.socket],
+    tephra: "TephraServer | None",
 ) -> None:
     server = Server(service, drain_s, tephra)
     loop = asyncio.get_running_loop()
@@ -93,7 +112,7 @@ async def _serve(
         loop.add_signal_handler(number, server.ask_to_stop)
     trimming = asyncio.create_task(memory.trim_regularly(service))
     try:
-        await server.serve(listener)
+        await server.serve(*listeners)
     finally:
         trimming.cancel()
 
@@ -114,7 +133,7 @@ class Server:
         """SIGTERM or SIGINT; a second time: do not wait. From any thread."""
         self._http.ask_to_stop()
 
-    async def serve(self, listener: socket.socket) -> None:
+    async def serve(self, *listeners: socket.socket) -> None:
         """Serve until asked to stop, then answer received requests, up to the drain time."""
 
         async def ready() -> None:
@@ -122,10 +141,10 @@ class Server:
             if self._tephra is not None:
                 await self._tephra.start()
                 also["tephra_port"] = self._tephra.port
-            _log.info("ready", url=url_of(listener), **also)
+            _log.info("ready", url=url_of(listeners[0]), **also)
 
         try:
-            await self._http.serve(listener, ready, self._drain)
+            await self._http.serve(listeners, ready, self._drain)
         finally:
             await self._end_tephra()
             self._service.close()
@@ -147,14 +166,14 @@ class Server:
 
 
 def _open_in_time(
-    settings: Settings, clock: Clock, descriptors: int, address: str, config: EngineConfig
+    settings: Settings, address: str, clock: Clock, config: EngineConfig, descriptors: int
 ) -> tuple[Store, Ownership | Cluster | None]:
     """The store, owned; one that other machines keep may not be there yet, so it is tried again
     until it is, or until a signal ends the process."""
     name = f"the service {address} on {socket.gethostname()}"
     while True:
         try:
-            store = _open(settings, clock, descriptors)
+            store = open_store(settings, clock, descriptors)
             try:
                 if settings.cluster:
                     return store, _instance(settings, store, clock, address, config)
@@ -186,10 +205,11 @@ def _instance(
     ownership.take(server.take_over)
     ownership.start()
     lifetime_ms = config.transaction_lifetime_ms
-    return Cluster(metadata, clock, member, ownership, _peer, lifetime_ms)
+    return Cluster(metadata, clock, member, ownership, peer, lifetime_ms)
 
 
-def _peer(record: InstanceRecord) -> HttpPeer:
+def peer(record: InstanceRecord) -> HttpPeer:
+    """An instance, as this one asks it."""
     return HttpPeer(record.id, record.address)
 
 
@@ -210,7 +230,8 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _open(settings: Settings, clock: Clock, descriptors: int) -> Store:
+def open_store(settings: Settings, clock: Clock, descriptors: int) -> Store:
+    """The store that the settings name."""
     if settings.data is None:
         return _open_hbase(settings.store, settings.hbase, clock)
     try:
@@ -218,16 +239,21 @@ def _open(settings: Settings, clock: Clock, descriptors: int) -> Store:
             settings.data,
             create=True,
             clock=clock,
-            limits=LevelDBLimits(
-                write_buffer_bytes=settings.leveldb.write_buffer_bytes,
-                maps_open_max=min(_MAPS_OPEN_MAX, descriptors // _DESCRIPTORS_OF_A_MAP),
-            ),
+            limits=leveldb_limits(settings, descriptors),
         )
     except OSError as exc:
         raise ConfigError(
             f"The data directory {settings.data} cannot be used: {exc.strerror}. Choose a "
             "directory that this user can write with --data."
         ) from exc
+
+
+def leveldb_limits(settings: Settings, descriptors: int) -> LevelDBLimits:
+    """The bounds of a store that may have so many files open."""
+    return LevelDBLimits(
+        write_buffer_bytes=settings.leveldb.write_buffer_bytes,
+        maps_open_max=min(_MAPS_OPEN_MAX, descriptors // _DESCRIPTORS_OF_A_MAP),
+    )
 
 
 def _open_hbase(url: str, section: HBaseSection, clock: Clock) -> Store:
@@ -278,7 +304,7 @@ def _tephra(
     return tephra
 
 
-def _raise_descriptor_limit() -> int:
+def raise_descriptor_limit() -> int:
     """As many descriptors as the system lets us have; returns how many that are."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20

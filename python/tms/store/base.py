@@ -108,6 +108,11 @@ class Store(Protocol):
         a map has to make sure that it still is."""
         ...
 
+    @property
+    def immediate(self) -> Durability:
+        """The strongest durability that it gives without keeping the caller waiting."""
+        ...
+
     def open(self, name: str, create: bool) -> Map:
         """The map with this name. With `create` it must not exist, without it must (`NotFound`,
         `Conflict`); a map that is open already is shared. A damaged map raises `DataCorrupt` and
@@ -117,6 +122,11 @@ class Store(Protocol):
     def drop(self, name: str) -> None:
         """Remove the map and its space; a missing one is ignored. In a `shared` store the space of
         a map of blocks comes back later, and its name is not used again."""
+        ...
+
+    def let_go(self, prefix: str) -> None:
+        """Let go of maps whose names begin with `prefix`, once calls on them have ended: another
+        process may open them. They are opened anew when they are asked for."""
         ...
 
     def names(self, prefix: str) -> list[str]:

@@ -189,6 +189,7 @@ class Partitions:
             if self.logs.get((log.uid, log.partition)) is log:
                 del self.logs[log.uid, log.partition]
         log.close(timeout_s, reason)
+        self._store.let_go(keys.partition_prefix(log.uid, log.partition))
 
     def close(self, timeout_s: float, reason: TMSError | None = None) -> None:
         """Write what is queued, let nothing new in, and wake who waits; `reason` is what everybody

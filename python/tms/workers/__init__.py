@@ -1,1 +1,1 @@
-"""Several worker processes on one data directory: a supervisor has it, workers own what is in it."""
+"""Several worker processes on one data directory: a supervisor has it, workers divide it."""

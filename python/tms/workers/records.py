@@ -21,14 +21,30 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from tms.errors import StorageUnavailable, TMSError, Unavailable, from_code
-from tms.model.topic import Durability
+from tms.model.topic import Durability, parse_durability
 from tms.store.base import VALUE_BYTES_MAX, Map, Row
 from tms.workers.frames import Frames
 
 REMEMBERED_MAX = 100_000
-_Request = tuple[str, list[Any]]
-_Answer = tuple[int, Any, Any]  # the count of changes, the value, an error
+
+
+class RecordRequest(msgspec.Struct, array_like=True):
+    """What a worker asks of the map: a method and what it is given."""
+
+    method: str
+    given: list[Any]
+
+
+class RecordAnswer(msgspec.Struct, array_like=True):
+    """What it is answered: how many changes there were then, and a value or an error (code,
+    message, details)."""
+
+    changes: int
+    value: Any = None
+    error: tuple[str, str, dict[str, Any]] | None = None
 
 
 class ChangeCount:
@@ -60,35 +76,33 @@ class RecordServer:
         self._changes = changes
         self._lock = threading.Lock()
 
-    def answer(self, request: _Request) -> _Answer:
+    def answer(self, request: RecordRequest) -> RecordAnswer:
         """What a worker is answered."""
-        name, given = request
+        value, error = None, None
         with self._lock:
             try:
-                value = _DO[name](self._records, *given)
-                error = None
+                value = _DO[request.method](self._records, *request.given)
             except TMSError as raised:
-                value, error = None, (raised.code, raised.message, raised.details)
-            if name not in _READS:
+                error = raised.code, raised.message, raised.details
+            if request.method not in _READS:
                 self._changes.move()
-            return self._changes.now, value, error
+            return RecordAnswer(self._changes.now, value, error)
 
-    def serve(self, connection: socket.socket) -> None:
+    def serve(self, frames: Frames) -> None:
         """Answer a worker until it goes."""
-        frames = Frames(connection)
         try:
             while True:
-                frames.send(self.answer(frames.receive(_Request)))
+                frames.send(self.answer(frames.receive(RecordRequest)))
         except Unavailable:
             frames.close()
 
 
 def _write(records: Map, rows: list[tuple[bytes, bytes]], durability: str) -> None:
-    records.write(rows, Durability(durability))
+    records.write(rows, parse_durability(durability))
 
 
 def _overwrite(records: Map, rows: list[tuple[bytes, bytes]], durability: str) -> None:
-    records.overwrite(rows, Durability(durability))
+    records.overwrite(rows, parse_durability(durability))
 
 
 def _reclaim(records: Map) -> None:
@@ -179,14 +193,14 @@ class ServedRecords:
         except IndexError:
             frames = Frames(self._connect())
         try:
-            frames.send((name, given))
-            count, value, error = frames.receive(_Answer)
+            frames.send(RecordRequest(name, list(given)))
+            answer = frames.receive(RecordAnswer)
         except BaseException as exc:
             frames.close()
             if isinstance(exc, Unavailable):
                 raise StorageUnavailable(exc.message, outcome="unknown") from exc
             raise
         self._idle.append(frames)
-        if error is not None:
-            raise from_code(*error)
-        return count, value
+        if answer.error is not None:
+            raise from_code(*answer.error)
+        return answer.changes, answer.value

@@ -1,4 +1,4 @@
-"""Serving one listener, until somebody asks to stop.
+"""Serving listeners, until somebody asks to stop.
 
     serve ─▶ ready ─▶ asked to stop ─▶ drain: what was received is answered, within `drain_s`
                       asked again ─▶ what is left ends at once
@@ -9,7 +9,7 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -50,14 +50,17 @@ class HttpServer:
 
     async def serve(
         self,
-        listener: socket.socket,
+        listeners: Sequence[socket.socket],
         ready: Callable[[], Awaitable[None]],
         drain: Callable[[], None],
     ) -> None:
         """Serve until asked to stop. `ready` is awaited once requests are answered, `drain` called
         when no more are to be begun."""
         self._watchdog.start(self._loop)
-        server = await self._loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
+        servers = [
+            await self._loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
+            for listener in listeners
+        ]
         try:
             await ready()
             await self._asked.wait()
@@ -66,7 +69,8 @@ class HttpServer:
             if left := await self.finish(self._tasks, self._drain_s):
                 _log.warning("drain_incomplete", requests=left)
         finally:
-            server.close()
+            for server in servers:
+                server.close()
             self._shut_down_connections()
             await self.finish([client.lost for client in self._watchdog.connections], CLOSE_S)
             for connection in list(self._watchdog.connections):

@@ -42,6 +42,7 @@ class HBaseStore:
     """
 
     shared = True
+    immediate = Durability.NONE
 
     def __init__(
         self,
@@ -102,6 +103,9 @@ class HBaseStore:
         if isinstance(rows, RecordRows):
             RecordMap(self._pool, rows).drop_rows()
         self._names.delete([name.encode()])
+
+    def let_go(self, prefix: str) -> None:
+        """Nothing to do: other processes write to the same rows."""
 
     def names(self, prefix: str) -> list[str]:
         """Names of existing maps that begin with `prefix`, sorted."""

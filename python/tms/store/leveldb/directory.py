@@ -63,6 +63,11 @@ class DataDirectory:
             self.close()
             raise
 
+    @property
+    def lock(self) -> int:
+        """The descriptor of the lock, for processes that share the directory."""
+        return self._lock_fd
+
     def map_path(self, name: str) -> Path:
         """Where the map with this name is or would be."""
         return self.path / _MAPS / name.replace("/", "+")
@@ -170,6 +175,21 @@ class DataDirectory:
 
     def _temporary_path(self) -> Path:
         return self.path / _TEMPORARY / str(next(self._numbers))
+
+
+class JoinedDirectory(DataDirectory):
+    """The directory of another process, which has locked it and lets this one use it."""
+
+    def __init__(self, path: str | os.PathLike[str], store: str) -> None:
+        self.path = Path(os.path.realpath(path))
+        self._numbers = count()
+        check_format(self.path, store)
+
+    def close(self) -> None:
+        """It stays locked."""
+
+    def _temporary_path(self) -> Path:
+        return self.path / _TEMPORARY / f"{os.getpid()}-{next(self._numbers)}"
 
 
 def check_format(path: Path, store: str) -> None:

@@ -14,8 +14,16 @@ import threading
 
 from tms import forks
 from tms.clock import Clock, SystemClock
-from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
-from tms.store.base import check_name
+from tms.errors import (
+    Closed,
+    ConfigError,
+    Conflict,
+    NotFound,
+    StorageUnavailable,
+    TMSError,
+)
+from tms.model.topic import Durability
+from tms.store.base import Map, check_name
 from tms.store.leveldb.databases import (
     Databases,
     LevelDBLimits,
@@ -40,6 +48,7 @@ class LevelDBStore:
     """
 
     shared = False  # one process has the directory
+    immediate = Durability.WRITTEN
 
     def __init__(
         self,
@@ -53,13 +62,21 @@ class LevelDBStore:
         self._lock = threading.Lock()
         self._maps: dict[str, LevelDBMap] = {}
         self._closed = False
-        self._directory = _directory(path, create)
+        self._directory = self._open_directory(path, create)
         self._databases = Databases(
             self._directory, clock or SystemClock(), limits or LevelDBLimits()
         )
         forks.in_child(self._forked)
 
-    def open(self, name: str, create: bool) -> LevelDBMap:
+    def _open_directory(self, path: str | os.PathLike[str], create: bool) -> DataDirectory:
+        return _directory(path, create)
+
+    @property
+    def lock(self) -> int:
+        """See `DataDirectory`."""
+        return self._directory.lock
+
+    def open(self, name: str, create: bool) -> Map:
         """The map with this name; raises `NotFound`, `Conflict` or `DataCorrupt`."""
         check_name(name)
         path = self._directory.map_path(name)
@@ -91,6 +108,14 @@ class LevelDBStore:
                 away = self._directory.discard(name)
         if away is not None:
             shutil.rmtree(away, ignore_errors=True)
+
+    def let_go(self, prefix: str) -> None:
+        """Close the databases of these maps."""
+        with self._lock:
+            released = [name for name in self._maps if name.startswith(prefix)]
+            maps = [self._maps.pop(name) for name in released]
+        for map in maps:
+            map.end(StorageUnavailable("This process has let go of the map. Try again."))
 
     def names(self, prefix: str) -> list[str]:
         """Names of existing maps that begin with `prefix`, sorted."""

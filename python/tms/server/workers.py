@@ -1,0 +1,130 @@
+"""Several processes behind one address, on one data directory: `tms serve --workers N`.
+
+    supervise ──▶ python -m tms.server.workers, N times ──▶ run_service, as an instance of a cluster
+
+The directory is opened by the supervisor; the workers get everything else that they share as
+descriptors that they inherit.
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+from functools import partial
+
+import msgspec
+
+import tms
+from tms.clock import Clock, SystemClock
+from tms.cluster.cluster import Cluster
+from tms.cluster.membership import InstanceRecord
+from tms.cluster.ownership import Ownership
+from tms.engine import EngineConfig
+from tms.server import logs
+from tms.server.config import Settings
+from tms.server.main import (
+    leveldb_limits,
+    listen,
+    open_store,
+    peer,
+    raise_descriptor_limit,
+    run_service,
+    url_of,
+)
+from tms.store.base import Store
+from tms.store.leveldb.store import LevelDBStore
+from tms.topics.sweep import open_metadata, sweep
+from tms.workers.members import WorkerMember
+from tms.workers.records import ChangeCount, ServedRecords
+from tms.workers.store import WorkerStore
+from tms.workers.supervisor import MEMBER, RECORDS, Supervisor, connect
+
+SHARED_BY = "workers"  # in the record of who owns the store
+
+
+class WorkerOrder(msgspec.Struct):
+    """What a worker is told at its start. The numbers but the first are descriptors."""
+
+    number: int
+    socket_path: str
+    changes: int
+    listener: int
+    foreign: int | None
+    settings: str
+
+
+def supervise(settings: Settings, listener: socket.socket, foreign: socket.socket | None) -> None:
+    """Serve by worker processes until a signal comes. Raises what keeps the directory from being
+    opened."""
+    clock, descriptors = SystemClock(), raise_descriptor_limit()
+    store = open_store(settings, clock, descriptors // 4)
+    assert isinstance(store, LevelDBStore), "the settings ask for workers of nothing else"
+    try:
+        records = open_metadata(store)
+        sweep(store, records)
+        shared = [listener.fileno(), store.lock]
+        shared += [] if foreign is None else [foreign.fileno()]
+
+        def start(number: int, path: str, changes: int) -> "subprocess.Popen[bytes]":
+            order = WorkerOrder(
+                number,
+                path,
+                changes,
+                listener.fileno(),
+                None if foreign is None else foreign.fileno(),
+                settings.model_dump_json(),
+            )
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tms.server.workers"],
+                stdin=subprocess.PIPE,
+                pass_fds=[*shared, changes],
+                start_new_session=True,  # a signal from the terminal is for the supervisor
+            )
+            assert process.stdin is not None, "it was asked for"
+            process.stdin.write(msgspec.json.encode(order))
+            process.stdin.close()
+            return process
+
+        silent_s = settings.server.session_s
+        supervisor = Supervisor(records, clock, settings.server.workers, start, silent_s)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: supervisor.ask_to_stop())
+        supervisor.run()
+    finally:
+        store.close()
+
+
+def work(order: WorkerOrder) -> None:
+    """Serve as a worker until a signal comes."""
+    settings = Settings.model_validate_json(order.settings)
+    logs.configure(settings.server.log_level, settings.server.log_format)
+    own = listen(settings.server.host, 0)
+    listeners = [socket.socket(fileno=order.listener), own]
+    foreign = None if order.foreign is None else socket.socket(fileno=order.foreign)
+    run_service(settings, listeners, foreign, partial(_open, settings, order, url_of(own)))
+
+
+def _open(
+    settings: Settings,
+    order: WorkerOrder,
+    address: str,
+    clock: Clock,
+    config: EngineConfig,
+    descriptors: int,
+) -> tuple[Store, Cluster]:
+    assert settings.data is not None, "workers divide a data directory"
+    id = f"worker-{order.number}"
+    dial = partial(connect, order.socket_path)
+    records = ServedRecords(partial(dial, RECORDS, id), ChangeCount(order.changes))
+    limits = leveldb_limits(settings, descriptors)
+    store = WorkerStore(settings.data, records, clock, limits)
+    member = WorkerMember(partial(dial, MEMBER, id), InstanceRecord(id, address, tms.__version__))
+    ownership = Ownership(records, clock, id, config.owner, shared_by=SHARED_BY)
+    ownership.take()
+    ownership.start()
+    lifetime_ms = config.transaction_lifetime_ms
+    return store, Cluster(records, clock, member, ownership, peer, lifetime_ms)
+
+
+if __name__ == "__main__":
+    work(msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerOrder))
