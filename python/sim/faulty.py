@@ -122,7 +122,6 @@ class FaultyStore:
 
     def let_go(self, prefix: str) -> None:
         """What the inner store does."""
-        self.enter("let_go", prefix)
         self.inner.let_go(prefix)
 
     def names(self, prefix: str) -> list[str]:

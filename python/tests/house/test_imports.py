@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"api", "cluster", "engine", "log", "topics", "transactions", "queues"},
     "server/config": _VALUES | {"engine", "log", "cluster"},
     "server/main": _VALUES | _TOLD | {"api", "engine", "log", "topics", "store", "cluster"},
+    "workers": _VALUES | _TOLD | {"store", "cluster"},
     "compat": _VALUES
     | _TOLD
     | {"api", "cluster", "server", "engine", "log", "topics", "transactions"},
@@ -93,6 +94,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "server/app.py": {"compat"},  # joins the protocols of others with its own
     "server/main.py": {"compat", "client"},  # listens for them; asks other instances
     "server/config.py": {"compat"},  # has their settings
+    "server/workers.py": {"store", "workers"},  # is one of several processes
     "cli/serve.py": {"server"},  # starts the service
     "cli/inspect.py": {"store"},  # opens a copy of a data directory
     "cli/fsck.py": {"store"},  # opens a copy of a data directory

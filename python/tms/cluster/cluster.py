@@ -340,6 +340,10 @@ class Cluster:
 
     # -- owning --------------------------------------------------------------------------------
 
+    def is_confirmed(self) -> bool:
+        """Whether `confirm` surely has nothing to do; from any thread, without waiting."""
+        return False
+
     def confirm(self) -> None:
         """See `Owners`."""
         if self._ownership.lost is not None:

@@ -38,7 +38,7 @@ class Standing:
 
     def __init__(self, metadata: Map, id: str, process: str = "") -> None:
         self._metadata = metadata
-        self._key = INSTANCE_PREFIX + id.encode()
+        self.key = INSTANCE_PREFIX + id.encode()
         self._id = id
         self._process = process or uuid.uuid4().hex
         self._settled = 0
@@ -47,19 +47,19 @@ class Standing:
     def join(self) -> None:
         """Be the instance of this id; a process before this one is it no more."""
         record = StandingRecord(self._process)
-        self._metadata.write([(self._key, msgspec.json.encode(record))], Durability.SYNCED)
+        self._metadata.write([(self.key, msgspec.json.encode(record))], Durability.SYNCED)
 
     def leave(self) -> None:
         """Be no instance any more, unless a later process is it."""
-        raw = self._metadata.get(self._key)
-        if raw is not None and _decoded(raw, self._key).process == self._process:
-            self._metadata.compare_and_set(self._key, raw, None)
+        raw = self._metadata.get(self.key)
+        if raw is not None and _decoded(raw, self.key).process == self._process:
+            self._metadata.compare_and_set(self.key, raw, None)
 
     def look(self) -> int | None:
         """None if nobody has moved the record since `settle`; else what is to be settled. Raises
         `NotOwner`."""
-        raw = self._metadata.get(self._key)
-        record = None if raw is None else _decoded(raw, self._key)
+        raw = self._metadata.get(self.key)
+        record = None if raw is None else _decoded(raw, self.key)
         if record is None or record.process != self._process:
             how = "was removed" if record is None else "is another process by now"
             raise NotOwner(
@@ -84,7 +84,7 @@ class Standing:
         start, stop = INSTANCE_PREFIX, prefix_stop(INSTANCE_PREFIX)
         for page in pages(self._metadata, start, stop, _SCAN_BYTES):
             for key, raw in page:
-                if key != self._key:
+                if key != self.key:
                     self._move(key, _decoded(raw, key).process)
 
     def _move(self, key: bytes, process: str) -> None:

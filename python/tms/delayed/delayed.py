@@ -221,6 +221,7 @@ class DelayedMessages:
         self._scheduler.stop()
         for waiting in self._topics():
             waiting.retire(reason)
+            self._store.let_go(keys.delayed_map(waiting.stored.uid))
 
     # -- parts -------------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ class OwnershipCheck:
     by the event loop's thread."""
 
     def __init__(self, engine: Engine) -> None:
-        self._confirm = engine.confirm_owner
+        self._confirm, self._cluster = engine.confirm_owner, engine.cluster
         self._thread = ThreadPoolExecutor(1, "tms-ownership")
         self._running: asyncio.Future[None] | None = None
         self._next: asyncio.Future[None] | None = None
@@ -74,6 +74,8 @@ class OwnershipCheck:
     async def confirm(self) -> None:
         """Raise `NotOwner` unless this process owns the store at a moment during this call, so that
         an answer after it is not stale; `StorageUnavailable` when nobody can tell."""
+        if self._cluster is not None and self._cluster.is_confirmed():
+            return
         if self._next is None:
             self._next = asyncio.ensure_future(self._look(self._running))
         await asyncio.shield(self._next)

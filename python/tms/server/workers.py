@@ -16,7 +16,6 @@ import msgspec
 
 import tms
 from tms.clock import Clock, SystemClock
-from tms.cluster.cluster import Cluster
 from tms.cluster.membership import InstanceRecord
 from tms.cluster.ownership import Ownership
 from tms.engine import EngineConfig
@@ -34,6 +33,7 @@ from tms.server.main import (
 from tms.store.base import Store
 from tms.store.leveldb.store import LevelDBStore
 from tms.topics.sweep import open_metadata, sweep
+from tms.workers.cluster import WorkerCluster
 from tms.workers.members import WorkerMember
 from tms.workers.records import ChangeCount, ServedRecords
 from tms.workers.store import WorkerStore
@@ -111,7 +111,7 @@ def _open(
     clock: Clock,
     config: EngineConfig,
     descriptors: int,
-) -> tuple[Store, Cluster]:
+) -> tuple[Store, WorkerCluster]:
     assert settings.data is not None, "workers divide a data directory"
     id = f"worker-{order.number}"
     dial = partial(connect, order.socket_path)
@@ -121,9 +121,8 @@ def _open(
     member = WorkerMember(partial(dial, MEMBER, id), InstanceRecord(id, address, tms.__version__))
     ownership = Ownership(records, clock, id, config.owner, shared_by=SHARED_BY)
     ownership.take()
-    ownership.start()
     lifetime_ms = config.transaction_lifetime_ms
-    return store, Cluster(records, clock, member, ownership, peer, lifetime_ms)
+    return store, WorkerCluster(records, clock, member, ownership, peer, lifetime_ms)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,11 @@ class ServedRecords:
         self._idle: deque[Frames] = deque()
         self._remembered: tuple[int, dict[bytes, bytes | None]] = (-1, {})
 
+    def remembers(self, key: bytes) -> bool:
+        """Whether `get` of this key asks nobody."""
+        count, values = self._remembered
+        return count == self._changes.now and key in values
+
     def get(self, key: bytes) -> bytes | None:
         """The value of `key`, None when there is none."""
         count, values = self._remembered
