@@ -23,6 +23,7 @@ from bench import (
     throughput,
     transactions,
     transactions_many,
+    workers,
 )
 from bench.report import Report
 from bench.targets import Setup
@@ -51,6 +52,7 @@ BENCHMARKS = {
     "design": design.run,
     "hbase": hbase.run,
     "instances": instances.run,
+    "workers": workers.run,
     "spark": _later("bench.spark.decode"),
     "spark_stream": _later("bench.spark.streaming"),
     "spark_archive": _later("bench.spark.archive"),

@@ -93,13 +93,13 @@ class Service:
 
     @classmethod
     @contextlib.contextmanager
-    def start(cls, path: Path) -> Iterator["Service"]:
+    def start(cls, path: Path, *flags: str) -> Iterator["Service"]:
         """Serve the directory on a free port until the block ends."""
         url = f"http://127.0.0.1:{_free_port()}"
         command = [str(Path(sys.executable).with_name("tms")), "serve"]
         options = ["--data", str(path / "data"), "--port", url.rpartition(":")[2]]
         with (path / "service.log").open("wb") as log:
-            process = subprocess.Popen([*command, *options], stdout=log, stderr=log)
+            process = subprocess.Popen([*command, *options, *flags], stdout=log, stderr=log)
         try:
             with tms.connect(url) as bus:
                 _wait_until_ready(bus, process, path / "service.log")
@@ -111,6 +111,12 @@ class Service:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    @property
+    def workers(self) -> list[int]:
+        """The processes that it has started."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [int(pid) for pid in children.split()]
 
     def memory_mib(self) -> dict[str, float]:
         """The service's memory."""

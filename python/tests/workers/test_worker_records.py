@@ -1,4 +1,4 @@
-"""Records that a supervisor serves: the contract of a map, and that nobody reads what is no more."""
+"""Records that a supervisor serves: the contract of a map; nobody reads what is no more."""
 
 import contextlib
 import socket
