@@ -12,7 +12,6 @@ from tms.delayed.delayed import DelayedMessages
 from tms.errors import TMSError
 from tms.events import EventLog
 from tms.groups.groups import LogGroups
-from tms.model.keys import TABLES
 from tms.queues import Queues
 from tms.tables.tables import Tables
 from tms.topics.topics import Topics
@@ -27,7 +26,6 @@ class Coordinator:
     being read."""
 
     def __init__(self, topics: Topics, lifetime_ms: int, random: Random) -> None:
-        self._store = topics.store
         self.transactions = Transactions(topics, lifetime_ms)
         self.delayed = DelayedMessages(topics, self.transactions)
         self.tables = Tables(topics.store, self.transactions.manager)
@@ -69,7 +67,7 @@ class Coordinator:
         self.queues.close()
         self.delayed.close()
         self.transactions.manager.wake_all()
-        self._store.let_go(TABLES)
+        self.tables.close()
 
     def shorten_journals(self) -> None:
         """Let the next start be short; without that it only takes longer."""

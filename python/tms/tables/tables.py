@@ -47,6 +47,10 @@ class Tables:
         self._bounds: dict[object, int] = {}  # of reads outside of transactions
         self._lock = threading.Lock()
 
+    def close(self) -> None:
+        """Let others open the maps."""
+        self._store.let_go(TABLES)
+
     def names(self) -> list[str]:
         """The names of all tables, sorted."""
         return [name.removeprefix(TABLES) for name in self._store.names(TABLES)]
