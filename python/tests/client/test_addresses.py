@@ -54,6 +54,15 @@ def test_what_makes_no_sense_is_not_learned(text: str) -> None:
     assert _urls(addresses) == [A, A, A]
 
 
+@pytest.mark.parametrize("owner", ["http://127.0.0.1:1", "http://[::1]:1", "http://0.0.0.0:1"])
+def test_an_owner_on_this_machine_is_one_of_a_service_on_this_machine(owner: str) -> None:
+    near, far = ServiceAddresses("http://localhost:7070"), ServiceAddresses(A)
+    for addresses in (near, far):
+        addresses.take_in(PLACES, _said(owner))
+    assert _urls(near) == [owner] * 3
+    assert _urls(far) == [A] * 3
+
+
 def test_an_owner_that_was_not_reached_is_left_alone_for_a_while() -> None:
     clock = ManualClock()
     addresses = ServiceAddresses(A, clock)

@@ -11,7 +11,10 @@ from tests.cluster_kit import instances
 from tests.http_kit import Client
 from tms.client.client import Bus
 from tms.errors import NotOwner, StorageUnavailable, TMSError, TopicNotFound, Unavailable
+from tms.model.position import Position
+from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicName
+from tms.model.transaction import Commit, PositionChange, PositionKey
 from tms.topics.internal_topic import InternalTopic
 
 TOPIC, PARTITIONS = "orders", 8
@@ -367,3 +370,24 @@ def test_a_service_of_another_kind_is_refused_by_the_cluster_and_the_other_way_r
         with pytest.raises((NotOwner, Unavailable)), all.connect("a", timeout_s=1) as late:
             late.publish(TOPIC, b"2")
         alone.release()
+
+
+def test_a_commit_that_comes_behind_another_reader_of_a_journal_may_be_repeated() -> None:
+    with instances("a") as all, all.connect("a") as bus:
+        engine = all.served["a"].service.engine
+        bus.create_topic(TOPIC)
+        bus.publish(TOPIC, b"work")
+        queue = bus.queue(TOPIC, group="work", start="earliest")
+        orders = TopicName("default", TOPIC)
+        place = PositionChange(PositionKey("g", orders, 0), Position.offset(1))
+        work = Settlement("work", orders, (str(queue.receive(limit=1)[0].token),))
+        for journal, request in (
+            ("_positions", Commit(positions=(place,))),
+            ("_queues", Commit(settlements=(work,))),
+        ):
+            entries(engine.topics.journal(TopicName("system", journal)))
+            with pytest.raises(StorageUnavailable, match="another reader"):
+                engine.transactions.commit(request)
+            engine.transactions.commit(request)
+        assert engine.transactions.positions(orders, "g") == {0: Position.offset(1)}
+        assert queue.receive(limit=1) == []

@@ -10,6 +10,7 @@ import pytest
 
 import tms
 from tests.faults.clients import Clients
+from tests.faults.mending import fsck
 from tests.faults.service import Service, within
 
 SESSION_S = 1.0
@@ -49,6 +50,8 @@ def test_workers_are_killed_and_paused_under_load_and_nothing_is_lost(tmp_path: 
         time.sleep(1)
         assert clients.check() > 10
         assert service.stop() == 0
+    code, said = fsck(tmp_path / "data")
+    assert code == 0, said
 
 
 def test_workers_end_with_their_supervisor_and_another_one_goes_on(tmp_path: Path) -> None:

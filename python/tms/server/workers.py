@@ -10,7 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,6 +21,7 @@ from tms.clock import Clock, SystemClock
 from tms.cluster.membership import InstanceRecord
 from tms.cluster.ownership import Ownership
 from tms.engine import EngineConfig
+from tms.errors import TMSError
 from tms.server import logs
 from tms.server.config import Settings
 from tms.server.main import (
@@ -81,8 +84,9 @@ def supervise(settings: Settings, listener: socket.socket, foreign: socket.socke
                 start_new_session=True,  # a signal from the terminal is for the supervisor
             )
             assert process.stdin is not None, "it was asked for"
-            process.stdin.write(msgspec.json.encode(order))
-            process.stdin.close()
+            with suppress(BrokenPipeError):  # it has ended: that is seen soon
+                process.stdin.write(msgspec.json.encode(order))
+                process.stdin.close()
             return process
 
         silent_s = settings.server.session_s
@@ -101,7 +105,12 @@ def work(order: WorkerOrder) -> None:
     own = listen(settings.server.host, 0)
     listeners = [socket.socket(fileno=order.listener), own]
     foreign = None if order.foreign is None else socket.socket(fileno=order.foreign)
-    run_service(settings, listeners, foreign, partial(_open, settings, order, url_of(own)))
+    address = url_of(own)
+    if settings.server.advertise:  # the machine, as others see it
+        host = urlsplit(settings.server.advertise).hostname
+        port = own.getsockname()[1]
+        address = f"http://[{host}]:{port}" if ":" in str(host) else f"http://{host}:{port}"
+    run_service(settings, listeners, foreign, partial(_open, settings, order, address))
 
 
 def _open(
@@ -125,5 +134,14 @@ def _open(
     return store, WorkerCluster(records, clock, member, ownership, peer, lifetime_ms)
 
 
+def main() -> None:
+    """A worker's process."""
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerOrder)
+    try:
+        work(order)
+    except TMSError as error:
+        raise SystemExit(f"error: worker {order.number}: {error.message}") from error
+
+
 if __name__ == "__main__":
-    work(msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerOrder))
+    main()

@@ -158,13 +158,19 @@ class CommitUnderWay:
         parts, writes = self._parts, self._attempt.writes
         appended: list[TopicAppended] = []
         stored: list[Stored] = [] if writes is None else writes.stored
-        journals: list[TopicName] = []
+        journals: dict[TopicName, CommitParticipant] = {}
         for part in self._others:
-            journals.append(part.journal_name)
+            journals[part.journal_name] = part
         try:
             for topic, pending in self._under_way:
                 uid = (parts.registry.known.get(topic) or parts.registry.find(topic)).uid
-                for place in pending.result(0):
+                try:
+                    places = pending.result(0)
+                except TMSError:
+                    if topic in journals:
+                        journals[topic].invalidate()
+                    raise
+                for place in places:
                     end = place.base_offset + place.count
                     if topic in journals:
                         stored.append(Stored(uid, place.partition, end))

@@ -67,7 +67,8 @@ class CommitParticipant(Protocol):
         ...
 
     def invalidate(self) -> None:
-        """The outcome of a commit was looked up in the journal: look up its changes here, too."""
+        """The outcome of a commit was looked up in its journal, or what `store` wrote failed: the
+        journal here may have what is not known, or have another owner. Read it again."""
         ...
 
 

@@ -7,7 +7,8 @@ Invariants
 
 * A worker that is silent is killed, and leaves the view when its process has ended.
 * The workers inherit the lock of the directory: nobody else opens it while one of them lives.
-* When the supervisor ends, however that happens, the workers end.
+* When the supervisor ends, however that happens, the workers end. It ends by itself when none of
+  them ever came to work.
 """
 
 import os
@@ -21,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tms.clock import Clock
-from tms.errors import TMSError
+from tms.errors import TMSError, Unavailable
 from tms.events import EventLog
 from tms.store.base import Map
 from tms.workers.frames import Frames
@@ -30,6 +31,8 @@ from tms.workers.records import ChangeCount, RecordServer
 
 AGAIN_S_MIN, AGAIN_S_MAX = 0.2, 10.0  # before a worker that ended is started anew
 LOOK_S = 0.05
+KILLED_AT = 3  # times of asking
+STARTS_MAX = 3  # of a worker before any has worked
 RECORDS, MEMBER = "records", "member"
 _log = EventLog(__name__)
 
@@ -44,6 +47,7 @@ class _Worker:
         self.again_at_s = 0.0
         self.pause_s = AGAIN_S_MIN
         self.started_s = 0.0
+        self.starts = 0
 
 
 class Supervisor:
@@ -67,6 +71,7 @@ class Supervisor:
         self._workers = [_Worker(number) for number in range(1, count + 1)]
         self._by_id = {worker.id: worker for worker in self._workers}
         self._asked = 0  # to stop
+        self._worked = False  # whether any worker ever did
         self._directory = tempfile.TemporaryDirectory(prefix="tms-workers-")
         self._path = str(Path(self._directory.name) / "socket")
         self._listener = socket.socket(socket.AF_UNIX)
@@ -74,18 +79,19 @@ class Supervisor:
         self._listener.listen(256)
 
     def ask_to_stop(self) -> None:
-        """Let the workers end; asked again, at once."""
+        """Let the workers end; asked again, at once; asked for the third time they are killed."""
         self._asked += 1
 
     def run(self) -> None:
-        """Until asked to stop, and all workers have ended."""
+        """Until asked to stop, and all workers have ended. Raises `Unavailable` when they end
+        before any of them works."""
         threading.Thread(target=self._accept, name="tms-supervisor", daemon=True).start()
         told = 0
         try:
             while not self._asked or any(worker.process for worker in self._workers):
                 while told < self._asked:
                     told += 1
-                    self._signal(signal.SIGTERM)
+                    self._signal(signal.SIGTERM if told < KILLED_AT else signal.SIGKILL)
                 for worker in self._workers:
                     self._look_after(worker)
                 threading.Event().wait(LOOK_S)
@@ -100,10 +106,17 @@ class Supervisor:
             if not self._asked and now_s >= worker.again_at_s:
                 worker.process = self._start(worker.number, self._path, self._changes.descriptor)
                 worker.started_s = now_s
+                worker.starts += 1
             return
+        self._worked = self._worked or bool(self._members.ids)
         code = worker.process.poll()
         if code is None:
             return
+        if not self._worked and worker.starts >= STARTS_MAX:
+            raise Unavailable(
+                f"No worker comes to work: {worker.id} has ended {worker.starts} times, the last "
+                f"time with {code}. See the log for why."
+            )
         worker.process = None
         self._members.gone(worker.id)
         if self._asked:

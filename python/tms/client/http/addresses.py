@@ -4,12 +4,14 @@ Invariants
 
 * Any instance answers any request: what is not known here, or is wrong, costs a hop.
 * An instance that was not reached is not gone to because of what it keeps for `SHUNNED_S`: clients
-  may be where the addresses lead nowhere that instances have for one another.
+  may be where the addresses lead nowhere that instances have for one another. One that says it is
+  on this very machine is believed only by who was told the same.
 """
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -46,6 +48,17 @@ class ServiceAddress:
         host = f"[{self.host}]" if ":" in self.host else self.host
         self.authority = f"{host}:{self.port}"
         self.url = f"{parts.scheme}://{self.authority}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is of the machine of whoever uses it."""
+        if self.host == "localhost":
+            return True
+        try:
+            address = ip_address(self.host)
+        except ValueError:
+            return False
+        return address.is_loopback or address.is_unspecified
 
 
 class ServiceAddresses:
@@ -85,13 +98,16 @@ class ServiceAddresses:
             if "://" not in url:
                 continue
             with suppress(ConfigError):
+                owner = ServiceAddress(url)
+                if owner.is_local and not self._given[0].is_local:
+                    continue
                 self._learn(
                     [
                         place
                         for place in places
                         if not numbers or (not isinstance(place, str) and place[1] in partitions)
                     ],
-                    ServiceAddress(url),
+                    owner,
                 )
 
     def _learn(self, places: Iterable[Place], owner: ServiceAddress) -> None:
