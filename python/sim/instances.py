@@ -336,7 +336,8 @@ class ClusterWorld(World):
             free = [one for one in self._alive() if not self.busy[one.id]]
             if not free:
                 break
-            instance = self.random.choice(free)
+            having = [one for one in free if self._has_open(one, self.looked_through)]
+            instance = self.random.choice(having or free)
             assert instance.engine is not None
             if instance.member.state is not MembershipState.LOST:
                 try:
@@ -425,7 +426,10 @@ class ClusterWorld(World):
         if self._inside or len(self.instances) < INSTANCES:
             return
         self._inside = True
-        self.looked_through = self._place(instance, name) if operation == "scan" else None
+        if operation == "scan":
+            self.looked_through = self._place(instance, name)
+        elif name != keys.METADATA_MAP:  # where it says next what it has found
+            self.looked_through = None
         try:
             with self.inside(instance):
                 self.aside(lambda: quietly(self.between))
@@ -535,6 +539,14 @@ class ClusterWorld(World):
         known = instance.engine.topics.registry.known.items()
         topic = next((name.topic for name, record in known if record.uid == uid), None)
         return None if topic is None else (topic, partition)
+
+    def _has_open(self, instance: Instance, place: Place | None) -> bool:
+        """Whether an instance writes to a partition without asking anybody."""
+        if place is None or instance.engine is None:
+            return False
+        topics = instance.engine.topics
+        record = topics.registry.known.get(TopicName.parse(place[0]))
+        return record is not None and (record.uid, place[1]) in topics.partitions.logs
 
     def _topics(self, instance: Instance) -> list[tuple[int, int]]:
         engine = instance.engine

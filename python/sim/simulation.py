@@ -189,8 +189,8 @@ class Simulation:
             random.choice(self.readers).glance()
         if random.random() < 0.15 and self.mover.lends():
             random.choice(self.later).meddle()
-        if self.world.crowded and random.random() < 0.1:
-            place = self.world.looked_through
+        place = self.world.looked_through
+        if self.world.crowded and random.random() < (0.1 if place is None else 0.3):
             there = [one for one in self.producers if one.place == place]
             producer = random.choice(there or self.producers)
             if producer is not self._at:

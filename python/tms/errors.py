@@ -374,3 +374,8 @@ class ViewFailed(Closed):
     make the view again."""
 
     code = "view-failed"
+
+
+def again(error: TMSError) -> TMSError:
+    """The same error to be raised once more; one that is kept would keep every caller's frames."""
+    return type(error)(error.message, **error.details)

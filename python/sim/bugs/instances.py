@@ -25,6 +25,7 @@ def _scan_before_fence() -> list[Replacement]:
     take_over, seal = SegmentChain.take_over, SegmentChain.seal
 
     def late(self: SegmentChain, end_offset: int, last: BlockKey, stored_bytes: int) -> None:
+        self.refresh()
         take_over(self)
         seal(self, end_offset, last, stored_bytes)
 

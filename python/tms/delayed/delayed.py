@@ -17,8 +17,7 @@ from tms.delayed.erasing import DelayedEraseTarget, DelayedErasing
 from tms.delayed.scheduler import Lateness, Scheduler
 from tms.delayed.stored_queue import StoredDelayQueue
 from tms.delayed.topic_queue import DelayQueue
-from tms.errors import Closed, Invalid, TMSError, TopicNotFound
-from tms.log.partition import again
+from tms.errors import Closed, Invalid, TMSError, TopicNotFound, again
 from tms.log.pending import Pending
 from tms.model import keys
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, DelayedPage, Due

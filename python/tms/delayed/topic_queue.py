@@ -23,9 +23,8 @@ from tms.clock import Clock
 from tms.delayed.changes import Addition, Cancellation, DelayedChange
 from tms.delayed.entries import DelayedEntry, Moved, cancelled_key, entry_key
 from tms.delayed.stored_queue import RowWrites, StoredDelayQueue
-from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError
+from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, again
 from tms.journal.group_commit import GroupCommit, Lead
-from tms.log.partition import again
 from tms.model.delayed import SEQUENCE_MAX, DelayedId, DelayedInfo
 from tms.model.topic import Durability
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from tms.block import BlockHeader, Flags, place
-from tms.errors import StorageUnavailable, TMSError
+from tms.errors import StorageUnavailable, TMSError, again
 from tms.events import EventLog
 from tms.log import recovery
 from tms.log.cache import BlockCache, Tail
@@ -379,11 +379,6 @@ class PartitionState:
     def _unwatch(self, token: int) -> None:
         with self.lock:
             self._watchers.pop(token, None)
-
-
-def again(error: TMSError) -> TMSError:
-    """The same error to be raised once more; one that is kept would keep every caller's frames."""
-    return type(error)(error.message, **error.details)
 
 
 def _call(watchers: list[Callable[[], None]]) -> None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from tms.block import BlockHeader
 from tms.errors import OutOfOrderSequence, SequenceReused, StorageUnavailable, TMSError
+from tms.log.maps import PartitionMaps
 from tms.log.partition import PartitionState
 from tms.log.reader import PartitionReader
 from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after
@@ -25,7 +26,7 @@ T = TypeVar("T")
 class PartitionLog:
     """The log of one partition. Thread-safe."""
 
-    __slots__ = ("partition", "reader", "staged", "state", "uid", "writer")
+    __slots__ = ("maps", "partition", "reader", "staged", "state", "uid", "writer")
 
     def __init__(
         self,
@@ -34,12 +35,14 @@ class PartitionLog:
         state: PartitionState,
         writer: PartitionWriter,
         staged: StagedBlocks,
+        maps: PartitionMaps,
     ) -> None:
         self.uid = uid
         self.partition = partition
         self.state = state
         self.writer = writer
         self.staged = staged
+        self.maps = maps
         self.reader = PartitionReader(state, staged)
 
     def close(self, timeout_s: float, reason: TMSError) -> None:
@@ -47,6 +50,11 @@ class PartitionLog:
         gets from then on."""
         self.writer.close(timeout_s, reason)
         self.state.retire(reason)
+
+    def release(self, timeout_s: float, reason: TMSError) -> None:
+        """The same, and open nothing any more that the next owner opens."""
+        self.close(timeout_s, reason)
+        self.maps.release(reason)
 
     # -- looking -------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from tms.block import Flags
 from tms.block.placing import ids, places
-from tms.errors import BadBlock, Closed, DataCorrupt, NotFound, OffsetOutOfRange
-from tms.log.partition import PartitionState, again
+from tms.errors import BadBlock, Closed, DataCorrupt, NotFound, OffsetOutOfRange, again
+from tms.log.partition import PartitionState
 from tms.log.records import FIRST_KEY, BlockKey, key_after, key_before
 from tms.log.recovery import header_of
 from tms.log.search import BlockPlace, place_of, search, start_key

@@ -44,6 +44,7 @@ from tms.errors import (
     StorageUnavailable,
     TopicNotFound,
 )
+from tms.log.maps import MapStore
 from tms.log.records import (
     BlockKey,
     PartitionRecord,
@@ -55,7 +56,7 @@ from tms.log.records import (
 from tms.model import keys
 from tms.model.message import StoredBlock
 from tms.model.topic import Durability
-from tms.store.base import Map, Row, Store, is_last, pages
+from tms.store.base import Map, Row, is_last, pages
 
 KEY_END: BlockKey = (2**63, 0)
 NEWEST_BYTES = 1 << 20  # looked through at once, of the newest blocks
@@ -107,7 +108,7 @@ class SegmentChain:
 
     def __init__(
         self,
-        store: Store,
+        store: MapStore,
         metadata: Map,
         uid: int,
         partition: int,

@@ -25,12 +25,13 @@ from msgspec import structs
 from tms.block import BlockHeader, Flags, flags_of, place
 from tms.block.header import HEADER_BYTES, write_header
 from tms.errors import DataCorrupt, NotFound, TMSError
+from tms.log.maps import MapStore
 from tms.log.recovery import header_of
 from tms.model import keys
 from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.message import Buffer, Staged, StoredBlock
 from tms.model.topic import Durability
-from tms.store.base import Map, Row, Store, pages
+from tms.store.base import Map, Row, pages
 
 TRANSACTIONS_KNOWN = 10_000
 SCAN_BYTES = 4 << 20
@@ -67,7 +68,7 @@ class _Known:
 class StagedBlocks:
     """The staged blocks of one partition. Thread-safe."""
 
-    def __init__(self, store: Store, uid: int, partition: int) -> None:
+    def __init__(self, store: MapStore, uid: int, partition: int) -> None:
         self._store = store
         self._uid = uid
         self._partition = partition

@@ -26,12 +26,12 @@ from contextlib import suppress
 from operator import attrgetter
 
 from tms.clock import Clock
-from tms.errors import StorageUnavailable, TMSError
+from tms.errors import StorageUnavailable, TMSError, again
 from tms.events import EventLog
 from tms.journal.group_commit import GroupCommit, Lead
 from tms.log.groups import Ticket, WriteGroup
 from tms.log.inflight import Room
-from tms.log.partition import PartitionState, again
+from tms.log.partition import PartitionState
 from tms.log.preconditions import Precondition
 from tms.log.records import RememberedBlock
 from tms.model.message import Appended

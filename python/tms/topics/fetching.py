@@ -15,8 +15,7 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from tms.clock import Clock
-from tms.errors import Invalid, TMSError
-from tms.log.partition import again
+from tms.errors import Invalid, TMSError, again
 from tms.log.reader import PartitionReader, Read
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.staging import is_reference

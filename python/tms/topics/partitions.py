@@ -1,9 +1,10 @@
 """The partition logs that are open in this process, opened when first asked for."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 from tms.errors import (
     Closed,
@@ -12,10 +13,12 @@ from tms.errors import (
     TMSError,
     TopicNotFound,
     Unavailable,
+    again,
 )
 from tms.log.cache import BlockCache
 from tms.log.inflight import InFlight
-from tms.log.partition import LogLimits, PartitionState, again
+from tms.log.maps import PartitionMaps
+from tms.log.partition import LogLimits, PartitionState
 from tms.log.partition_log import PartitionLog
 from tms.log.segments import SegmentChain, Undisputed
 from tms.log.staging import StagedBlocks
@@ -188,7 +191,7 @@ class Partitions:
         with self._lock:
             if self.logs.get((log.uid, log.partition)) is log:
                 del self.logs[log.uid, log.partition]
-        log.close(timeout_s, reason)
+        log.release(timeout_s, reason)
         self._store.let_go(keys.partition_prefix(log.uid, log.partition))
 
     def close(self, timeout_s: float, reason: TMSError | None = None) -> None:
@@ -204,9 +207,10 @@ class Partitions:
     def _make(self, name: TopicName, uid: int, partition: int) -> PartitionLog:
         standing = _OwnerCheck(self._registry, name, uid, self._owners or Undisputed())
         metadata, clock = self._registry.metadata, self._registry.clock
-        chain = SegmentChain(self._store, metadata, uid, partition, standing)
+        maps = PartitionMaps(self._store)
+        chain = SegmentChain(maps, metadata, uid, partition, standing)
         state = PartitionState(
-            chain, metadata, self.cache, self._limits, self._retention_of(name, uid)
+            chain, metadata, self.cache, self._limits, partial(self._retention, name, uid)
         )
         writer = PartitionWriter(
             state,
@@ -214,16 +218,12 @@ class Partitions:
             self.in_flight.room(partition, self._limits.queue_bytes),
             self._background.submit,
         )
-        staged = StagedBlocks(self._store, uid, partition)
-        return PartitionLog(uid, partition, state, writer, staged)
+        staged = StagedBlocks(maps, uid, partition)
+        return PartitionLog(uid, partition, state, writer, staged, maps)
 
-    def _retention_of(
-        self, name: TopicName, uid: int
-    ) -> Callable[[], tuple[int | None, int | None]]:
-        def retention() -> tuple[int | None, int | None]:
-            record = self._registry.known.get(name)
-            if record is None or record.uid != uid:
-                return None, None
-            return record.retention_ms, record.retention_bytes
-
-        return retention
+    def _retention(self, name: TopicName, uid: int) -> tuple[int | None, int | None]:
+        """For how long and how many bytes a topic keeps messages; None: without a limit."""
+        record = self._registry.known.get(name)
+        if record is None or record.uid != uid:
+            return None, None
+        return record.retention_ms, record.retention_bytes

@@ -10,10 +10,9 @@ Invariants
 from collections.abc import Sequence
 
 from tms.block import BlockHeader, check, decode, read_header
-from tms.errors import Invalid, StorageUnavailable, TMSError
+from tms.errors import Invalid, StorageUnavailable, TMSError, again
 from tms.events import EventLog
 from tms.log.groups import PLAIN, Stamp, Ticket
-from tms.log.partition import again
 from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
 from tms.log.preconditions import Precondition

@@ -14,8 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from tms.errors import TimedOut, TMSError
-from tms.log.partition import again
+from tms.errors import TimedOut, TMSError, again
 from tms.log.pending import Pending, PendingAppend
 from tms.model.message import Appended, NewBlock
 from tms.model.position import Position

@@ -25,7 +25,7 @@ import plyvel
 
 from tms import forks
 from tms.clock import Clock
-from tms.errors import ConfigError, StorageFull, StorageUnavailable, TMSError
+from tms.errors import ConfigError, StorageFull, StorageUnavailable, TMSError, again
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import check
 from tms.store.leveldb.values import ValueFile, damaged
@@ -189,8 +189,3 @@ def refused(exc: OSError) -> TMSError:
 def _reason(exc: Exception) -> str:
     text = exc.args[0]
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(exc)
-
-
-def again(error: TMSError) -> TMSError:
-    """The same error to raise once more, without the traceback of the first time."""
-    return type(error)(error.message, **error.details)

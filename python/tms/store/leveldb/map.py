@@ -29,11 +29,11 @@ from typing import NamedTuple, cast
 
 import plyvel
 
-from tms.errors import Closed, StorageFull, StorageUnavailable, TMSError
+from tms.errors import Closed, StorageFull, StorageUnavailable, TMSError, again
 from tms.model.message import Buffer
 from tms.model.topic import Durability
 from tms.store.base import KEY_BYTES_MAX, VALUE_BYTES_MAX, Row, check_key, check_row
-from tms.store.leveldb.databases import RETRY_S, Databases, again, refusing, translate
+from tms.store.leveldb.databases import RETRY_S, Databases, refusing, translate
 from tms.store.leveldb.files import LogTail, write_empty
 from tms.store.leveldb.rows import FIRST_KEY, collect, every, put, value_of
 from tms.store.leveldb.values import MARK_KEY, SMALL, ValueFile
