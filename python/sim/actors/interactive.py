@@ -127,19 +127,24 @@ class Foreign:
         self._name, self._place = name, place
         self._made = 0
         self._ranges: list[StoredRange] = []
+        self._late: list[StoredRange] = []  # where something may have come after a roll back
         self._pointer = 0
 
     def step(self) -> None:
         """Publish a little, then roll back."""
-        if self._pointer and self._world.random.random() < 0.5:
-            self.settle()
-        else:
+        if not self._pointer or self._world.random.random() >= 0.5:
             quietly(self._publish)
+        elif self._ranges:
+            quietly(self._roll_back)
+        else:
+            self._pointer = 0
 
     def settle(self) -> bool:
-        """Roll everything back."""
+        """Roll everything back, and again what may have come late: nobody else knows that the
+        transaction is over."""
+        if not self._ranges and self._late:
+            self._ranges = [self._late.pop()]
         if not self._ranges:
-            self._pointer = 0
             return True
         quietly(self._roll_back)
         return False
@@ -158,7 +163,11 @@ class Foreign:
         # Where it would stand if the answer is lost, its client does not know: all of the topic.
         whole = StoredRange(topic, self._place[1], (0, 0), (2**62, 0), self._pointer)
         self._ranges = [whole]
-        world.engine.transactions.submit(topic, [new], self._pointer).result(0)
+        try:
+            world.engine.transactions.submit(topic, [new], self._pointer).result(0)
+        except BaseException:
+            self._late.append(whole)
+            raise
 
     def _roll_back(self) -> None:
         self._world.engine.transactions.roll_back(self._ranges[0])
