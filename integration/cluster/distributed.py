@@ -20,7 +20,7 @@ from pathlib import Path
 from integration.cluster.endpoint import START_S
 from integration.cluster.hbase import MASTER, READY, HBase
 from integration.cluster.process import Process
-from integration.cluster.runtime import Runtime
+from integration.cluster.runtime import Runtime, Unavailable
 from integration.cluster.site import LOCAL, free_ports, listens, write_conf
 
 SESSION_MS = 6000
@@ -89,9 +89,22 @@ class Distributed(HBase):
         for process in [self.master, *self.regions]:
             if not process.running():
                 process.start()
-        self.master.wait_for_line(READY, START_S)
+        self._wait_for_master()
         for process in self.regions:
             process.wait_for_line("Serving as ", START_S)
+
+    def _wait_for_master(self) -> None:
+        """Until it serves. HBase's master aborts if the node of the one that was killed before, at
+        the same port, expires between its look and its delete: it is started again, as whoever
+        runs HBase does."""
+        for last in (False, False, True):
+            try:
+                self.master.wait_for_line(READY, START_S)
+                return
+            except Unavailable:
+                if last or self.master.running():
+                    raise
+                self.master.start()
 
     def _hdfs(self) -> list[Process]:
         conf = self.directory / "conf-hdfs"

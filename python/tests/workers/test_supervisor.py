@@ -14,8 +14,12 @@ from tms.workers.supervisor import STARTS_MAX, Supervisor
 
 def _supervisor(started: list[int], code: str) -> Supervisor:
     def start(number: int, path: str, changes: int) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()  # says that it has started, or has ended
+        process.stdout.close()
         started.append(number)
-        return subprocess.Popen([sys.executable, "-c", code])
+        return process
 
     records = MemoryStore().open("metadata", create=True)
     return Supervisor(records, SystemClock(), 2, start, silent_s=1.0)
@@ -30,7 +34,12 @@ def test_workers_that_never_come_to_work_are_given_up() -> None:
 
 def test_workers_that_do_not_end_are_killed_at_the_third_time_of_asking() -> None:
     started: list[int] = []
-    code = "import signal, time; signal.signal(15, lambda *_: None); time.sleep(60)"
+    code = """if True:
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("started", flush=True)
+        time.sleep(60)
+    """
     supervisor = _supervisor(started, code)
     running = threading.Thread(target=supervisor.run)
     running.start()
