@@ -209,6 +209,9 @@ class SimPeer:
     def events(self) -> list[ClusterEvent]:
         raise NotImplementedError
 
+    def give_up(self) -> None:
+        """Nobody waits here."""
+
     def learn(self, pointers: Any) -> Any:
         return self.ask(lambda engine: engine.transactions.manager.fates(pointers), reading=True)
 

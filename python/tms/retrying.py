@@ -6,6 +6,7 @@ and calls to HBase alike.
 * A call that succeeds at once costs nothing more: tenacity is loaded by the first failure.
 """
 
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -35,12 +36,13 @@ def retrying(
     timeout_s: float,
     again: Callable[[BaseException], bool] = is_retriable,
     failed: Exception | None = None,
+    hurry: threading.Event | None = None,
 ) -> T:
     """`attempt(seconds it may take)`, repeated while `again` says so of its errors and the time
     lasts.
 
-    `failed` is the error of the first attempt when that was made already. Raises the last attempt's
-    error.
+    `failed` is the error of the first attempt when that was made already; `hurry` ends a pause.
+    Raises the last attempt's error.
     """
     deadline_s = clock.monotonic_s() + timeout_s
     if failed is None:
@@ -59,7 +61,10 @@ def retrying(
 
     import tenacity
 
-    return tenacity.Retrying(**_options(clock, deadline_s, again))(next_attempt)
+    options = _options(clock, deadline_s, again)
+    if hurry is not None:
+        options["sleep"] = hurry.wait
+    return tenacity.Retrying(**options)(next_attempt)
 
 
 async def retrying_async(

@@ -12,6 +12,7 @@ Invariants
   this instance's record (`confirm`).
 * While it cannot be told whether the others see this instance it writes nothing; once they do not,
   it owns nothing.
+* Nobody waits for an answer of an instance that is not in the view.
 """
 
 import threading
@@ -56,6 +57,11 @@ class ClusterPeer(Peer, Coordinating, Protocol):
 
     def events(self) -> list[ClusterEvent]:
         """What it noticed and did."""
+        ...
+
+    def give_up(self) -> None:
+        """The others see it no more: what is asked of it fails with `Unavailable`, also what is
+        under way. Never waits."""
         ...
 
 
@@ -107,7 +113,7 @@ class Cluster:
         self._placed: tuple[MembershipView, Placement | None] = (MembershipView(), None)
         self._owners: dict[tuple[int, int], list[str]] = {}  # by uid and number of partitions
         self._pins: Mapping[str, str] = {}  # instances by places
-        self._peers: dict[InstanceRecord, ClusterPeer] = {}
+        self._peers: dict[tuple[str, str], ClusterPeer] = {}  # by id and address
         self._owes = False  # an announcement
         self._changed = threading.Event()
         self._ended = False
@@ -123,7 +129,7 @@ class Cluster:
         self._read_pins()
         self._thread = threading.Thread(target=self._run, name="tms-cluster", daemon=True)
         self._thread.start()
-        self._member.join(self._changed.set)
+        self._member.join(self._look_round)
 
     def play_no_more(self) -> None:
         """Let others own everything; the roles stay as they are."""
@@ -160,6 +166,15 @@ class Cluster:
     def lost(self) -> TMSError | None:
         """Why this process can own nothing any more."""
         return self._ownership.lost
+
+    def _look_round(self) -> None:
+        """The view is another one: nobody waits any longer for who is not there."""
+        here = {(one.id, one.address) for one in self.view.instances}
+        with self._lock:
+            gone = [self._peers.pop(key) for key in self._peers.keys() - here]
+        for peer in gone:
+            peer.give_up()
+        self._changed.set()
 
     def _run(self) -> None:
         settled = True
@@ -323,10 +338,13 @@ class Cluster:
         return next(record for record in view.instances if record.id == id)
 
     def _peer(self, record: InstanceRecord) -> ClusterPeer:
+        key = (record.id, record.address)
         with self._lock:
-            peer = self._peers.get(record)
+            peer = self._peers.get(key)
             if peer is None:
-                peer = self._peers[record] = self._connect(record)
+                if all(key != (one.id, one.address) for one in self.view.instances):
+                    raise Unavailable(f"The instance {record.id} has just gone. Try again.")
+                peer = self._peers[key] = self._connect(record)
         return peer
 
     def _read_pins(self) -> None:

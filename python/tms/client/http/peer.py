@@ -2,9 +2,11 @@
 
 * A request carries `TMS-Hop`: whoever gets it does it, or refuses with `NotOwner`.
 * What is refused so is not tried again here: by then somebody else may be the owner.
+* Nobody waits for one that was given up.
 """
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
@@ -14,16 +16,17 @@ from tms.api.instances import PartitionsApi, PeersApi
 from tms.api.operations import OPERATIONS
 from tms.client.http.addresses import ServiceAddress
 from tms.client.http.aio import AsyncHttpChannel
+from tms.client.http.connection import HttpConnection
 from tms.client.http.exchange import Call, Calls
 from tms.client.http.transport import HttpTransport, has_operations
 from tms.client.http.watches import WATCHES
 from tms.client.transport import FetchRequest
-from tms.errors import NotOwner, TMSError
+from tms.errors import Closed, NotOwner, TMSError, Unavailable
 from tms.model.message import Appended, NewBlock, PartitionPosition
 from tms.model.preconditions import expected_text
 from tms.model.snapshot import Fate, Isolation, View
 from tms.model.topic import Durability, TopicName
-from tms.retrying import is_retriable
+from tms.retrying import is_retriable, retrying
 
 TIMEOUT_S = 10.0  # of a request to another instance
 STORE_TIMEOUT_S = 30.0
@@ -98,6 +101,9 @@ class HttpPeer(HttpTransport, PeersApi):
         super().__init__(address, timeout_s=TIMEOUT_S)
         self.name, self.address = name, address
         self._channels: deque[AsyncHttpChannel] = deque()  # of watches that have ended
+        self._watching: set[AsyncHttpChannel] = set()
+        self._asked: set[HttpConnection] = set()  # whose answers are to come
+        self._given_up = threading.Event()
         target = ServiceAddress(address)
         self.calls = Calls(target.authority, name, fields=f"{routes.HOP_HEADER}: 1\r\n")
         self.partitions = HttpPartitions(self)
@@ -109,7 +115,45 @@ class HttpPeer(HttpTransport, PeersApi):
         extra_s: float = 0,
     ) -> T:
         """A request, repeated while `again` says so and this instance is the owner."""
-        return super().call(call, lambda error: again(error) and _same_peer(error), extra_s)
+
+        def once_more(error: BaseException) -> bool:
+            return again(error) and _same_peer(error) and not self._given_up.is_set()
+
+        return retrying(
+            lambda left_s: self.attempt(call, left_s + extra_s),
+            self.clock,
+            self.timeout_s,
+            once_more,
+            hurry=self._given_up,
+        )
+
+    def give_up(self) -> None:
+        """See `ClusterPeer`."""
+        self._given_up.set()
+        for connection in [*self._asked]:
+            connection.shut_down()
+        WATCHES.soon(self._end_watches)
+        self.close()
+
+    def _end_watches(self) -> None:
+        for channel in [*self._watching, *self._channels]:
+            channel.close()
+
+    def _take(self, address: ServiceAddress, timeout_s: float) -> HttpConnection:
+        try:
+            return super()._take(address, timeout_s)
+        except Closed as exc:
+            message = f"The instance {self.name} is not among the others now. Try again."
+            raise Unavailable(message) from exc
+
+    def _exchange(self, connection: HttpConnection, call: Call[T], deadline_s: float) -> T:
+        self._asked.add(connection)
+        try:
+            if self._given_up.is_set():
+                connection.shut_down()
+            return super()._exchange(connection, call, deadline_s)
+        finally:
+            self._asked.discard(connection)
 
     def learn(self, pointers: Collection[int]) -> dict[int, Fate]:
         """What becomes of messages of these transactions."""
@@ -130,8 +174,9 @@ class HttpPeer(HttpTransport, PeersApi):
     async def _watch(self, request: FetchRequest, callback: Callable[[], None]) -> None:
         channel = self._channels.pop() if self._channels else None
         channel = channel or AsyncHttpChannel(self.addresses, self.calls)
+        self._watching.add(channel)
         try:
-            while True:
+            while not self._given_up.is_set():
                 fetched = await channel.fetch(request, TIMEOUT_S)
                 if fetched.blocks or not fetched.ended:
                     break
@@ -144,4 +189,6 @@ class HttpPeer(HttpTransport, PeersApi):
             raise
         else:
             self._channels.append(channel)
+        finally:
+            self._watching.discard(channel)
         callback()

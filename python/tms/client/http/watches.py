@@ -37,5 +37,11 @@ class Watches:
 
         return cancel
 
+    def soon(self, do: Callable[[], None]) -> None:
+        """Do something in the thread of the watches, if any was ever begun. Never waits."""
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(do)
+
 
 WATCHES = Watches()  # of this process

@@ -1,0 +1,100 @@
+"""Whom an instance asks, when that one is not there any more."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from tests.cluster_kit import instances
+from tms.client.http.peer import HttpPeer
+from tms.errors import TMSError, Unavailable
+from tms.model.message import PartitionPosition
+from tms.model.position import Position
+from tms.model.topic import TopicName, TopicSettings
+
+NAME = TopicName.parse("orders")
+SOON_S = 2.0  # less than any time-out of a peer
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A machine that takes connections and answers nothing, as one does whose process stands."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+def _peer(listener: socket.socket) -> HttpPeer:
+    return HttpPeer("b", f"http://127.0.0.1:{listener.getsockname()[1]}")
+
+
+def _asking(question: Callable[[], object]) -> tuple[threading.Thread, list[TMSError]]:
+    errors: list[TMSError] = []
+
+    def ask() -> None:
+        try:
+            question()
+        except TMSError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    return thread, errors
+
+
+def test_a_question_under_way_ends_when_the_peer_is_given_up(silent: socket.socket) -> None:
+    peer = _peer(silent)
+    asking, errors = _asking(lambda: peer.fates([1]))
+    connection, _ = silent.accept()
+    with connection:
+        connection.recv(1)
+        peer.give_up()
+        asking.join(SOON_S)
+    assert [type(error) for error in errors] == [Unavailable]
+
+
+def test_a_question_that_is_repeated_is_not_repeated_any_more(silent: socket.socket) -> None:
+    peer = _peer(silent)
+    silent.close()
+    asking, errors = _asking(lambda: peer.fates([1]))
+    asking.join(0.5)
+    assert asking.is_alive()
+    peer.give_up()
+    asking.join(SOON_S)
+    assert [type(error) for error in errors] == [Unavailable]
+
+
+def test_what_is_asked_of_a_peer_that_was_given_up_may_be_tried_again_elsewhere(
+    silent: socket.socket,
+) -> None:
+    peer = _peer(silent)
+    peer.give_up()
+    with pytest.raises(Unavailable, match="b is not among the others"):
+        peer.fates([1])
+
+
+def test_who_waits_for_news_of_a_peer_that_is_given_up_looks_again(silent: socket.socket) -> None:
+    peer, told = _peer(silent), threading.Event()
+    at = [PartitionPosition(0, Position.earliest())]
+    peer.watch(NAME, at, told.set)
+    connection, _ = silent.accept()
+    with connection:
+        connection.recv(1)
+        peer.give_up()
+        assert told.wait(SOON_S)
+
+
+def test_nobody_waits_for_an_instance_that_is_not_in_the_view() -> None:
+    with instances("a", "b") as cluster:
+        engine = cluster.served["a"].service.engine
+        cluster.coordinator()
+        engine.create_topic(NAME, TopicSettings(partitions=4))
+        engine.describe_topic(NAME)
+        (peer,) = cluster.cluster["a"].others()
+        cluster.member["b"].expire(blind=True)
+        with pytest.raises(Unavailable, match="not among the others"):
+            peer.events()
+        assert cluster.cluster["a"].others() == []
+        with suppress(TMSError):
+            engine.describe_topic(NAME)
