@@ -69,6 +69,8 @@ class Distributed(HBase):
                 _REGION,
                 "-D",
                 f"hbase.regionserver.port={port}",
+                "-D",  # who begins deletes the jars that are there, also those of another one
+                f"hbase.local.dir={directory}/local{number}",
                 "start",
                 heap_mb=REGION_HEAP_MB,
             )
